@@ -57,6 +57,7 @@ if TYPE_CHECKING:  # what type checkers see; the same names as in _HOMES
     from spmdir.runtime.checkpoint import save_checkpoint as save_checkpoint
     from spmdir.runtime.parallel import Parallel as Parallel
     from spmdir.runtime.parallelize import parallelize as parallelize
+    from spmdir.runtime.shard_module import shard_module as shard_module
     from spmdir.runtime.tensor_parallel import tensor_parallel as tensor_parallel
     from spmdir.runtime.training import training_step as training_step
     from spmdir.simulator.simulate import simulate as simulate
@@ -107,6 +108,7 @@ _HOMES = {
     "run_passes": "spmdir.passes.pipeline",
     "save_checkpoint": "spmdir.runtime.checkpoint",
     "schedule_report": "spmdir.report.schedule",
+    "shard_module": "spmdir.runtime.shard_module",
     "sharding_plan": "spmdir.plans.resolve",
     "simulate": "spmdir.simulator.simulate",
     "strategies": "spmdir.rules.listing",

@@ -1,0 +1,176 @@
+"""The program of a module's forward and backward: decided, lowered for one rank, and split in two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+import attrs
+import torch
+from torch import fx
+from xdsl.dialects.builtin import ModuleOp
+
+from spmdir.core.errors import UnsupportedError
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding, ShardingLike
+from spmdir.core.sharding_plan import ShardingPlan
+from spmdir.dialects import ir
+from spmdir.dialects.syntax.context import location_of
+from spmdir.dialects.values import sharding_of, signature_kind
+from spmdir.importer.importer import import_fx
+from spmdir.importer.read_joint import TANGENTS
+from spmdir.lowering.emit import emit
+from spmdir.lowering.process_groups import name_groups, symbolic_group
+from spmdir.passes.finish import localized
+from spmdir.passes.pipeline import Pipeline, run_passes
+from spmdir.passes.split_backward import split_backward
+from spmdir.runtime.capture import Convention
+from spmdir.runtime.digests import program_digest
+from spmdir.runtime.joint_capture import JointCapture
+from spmdir.runtime.rank_calls import draws
+from spmdir.runtime.signature import Argument, Result, Signature, keep_shardings, read_signature
+
+
+@attrs.frozen(eq=False)
+class Part:
+    """The forward or the backward of a program.
+
+    Attributes:
+        module: the program of all ranks.
+        graph: that of this rank.
+        draws: whether it draws random numbers.
+    """
+
+    module: ModuleOp
+    graph: fx.GraphModule
+    draws: bool
+
+
+@attrs.define(frozen=True, eq=False, slots=False)
+class JointProgram:
+    """The forward and the backward of a module on one rank.
+
+    Attributes:
+        forward: takes the arguments but the gradients of outputs; returns the tensors among the outputs, the new values
+            of buffers, and what the backward reads.
+        backward: takes that, and the gradients of outputs; returns gradients.
+        saved: how many results of the forward are for the backward.
+        signature: of both together: the outputs are those of the module, then the gradients.
+        convention: how the module is called.
+        outputs: the number of outputs.
+        gradients: the names of the arguments that the backward returns the gradients of.
+        shardings: of the outputs; None of numbers.
+    """
+
+    forward: Part
+    backward: Part
+    saved: int
+    signature: Signature
+    convention: Convention
+    outputs: int
+    gradients: tuple[str, ...]
+    shardings: tuple[Sharding | None, ...]
+
+    @cached_property
+    def leaves(self) -> tuple[Any, ...]:
+        """The leaves of what the module returns: results and numbers."""
+        return self.signature.outputs[: self.outputs]
+
+    @cached_property
+    def tensors(self) -> list[int]:
+        """The places of the tensors among the leaves; in the forward's results they come first."""
+        return [number for number, leaf in enumerate(self.leaves) if isinstance(leaf, Result)]
+
+    @cached_property
+    def renewed(self) -> list[tuple[Argument, int]]:
+        """(buffer, which result of the forward is its new value)."""
+        return [(argument, result.index - len(self.gradients)) for argument, result in self.signature.renewed]
+
+    @cached_property
+    def tangents(self) -> list[tuple[int, Argument]]:
+        """(place of an output among the leaves, the argument that is its gradient)."""
+        late = [argument for argument in self.signature.inputs if _is_tangent(argument)]
+        return [(int(argument.name.rpartition(".")[2]), argument) for argument in late]
+
+    @cached_property
+    def given(self) -> list[Argument]:
+        """The arguments of the forward, in order."""
+        return [argument for argument in self.signature.arguments if not _is_tangent(argument)]
+
+    @property
+    def held(self) -> list[Argument]:
+        """The parameters and buffers."""
+        return self.signature.held
+
+    @property
+    def digest(self) -> str:
+        return " ".join(program_digest(part.module, part.graph) for part in (self.forward, self.backward))
+
+    def connect(self, mesh: Mesh, device_mesh: Any, timeout: float | None) -> None:
+        """Make the process groups of both programs; all ranks call this alike."""
+        for part in (self.forward, self.backward):
+            name_groups(part.graph, mesh, device_mesh, timeout)
+
+
+def joint_program(
+    joint: JointCapture,
+    mesh: Mesh,
+    rank: int,
+    device: torch.device,
+    plan: ShardingPlan,
+    pipeline: Pipeline,
+    local_inputs: bool,
+    missing_rule: Any,
+) -> JointProgram:
+    """Return the program of `rank` of a captured module, with groups named by mesh axes.
+
+    Gradients are laid out as what they are of.
+
+    Raises:
+        SpmdirError: the module cannot be partitioned.
+    """
+    with pipeline.rules:
+        plan = plan.with_inputs(0, len(joint.capture.convention.examples))
+        wanted = [*_out_shardings(joint, plan.out_shardings), *[None] * len(joint.gradients)]
+        module = import_fx(joint.program, mesh, plan, wanted, missing_rule=missing_rule)
+        run_passes(module, pipeline.through("propagate"))
+        signature = read_signature(ir.main_function(module), joint.capture)
+        results = [leaf for leaf in signature.outputs[joint.outputs :] if isinstance(leaf, Result)]
+        by_name = {argument.name: argument for argument in signature.arguments}
+        laid_out = [(by_name[name], result) for name, result in zip(joint.gradients, results, strict=True)]
+        fixed = attrs.evolve(signature, renewed=(*signature.renewed, *laid_out))
+        keep_shardings(ir.main_function(module), fixed, local_inputs)
+        return _lowered(localized(module, pipeline), joint, signature, rank, device)
+
+
+def _out_shardings(joint: JointCapture, given: Sequence[ShardingLike | None] | None) -> list[ShardingLike | None]:
+    outputs = attrs.evolve(joint.capture, outputs=joint.capture.outputs[: joint.outputs])
+    return outputs.result_shardings(given)
+
+
+def _lowered(
+    module: ModuleOp, joint: JointCapture, signature: Signature, rank: int, device: torch.device
+) -> JointProgram:
+    function, mesh = ir.main_function(module), ir.mesh(module)
+    if any(signature_kind(function, "arg_attrs", argument.index) == "state" for argument in function.args):
+        raise UnsupportedError(
+            "the program keeps a state for a step, which a module has no place for; use parallelize with training_step",
+            location_of(function),
+        )
+    tangents = [index for index, argument in enumerate(signature.arguments) if _is_tangent(argument)]
+    leaves = signature.outputs[: joint.outputs]
+    first = sum(isinstance(leaf, Result) for leaf in leaves)
+    split = split_backward(module, tangents, range(first, first + len(joint.gradients)))
+    forward, backward = (
+        Part(part, emit(part, mesh, rank, symbolic_group).to(device), draws(part))
+        for part in (split.forward, split.backward)
+    )
+    returned = ir.terminator(function).operands
+    shardings = tuple(sharding_of(returned[leaf.index]) if isinstance(leaf, Result) else None for leaf in leaves)
+    convention, gradients = joint.capture.convention, joint.gradients
+    return JointProgram(forward, backward, split.saved, signature, convention, joint.outputs, gradients, shardings)
+
+
+def _is_tangent(argument: Argument) -> bool:
+    return not argument.held and argument.name.startswith(f"{TANGENTS}.")

@@ -1,0 +1,125 @@
+"""The autograd function that runs a module's forward and backward on the ranks of a mesh."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.utils import _pytree as pytree
+
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding
+from spmdir.core.tensor import TensorMeta
+from spmdir.runtime.agreement import RankGroup
+from spmdir.runtime.joint_program import JointProgram, Part
+from spmdir.runtime.rank_calls import apart, input_shard, run_rank, share_generator
+from spmdir.runtime.signature import Argument, Result
+from spmdir.torch_interop.dtypes import TORCH_DTYPES
+
+
+@attrs.frozen(eq=False)
+class Ranks:
+    """This rank, the others, and how calls give tensors.
+
+    Attributes:
+        device: where this rank runs.
+        group: the ranks.
+        local_inputs: whether calls are given this rank's shards of the inputs.
+    """
+
+    mesh: Mesh
+    device_mesh: Any
+    device: torch.device
+    group: RankGroup
+    local_inputs: bool
+
+    def shard(self, argument: Argument, tensor: Tensor, is_local: bool) -> Tensor:
+        """Return what the program of this rank takes for an argument."""
+        shape = argument.shape({})
+        return input_shard(argument, tensor.detach(), shape, self.mesh, self.group.index, is_local).to(self.device)
+
+    def run(self, part: Part, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Run a program together with the other ranks; random ops draw from the generator of the first rank."""
+        if part.draws:
+            share_generator(self.device, self.mesh, self.device_mesh, self.group)
+        return run_rank(part.graph, tensors, self.group)
+
+
+def run_joint(program: JointProgram, ranks: Ranks, held: Mapping[str, Tensor], call: tuple[Any, Any]) -> Any:
+    """Return what the module returns for a call; gradients of outputs flow to `held` and to the inputs.
+
+    Args:
+        held: this rank's shards of parameters and buffers; into buffers that the module updates, new values are put.
+        call: the positional and the keyword arguments.
+
+    Raises:
+        SpmdirError: the arguments do not fit, or a collective fails.
+    """
+    with ranks.group.reporting():
+        inputs = iter(program.convention.tensors(call))
+        given = [held[argument.name] if argument.held else next(inputs) for argument in program.given]
+        shards = [
+            tensor.detach() if argument.held else ranks.shard(argument, tensor, ranks.local_inputs)
+            for argument, tensor in zip(program.given, given, strict=True)
+        ]
+    returned: Any = iter(_Run.apply(program, ranks, shards, *given))
+    leaves = [next(returned) if isinstance(leaf, Result) else leaf for leaf in program.leaves]
+    return pytree.tree_unflatten(leaves, program.convention.out_spec)
+
+
+class _Run(torch.autograd.Function):
+    """Runs the forward on shards, and the backward on what that saved."""
+
+    @staticmethod
+    def forward(ctx: Any, program: JointProgram, ranks: Ranks, shards: Sequence[Tensor], *given: Tensor) -> Any:
+        """Return the tensors among the outputs; gradients go to `given`, which `shards` were made of."""
+        results = ranks.run(program.forward, shards)
+        by_name = {argument.name: shard for argument, shard in zip(program.given, shards, strict=True)}
+        renewed = [(by_name[argument.name], results[index]) for argument, index in program.renewed]
+        outputs = apart(results[: len(program.tensors)], shards)
+        saved = apart(results[len(results) - program.saved :], [old for old, _ in renewed])
+        for old, new in renewed:
+            old.copy_(new)
+        ctx.program, ctx.ranks = program, ranks
+        ctx.save_for_backward(*saved)
+        ctx.set_materialize_grads(False)
+        known = {number for number, _ in program.tangents}
+        pairs = zip(program.tensors, outputs, strict=True)
+        ctx.mark_non_differentiable(*(output for number, output in pairs if number not in known))
+        return tuple(outputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> Any:
+        """Return the gradients of `given` for those of the outputs; None for those that have none."""
+        program, ranks = ctx.program, ctx.ranks
+        of = dict(zip(program.tensors, gradients, strict=True))
+        tangents = [_tangent(program, ranks, number, argument, of[number]) for number, argument in program.tangents]
+        returned = ranks.run(program.backward, [*ctx.saved_tensors, *tangents])
+        found = dict(zip(program.gradients, returned, strict=True))
+        return None, None, None, *(found.get(argument.name) for argument in program.given)
+
+
+def _tangent(program: JointProgram, ranks: Ranks, number: int, argument: Argument, given: Tensor | None) -> Tensor:
+    """Return what the backward takes for the gradient of output `number`; zeros if nothing depends on the output."""
+    output = program.shardings[number]
+    if given is None:
+        whole = TensorMeta(argument.shape({}), argument.meta.dtype)
+        local = argument.sharding.local_type(whole, ranks.mesh, ranks.mesh.coordinate(ranks.group.index))
+        return torch.zeros(local.shape, dtype=TORCH_DTYPES[local.dtype], device=ranks.device)
+    if output is None or not output.entries:
+        return ranks.shard(argument, given, is_local=False)
+    return ranks.shard(argument, given, is_local=True) / _losses(program, ranks, output)
+
+
+def _losses(program: JointProgram, ranks: Ranks, output: Sharding) -> int:
+    """Return how many losses the mean is taken of: as many as there are shards of inputs that the output is of."""
+    if not ranks.local_inputs:
+        return 1
+    axes = {axis for argument in program.given if not argument.held for axis, _ in argument.sharding.entries}
+    return math.prod(ranks.mesh.sizes[axis] for axis, _ in output.entries if axis in axes)

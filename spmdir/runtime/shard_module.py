@@ -1,0 +1,148 @@
+"""`shard_module`: a module to train on the ranks of a mesh, with parameters that torch's optimizers update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+from spmdir.core.arguments import FLAG
+from spmdir.core.errors import SpmdirError, UnsupportedError
+from spmdir.core.mesh import Mesh, as_mesh
+from spmdir.core.sharding import Sharding, ShardingLike
+from spmdir.core.sharding_plan import ShardingPlan
+from spmdir.passes.pipeline import Pipeline
+from spmdir.plans.resolve import PlanLike, resolve
+from spmdir.runtime.agreement import RankGroup
+from spmdir.runtime.default_pipeline import running_pipeline
+from spmdir.runtime.digests import package_digest, tensor_digest
+from spmdir.runtime.joint_capture import JointCapture, capture_joint
+from spmdir.runtime.joint_program import JointProgram, joint_program
+from spmdir.runtime.local_state import LocalShard, as_dtensor, own_shard
+from spmdir.runtime.rank_mesh import check_world, made_device_mesh, mesh_members, rank_device
+from spmdir.runtime.run_joint import Ranks
+from spmdir.runtime.sharded_module import Runner, mode_of, sharded_copy, unsharded_copy
+from spmdir.runtime.signature import Argument
+
+
+def shard_module(
+    model: nn.Module,
+    mesh: Mesh | DeviceMesh,
+    plan: PlanLike = None,
+    example_inputs: Sequence[Any] = (),
+    *,
+    example_kwargs: Mapping[str, Any] | None = None,
+    out_shardings: Sequence[ShardingLike | None] | None = None,
+    device_mesh: DeviceMesh | None = None,
+    local_inputs: bool = False,
+    missing_rule: Literal["warn", "error"] = "warn",
+    pipeline: Pipeline | str | None = None,
+) -> nn.Module:
+    """Return a module like `model` whose parameters and buffers are DTensors, laid out by `plan`, to train as usual.
+
+    Its forward and backward are partitioned together. Calls take global inputs, equal on all ranks, and return
+    replicated outputs; `loss.backward()` leaves in each parameter a gradient with its layout. Every rank calls this
+    with equal arguments, and calls the module and the backward together with the others.
+
+    Args:
+        model: what to train, with equal values on all ranks. It is left as it is, and may be dropped.
+        mesh: a Mesh, or a torch DeviceMesh with names, which is then `device_mesh` too.
+        plan: as for `sharding_plan`: a recipe such as "fsdp*tp", or name or glob of a parameter, buffer or input → its
+            sharding; inputs go by the names of the forward's arguments, and by `arg0`, `arg1`, … . What is not named is
+            left to the compiler.
+        example_inputs, example_kwargs: the arguments of a call, with global shapes; numbers among them become
+            constants.
+        out_shardings: one entry an output; None for one that comes back replicated. Others come back as local shards.
+        device_mesh: a torch DeviceMesh like `mesh`; made over the default process group if None.
+        local_inputs: whether calls are given this rank's shards of the inputs instead of global inputs. The gradient
+            of an output that comes back as a shard is then that of this rank's loss, of which the mean is taken.
+        missing_rule: as for `import_fx`.
+        pipeline: what is run on the program, as for `parallelize`.
+
+    Raises:
+        SpmdirError: there is no process group, or it has another size than the mesh; the module cannot be captured or
+            partitioned; ranks would run different programs, or begin with different values.
+
+    Example:
+        >>> model = spmdir.shard_module(model, mesh, {"*.weight": "dp: S(0)", "arg*": "dp: S(0)"}, (x, y))
+        >>> optimizer = torch.optim.AdamW(model.parameters())
+        >>> model(x, y).backward()
+        >>> optimizer.step()
+    """
+    device_mesh = mesh if device_mesh is None and isinstance(mesh, DeviceMesh) else device_mesh
+    group = RankGroup.join(mesh_members(device_mesh))
+    with group.checked("shard_module") as status:
+        _check_arguments(model, example_inputs, example_kwargs, local_inputs)
+        mesh, device = as_mesh(mesh), rank_device(device_mesh)
+        pipeline = running_pipeline(pipeline, device.type)
+        status |= {"pipeline": {"text": str(pipeline), "digest": pipeline.digest}}
+        status |= {"torch": torch.__version__, "spmdir": package_digest(), "mesh": str(mesh)}
+        status |= {"local_inputs": local_inputs}
+        check_world(mesh, device_mesh)
+
+        named = resolve(plan, model, mesh).over(ShardingPlan(out_shardings=_tuple(out_shardings)))
+
+        def compiled(captured: nn.Module, layouts: Mapping[str, Sharding]) -> tuple[JointCapture, JointProgram]:
+            joint = capture_joint(captured, tuple(example_inputs), example_kwargs or {}, device, named)
+            asked = named.over(ShardingPlan(layouts))
+            rank = group.index
+            return joint, joint_program(joint, mesh, rank, device, asked, pipeline, local_inputs, missing_rule)
+
+        joint, program = compiled(model, {})
+        originals = {a.name: joint.capture.own[a.name] for a in program.held}
+        status["program"] = program.digest
+        status["state"] = {name: tensor_digest(tensor) for name, tensor in originals.items()}
+        shards = {a.name: own_shard(originals[a.name], a.sharding, mesh, group.index, device) for a in program.held}
+    with group.reporting():
+        timeout = group.timeout if device_mesh is None else None
+        device_mesh = made_device_mesh(mesh, device) if device_mesh is None else device_mesh
+        program.connect(mesh, device_mesh, timeout)
+        tensors = {a.name: _dtensor(a, shards[a.name], mesh, device_mesh) for a in program.held}
+        layouts = {a.name: a.sharding for a in program.held}
+
+    def other_mode(sharded: nn.Module) -> JointProgram:
+        with group.checked("another mode of the module") as status:
+            _, program = compiled(unsharded_copy(sharded), layouts)
+            status["program"] = program.digest
+        program.connect(mesh, device_mesh, timeout)
+        return program
+
+    ranks = Ranks(mesh, device_mesh, device, group, local_inputs)
+    return sharded_copy(model, tensors, Runner(ranks, {mode_of(model): program}, other_mode))
+
+
+def _tuple(given: Sequence[ShardingLike | None] | None) -> tuple[ShardingLike | None, ...] | None:
+    return None if given is None else tuple(given)
+
+
+def _dtensor(argument: Argument, shard: Tensor, mesh: Mesh, device_mesh: Any) -> DTensor | nn.Parameter:
+    made = as_dtensor(argument.name, shard, argument.sharding, argument.meta.shape, mesh, device_mesh)
+    if isinstance(made, LocalShard):
+        raise UnsupportedError(
+            f"'{argument.name}' is laid out as <{argument.sharding}>, for which DTensor has no placements; "
+            "name a layout for it in the plan, by S(dim) on each axis"
+        )
+    return made
+
+
+def _check_arguments(model: Any, example_inputs: Any, example_kwargs: Any, local_inputs: bool) -> None:
+    FLAG.check("local_inputs", local_inputs)
+    if not isinstance(model, nn.Module):
+        raise SpmdirError(f"cannot shard a {type(model).__name__}; expected a nn.Module")
+    if not isinstance(example_inputs, (tuple, list)):
+        raise SpmdirError(f"example_inputs is a {type(example_inputs).__name__}; expected a tuple of arguments")
+    if not example_inputs and not example_kwargs:
+        raise SpmdirError(
+            "there are no example inputs; give example_inputs, the positional arguments of a call with global shapes, "
+            "or example_kwargs"
+        )
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_meta:
+            raise UnsupportedError(
+                f"'{name}' is on the meta device, so it has no values to train; make it on the CPU, as by "
+                "model.to_empty(device='cpu') and loading its weights"
+            )

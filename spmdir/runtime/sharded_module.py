@@ -1,0 +1,120 @@
+"""A module whose parameters are DTensors, and whose forward and backward are programs of the ranks of a mesh."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from spmdir.core.errors import SpmdirError
+from spmdir.core.mesh import Mesh
+from spmdir.runtime.joint_capture import bound_arguments
+from spmdir.runtime.joint_program import JointProgram
+from spmdir.runtime.local_state import dtensor_placements
+from spmdir.runtime.run_joint import Ranks, run_joint
+from spmdir.runtime.signature import Argument
+from spmdir.torch_interop.dtypes import TORCH_DTYPES
+
+RUNNER = "_spmdir_runner"
+"""The attribute of a sharded module that holds what runs it."""
+
+Mode = tuple[bool, ...]
+"""Which of the submodules are in training mode."""
+
+
+@attrs.frozen(eq=False)
+class Runner:
+    """What runs a sharded module.
+
+    Attributes:
+        programs: one for each mode that has run.
+        compile: makes the program of the mode that a module is in; all ranks call it together.
+    """
+
+    ranks: Ranks
+    programs: dict[Mode, JointProgram]
+    compile: Callable[[nn.Module], JointProgram]
+
+    @torch.compiler.disable(reason="the module is a compiled program already")
+    def call(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return the outputs of `module`, by the parameters and buffers that it has.
+
+        Raises:
+            SpmdirError: a parameter has become another than the program takes, or the arguments do not fit.
+        """
+        mode = mode_of(module)
+        if mode not in self.programs:
+            self.programs[mode] = self.compile(module)
+        program = self.programs[mode]
+        held = {a.name: _shard(attribute(module, a.name), a, self.ranks.mesh) for a in program.held}
+        return run_joint(program, self.ranks, held, bound_arguments(module, args, kwargs))
+
+
+class ShardedModule:
+    """The first base of the class of a sharded module; the second is the class of the module that was sharded."""
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run this rank's part of the module's forward, together with the other ranks."""
+        return getattr(self, RUNNER).call(self, args, kwargs)
+
+
+def mode_of(module: nn.Module) -> Mode:
+    """Return which of the submodules of `module`, itself among them, are in training mode."""
+    return tuple(each.training for each in module.modules())
+
+
+def sharded_copy(model: nn.Module, tensors: Mapping[str, Tensor], runner: Runner) -> nn.Module:
+    """Return a copy of a module with other parameters and buffers, whose forward `runner` runs.
+
+    Ties stay, and so do hooks, modes and all else. Its class is a subclass of that of `model`, with its name, since
+    libraries write the name into what they save.
+
+    Args:
+        tensors: each parameter and buffer by one of its names.
+    """
+    sharded = copy.deepcopy(model, {id(attribute(model, name)): tensor for name, tensor in tensors.items()})
+    base = type(model)
+    forward = functools.wraps(base.forward)(lambda self, *args, **kwargs: ShardedModule.forward(self, *args, **kwargs))
+    members = {"forward": forward, "__module__": base.__module__, "__doc__": base.__doc__}
+    sharded.__class__ = type(base.__name__, (ShardedModule, base), members)
+    sharded.__dict__[RUNNER] = runner
+    return sharded
+
+
+def unsharded_copy(sharded: nn.Module) -> nn.Module:
+    """Return a copy of a sharded module as it was before, with parameters and buffers on the meta device."""
+    memo: dict[int, Any] = {id(sharded.__dict__[RUNNER]): None}
+    for tensor in (*sharded.parameters(), *sharded.buffers()):
+        meta = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+        memo[id(tensor)] = nn.Parameter(meta, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else meta
+    plain = copy.deepcopy(sharded, memo)
+    del plain.__dict__[RUNNER]
+    plain.__class__ = type(sharded).__bases__[1]
+    return plain
+
+
+def attribute(module: nn.Module, name: str) -> Tensor:
+    """Return the parameter or buffer of `module` with a dotted name."""
+    path, _, last = name.rpartition(".")
+    return getattr(module.get_submodule(path), last)
+
+
+def _shard(tensor: Tensor, argument: Argument, mesh: Mesh) -> Tensor:
+    """Return this rank's shard of a parameter or buffer, which is as the program takes it."""
+    expected, dtype = (
+        dtensor_placements(argument.sharding, argument.meta.shape, mesh),
+        TORCH_DTYPES[argument.meta.dtype],
+    )
+    if not isinstance(tensor, DTensor) or list(tensor.placements) != expected or tensor.dtype != dtype:
+        found = f"DTensor {list(tensor.placements)} of {tensor.dtype}" if isinstance(tensor, DTensor) else "no DTensor"
+        raise SpmdirError(
+            f"'{argument.name}' has become {found}; expected {expected} of {dtype}, as the module was sharded: "
+            "change its values in place, or shard the changed module"
+        )
+    return tensor.to_local()

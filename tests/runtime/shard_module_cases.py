@@ -1,0 +1,136 @@
+"""What ranks do with sharded modules; each case returns what its test looks at."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.utils.checkpoint import checkpoint
+
+import spmdir
+from spmdir.core.errors import SpmdirError
+
+MESH = spmdir.Mesh({"dp": 2, "tp": 2})
+PLAN = {"up.weight": "dp: S(0), tp: S(1)", "norm.*": "", "arg*": "dp: S(0)"}
+
+
+class Everything(nn.Module):
+    """Ties, dropout, batch norm, a checkpointed region, frozen and unused parameters, arguments by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.again, self.frozen = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8).requires_grad_(False)
+        self.again.weight = self.up.weight
+        self.norm, self.drop, self.unused = nn.BatchNorm1d(8), nn.Dropout(0.25), nn.Linear(4, 4)
+
+    def region(self, x: torch.Tensor) -> torch.Tensor:
+        return self.drop(self.again(x).relu()).sin()
+
+    def forward(self, x: torch.Tensor, *, target: torch.Tensor | None = None, scale: float = 1.0) -> dict[str, Any]:
+        hidden: Any = checkpoint(self.region, self.norm(self.up(x)), use_reentrant=False)
+        hidden = self.frozen(hidden) + x
+        loss = None if target is None else (hidden - target).square().mean() * scale
+        return {"loss": loss, "hidden": hidden, "first": hidden[:2]}
+
+
+def batches(count: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    draw = lambda: torch.randn(8, 8, generator=generator, dtype=torch.float64)  # noqa: E731
+    return [(draw(), draw()) for _ in range(count)]
+
+
+def full(value: Any) -> Any:
+    return (value.full_tensor() if isinstance(value, DTensor) else value).detach().clone()
+
+
+def trained(model: nn.Module) -> dict[str, Any]:
+    """Train with accumulation, clipping and frozen parameters, then evaluate; every second backward is another loss."""
+    torch.manual_seed(2)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+    losses, norms = [], []
+    for x, target in batches(4):
+        for part in (x, -x):
+            found = model(part, target=target, scale=2.0)
+            (found["loss"] + found["first"].square().mean()).backward()
+            losses.append(found["loss"].item())
+        norms.append(float(full(nn.utils.clip_grad_norm_(model.parameters(), 1.0))))
+        optimizer.step()
+        optimizer.zero_grad()
+    model.eval()
+    with torch.no_grad():
+        losses.append(model(x, target=target, scale=2.0)["loss"].item())
+    state = {name: full(tensor) for name, tensor in model.state_dict().items()}
+    return {"losses": losses, "norms": norms, "state": state}
+
+
+def everything() -> dict[str, Any]:
+    """Training on ranks and on one device, and what the sharded module is."""
+    torch.manual_seed(0)
+    model = Everything().double()
+    x, target = batches(1)[0]
+    sharded = spmdir.shard_module(model, MESH, PLAN, (x,), example_kwargs={"target": target, "scale": 2.0})
+    found = {
+        "is": isinstance(sharded, Everything) and type(sharded).__name__ == "Everything",
+        "tied": sharded.up.weight is sharded.again.weight,
+        "placements": {name: str(p.placements) for name, p in sharded.named_parameters() if isinstance(p, DTensor)},
+        "names": list(sharded.state_dict()) == list(model.state_dict()),
+        "ranks": trained(sharded),
+        "unused": sharded.unused.weight.grad is None and sharded.frozen.weight.grad is None,
+        "gradient": None,
+        "alone": trained(copy.deepcopy(model)),
+    }
+    sharded.train()
+    compiled = torch.compile(sharded)
+    compiled(x, target=target, scale=2.0)["loss"].backward()
+    found["gradient"] = str(sharded.up.weight.grad.placements)  # type: ignore  # a DTensor
+    found["errors"] = errors(sharded, x, target)
+    return found
+
+
+def errors(sharded: nn.Module, x: torch.Tensor, target: torch.Tensor) -> list[str]:
+    """The messages of calls that do not fit."""
+
+    def replaced() -> None:
+        sharded.up.bias = nn.Parameter(torch.zeros(8, dtype=torch.float64))
+        sharded(x, target=target, scale=2.0)
+
+    calls = [
+        lambda: sharded(x[:4], target=target, scale=2.0),
+        lambda: sharded(x, target=target, scale=3.0),
+        lambda: sharded(x, scale=2.0),
+        replaced,
+    ]
+    found = []
+    for call in calls:
+        try:
+            call()
+            found.append("")
+        except SpmdirError as error:
+            found.append(error.message)
+    return found
+
+
+def own_batches() -> dict[str, Any]:
+    """The gradients of losses that each rank takes of its own outputs, and those of FSDP2 with the same batches."""
+    from torch.distributed.fsdp import fully_shard
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 4)).double()
+    x = torch.randn(8, 8, dtype=torch.float64)
+    mesh = dist.init_device_mesh("cpu", (4,), mesh_dim_names=("dp",))
+    plan = {"*": "dp: S(0)", "arg*": "dp: S(0)"}
+    sharded = spmdir.shard_module(model, mesh, plan, (x,), out_shardings=["dp: S(0)"], local_inputs=True)
+    native = fully_shard(copy.deepcopy(model), mesh=mesh)
+    own = x.chunk(4)[dist.get_rank()]
+    for each in (sharded, native):
+        each(own).square().mean().backward()
+    pairs = zip(sharded.parameters(), native.parameters(), strict=True)
+    return {"gradients": [(full(a.grad), full(b.grad)) for a, b in pairs]}
+
+
+def run(rank: int) -> dict[str, Any]:
+    return {"everything": everything(), "own_batches": own_batches()}

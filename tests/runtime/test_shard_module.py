@@ -1,0 +1,45 @@
+"""A sharded module trains as the module does on one device."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.lowering.gloo_ranks import on_ranks
+from tests.runtime import shard_module_cases
+
+pytestmark = pytest.mark.gloo
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory) -> list[dict[str, Any]]:
+    """What each of four ranks returns from `shard_module_cases.run`."""
+    return on_ranks(4, shard_module_cases.run, tmp_path_factory.mktemp("ranks"))
+
+
+def test_losses_norms_and_state_of_updates_are_those_of_one_device(ranks):
+    for found in ranks:
+        torch.testing.assert_close(found["everything"]["ranks"], found["everything"]["alone"], rtol=1e-12, atol=1e-12)
+
+
+def test_parameters_are_dtensors_by_their_names_with_ties_and_the_module_is_of_its_class(ranks):
+    for found in (each["everything"] for each in ranks):
+        assert found["is"] and found["tied"] and found["names"] and found["unused"]
+        assert found["placements"]["up.weight"] == "(Shard(dim=0), Shard(dim=1))"
+        assert found["placements"]["norm.weight"] == "(Replicate(), Replicate())"
+        assert found["gradient"] == found["placements"]["up.weight"]
+
+
+def test_calls_that_do_not_fit_say_why(ranks):
+    for found in (each["everything"]["errors"] for each in ranks):
+        shape, number, structure, replaced = found
+        assert "'x' has shape" in shape
+        assert "argument" in number and "traced with 2.0" in number
+        assert "built as" in structure
+        assert replaced.startswith("'up.bias' has become no DTensor; expected [")
+
+
+def test_a_loss_of_each_ranks_own_batch_gives_the_gradients_of_fsdp2(ranks):
+    for found in ranks:
+        for mine, native in found["own_batches"]["gradients"]:
+            torch.testing.assert_close(mine, native, rtol=1e-12, atol=1e-12)
