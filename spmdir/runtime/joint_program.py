@@ -33,7 +33,7 @@ from spmdir.runtime.signature import Argument, Result, Signature, keep_shardings
 
 
 @attrs.frozen(eq=False)
-class Part:
+class Half:
     """The forward or the backward of a program.
 
     Attributes:
@@ -63,8 +63,8 @@ class JointProgram:
         shardings: of the outputs; None of numbers.
     """
 
-    forward: Part
-    backward: Part
+    forward: Half
+    backward: Half
     saved: int
     signature: Signature
     convention: Convention
@@ -105,12 +105,12 @@ class JointProgram:
 
     @property
     def digest(self) -> str:
-        return " ".join(program_digest(part.module, part.graph) for part in (self.forward, self.backward))
+        return " ".join(program_digest(half.module, half.graph) for half in (self.forward, self.backward))
 
     def connect(self, mesh: Mesh, device_mesh: Any, timeout: float | None) -> None:
         """Make the process groups of both programs; all ranks call this alike."""
-        for part in (self.forward, self.backward):
-            name_groups(part.graph, mesh, device_mesh, timeout)
+        for half in (self.forward, self.backward):
+            name_groups(half.graph, mesh, device_mesh, timeout)
 
 
 def joint_program(
@@ -163,7 +163,7 @@ def _lowered(
     first = sum(isinstance(leaf, Result) for leaf in leaves)
     split = split_backward(module, tangents, range(first, first + len(joint.gradients)))
     forward, backward = (
-        Part(part, emit(part, mesh, rank, symbolic_group).to(device), draws(part))
+        Half(part, emit(part, mesh, rank, symbolic_group).to(device), draws(part))
         for part in (split.forward, split.backward)
     )
     returned = ir.terminator(function).operands

@@ -16,7 +16,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.runtime.agreement import RankGroup
-from spmdir.runtime.joint_program import JointProgram, Part
+from spmdir.runtime.joint_program import Half, JointProgram
 from spmdir.runtime.rank_calls import apart, input_shard, run_rank, share_generator
 from spmdir.runtime.signature import Argument, Result
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
@@ -43,11 +43,11 @@ class Ranks:
         shape = argument.shape({})
         return input_shard(argument, tensor.detach(), shape, self.mesh, self.group.index, is_local).to(self.device)
 
-    def run(self, part: Part, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    def run(self, half: Half, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """Run a program together with the other ranks; random ops draw from the generator of the first rank."""
-        if part.draws:
+        if half.draws:
             share_generator(self.device, self.mesh, self.device_mesh, self.group)
-        return run_rank(part.graph, tensors, self.group)
+        return run_rank(half.graph, tensors, self.group)
 
 
 def run_joint(program: JointProgram, ranks: Ranks, held: Mapping[str, Tensor], call: tuple[Any, Any]) -> Any:
