@@ -73,29 +73,49 @@ def type_of(meta: TensorMeta | None) -> Attribute:
 
 
 @irdl_attr_definition
+class HostType(ParametrizedAttribute, TypeAttribute):
+    """`!spmd.host<tensor<4x8xf32>>`: a tensor in the memory of the host, which `spmd.reload` brings back."""
+
+    name = "spmd.host"
+    tensor: TensorType
+
+
+@irdl_attr_definition
 class PendingType(ParametrizedAttribute, TypeAttribute):
-    """`!spmd.pending<tensor<4x8xf32>>`: a tensor that a collective has started to make; `spmd.wait` gives it."""
+    """`!spmd.pending<tensor<4x8xf32>>`: what a collective or a copy has started to make; `spmd.wait` gives it."""
 
     name = "spmd.pending"
-    tensor: TensorType
+    tensor: TensorType | HostType
+
+
+def host_type(type_: Attribute) -> HostType:
+    """Return the type of a tensor of type `type_` in the memory of the host."""
+    assert isinstance(type_, TensorType)
+    return HostType(type_)
+
+
+def pending(type_: Attribute) -> PendingType:
+    """Return the type of what has been started to be made, and will be of type `type_`."""
+    assert isinstance(type_, (TensorType, HostType))
+    return PendingType(type_)
 
 
 @lru_cache(maxsize=65536)
 def pending_type(meta: TensorMeta) -> PendingType:
     """Return the IR type of a tensor that a collective has started to make."""
-    tensor = type_of(meta)
-    assert isinstance(tensor, TensorType)
-    return PendingType(tensor)
+    return pending(type_of(meta))
 
 
 def retyped(type_: Attribute, meta: TensorMeta) -> Attribute:
-    """Return the type of another tensor, pending if `type_` is."""
-    return pending_type(meta) if isinstance(type_, PendingType) else type_of(meta)
+    """Return the type of another tensor, pending or in the memory of the host if `type_` is."""
+    if isinstance(type_, PendingType):
+        return pending(retyped(type_.tensor, meta))
+    return host_type(type_of(meta)) if isinstance(type_, HostType) else type_of(meta)
 
 
 def meta_of(type_: Attribute) -> TensorMeta | None:
-    """Return the inverse of `type_of`, with example sizes, of a pending tensor too; None for anything that is not a
-    tensor of a known element type."""
+    """Return the inverse of `type_of`, with example sizes, of a pending tensor and one on the host too; None for
+    anything that is not a tensor of a known element type."""
     known = type_.__dict__
     if "_meta" not in known:
         # Kept in the object, which is frozen: to look it up by value would hash the whole type each time.
@@ -104,7 +124,7 @@ def meta_of(type_: Attribute) -> TensorMeta | None:
 
 
 def _read_type(type_: Attribute) -> TensorMeta | None:
-    if isinstance(type_, PendingType):
+    if isinstance(type_, (PendingType, HostType)):
         return meta_of(type_.tensor)
     if not isinstance(type_, TensorType) or type_.element_type not in _DTYPES:
         return None
@@ -131,8 +151,9 @@ def global_meta(of: Of | None, local: TensorMeta) -> TensorMeta:
 
 
 def sizes_of(type_: Attribute) -> tuple[int | Size, ...]:
-    """Return the sizes of a tensor type, pending or not, symbolic ones as they are written."""
-    type_ = type_.tensor if isinstance(type_, PendingType) else type_
+    """Return the sizes of a tensor type, pending or on the host too, symbolic ones as they are written."""
+    while isinstance(type_, (PendingType, HostType)):
+        type_ = type_.tensor
     assert isinstance(type_, TensorType)
     return type_.encoding.data if isinstance(type_.encoding, DimsAttr) else type_.get_shape()
 
@@ -145,12 +166,13 @@ def is_sized(type_: Attribute) -> bool:
 @lru_cache(maxsize=65536)
 def print_type(type_: Attribute) -> str:
     """Return the text of a type."""
+    if isinstance(type_, (PendingType, HostType)):
+        return f"!{type_.name}<{print_type(type_.tensor)}>"
     meta = meta_of(type_)
     if meta is None:
         return str(type_)
     sizes = ("?" if size == DYNAMIC else dims_text(size) for size in sizes_of(type_))
-    text = "tensor<" + "".join(f"{size}x" for size in sizes) + f"{meta.dtype}>"
-    return f"!spmd.pending<{text}>" if isinstance(type_, PendingType) else text
+    return "tensor<" + "".join(f"{size}x" for size in sizes) + f"{meta.dtype}>"
 
 
 def _read_shardings(parser: AttrParser, read: Callable[[str], Sequence[str | None]]) -> tuple[Sharding | None, ...]:

@@ -21,6 +21,7 @@ from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.attributes import (
     ArgumentsAttr,
+    HostType,
     PendingType,
     ShapesAttr,
     meta_of,
@@ -419,7 +420,7 @@ COLLECTIVES: dict[str, type[Collective]] = _classes(SHIPPED)
 
 @irdl_op_definition
 class WaitOp(SpmdOp):
-    """`wait %x`: the tensors that a collective has started to make, all of them."""
+    """`wait %x`: what a collective or a copy to or from the host has started to make, all of it."""
 
     name = "spmd.wait"
 
@@ -450,6 +451,8 @@ class WaitOp(SpmdOp):
         for operand, result in self.pairs:
             if isinstance(result.type, PendingType):
                 raise VerifyException(f"gives {print_type(result.type)}; expected a tensor, which is there")
+            if isinstance(result.type, HostType) is not isinstance(operand.type.tensor, HostType):  # type: ignore
+                raise VerifyException(f"waits for {print_type(operand.type)} and gives {print_type(result.type)}")
             source, target = sharding_of(operand), sharding_of(result)
             if source != target:
                 raise ShardingError(f"wait keeps the sharding <{source}>, found <{target}>")

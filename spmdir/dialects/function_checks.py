@@ -13,6 +13,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.edge import INITIAL
 from spmdir.dialects.attributes import (
     DYNAMIC,
+    HostType,
     PendingType,
     ShapesAttr,
     ShardingAttr,
@@ -52,11 +53,10 @@ def check_function(function: Any, mesh: Mesh | None) -> None:
         for index, type_ in enumerate(types):
             if meta_of(type_) is None:
                 raise VerifyException(f"{place} {index} is {type_}; expected a tensor of a known element type")
-            if isinstance(type_, PendingType):
-                raise VerifyException(
-                    f"{place} {index} is {print_type(type_)}; expected a tensor: "
-                    "wait for it in the function that starts it"
-                )
+            if isinstance(type_, (PendingType, HostType)):
+                before = "wait for it in the function that starts it"
+                before = before if isinstance(type_, PendingType) else "reload it in the function that offloads it"
+                raise VerifyException(f"{place} {index} is {print_type(type_)}; expected a tensor: {before}")
             given = function_attrs(function, which, index)
             for key, attribute in given.items():
                 meta, of = meta_of(type_), given.get("spmd.of")

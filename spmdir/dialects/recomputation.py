@@ -17,6 +17,7 @@ from xdsl.traits import is_side_effect_free
 
 from spmdir.core.errors import ShardingError, did_you_mean
 from spmdir.dialects.collectives import Collective, WaitOp
+from spmdir.dialects.host import offloaded
 from spmdir.dialects.names import text_name
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
@@ -50,8 +51,9 @@ def originals(function: FuncOp) -> dict[Operation, SSAValue]:
 def check_recomputations(function: FuncOp) -> None:
     """Raise ShardingError, located, unless each op that is said to repeat another one gives the same values.
 
-    It is the same op with the same arguments and shardings, draws no random numbers, and takes the same operands or
-    what repeats their work; or it moves the same data as one member of a collective.
+    It is the same op with the same arguments and shardings, draws no random numbers, and takes the same operands,
+    brought back from the host or not, or what repeats their work; or it moves the same data as one member of a
+    collective.
     """
     ops = [op for op in function.body.block.ops if isinstance(op, ValueOp)]
     if not any(RECOMPUTES in op.attributes for op in ops):
@@ -62,6 +64,8 @@ def check_recomputations(function: FuncOp) -> None:
     for op in ops:
         for result, move in _moves(op, original):
             original[result] = moved.setdefault(move, result)
+        if op.results and (value := offloaded(op.results[0])) is not None:
+            original[op.results[0]] = original.get(value, value)
         note = op.attributes.get(RECOMPUTES)
         if note is None:
             continue

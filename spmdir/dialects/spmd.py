@@ -12,6 +12,7 @@ from xdsl.utils.exceptions import VerifyException
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.attributes import (
     ArgumentsAttr,
+    HostType,
     PendingType,
     ShapesAttr,
     ShardingAttr,
@@ -21,6 +22,7 @@ from spmdir.dialects.attributes import (
 )
 from spmdir.dialects.collectives import COLLECTIVES, WaitOp
 from spmdir.dialects.halo import HaloOp, HaloReduceOp
+from spmdir.dialects.host import OffloadOp, OffloadStartOp, ReloadOp, ReloadStartOp
 from spmdir.dialects.mesh_op import MeshAttr, MeshOp
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.ring import RING_CLASSES
@@ -62,6 +64,10 @@ Spmd = Dialect(
         ReshardOp,
         *COLLECTIVES.values(),
         WaitOp,
+        OffloadOp,
+        OffloadStartOp,
+        ReloadOp,
+        ReloadStartOp,
         HaloOp,
         HaloReduceOp,
         *RING_CLASSES.values(),
@@ -78,6 +84,7 @@ Spmd = Dialect(
         DimsAttr,
         SizeType,
         SizesAttr,
+        HostType,
         PendingType,
     ],
 )

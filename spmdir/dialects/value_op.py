@@ -29,6 +29,7 @@ from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.attributes import (
     DYNAMIC,
     ArgumentsAttr,
+    HostType,
     PendingType,
     ShapesAttr,
     ShardingsAttr,
@@ -213,8 +214,8 @@ class ValueOp(IRDLOperation):
             return
         for index, operand in enumerate(self.tensors):
             if type(operand._type) is not TensorType:
-                wait = "; wait for it: `spmd.wait`" if type(operand._type) is PendingType else ""
-                raise VerifyException(f"operand {index} is {print_type(operand._type)}; expected a tensor{wait}")
+                first = _BEFORE_USE.get(type(operand._type), "")
+                raise VerifyException(f"operand {index} is {print_type(operand._type)}; expected a tensor{first}")
         count = len(self.sizes)
         found = _size_operands(tuple(value for _, value in arguments.data) if arguments else ())
         if found != set(range(count)):
@@ -297,6 +298,13 @@ _PROPERTIES: dict[str, type[Attribute]] = {
     "needs": ShardingsAttr,
     "of": ShapesAttr,
 }
+
+
+_BEFORE_USE: dict[type[Attribute], str] = {
+    PendingType: "; wait for it: `spmd.wait`",
+    HostType: "; bring it back: `spmd.reload`",
+}
+"""Type of what is no tensor yet → how it becomes one."""
 
 
 _TAIL = ("arguments", "sharding", "needs", "of")

@@ -28,6 +28,7 @@ from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import DYNAMIC, meta_of
 from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.halo import HaloExchangeOp
+from spmdir.dialects.host import HostCopyOp
 from spmdir.dialects.names import name_of
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp, is_inexact
 from spmdir.dialects.ring import AssembleOp, ChooseOp, PackOp, RotationOp, StateOp
@@ -43,6 +44,7 @@ from spmdir.lowering.halo import EMITTERS as HALO_EMITTERS
 from spmdir.lowering.halo import line_of
 from spmdir.lowering.joined_messages import Started, start
 from spmdir.lowering.node_shapes import NodeShapes
+from spmdir.lowering.offload import begin_copy
 from spmdir.lowering.process_groups import (
     GroupName,
     device_groups,
@@ -356,6 +358,10 @@ class _Emitter:
         arrive = rotate(self.call, self.mesh, self.rank, self.group_name, x, dtype, op)
         return [lambda: [arrive()]] if op.IS_START else [arrive()]
 
+    def emit_host_copy(self, op: Any) -> Sequence[Any]:
+        end = begin_copy(self.call, self.node(op.operands[0]), self.device, op.TO_HOST)
+        return [lambda: [end()]] if op.IS_START else [end()]
+
     def emit_assemble(self, op: Any) -> Sequence[Any]:
         return [assemble(self.call, self.mesh, self.rank, [*map(self.node, op.operands)], op)]
 
@@ -416,6 +422,7 @@ _EMITTERS = (
     (Collective, _Emitter.emit_collective),
     (HaloExchangeOp, _Emitter.emit_halo),
     (RotationOp, _Emitter.emit_rotate),
+    (HostCopyOp, _Emitter.emit_host_copy),
     (AssembleOp, _Emitter.emit_assemble),
     (ChooseOp, _Emitter.emit_choose),
     (StateOp, _Emitter.emit_state),

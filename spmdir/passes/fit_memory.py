@@ -13,8 +13,11 @@ from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.passes.fusion.trace import remark
+from spmdir.passes.live_memory import live_memory
+from spmdir.passes.memory_classes import memory_classes
 from spmdir.passes.pipeline import as_pipeline
 from spmdir.passes.propagation.noted_options import Memory, machine_of
+from spmdir.passes.scheduling.host_copies import copyable
 from spmdir.passes.scheduling.local_pass import LocalPass
 from spmdir.passes.scheduling.rank_program import rank_program
 from spmdir.passes.scheduling.repeat import may_repeat, repeat
@@ -29,7 +32,7 @@ HOLDERS = 5
 
 @dataclass(frozen=True)
 class FitMemoryPass(LocalPass):
-    """Gathers weights again and recomputes values instead of holding them, if a rank holds more than its memory."""
+    """Gathers weights again, recomputes values or keeps them on the host, if a rank holds more than its memory."""
 
     name = "fit-memory"
 
@@ -42,11 +45,14 @@ class FitMemoryPass(LocalPass):
     costs: str = ""
     """A file of measured times, which come before those of the topology; those of propagate if none is given."""
 
+    offload: bool = True
+    """Whether values may be copied to the memory of the host and back, where the topology has a bandwidth to there."""
+
     explain: bool = False
     """Whether a remark says what is done again, what it frees and what it takes."""
 
     def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
-        """Let units of `function` run again, as few as its memory asks for.
+        """Let units of `function` run again, and copy values to the host, as few as its memory asks for.
 
         Raises:
             ShardingError: it holds more however much runs again; located.
@@ -54,12 +60,14 @@ class FitMemoryPass(LocalPass):
         machine = machine_of(function, as_pipeline(ctx.pipeline), self.topology, self.costs, self.budget)
         if machine.memory == math.inf:
             return
-        program, units = rank_program(function, mesh, ctx.rules, machine.topology)
-        fitted = fit(program, machine.memory, list(map(may_repeat, units)))
+        memory = live_memory(function, mesh, ctx.rules, memory_classes(function, ctx.rules))
+        program, units = rank_program(function, mesh, ctx.rules, machine.topology, memory)
+        values, copies = copyable(memory, machine.topology) if self.offload else ({}, {})
+        fitted = fit(program, machine.memory, list(map(may_repeat, units)), copies)
         if 0 < machine.memory < fitted.peak:  # 0 asks for the least
             raise _over_budget(fitted, machine.memory, function)
         for added in fitted.rounds:
-            units = repeat(function, program, units, added)
+            units = repeat(function, program, units, added, values)
             program = with_repeats(program, added)
         if self.explain:
             print(remark(_explanation(fitted), location_of(function)), file=sys.stderr)
@@ -74,6 +82,10 @@ def _explanation(fitted: Fitted) -> str:
             size = sum(fitted.program.buffers[buffer].bytes for task in tasks for buffer in task.makes)
             spent = 1e3 * sum(map(seconds_of, tasks))
             told.append(f"{does} {size_text(size)} in {spent:.4g} ms")
+    if fitted.copies:
+        size = sum(fitted.program.buffers[buffer].bytes for task in fitted.copies for buffer in task.makes)
+        spent = 1e3 * sum(map(seconds_of, fitted.copies))
+        told.append(f"keeps {size_text(size)} on the host, with copies of {spent:.4g} ms")
     return "; ".join(told)
 
 

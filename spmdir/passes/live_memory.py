@@ -15,11 +15,13 @@ from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import DYNAMIC, meta_of
 from spmdir.dialects.collectives import Collective, WaitOp
+from spmdir.dialects.host import HostCopyOp
 from spmdir.dialects.names import text_name
 from spmdir.dialects.ring import RotationOp
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_type, sharding_of, signature_name
+from spmdir.passes.host_memory import host_peak
 from spmdir.reshard.allocations import Allocations, alone, together
 from spmdir.reshard.buffers import ARRIVES, Sized, copies_strided, keeps_operand, step_buffers
 from spmdir.reshard.cost import local_bytes, local_shape
@@ -39,6 +41,7 @@ class LiveMemory:
         values: that each is allocated for.
         inputs, outputs: the buffers of arguments and constants, and those of what is returned.
         stages: op → what it allocates and needs, step by step.
+        copied: op that copies to the host or from there → the bytes that it copies.
     """
 
     buffers: tuple[Buffer, ...]
@@ -46,6 +49,12 @@ class LiveMemory:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     stages: Mapping[Operation, tuple[Stage, ...]]
+    copied: Mapping[HostCopyOp, float] = attrs.field(factory=dict)
+
+    @property
+    def host_bytes(self) -> float:
+        """The most bytes that the program has in the memory of the host at once."""
+        return host_peak(self.stages, self.copied)
 
     @property
     def program(self) -> Program:
@@ -75,6 +84,7 @@ class _Program:
         self.buffers: list[Buffer] = []
         self.values: list[SSAValue] = []
         self.under_way: dict[Operation, _UnderWay] = {}
+        self.copied: dict[HostCopyOp, float] = {}
 
     def run(self) -> LiveMemory:
         """Return the buffers."""
@@ -89,7 +99,7 @@ class _Program:
         for op in ops:
             stages[op] = () if isinstance(op, ConstantOp) else tuple(self._stages(op))
         outputs = tuple(self.buffer[value] for value in ir.terminator(self.function).operands)
-        return LiveMemory(tuple(self.buffers), tuple(self.values), inputs, outputs, stages)
+        return LiveMemory(tuple(self.buffers), tuple(self.values), inputs, outputs, stages, self.copied)
 
     def _stages(self, op: ValueOp) -> list[Stage]:
         """Return what an op allocates and needs."""
@@ -102,10 +112,24 @@ class _Program:
             if isinstance(op, Collective) and not way.allocations.made:
                 kept.append(Stage((), tuple(operands)))  # its result is a view
             return [*kept, *self._made(way, op)]
+        if isinstance(op, HostCopyOp) or (isinstance(op, WaitOp) and isinstance(op.start, HostCopyOp)):
+            return [self._copy(op)]
         if isinstance(op, WaitOp):
             way = self.under_way[op.start]
             return [Stage((), (*way.read(way.allocations.sent), *way.made[-1:])), *self._made(way, op)]
         return [self._op(op)]
+
+    def _copy(self, op: HostCopyOp | WaitOp) -> Stage:
+        """Return what a copy to or from the host needs, or the wait for one: nothing of what is on the host."""
+        start = op.start if isinstance(op, WaitOp) else op
+        assert isinstance(start, HostCopyOp)
+        self.copied[start] = self._bytes(start.operands[0])
+        if start.TO_HOST:
+            return Stage((), self._read(start.operands))
+        if start is op:
+            return Stage((self._hold(op.results[0]),))
+        self.buffer[op.results[0]] = self.buffer[start.results[0]]
+        return Stage((), self._read(start.results))
 
     def _op(self, op: ValueOp) -> Stage:
         """Return what an op needs that allocates its results, or gives views of its first operand."""

@@ -1,4 +1,4 @@
-"""reorder: ops in an order in which the collectives are under way while the accelerator has something else to do."""
+"""reorder: ops in an order in which collectives and copies are under way while the accelerator has other work."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from xdsl.dialects.func import FuncOp
 
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.collectives import Collective
+from spmdir.dialects.host import HostCopyOp
 from spmdir.dialects.recomputation import RECOMPUTES
 from spmdir.dialects.syntax.context import IRContext
 from spmdir.passes.pipeline import as_pipeline
@@ -24,7 +25,7 @@ from spmdir.schedule.timely import timely
 
 @dataclass(frozen=True)
 class ReorderPass(LocalPass):
-    """Moves starts of collectives before, and waits for them behind, what can run meanwhile."""
+    """Moves starts of collectives and copies before, and waits for them behind, what can run meanwhile."""
 
     name = "reorder"
 
@@ -42,7 +43,7 @@ class ReorderPass(LocalPass):
     """What a rank may hold: `auto` is what propagate decided for; without a limit what it holds anyway."""
 
     def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
-        if not any(isinstance(op, Collective) and op.IS_START for op in function.body.block.ops):
+        if not any(isinstance(op, (Collective, HostCopyOp)) and op.IS_START for op in function.body.block.ops):
             return
         machine = machine_of(function, as_pipeline(ctx.pipeline), self.topology, self.costs, self.memory)
         program, units = rank_program(function, mesh, ctx.rules, machine.topology)

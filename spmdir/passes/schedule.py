@@ -35,9 +35,12 @@ class SchedulePass(LocalPass):
     memory: Memory = "auto"
     """What a rank may hold: `auto` is what propagate decided for; without a limit what it holds anyway."""
 
+    offload: bool = True
+    """That of fit-memory."""
+
     def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
         topology, costs, memory = self.topology, self.costs, self.memory
-        FitMemoryPass(memory, topology, costs).schedule(ctx, function, mesh)
+        FitMemoryPass(memory, topology, costs, self.offload).schedule(ctx, function, mesh)
         BucketPass(topology, costs, memory).schedule(ctx, function, mesh)
         SplitAsyncPass().schedule(ctx, function, mesh)
         ReorderPass(self.mode, topology, costs, memory).schedule(ctx, function, mesh)

@@ -1,4 +1,4 @@
-"""split-async: a start and a wait for each collective, so that other ops can run between them."""
+"""split-async: a start and a wait for each collective and each copy, so that other ops can run between them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from xdsl.dialects.func import FuncOp
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from spmdir.core.mesh import Mesh
-from spmdir.dialects.attributes import pending_type
+from spmdir.dialects.attributes import pending
 from spmdir.dialects.collectives import Collective, WaitOp, collective_class
+from spmdir.dialects.host import STARTS, HostCopyOp
 from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.syntax.context import IRContext
 from spmdir.passes.local_programs.globalize import steps
@@ -18,28 +19,35 @@ from spmdir.passes.scheduling.local_pass import LocalPass
 
 @dataclass(frozen=True)
 class SplitAsyncPass(LocalPass):
-    """Replaces each collective by its start, and a wait right behind it."""
+    """Replaces each collective, and each copy to or from the host, by its start, and a wait right behind it."""
 
     name = "split-async"
 
     def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
         names = Names(function.body.block)
         for form, (op, *_) in list(steps(function.body.block)):
-            if form is None and isinstance(op, Collective) and op.spec.may_be_async and not op.IS_START:
-                _split(op, names)
+            if form is None and isinstance(op, (Collective, HostCopyOp)) and (starts := _starting(op)):
+                _split(op, starts, names)
 
 
-def _split(op: Collective, names: Names) -> None:
-    types = [pending_type(meta) for meta in op.metas if meta is not None]
-    starts = collective_class(op.spec.name, starts=True)
+def _starting(op: Collective | HostCopyOp) -> type[Collective | HostCopyOp] | None:
+    """Return the class of the op that starts what `op` does; None if there is none."""
+    if isinstance(op, HostCopyOp):
+        return STARTS.get(type(op))
+    return collective_class(op.spec.name, starts=True) if op.spec.may_be_async and not op.IS_START else None
+
+
+def _split(op: Collective | HostCopyOp, starts: type[Collective | HostCopyOp], names: Names) -> None:
+    types = [pending(result.type) for result in op.results]
     start = starts.create(
         operands=op.operands, result_types=types, properties=dict(op.properties), location=op.location
     )
     kept = {name: value for name, value in op.properties.items() if name != "arguments"}
     wait = WaitOp.create(operands=start.results, result_types=op.result_types, properties=kept, location=op.location)
     Rewriter.insert_op([start, wait], InsertPoint.before(op))
-    for old, pending, new in zip(op.results, start.results, wait.results, strict=True):
-        names.give(pending, old, "start")
+    does = "start" if isinstance(op, Collective) else starts.name.removeprefix("spmd.")
+    for old, started, new in zip(op.results, start.results, wait.results, strict=True):
+        names.give(started, old, does)
         old.replace_all_uses_with(new)
         take_name(new, old)
     Rewriter.erase_op(op)

@@ -35,6 +35,9 @@ class Topology:
         memory: bytes that a program may use.
         peak_flops: achievable floating-point operations a second, by unit: matrix units by element type of the
             operands, as `bf16`, and `vector` for all else. A mapping, kept as pairs. Without it, arithmetic is free.
+        host_bandwidth: bytes a second between the memory of a rank and that of its host, in each direction; 0 where a
+            program can copy nothing there.
+        host_latency: seconds to start a copy to the host or from there.
         costs: measured times, which come before those that follow from the constants; not a key of a file.
     """
 
@@ -48,6 +51,8 @@ class Topology:
     launch_latency: float = 0.0
     memory: float = math.inf
     peak_flops: tuple[tuple[str, float], ...] = attrs.field(default=(), converter=_pairs)
+    host_bandwidth: float = 0.0
+    host_latency: float = 0.0
     costs: Costs | None = None
 
     def __str__(self) -> str:
@@ -84,8 +89,9 @@ _USABLE = 0.9 * 80 * 2**30
 _H100_FLOPS = _achieved(f8E4M3FN=1979, f8E5M2=1979, bf16=989, f16=989, f32=67, f64=67, vector=67)
 _A100_FLOPS = _achieved(bf16=312, f16=312, f32=19.5, f64=19.5, vector=19.5)
 
-H100X8 = Topology("h100x8", 370e9, 50e9, 14e-6, 1.9e-6, 4e-6, 3.35e12, 2e-6, _USABLE, _H100_FLOPS)
-A100X8 = Topology("a100x8", 240e9, 25e9, 14e-6, 1.9e-6, 4e-6, 2.0e12, 2e-6, _USABLE, _A100_FLOPS)
+# To the host by PCI Express of 16 lanes: of the 63 and 32 GB/s of generations 5 and 4 what pinned copies achieve.
+H100X8 = Topology("h100x8", 370e9, 50e9, 14e-6, 1.9e-6, 4e-6, 3.35e12, 2e-6, _USABLE, _H100_FLOPS, 50e9, 1e-5)
+A100X8 = Topology("a100x8", 240e9, 25e9, 14e-6, 1.9e-6, 4e-6, 2.0e12, 2e-6, _USABLE, _A100_FLOPS, 25e9, 1e-5)
 FLAT = Topology("flat", 370e9, 370e9, 1e-8, 0.0, 0.0, math.inf, peak_flops={VECTOR: _H100_FLOPS["bf16"]})
 
 # Medians of processes that share two cores: a group of two takes 0.6 ms for a small gather, one of four 1.6 to 3 ms.

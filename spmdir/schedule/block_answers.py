@@ -1,7 +1,8 @@
-"""What of a block of a program runs again where holding a byte costs so many seconds, as a minimum cut.
+"""What of a block of a program runs again or is copied where holding a byte costs so many seconds, as a minimum cut.
 
 A buffer that is used after the cut of the program is available there, and so is all that a task which runs again reads.
-What is available is either held, which costs its bytes, or made again, which costs the seconds of its task.
+What is available is either held, which costs its bytes, or made again, which costs the seconds of its task, or copied
+to the host and back, which costs the seconds of that which are not hidden.
 """
 
 from __future__ import annotations
@@ -29,17 +30,31 @@ def seconds_of(task: Task) -> float:
     return task.seconds + (task.transfer.seconds if task.transfer else 0.0)
 
 
-@attrs.frozen
-class Answer:
-    """What of a block runs again.
+@attrs.frozen(order=True)
+class Way:
+    """How something comes back after the cut of the program.
 
     Attributes:
-        again: the tasks, counted from the block's first.
-        held: bytes that are held across the cut of the program, weighed.
-        seconds: of the tasks.
+        task: the task that makes it, counted from the block's first.
+        copied: the place, among what the task makes, of the buffer that is copied to the host and back; None if the
+            task runs again.
     """
 
-    again: frozenset[int]
+    task: int
+    copied: int | None = None
+
+
+@attrs.frozen
+class Answer:
+    """What of a block runs again or is copied.
+
+    Attributes:
+        again: what is not held.
+        held: bytes that are held across the cut of the program, weighed.
+        seconds: of the tasks, and of copies as they are priced.
+    """
+
+    again: frozenset[Way]
     held: float
     seconds: float
 
@@ -53,6 +68,7 @@ class Block:
         makes, reads: by task.
         sizes: by buffer, its bytes, weighed by what holding them is worth; None of one that is held in any case.
         needed: the buffers of tasks of the block that are used after the cut of the program.
+        copies: by buffer, the seconds that a copy to the host and back is priced as; None of one that may not be.
     """
 
     seconds: tuple[float | None, ...]
@@ -60,6 +76,7 @@ class Block:
     reads: tuple[tuple[int, ...], ...]
     sizes: tuple[float | None, ...]
     needed: tuple[int, ...]
+    copies: tuple[float | None, ...] = ()
 
     def answers(self) -> list[Answer]:
         """Return what to make again, from nothing to all that frees memory, each the best where a byte costs more."""
@@ -67,7 +84,8 @@ class Block:
         sizes = [size for size in map(self.sizes.__getitem__, self.needed) if size]
         if not sizes:
             return [nothing]
-        most = self._best(2 * (sum(filter(None, self.seconds)) + UNIT) / min(sizes))
+        spent = sum(filter(None, self.seconds)) + sum(filter(None, self.copies))
+        most = self._best(2 * (spent + UNIT) / min(sizes))
         return [nothing, *self._between(nothing, most, HALVINGS), most] if most.held < nothing.held else [nothing]
 
     def _between(self, less: Answer, more: Answer, depth: int) -> list[Answer]:
@@ -85,20 +103,33 @@ class Block:
         source, sink = tasks + len(self.seconds), tasks + len(self.seconds) + 1
         maker = {buffer: task for task, makes in enumerate(self.makes) for buffer in makes}
         edges = [(source, buffer, INFINITE) for buffer in self.needed]
+        copied: dict[int, float] = {}
         for buffer, size in enumerate(self.sizes):
             if size is not None:
-                edges.append((buffer, tasks + maker[buffer] if buffer in maker else sink, round(price * size / UNIT)))
+                kept, copy = price * size, self.copies[buffer] if self.copies else None
+                if copy is not None and copy < kept:
+                    kept = copied[buffer] = copy
+                edges.append((buffer, tasks + maker[buffer] if buffer in maker else sink, round(kept / UNIT)))
         for task, (seconds, reads) in enumerate(zip(self.seconds, self.reads, strict=True)):
             edges.append((tasks + task, sink, INFINITE if seconds is None else 1 + round(seconds / UNIT)))
             edges += [(tasks + task, buffer, INFINITE) for buffer in reads]
         available = source_side(sink + 1, edges, source, sink)
-        again = frozenset(task for task in range(len(self.seconds)) if tasks + task in available)
-        held = [self.sizes[buffer] for buffer in available if buffer < tasks and maker.get(buffer) not in again]
-        return Answer(again, sum(filter(None, held)), sum(self.seconds[task] or 0.0 for task in again))
+        again = {task for task in range(len(self.seconds)) if tasks + task in available}
+        kept = [buffer for buffer in available if buffer < tasks and maker.get(buffer) not in again]
+        held = sum(filter(None, [self.sizes[buffer] for buffer in kept if buffer not in copied]))
+        taken = [buffer for buffer in kept if buffer in copied]
+        ways = [Way(maker[buffer], self.makes[maker[buffer]].index(buffer)) for buffer in taken]
+        seconds = sum(self.seconds[task] or 0.0 for task in again) + sum(copied[buffer] for buffer in taken)
+        return Answer(frozenset([*map(Way, again), *ways]), held, seconds)
 
 
 def block_of(
-    program: Program, part: range, may_repeat: Sequence[bool], kept: Collection[int], worth: Mapping[int, float]
+    program: Program,
+    part: range,
+    may_repeat: Sequence[bool],
+    kept: Collection[int],
+    worth: Mapping[int, float],
+    copies: Mapping[int, float],
 ) -> Block:
     """Return some tasks of a program as a block.
 
@@ -106,6 +137,7 @@ def block_of(
         may_repeat: by task of the block, whether it may run again.
         kept: the buffers that are held in any case.
         worth: buffer that is used after the cut of the program → what a byte of it is worth.
+        copies: buffer → what a copy to the host and back is priced as.
     """
     number: dict[int, int] = {}
 
@@ -130,4 +162,5 @@ def block_of(
         reads,
         tuple([None if buffer in held else weighed(buffer) for buffer in number]),
         tuple([place for buffer, place in number.items() if buffer in worth and buffer not in held]),
+        tuple([copies.get(buffer) if buffer in own else None for buffer in number]) if copies else (),
     )

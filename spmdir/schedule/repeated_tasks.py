@@ -1,47 +1,90 @@
-"""Tasks that run again, so that what they make need not be held from one use to the next."""
+"""Tasks that run again, and buffers that are copied to the host and back, which need not be held between uses."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Literal
 
 import attrs
 
+from spmdir.schedule.host_copies import copy_transfer
 from spmdir.schedule.program import Program, Stage, Task
 
 
 @attrs.frozen(order=True)
 class Repeat:
-    """A task that runs again: this one right before task `before`, whose results all later uses take.
+    """A task that runs again right before task `before`, or a copy of what it makes: later uses take what that gives.
 
     Attributes:
-        before: the task before which it runs again.
+        before: the task before which it runs.
         task: the task; of several before one task the first one runs first.
+        does: whether the task runs again, or a buffer that it has made is copied to the host, or from there.
+        buffer: the one that is copied.
+        seconds: that the copy takes.
     """
 
     before: int
     task: int
+    does: Literal["offload", "reload", "run"] = "run"
+    buffer: int = -1
+    seconds: float = 0.0
+
+    def of(self, program: Program) -> Task:
+        """Return what runs, as a task whose buffers and needs are those of `program`."""
+        task = program.tasks[self.task]
+        if self.does == "run":
+            return task
+        buffer, to_host = program.buffers[self.buffer], self.does == "offload"
+        transfer = copy_transfer(to_host, buffer.bytes, self.seconds)
+        makes, reads = ((), (self.buffer,)) if to_host else ((self.buffer,), ())
+        name, op = f"{buffer.name}.{self.does}", f"spmd.{self.does}"
+        return Task(name, op, task.path, 0.0, (self.task,), makes, reads, transfer=transfer, is_blocking=True)
 
 
-def repeats(program: Program, cut: int, again: Collection[int]) -> list[Repeat]:
-    """Return the repeats by which every use after the task `cut` of what the tasks `again` make is one of a repeat.
+def repeats(
+    program: Program, cut: int, again: Collection[int], copied: Mapping[int, float] | None = None
+) -> list[Repeat]:
+    """Return the repeats by which every use after the task `cut` of what the tasks `again` make, and of the buffers
+    that are `copied`, is one of a repeat.
 
-    Each is made right before its first use, and views of what is made again are taken again.
+    Each is made right before its first use, and views of what is made again are taken again. What is copied to the host
+    is so right after its last use before.
+
+    Args:
+        copied: buffer → the seconds of a copy.
     """
-    found = _Again(program, cut, again)
-    return list(itertools.chain.from_iterable(map(found.before, range(cut + 1, len(program.tasks)))))
+    found = _Again(program, cut, again, copied or {})
+    after = [repeat for user in range(cut + 1, len(program.tasks)) for repeat in found.before(user)]
+    return sorted([*found.offloads(), *after])
 
 
 class _Again:
     """The repeats of a program, found in program order."""
 
-    def __init__(self, program: Program, cut: int, again: Collection[int]):
-        self.program = program
-        made = {buffer for task in again for buffer in program.tasks[task].makes}
+    def __init__(self, program: Program, cut: int, again: Collection[int], copied: Mapping[int, float]):
+        self.program, self.copied = program, copied
+        made = {*copied, *(buffer for task in again for buffer in program.tasks[task].makes)}
         self.waiting = set(again)
+        self.reloads: dict[int, list[int]] = {}
+        self.last: dict[int, int] = {}
         for index, task in enumerate(program.tasks[: cut + 1]):
-            if not task.makes and not made.isdisjoint(task.reads):
+            if index not in again and (own := [buffer for buffer in task.makes if buffer in copied]):
+                self.reloads[index] = own
+                self.waiting.add(index)
+            if not made.isdisjoint(task.reads) and not (task.makes or task.transfer or task.waits is not None):
                 self.waiting.add(index)  # a view
+            for buffer in (*task.makes, *task.reads) if copied else ():
+                if buffer in copied:
+                    self.last[buffer] = index
+        self.reloaded: set[int] = set()
+
+    def offloads(self) -> list[Repeat]:
+        """Return the copies to the host of what was found to be copied back."""
+        return [
+            Repeat(self.last[buffer] + 1, task, "offload", buffer, self.copied[buffer])
+            for task in self.reloaded
+            for buffer in self.reloads[task]
+        ]
 
     def before(self, user: int) -> list[Repeat]:
         """Return what has to run again before the task `user`, which comes later than all that was asked before."""
@@ -54,12 +97,22 @@ class _Again:
                 if need in self.waiting:
                     self.waiting.remove(need)
                     found.add(need)
-                    asked.append(need)
-        return [Repeat(user, task) for task in sorted(found)]
+                    if need not in self.reloads:
+                        asked.append(need)
+        self.reloaded.update(found & self.reloads.keys())
+        return [
+            repeat
+            for task in sorted(found)
+            for repeat in (
+                [Repeat(user, task, "reload", buffer, self.copied[buffer]) for buffer in self.reloads[task]]
+                if task in self.reloads
+                else [Repeat(user, task)]
+            )
+        ]
 
 
 def with_repeats(program: Program, added: Sequence[Repeat]) -> Program:
-    """Return `program` with tasks that run again.
+    """Return `program` with tasks that run again, and with copies.
 
     Args:
         added: sorted.
@@ -67,12 +120,12 @@ def with_repeats(program: Program, added: Sequence[Repeat]) -> Program:
     tasks: list[Task] = []
     buffers = list(program.buffers)
     place, held = dict[int, int](), dict[int, int]()
-    for index, is_repeat in order(program, added):
-        task = program.tasks[index]
-        for buffer in _made(task) if is_repeat else ():
+    for index, repeat in order(program, added):
+        task = repeat.of(program) if repeat else program.tasks[index]
+        for buffer in _made(task) if repeat else ():
             held[buffer] = len(buffers)
             buffers.append(program.buffers[buffer])
-        tasks.append(task if len(tasks) == index and not is_repeat else _moved(task, place, held))
+        tasks.append(task if len(tasks) == index and not repeat else _moved(task, place, held))
         place[index] = len(tasks) - 1
     return attrs.evolve(program, tasks=tuple(tasks), buffers=tuple(buffers))
 
@@ -81,7 +134,7 @@ def peak_with_repeats(program: Program, added: Sequence[Repeat]) -> float:
     """Return the most bytes that `with_repeats` of the same holds at once, without making it."""
     size = [buffer.bytes for buffer in program.buffers]
     outputs = {*program.outputs}
-    tasks = [program.tasks[index] for index, _ in order(program, added)]
+    tasks = [repeat.of(program) if repeat else program.tasks[index] for index, repeat in order(program, added)]
     gone = [0.0] * len(tasks)
     freed: dict[int, list[int]] = {}
     last: dict[int, int] = {}
@@ -143,11 +196,11 @@ def _moved(task: Task, place: Mapping[int, int], held: Mapping[int, int]) -> Tas
     )
 
 
-def order(program: Program, added: Sequence[Repeat]) -> Iterator[tuple[int, bool]]:
-    """Yield the tasks in the order in which they run with repeats, and whether each is one."""
+def order(program: Program, added: Sequence[Repeat]) -> Iterator[tuple[int, Repeat | None]]:
+    """Yield the tasks in the order in which they run with repeats, and of each of these what it is."""
     repeat = 0
     for index in range(len(program.tasks)):
         while repeat < len(added) and added[repeat].before == index:
-            yield added[repeat].task, True
+            yield added[repeat].task, added[repeat]
             repeat += 1
-        yield index, False
+        yield index, None

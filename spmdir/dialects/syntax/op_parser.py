@@ -6,7 +6,6 @@ import re
 from functools import cache, lru_cache
 from typing import Any
 
-from xdsl.dialects.builtin import TensorType
 from xdsl.ir import Attribute, SSAValue
 from xdsl.parser import Parser
 
@@ -23,9 +22,10 @@ from spmdir.core.tensor import sized_meta
 from spmdir.dialects.attributes import (
     DYNAMIC,
     ArgumentsAttr,
-    PendingType,
     ShapesAttr,
     ShardingsAttr,
+    host_type,
+    pending,
     print_type,
     shardings_attr,
     type_of,
@@ -45,10 +45,10 @@ BARE_OPERANDS = re.compile(rf"\s*((?:{_NAME}(?:\s*,\s*{_NAME})*)?)")
 _OPERAND_TOKEN = re.compile(rf"\s*({_NAME}|none|\[|\]|,)")
 
 
-_TYPE = re.compile(
-    r"\s*(tensor<(?:[^<>]|<[^<>]*>)*>|none\b|!spmd\.size<[^<>]*>|!spmd\.pending<\s*tensor<(?:[^<>]|<[^<>]*>)*>\s*>)"
-)
-_PENDING = re.compile(r"!spmd\.pending<\s*(.*?)\s*>", re.DOTALL)
+_TENSOR = r"tensor<(?:[^<>]|<[^<>]*>)*>"
+_HOST = rf"!spmd\.host<\s*{_TENSOR}\s*>"
+_TYPE = re.compile(rf"\s*({_TENSOR}|none\b|!spmd\.size<[^<>]*>|{_HOST}|!spmd\.pending<\s*(?:{_TENSOR}|{_HOST})\s*>)")
+_WRAPPED = re.compile(r"!spmd\.(pending|host)<\s*(.*?)\s*>", re.DOTALL)
 
 
 _SHAPE = re.compile(r"tensor<((?:(?:[0-9]+|\?|\[[^\[\]]*\])x)*)([A-Za-z]\w*(?:<\w+>)?)>")
@@ -324,10 +324,9 @@ def parse_type(text: str, offset: int, hints: Hints) -> Attribute:
     """Return the type that `text` spells; LiteralError at `offset` if there is none."""
     if text == "none":
         return type_of(None)
-    if pending := _PENDING.fullmatch(text):
-        tensor = parse_type(pending[1], offset + pending.start(1), hints)
-        assert isinstance(tensor, TensorType)  # no other text begins so
-        return PendingType(tensor)
+    if wrapped := _WRAPPED.fullmatch(text):
+        inner = parse_type(wrapped[2], offset + wrapped.start(2), hints)
+        return pending(inner) if wrapped[1] == "pending" else host_type(inner)
     if text.startswith("!"):
         try:
             return SizeType(read_measure(text[text.index("<") + 1 : -1], hints))

@@ -26,17 +26,19 @@ from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import DYNAMIC, meta_of
 from spmdir.dialects.collectives import Collective, SpmdOp, WaitOp
+from spmdir.dialects.host import HostCopyOp
 from spmdir.dialects.in_flight import communicator
 from spmdir.dialects.names import text_name
 from spmdir.dialects.recomputation import originals
 from spmdir.dialects.ring import AssembleOp, RotateStartOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_type, sharding_of
-from spmdir.passes.live_memory import live_memory
+from spmdir.passes.live_memory import LiveMemory, live_memory
 from spmdir.passes.local_programs.globalize import steps
 from spmdir.passes.local_programs.local_forms import SPLIT, Note
 from spmdir.passes.memory_classes import memory_classes
 from spmdir.passes.op_seconds import op_seconds, work_alone
+from spmdir.passes.scheduling.host_copies import host_transfer
 from spmdir.passes.scheduling.units import Unit
 from spmdir.passes.sent_messages import SentMessage, sent_message
 from spmdir.reshard.cost import in_turn, local_shape, sends_anything, step_terms
@@ -52,17 +54,23 @@ _ABSENT = TensorMeta((), I1)
 """What stands for a result that an op is asked not to make."""
 
 
-def rank_program(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topology) -> tuple[Program, tuple[Unit, ...]]:
+def rank_program(
+    function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topology, memory: LiveMemory | None = None
+) -> tuple[Program, tuple[Unit, ...]]:
     """Return the tasks of a localized function, and the ops that each of them is.
 
     A task with effects, as one that draws random numbers, needs the one before it, and one that repeats another one
     needs that, which has to be before it.
 
+    Args:
+        memory: the buffers of the function, if they are known.
+
     Raises:
         ShardingError: the note of a local form is malformed; located.
+        UnsupportedError: it copies to the host, and the topology has no bandwidth to there; located.
     """
     forms = list(steps(function.body.block))
-    memory = live_memory(function, mesh, rules, memory_classes(function, rules))
+    memory = memory or live_memory(function, mesh, rules, memory_classes(function, rules))
     messages: dict[Operation, SentMessage] = {}
     sent: set[object] = set()
     for op in memory.stages:
@@ -87,7 +95,11 @@ def rank_program(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolog
         if at in effect_before:
             needs.add(effect_before[at])
         path = ops[0].location.desc.data if isinstance(ops[0].location, NameLoc) else ""
-        took = _timing(ops, *seconds[at], task_of, messages, streams)
+        if isinstance(ops[0], HostCopyOp):
+            transfer = host_transfer(ops[0], memory.copied[ops[0]], topology)
+            took = _Timing(0.0, transfer, is_blocking=not ops[0].IS_START)
+        else:
+            took = _timing(ops, *seconds[at], task_of, messages, streams)
         holds = held.makes, held.reads, held.transient, held.stages
         sends = took.transfer, took.waits, took.is_blocking, took.overlap
         tasks.append(Task(name, op, path, took.seconds, tuple(sorted(needs)), *holds, *sends))
@@ -143,6 +155,8 @@ def _timing(
     """
     op = ops[0]
     if isinstance(op, WaitOp):
+        if isinstance(op.start, HostCopyOp):
+            return _Timing(0.0, waits=task_of[op.start])
         message = messages.get(op.start)
         return _Timing(message.terms.unpacking, waits=task_of[op.start]) if message else _Timing(seconds)
     own = [messages[one] for one in ops if one in messages]
@@ -220,8 +234,10 @@ class _Kernels:
 
     def _add(self, op: ValueOp) -> float:
         """Add the steps of an op, and return the time that it takes beside these."""
-        if isinstance(op, WaitOp):
-            self._through(op, op.start.operands)
+        if isinstance(op, (WaitOp, HostCopyOp)):
+            start = op.start if isinstance(op, WaitOp) else op
+            if not (start is op and isinstance(op, HostCopyOp) and op.IS_START):
+                self._through(op, start.operands)
         elif isinstance(op, Collective) and not op.IS_START:
             self._through(op, op.operands)
             return 0.0 if op in self.messages else self._copied(op)

@@ -1,8 +1,8 @@
-"""Units of the program of one rank that run again before later uses."""
+"""Units of the program of one rank that run again before later uses, and values that come back from the host."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
@@ -10,6 +10,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.traits import is_side_effect_free
 
 from spmdir.dialects.collectives import Collective, WaitOp
+from spmdir.dialects.host import HostCopyOp, OffloadOp, ReloadOp
 from spmdir.dialects.names import Names, distinguish
 from spmdir.dialects.recomputation import note_recomputation
 from spmdir.passes.scheduling.units import Unit
@@ -26,22 +27,35 @@ def may_repeat(unit: Unit) -> bool:
 def _gives_the_same(op: Operation) -> bool:
     if isinstance(op, Collective):
         return op.may_repeat and not op.IS_START
-    return is_side_effect_free(op) and not isinstance(op, WaitOp)
+    return is_side_effect_free(op) and not isinstance(op, (WaitOp, HostCopyOp))
 
 
-def repeat(function: FuncOp, program: Program, units: Sequence[Unit], added: Sequence[Repeat]) -> list[Unit]:
-    """Let units of `function` run again, and later ones use what these give; return the units of the result.
+def repeat(
+    function: FuncOp,
+    program: Program,
+    units: Sequence[Unit],
+    added: Sequence[Repeat],
+    values: Mapping[int, SSAValue] | None = None,
+) -> list[Unit]:
+    """Let units of `function` run again or be copied, and later ones use what these give; return the units of the
+    result.
 
     Args:
         program: that of `function`, whose tasks are `units`.
+        values: buffer that may be copied → its value.
     """
     distinguish(function.body.block)  # what runs again is noted by name
     names, found = Names(function.body.block), list[Unit]()
     latest: dict[SSAValue, SSAValue] = {}
+    on_host: dict[SSAValue, SSAValue] = {}
     waiting: list[Operation] = []
-    for index, is_repeat in order(program, added):
-        if is_repeat:
-            made = _again(units[index], latest, names)
+    for index, repeated in order(program, added):
+        if repeated:
+            if repeated.does == "run":
+                made = _again(units[index], latest, names)
+            else:
+                value = (values or {})[repeated.buffer]
+                made = [_copied(value, latest, on_host, names, repeated.does == "offload")]
             waiting += made
             found.append(made)
             continue
@@ -53,6 +67,22 @@ def repeat(function: FuncOp, program: Program, units: Sequence[Unit], added: Seq
                     op.operands[place] = latest[operand]
         found.append(units[index])
     return found
+
+
+def _copied(
+    value: SSAValue,
+    latest: dict[SSAValue, SSAValue],
+    on_host: dict[SSAValue, SSAValue],
+    names: Names,
+    to_host: bool,
+) -> Operation:
+    """Return the op that copies a value to the host or back, and tell `on_host` or `latest` of its result."""
+    op = OffloadOp.copying(latest.get(value, value)) if to_host else ReloadOp.copying(on_host[value])
+    assert isinstance(value.owner, Operation)  # arguments are not copied
+    op.location = value.owner.location
+    (on_host if to_host else latest)[value] = op.results[0]
+    names.give(op.results[0], value, "offload" if to_host else "reload")
+    return op
 
 
 def _again(unit: Unit, latest: dict[SSAValue, SSAValue], names: Names) -> list[Operation]:

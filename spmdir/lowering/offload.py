@@ -1,0 +1,92 @@
+"""Copies to the memory of the host and back as calls in a graph: a copy is begun by one call, and another one ends it.
+
+On an accelerator each direction is a stream of its own beside that of the kernels, and the host's memory is pinned, so
+that copies go on while kernels run. On a CPU a copy is made at once: what is offloaded is always another tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Node
+
+from spmdir.lowering.ranges import Emit
+
+_EVENT = "_spmdir_copied"
+"""The attribute of a tensor that is being copied into: the event at the end of the copy."""
+
+
+def begin_copy(emit: Emit, x: Node, device: Callable[[], Any], to_host: bool) -> Callable[[], Node]:
+    """Begin to copy `x`; return what emits the wait for that, and gives the copy.
+
+    Args:
+        device: gives that of the accelerator, a node.
+    """
+    begun = emit(offload, x) if to_host else emit(reload, x, device())
+
+    def end() -> Node:
+        emit(end_copy, begun, x)  # until then x is held
+        return begun
+
+    return end
+
+
+@torch.library.custom_op("spmdir::offload", mutates_args=(), schema="(Tensor x) -> Tensor")
+def _offload(x: Tensor) -> Tensor:
+    made = torch.empty_like(x, device="cpu", pin_memory=x.device.type != "cpu")
+    return _copied(made, x, x.device, True)
+
+
+@torch.library.custom_op("spmdir::reload", mutates_args=(), schema="(Tensor x, Device device) -> Tensor")
+def _reload(x: Tensor, device: torch.device) -> Tensor:
+    return _copied(torch.empty_like(x, device=device), x, device, False)
+
+
+@torch.library.custom_op("spmdir::end_copy", mutates_args=("copied",), schema="(Tensor(a!) copied, Tensor x) -> ()")
+def _end_copy(copied: Tensor, x: Tensor) -> None:
+    device = x.device if x.device.type != "cpu" else copied.device
+    if device.type == "cpu":
+        return
+    current = torch.get_device_module(device).current_stream(device)
+    event = getattr(copied, _EVENT, None)
+    if event is None:  # another object stands for the tensor
+        current.wait_stream(_stream(device, copied.device.type == "cpu"))
+    else:
+        current.wait_event(event)
+
+
+def _copied(made: Tensor, x: Tensor, device: torch.device, to_host: bool) -> Tensor:
+    """Return `made`, into which a copy of `x` has begun, on the stream of its direction."""
+    if device.type == "cpu":
+        return made.copy_(x)
+    accelerator, stream = torch.get_device_module(device), _stream(device, to_host)
+    stream.wait_stream(accelerator.current_stream(device))
+    with accelerator.stream(stream):
+        made.copy_(x, non_blocking=True)
+        setattr(made, _EVENT, stream.record_event())
+    return made
+
+
+@cache
+def _stream(device: torch.device, to_host: bool) -> Any:
+    """Return the stream of the copies in a direction, one a device."""
+    return torch.get_device_module(device).Stream(device)
+
+
+@_offload.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x, device="cpu")
+
+
+@_reload.register_fake
+def _(x: Tensor, device: torch.device) -> Tensor:
+    return torch.empty_like(x, device=device)
+
+
+offload = torch.ops.spmdir.offload.default
+reload = torch.ops.spmdir.reload.default
+end_copy = torch.ops.spmdir.end_copy.default
