@@ -36,12 +36,14 @@ class MemoryReport:
         at: what is computed then, as its name in the text.
         by_class: what is live then, by what it is held for.
         holders: the buffers that are live then, the largest first.
+        host_bytes: the most that the rank has in the memory of its host at once.
     """
 
     peak_bytes: float
     at: str
     by_class: dict[str, float]
     holders: tuple[Buffer, ...]
+    host_bytes: float = 0.0
 
     def top(self, count: int) -> tuple[Buffer, ...]:
         """Return the `count` largest buffers at the peak."""
@@ -50,6 +52,7 @@ class MemoryReport:
     def __str__(self) -> str:
         lines = [f"peak of live memory of a rank {size_text(self.peak_bytes)}, at {self.at or 'the arguments'}"]
         lines += [f"  {kind:<22}{size_text(held):>9}" for kind, held in self.by_class.items()]
+        lines += [f"host memory {size_text(self.host_bytes)}"] if self.host_bytes else []
         return "\n".join([*lines, *holder_lines(self.holders)])
 
 
@@ -96,4 +99,4 @@ def memory_report(module: ModuleOp, *, pipeline: Pipeline | str | None = None) -
     live = [buffer for buffer in live if buffer.bytes]
     by_class = {kind: math.fsum(b.bytes for b in live if b.kind == kind) for kind in CLASSES}
     by_class = {kind: size for kind, size in by_class.items() if size}
-    return MemoryReport(most, "" if at is None else program.tasks[at].name, by_class, tuple(live))
+    return MemoryReport(most, "" if at is None else program.tasks[at].name, by_class, tuple(live), memory.host_bytes)

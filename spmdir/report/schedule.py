@@ -36,7 +36,7 @@ class CollectiveShare:
 
     Attributes:
         kind: of collective; the op, for one that sends inside its local form.
-        axes: mesh axes of their groups.
+        axes: mesh axes of their groups; none of copies to the host and back.
         count: how many messages there are.
         wire_bytes: bytes a rank sends.
         seconds: their times alone, one after the other.
@@ -81,6 +81,7 @@ class ScheduleReport:
         collectives: by kind and axes, the most exposed first.
         buckets: the collectives of several tensors, the largest first.
         peak_bytes, at, holders: as in MemoryReport.
+        host_bytes: the most that the rank has in the memory of its host at once.
         execution: when each op runs and each transfer is under way.
     """
 
@@ -92,6 +93,7 @@ class ScheduleReport:
     peak_bytes: float
     at: str
     holders: tuple[Buffer, ...]
+    host_bytes: float
     execution: Execution = attrs.field(eq=False, repr=False)
 
     def __str__(self) -> str:
@@ -117,6 +119,7 @@ class ScheduleReport:
             left = len(self.buckets) - BUCKETS
             lines += [f"and {left} smaller ones"] if left > 0 else []
         lines.append(f"peak of live memory {size_text(self.peak_bytes)}, at {self.at or 'the arguments'}")
+        lines += [f"host memory {size_text(self.host_bytes)}"] if self.host_bytes else []
         return "\n".join([*lines, *holder_lines(self.holders)])
 
     def timeline(self) -> str:
@@ -148,6 +151,8 @@ def schedule_report(
     from spmdir.dialects.collectives import Collective
     from spmdir.dialects.sizes import open_sizes
     from spmdir.passes.finish import bound, localized
+    from spmdir.passes.live_memory import live_memory
+    from spmdir.passes.memory_classes import memory_classes
     from spmdir.passes.propagation.noted_options import machine_of
     from spmdir.passes.scheduling.rank_program import rank_program
 
@@ -158,7 +163,8 @@ def schedule_report(
         module = localized(module, pipeline)
         function, chosen = ir.main_function(module), (pipeline.topology or "auto") if topology is None else topology
         machine = machine_of(function, pipeline, chosen, os.fspath(pipeline.costs or "")).topology
-        program, units = rank_program(function, ir.mesh(module), pipeline.rules, machine)
+        memory = live_memory(function, ir.mesh(module), pipeline.rules, memory_classes(function, pipeline.rules))
+        program, units = rank_program(function, ir.mesh(module), pipeline.rules, machine, memory)
         found = simulate(program)
     members = [len(ops[0].pairs) if isinstance(ops[0], Collective) else 1 for ops in units]
     most, at, held = at_peak(program)
@@ -172,6 +178,7 @@ def schedule_report(
         most,
         "" if at is None else program.tasks[at].name,
         tuple(sorted((buffer for buffer in holders if buffer.bytes), key=lambda buffer: -buffer.bytes)),
+        memory.host_bytes,
         found,
     )
 

@@ -25,7 +25,7 @@ LAYERS = (1, 2, 4)
 SPARE = 0.01
 """The part of what is over the budget that may be freed beyond it without a look at whether all is needed."""
 
-RATES = (HIDDEN, 0.1, 0.3, 1.0)
+RATES = (HIDDEN, 0.2, 1.0)
 """What a copy that could be hidden is priced as, in parts of its time; for 1 there may be more than can be hidden."""
 
 

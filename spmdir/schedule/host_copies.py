@@ -20,8 +20,9 @@ def copy_transfer(to_host: bool, size: float, seconds: float) -> Transfer:
     return Transfer(TO_HOST if to_host else FROM_HOST, (), seconds, 0.0, 0.0, size)
 
 
-HIDDEN = 0.02
-"""The part of the time of a copy that is not hidden although it could be."""
+HIDDEN = 0.05
+"""The part of the time of a copy that is not hidden although it could be: what is copied is held meanwhile, which leaves
+less memory for what is gathered early."""
 
 BUSY = 0.9
 """The part of the time of the accelerator for which copies in one direction may be under way."""

@@ -177,7 +177,9 @@ def python_source(graph_module: GraphModule, mesh: Mesh, rank: int) -> str:
     fine = mesh.refine(axis for axes in groups.values() for axis in axes)
     parts = {name: tuple(part for axis in axes for part in fine.parts(axis)) for name, axes in groups.items()}
     constants = {str(node.target): graph_module.get_buffer(node.target) for node in nodes if node.op == "get_attr"}
+    own = {"import spmdir.lowering.offload\n" for node in nodes if getattr(node.target, "namespace", "") == "spmdir"}
     return _SOURCE.format(
+        imports="".join(own),
         rank=rank,
         place=f"rank {rank} of mesh {mesh}",
         sizes=tuple(size for _, size in fine.axes),
@@ -204,7 +206,7 @@ from math import inf, nan
 
 import torch
 import torch.distributed._functional_collectives
-from torch import device
+{imports}from torch import device
 from torch.distributed.device_mesh import init_device_mesh
 
 GROUPS = {{{groups}}}

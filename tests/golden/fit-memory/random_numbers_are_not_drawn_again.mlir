@@ -1,7 +1,7 @@
-// RUN: not spmd-opt %s --localize --fit-memory="budget=1kB"
+// RUN: not spmd-opt %s --localize --fit-memory="budget=1kB offload=false"
 spmd.mesh @mesh <dp = 2>
 
-// %mask waits while %wide needs room, and can only be held: other numbers would be drawn the second time.
+// %mask waits while %wide needs room, and can only be held where nothing is copied to the host: other numbers would be drawn the second time.
 func.func @step(%x: tensor<4x32xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x32xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {
   %mask = aten.bernoulli.p(%x) {p = 0.5} : tensor<4x32xf32> <>
   %y = aten.mul.Tensor(%x, %mask) : tensor<4x32xf32> <>
