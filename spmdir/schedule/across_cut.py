@@ -7,7 +7,6 @@ before the cut, and that after it. So several prices are tried, and what takes l
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
@@ -25,18 +24,24 @@ LAYERS = (1, 2, 4)
 SPARE = 0.01
 """The part of what is over the budget that may be freed beyond it without a look at whether all is needed."""
 
-RATES = (HIDDEN, 0.2, 1.0)
-"""What a copy that could be hidden is priced as, in parts of its time; for 1 there may be more than can be hidden."""
+RATES = (HIDDEN, 0.2)
+"""What a copy that could be hidden is priced as, in parts of its time."""
+
+WHOLE = 1.0
+"""What it is priced as where there may be more copies than can be hidden."""
 
 
 def added_across(
     program: Program, budget: float, repeatable: Sequence[bool], cut: int, copies: Mapping[int, float]
 ) -> tuple[Repeat, ...]:
     """Return what lets a program fit across the task `cut` in the least time, else what lets it hold least."""
-    rates = (math.inf, *RATES) if copies else (math.inf,)
-    tried = [
-        _Decision(program, budget, repeatable, cut, copies if rate < math.inf else {}, rate).run() for rate in rates
-    ]
+
+    def decided(copies: Mapping[int, float], rate: float = WHOLE) -> _Choice:
+        return _Decision(program, budget, repeatable, cut, copies, rate).run()
+
+    tried = [decided({}), *(decided(copies, rate) for rate in (RATES if copies and budget else ()))]
+    if copies and all(choice.peak > budget for choice in tried):
+        tried.append(decided(copies))
     return min(tried, key=lambda choice: (max(choice.peak, budget), choice.seconds)).repeats
 
 
@@ -155,7 +160,7 @@ class _Decision:
         for step in steps:
             answer, before = step.answer, spent.pop(step.start, 0.0)
             copying = sum([self.copies.seconds[self._copied(step.start, way)] for way in _copies(answer)])
-            if self.rate < 1.0 and total - before + copying > self.copies.room:
+            if self.rate < WHOLE and total - before + copying > self.copies.room:
                 answer, copying = step.without, 0.0
             taken[step.start], spent[step.start] = answer, copying
             total += copying - before

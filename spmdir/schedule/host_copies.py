@@ -21,7 +21,7 @@ def copy_transfer(to_host: bool, size: float, seconds: float) -> Transfer:
 
 
 HIDDEN = 0.05
-"""The part of the time of a copy that is not hidden although it could be: what is copied is held meanwhile, which leaves
+"""The part of the time of a copy that is not hidden although it could be: what is copied is held meanwhile, and leaves
 less memory for what is gathered early."""
 
 BUSY = 0.9

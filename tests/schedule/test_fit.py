@@ -149,8 +149,13 @@ def programs(draw: st.DrawFn) -> Program:
 def test_every_task_comes_after_what_it_needs_and_finds_what_it_reads(program: Program, data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(program.tasks) - 1))
     again = data.draw(st.sets(st.integers(0, cut)))
-    added = repeats(program, cut, again)
+    may_be = [buffer for task in program.tasks[: cut + 1] for buffer in task.makes]
+    copied = dict.fromkeys(data.draw(st.sets(st.sampled_from(may_be))), 0.5)
+    added = repeats(program, cut, again, copied)
     made = with_repeats(program, added)
+    for at, task in enumerate(made.tasks):
+        if task.op == "spmd.offload":  # it is the last that reads what it copies
+            assert not any(set(task.reads) & set(later.reads) for later in made.tasks[at + 1 :])
     assert peak_with_repeats(program, added) == peak_bytes(made)
     live = {*program.inputs}
     for index, task in enumerate(made.tasks):
@@ -160,6 +165,44 @@ def test_every_task_comes_after_what_it_needs_and_finds_what_it_reads(program: P
             original = made.buffers[buffer].name == made.tasks[need].name
             assert not original or made.tasks[need].makes == (buffer,)
         live.update(task.makes)
+
+
+def copied(program: Program, part: float, seconds: float) -> Fitted:
+    """Return what fits a program into a part of what it holds, where each copy to the host or back takes so long."""
+    copies = {buffer: seconds for task in program.tasks for buffer in task.makes}
+    return fit(program, part * peak_bytes(program), [task.op != "dropout" for task in program.tasks], copies)
+
+
+def test_what_may_not_run_again_is_copied() -> None:
+    program = training(8)
+    found = copied(program, 0.3, 0.01)
+    assert found.peak <= 0.3 * peak_bytes(program) < fitted(program, 0.3).peak
+    assert {task.op for task in found.copies} == {"spmd.offload", "spmd.reload"}
+    assert "dropout0.offload" in {task.name for task in found.copies}
+
+
+def test_copies_that_take_long_are_the_last_resort() -> None:
+    program = training(8)
+    assert copied(program, 0.7, 100.0) == fitted(program, 0.7)
+    assert copied(program, 0.3, 100.0).copies
+
+
+def test_copies_of_one_direction_take_no_longer_than_the_part_of_the_program_that_hides_them() -> None:
+    program = training(12)
+    half = sum(task.seconds for task in program.tasks) / 2
+    for seconds in (0.1, 0.5, 1.0):
+        found = copied(program, 0.6, seconds)
+        sent = sum(task.transfer.seconds for task in found.copies if task.op == "spmd.offload" and task.transfer)
+        assert found.peak <= 0.6 * peak_bytes(program)
+        assert sent <= half
+    assert copied(program, 0.6, 0.1).copies
+
+
+@given(programs(), st.floats(0.3, 1.0), st.floats(0.01, 4.0))
+def test_what_is_promised_of_copies_holds(program: Program, part: float, seconds: float) -> None:
+    found = copied(program, part, seconds)
+    assert found.peak == peak_bytes(found.program) <= peak_bytes(program)
+    assert len(found.program.tasks) == len(program.tasks) + len(found.again) + len(found.copies)
 
 
 @given(programs(), st.floats(0.3, 1.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import attrs
 import pytest
@@ -74,6 +75,42 @@ def test_an_error_says_the_least_that_was_reached(case: Case) -> None:
     reached = spmdir.run_passes(spmdir.parse(case.text), "fit-memory{budget=least}")
     assert spmdir.memory_report(reached).peak_bytes < 0.5 * case.peak
     assert least < 0.5 * case.peak
+
+
+FAST = """intra_bandwidth = 370e9
+inter_bandwidth = 50e9
+base_latency = 14e-6
+intra_latency = 1.9e-6
+inter_latency = 4e-6
+memory_bandwidth = 3.35e12
+launch_latency = 2e-6
+host_bandwidth = 1e15
+"""
+"""A machine on which copies to the host cost nothing."""
+
+
+def test_values_on_the_host_are_the_same_when_they_are_back(case: Case, tmp_path: Path) -> None:
+    (tmp_path / "fast.toml").write_text(FAST)
+    options = f"topology={tmp_path / 'fast.toml'} memory={int(0.6 * case.peak)}"
+    module = spmdir.run_passes(spmdir.parse(case.text), f"schedule{{{options}}}")
+    assert any(op.name == "spmd.offload_start" for op in module.walk())
+    report = spmdir.memory_report(module)
+    assert report.peak_bytes <= 0.6 * case.peak
+    assert report.host_bytes > 0
+    for found, expected in zip(spmdir.simulate(module, case.inputs, interleavings=2), case.outputs, strict=True):
+        assert torch.equal(found, expected)
+    again = spmdir.run_passes(spmdir.parse(spmdir.print_ir(module)), "verify-spmd")
+    assert spmdir.print_ir(again) == spmdir.print_ir(module)
+
+
+def test_a_rank_holds_less_with_the_host_than_by_recomputing_alone(case: Case) -> None:
+    held = [
+        spmdir.memory_report(
+            spmdir.run_passes(spmdir.parse(case.text), f"fit-memory{{budget=least offload={offload}}}")
+        ).peak_bytes
+        for offload in ("true", "false")
+    ]
+    assert held[0] < held[1]
 
 
 def test_what_localize_made_and_fit_memory_changed_needs_no_check(case: Case) -> None:
