@@ -17,7 +17,7 @@ from spmdir.passes.live_memory import live_memory
 from spmdir.passes.memory_classes import memory_classes
 from spmdir.passes.pipeline import as_pipeline
 from spmdir.passes.propagation.noted_options import Memory, machine_of
-from spmdir.passes.scheduling.host_copies import copyable
+from spmdir.passes.scheduling.copied_values import copyable
 from spmdir.passes.scheduling.local_pass import LocalPass
 from spmdir.passes.scheduling.rank_program import rank_program
 from spmdir.passes.scheduling.repeat import may_repeat, repeat

@@ -6,7 +6,7 @@ import itertools
 
 import attrs
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spmdir.schedule.block_answers import Block
@@ -198,6 +198,7 @@ def test_copies_of_one_direction_take_no_longer_than_the_part_of_the_program_tha
     assert copied(program, 0.6, 0.1).copies
 
 
+@settings(deadline=None, max_examples=50)
 @given(programs(), st.floats(0.3, 1.0), st.floats(0.01, 4.0))
 def test_what_is_promised_of_copies_holds(program: Program, part: float, seconds: float) -> None:
     found = copied(program, part, seconds)

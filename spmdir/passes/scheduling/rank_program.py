@@ -38,7 +38,7 @@ from spmdir.passes.local_programs.globalize import steps
 from spmdir.passes.local_programs.local_forms import SPLIT, Note
 from spmdir.passes.memory_classes import memory_classes
 from spmdir.passes.op_seconds import op_seconds, work_alone
-from spmdir.passes.scheduling.host_copies import host_transfer
+from spmdir.passes.scheduling.copied_values import host_transfer
 from spmdir.passes.scheduling.units import Unit
 from spmdir.passes.sent_messages import SentMessage, sent_message
 from spmdir.reshard.cost import in_turn, local_shape, sends_anything, step_terms
