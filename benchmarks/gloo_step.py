@@ -97,7 +97,8 @@ def loss_of(model: nn.Module, ids: Tensor) -> Tensor:
 
 def ours(sizes: Sizes, ids: Tensor, device_mesh: Any, pipeline: Pipeline | None) -> Callable[[], Tensor]:
     """Return the step of a rank that spmdir compiles."""
-    step, state = spmdir.training_step(llama(sizes), loss_of, "adamw")
+    model = llama(sizes)
+    step, state = spmdir.training_step(model, loss_of, torch.optim.AdamW(model.parameters()))
     parallel = spmdir.parallelize(
         step, (ids,), MESH, SHARDINGS, state=state, device_mesh=device_mesh, sync_state=False, pipeline=pipeline
     )

@@ -60,7 +60,7 @@ def main() -> int:
     tp = 2 if ranks % 2 == 0 else 1
     mesh = spmdir.Mesh({"dp": ranks // tp, "tp": tp})
     model, ids = small_llama()
-    step, state = spmdir.training_step(model, loss, "adamw", lr=1e-3)
+    step, state = spmdir.training_step(model, loss, torch.optim.AdamW(model.parameters(), lr=1e-3))
 
     parallel = spmdir.parallelize(step, (ids,), mesh, SHARDINGS, state=state)
     losses = [parallel(ids).item() for _ in range(UPDATES)]

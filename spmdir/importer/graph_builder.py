@@ -36,7 +36,7 @@ from spmdir.importer.running_statistics import writes_statistics
 from spmdir.importer.symbolic_sizes import SymbolTable, numbers
 from spmdir.importer.torch_errors import torch_errors
 from spmdir.rules import default
-from spmdir.torch_interop.schemas import is_mutable, reason_against
+from spmdir.torch_interop.schemas import is_mutable, is_random, reason_against
 from spmdir.torch_interop.symbolic_numbers import is_open
 
 INLINED = frozenset({"wrap_with_set_grad_enabled", "tag_activation_checkpoint", "invoke_subgraph"})
@@ -74,6 +74,7 @@ class GraphBuilder:
         self._sizes = SizeValues(arguments, symbols.hint, self.ops.append)
         self.mutations: dict[fx.Node, SSAValue] = {}
         self.is_exact = True
+        self._scalars: dict[tuple[Any, ...], Any] = {}
 
     def run(self, graph: fx.Graph, values: dict[fx.Node, Any]) -> Any:
         """Build the live nodes of `graph`; what it returns, with values for nodes.
@@ -236,6 +237,10 @@ class GraphBuilder:
                 return source
             call = rewritten
         given, sizes = self._sizes.operands(tuple(sorted(call.arguments.items())))
+        scalar = _is_of_scalars(call, node.target)
+        said = (call.name, *call.operands, *sizes, repr(given), metas)
+        if scalar and said in self._scalars:
+            return self._scalars[said]
         op = op_class(call.name).build_op(
             [*call.operands, *sizes],
             call.results,
@@ -244,9 +249,11 @@ class GraphBuilder:
             location=location_attribute(node),
         )
         results = self._append(op, node)
-        if not isinstance(result, (tuple, list)):
-            return results[0]
-        return tuple(r if meta else leaf for r, meta, leaf in zip(results, metas, leaves, strict=True))
+        if isinstance(result, (tuple, list)):
+            return tuple(r if meta else leaf for r, meta, leaf in zip(results, metas, leaves, strict=True))
+        if scalar:
+            self._scalars[said] = results[0]
+        return results[0]
 
     def _constraint(self, node: fx.Node, call: Bound, place: Location | None) -> SSAValue:
         try:
@@ -264,6 +271,16 @@ class GraphBuilder:
             for index, result in enumerate(op.results):
                 keep_name(result, f"{node.name}_{index}")
         return op.results
+
+
+def _is_of_scalars(call: Bound, target: Any) -> bool:
+    """Return whether a call computes one 0-d tensor of 0-d tensors, so that the same call gives the same again.
+
+    Optimizers compute what they share, such as a rate that depends on the count of steps, for each parameter.
+    """
+    metas = [meta_of(operand.type) for operand in call.operands]
+    is_scalar = bool(metas) and all(meta is not None and meta.rank == 0 for meta in (*metas, *call.results))
+    return is_scalar and len(call.results) == 1 and not is_random(target)
 
 
 def _function_name(target: Any) -> str:

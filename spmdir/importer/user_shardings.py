@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
+import attrs
+
 from spmdir.core.errors import Location, ShardingError, SpmdirError, did_you_mean, require_type
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import ShardPlacement
@@ -34,7 +36,8 @@ def input_shardings(
     A key is a name, `input:N`, or a glob: over names, `input:N-M` or `input:*`. An exact key beats a glob, a later
     glob an earlier one. Of a sharding for a range of inputs each has what its dimensions allow. A value of None leaves
     the argument open, against an earlier glob. Tensors without dimensions are left alone where others match: an
-    optimizer's counts of steps go by the names of parameters too.
+    optimizer's counts of steps go by the names of parameters too. So does what it keeps of the rows or the columns of a
+    parameter: where that has size 1, it is not sharded.
 
     Args:
         names: what each argument is called, the best name first.
@@ -45,6 +48,7 @@ def input_shardings(
         ShardingError, ParseError: a key matches nothing, or a sharding does not fit the mesh or its argument.
     """
     given: list[tuple[bool, Sharding | None]] = [(False, None)] * len(names)
+    whole = {entry[-1]: meta for entry, meta in zip(reversed(names), reversed(metas), strict=True) if entry}
     for key, value in (shardings or {}).items():
         require_type("a key of shardings", key, str, "an input's name, 'input:N' or a glob")
         found, exact = _find(key, names, nodes, positions)
@@ -53,7 +57,8 @@ def input_shardings(
         for index in _shardable(found, value, metas, mesh):
             if exact or not given[index][0]:
                 own = _fitting(value, metas[index], mesh) if _POSITIONS.fullmatch(key) else value
-                given[index] = (exact, _checked(own, metas[index], mesh, f"'{names[index][0]}'", key_location(key)))
+                sharding = _checked(own, metas[index], mesh, f"'{names[index][0]}'", key_location(key))
+                given[index] = (exact, sharding and _of_part(sharding, metas[index], whole[names[index][-1]]))
     return [sharding for _, sharding in given]
 
 
@@ -112,6 +117,15 @@ def _fitting(value: object, meta: TensorMeta, mesh: Mesh) -> object:
         return None
     sharding = as_sharding(value, mesh)
     return Sharding([(axis, p) for axis, p in sharding.entries if p.dim is None or p.dim < meta.rank], sharding.mesh)
+
+
+def _of_part(sharding: Sharding, part: TensorMeta, whole: TensorMeta) -> Sharding:
+    """Return a sharding of `whole` for what is kept of its rows or columns: without the dimensions that are 1 in it."""
+    if part.shape == whole.shape or part.rank != whole.rank:
+        return sharding
+    gone = [size == 1 and size != full for size, full in zip(part.shape, whole.shape, strict=True)]
+    entries = [e for e in sharding.entries if not (isinstance(e[1], ShardPlacement) and gone[e[1].dim])]
+    return attrs.evolve(sharding, entries=tuple(entries))
 
 
 def _checked(value: object, meta: TensorMeta, mesh: Mesh, what: str, place: Location | None = None) -> Sharding | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -87,6 +87,7 @@ class Parallel:
     _aliases: Mapping[str, str]
     _local_inputs: bool
     _graphs: dict[Known, fx.GraphModule]
+    _rates: Callable[[], Mapping[str, float]]
     pipeline: Pipeline
     _rules: RuleSet
 
@@ -95,6 +96,7 @@ class Parallel:
         """Return the outputs of the model or the step, in its structure; the new state overwrites the old.
 
         Every rank passes the same arguments and gets replicated outputs, but for those that `out_shardings` shards.
+        A step that `training_step` made takes the learning rates that its optimizer has now.
         Autograd records nothing: gradients are part of a step. Random ops draw from
         the generator of the first rank.
 
@@ -108,6 +110,8 @@ class Parallel:
                 has ended, stalls, or had an error.
         """
         with self._ranks.reporting():
+            for name, rate in self._rates().items():
+                self._held[name].fill_(rate)
             tensors = self._convention.tensors(args)
             given = {a.name: tensor for a, tensor in zip(self._signature.inputs, tensors, strict=True)}
             check_memory(given, (a.name for a, _ in self._signature.renewed if not a.held))

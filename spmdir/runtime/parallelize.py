@@ -32,6 +32,7 @@ from spmdir.runtime.parallel import Parallel, kept_for_steps, lowered
 from spmdir.runtime.rank_calls import broadcast_first
 from spmdir.runtime.rank_mesh import check_world, made_device_mesh, mesh_members, rank_device
 from spmdir.runtime.signature import Argument, Signature, keep_shardings, read_signature
+from spmdir.runtime.training import TrainingStep
 from spmdir.simulator.distribution import local_tensor
 
 
@@ -151,6 +152,7 @@ def parallelize(
         _aliases(capture, originals),
         local_inputs,
         {ranks.agreed: graph},
+        model.rates if isinstance(model, TrainingStep) else dict,
         pipeline,
         pipeline.rules,
     )

@@ -2,82 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from numbers import Real
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import attrs
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
-from spmdir.core.arguments import CALLABLE, accepts, instance
-from spmdir.core.errors import UnsupportedError, did_you_mean, shown
+from spmdir.core.arguments import CALLABLE, Kind, accepts, instance
+from spmdir.core.errors import UnsupportedError
 from spmdir.core.sharding import Sharding
 from spmdir.importer.constrain import constrain
+from spmdir.runtime.optimizers import Updates
 from spmdir.runtime.replay import watch_step
 
 State = dict[str, Any]
-"""`parameters`, `buffers` and each moment of the optimizer by FQN, and the 0-d tensor `step`."""
+"""`parameters`, `buffers` and what the optimizer keeps, such as `exp_avg`, by FQN; `lr` and `step` by group."""
 
-Moments = tuple[Tensor, ...]
-
-
-@attrs.frozen
-class Optimizer:
-    """An update rule.
-
-    Attributes:
-        moments: the names of the tensors it keeps beside each parameter, shaped like it.
-        defaults: option → value where the caller gives none.
-        common: (step, options) → what the updates of all parameters share.
-        update: (parameter, gradient, moments, common, options) → the new parameter and moments.
-    """
-
-    moments: tuple[str, ...]
-    defaults: Mapping[str, Any]
-    common: Callable[[Tensor, Mapping[str, Any]], Moments]
-    update: Callable[[Tensor, Tensor, Moments, Moments, Mapping[str, Any]], tuple[Tensor, Moments]]
-
-
-def _bias_corrections(step: Tensor, o: Mapping[str, Any]) -> Moments:
-    """What √v is divided by, and what is then added, for the sum to be (1 − β₁ᵗ) (√(v / (1 − β₂ᵗ)) + ε).
-
-    In double precision: 1 − 0.999 has few digits left in single.
-    """
-    first, second = (1 - beta ** step.double() for beta in o["betas"])
-    return second.sqrt() / first, first * o["eps"]
-
-
-def _adamw(p: Tensor, g: Tensor, moments: Moments, common: Moments, o: Mapping[str, Any]) -> tuple[Tensor, Moments]:
-    """Loshchilov & Hutter, Decoupled Weight Decay Regularization (2019), algorithm 2, with bias correction.
-
-    In as few ops as torch.optim.AdamW takes for a step that is a tensor.
-    """
-    (beta1, beta2), (exp_avg, exp_avg_sq) = o["betas"], moments
-    exp_avg = exp_avg.lerp(g, 1 - beta1)
-    exp_avg_sq = (exp_avg_sq * beta2).addcmul(g, g, value=1 - beta2)
-    divisor = exp_avg_sq.sqrt() / common[0] + common[1]
-    return (p * (1 - o["lr"] * o["weight_decay"])).addcdiv(exp_avg, divisor, value=-o["lr"]), (exp_avg, exp_avg_sq)
-
-
-def _sgd(p: Tensor, g: Tensor, moments: Moments, common: Moments, o: Mapping[str, Any]) -> tuple[Tensor, Moments]:
-    """Heavy-ball momentum as in torch.optim.SGD: v ← μ v + g, p ← p − lr v."""
-    gradient = g + p * o["weight_decay"] if o["weight_decay"] else g
-    velocity = moments[0] * o["momentum"] + gradient
-    return p - velocity * o["lr"], (velocity,)
-
-
-OPTIMIZERS = {
-    "adamw": Optimizer(
-        ("exp_avg", "exp_avg_sq"),
-        {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2},
-        _bias_corrections,
-        _adamw,
-    ),
-    "sgd": Optimizer(
-        ("momentum_buffer",), {"lr": 1e-3, "momentum": 0.9, "weight_decay": 0.0}, lambda step, o: (), _sgd
-    ),
-}
+_POSITIVE = Kind(
+    lambda value: isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0, "a number above 0"
+).optional
+_FLOATING = Kind(
+    lambda value: isinstance(value, torch.dtype) and value.is_floating_point, "a floating type, as torch.bfloat16"
+).optional
 
 
 class _Objective(nn.Module):
@@ -115,108 +64,144 @@ def _is_reentrant(value: Tensor) -> bool:
     return False
 
 
-def _check_numbers(optimizer: str, option: str, value: Any, default: Any) -> None:
-    """Raise UnsupportedError unless `value` is a number, or as many as `default` is."""
-    many = isinstance(default, tuple)
-    numbers = value if many and isinstance(value, (tuple, list)) else (value,)
-    if len(numbers) != (len(default) if many else 1) or not all(isinstance(number, Real) for number in numbers):
-        expected = f"{len(default)} numbers" if many else "a number"
-        raise UnsupportedError(
-            f"{optimizer} has {option} = {shown(value)}; expected {expected}, as in {option}={default}: the traced "
-            "step keeps it as a constant, so for a schedule write a step of your own whose state holds it, a 0-d tensor"
+@attrs.frozen(eq=False)
+class TrainingStep:
+    """A training step of a model as a pure function of its state and a batch, as `training_step` makes it."""
+
+    _objective: _Objective
+    _updates: Updates
+    _names: Mapping[int, str]
+    _gradients: str | Sharding | Mapping[str, object] | None
+    _clip: float | None
+    _compute_dtype: torch.dtype | None
+
+    def __call__(self, state: State, *args: Any) -> tuple[Tensor, State]:
+        """Return the loss and the new state."""
+        value, gradients, buffers = self._differentiated(state, args)
+        if self._gradients is not None:
+            gradients = {name: constrain(gradient, self._gradients) for name, gradient in gradients.items()}
+        new: State = {**state, "buffers": buffers}
+        if self._clip is not None:
+            norm = _total_norm(gradients)
+            new["grad_norm"] = norm
+            gradients = _clipped(gradients, norm, self._clip)
+        kept = {key: entries for key, entries in state.items() if key not in ("parameters", "buffers", "grad_norm")}
+        trained = {name: state["parameters"][name] for name in self._updates.trained}
+        trained, kept = self._updates(trained, gradients, kept)
+        return value, {**new, **kept, "parameters": {**state["parameters"], **trained}}
+
+    @property
+    def model(self) -> nn.Module:
+        """The model that is trained."""
+        return self._objective.model
+
+    def rates(self) -> dict[str, float]:
+        """Return the learning rates that the optimizer has, by the names of the state's tensors for them.
+
+        Raises:
+            UnsupportedError: another option of the optimizer is not what it was when the step was made.
+        """
+        return self._updates.rates()
+
+    def _differentiated(self, state: State, args: tuple[Any, ...]) -> tuple[Tensor, dict[str, Tensor], Any]:
+        """Return the loss, the gradients that there are, and the buffers after that."""
+        parameters = {name: state["parameters"][name].detach().requires_grad_() for name in self._updates.trained}
+        buffers = {name: value.clone() for name, value in state["buffers"].items()}
+        held = {**state["parameters"], **parameters}
+        with watch_step(self._names), ExitStack() as stack:
+            if self._compute_dtype is not None:
+                with torch.enable_grad():
+                    held = _cast(held, self._compute_dtype)
+                stack.enter_context(self._cast_inputs(self._compute_dtype))
+            held = {f"model.{name}": value for name, value in {**held, **buffers}.items()}
+            value, found = torch.func.functional_call(self._objective, held, (list(parameters.values()), args))
+        gradients = {name: found for name, found in zip(parameters, found, strict=True) if found is not None}
+        return value.detach(), gradients, buffers
+
+    def _cast_inputs(self, dtype: torch.dtype) -> Any:
+        """Return the context in which the model gets its floating inputs as `dtype`."""
+        return self._objective.model.register_forward_pre_hook(
+            lambda module, args, kwargs: _cast((args, kwargs), dtype), with_kwargs=True
         )
+
+
+def _cast(tree: Any, dtype: torch.dtype) -> Any:
+    return pytree.tree_map_only(Tensor, lambda x: x.to(dtype) if x.is_floating_point() else x, tree)
+
+
+def _total_norm(gradients: Mapping[str, Tensor]) -> Tensor:
+    """Return the 2-norm of all gradients, by one sum of squares: ranks add it up once, not once a gradient."""
+    squares = [gradient.float() if gradient.dtype.itemsize < 4 else gradient for gradient in gradients.values()]
+    return torch.stack([gradient.square().sum() for gradient in squares]).sum().sqrt()
+
+
+def _clipped(gradients: Mapping[str, Tensor], norm: Tensor, most: float) -> dict[str, Tensor]:
+    """Return the gradients scaled as `torch.nn.utils.clip_grad_norm_` does."""
+    factor = (most / (norm + 1e-6)).clamp(max=1.0)
+    return {name: gradient * factor.to(gradient.dtype) for name, gradient in gradients.items()}
 
 
 @accepts(
     model=instance(nn.Module, expected="a nn.Module"),
     loss=CALLABLE,
-    optimizer=instance(str, expected=f"one of {', '.join(OPTIMIZERS)}"),
+    optimizer=instance(
+        torch.optim.Optimizer, expected="an optimizer of torch.optim, as torch.optim.AdamW(model.parameters(), lr=1e-3)"
+    ),
+    clip_grad_norm=_POSITIVE,
+    compute_dtype=_FLOATING,
 )
 def training_step(
     model: nn.Module,
     loss: Callable[..., Tensor],
-    optimizer: str = "adamw",
+    optimizer: torch.optim.Optimizer,
     *,
+    clip_grad_norm: float | None = None,
+    compute_dtype: torch.dtype | None = None,
     gradients: str | Sharding | Mapping[str, object] | None = None,
-    **options: float | Sequence[float],
-) -> tuple[Callable[..., tuple[Tensor, State]], State]:
+) -> tuple[TrainingStep, State]:
     """Return one training step of `model` as a pure function, and the state it begins with.
 
     `step(state, *args) → (loss, new_state)` computes `loss(model, *args)`, its gradients and the optimizer's
     update. It is made of pure tensor ops, so `make_fx(step)(state, *args)` traces forward, backward and update
     into one graph. `import_fx` names the state's tensors by their path: `parameters.<FQN>`, `buffers.<FQN>`,
-    `exp_avg.<FQN>`, …, `step`; a sharding given for `<FQN>` holds for the parameter and its moments alike.
+    `exp_avg.<FQN>`, … ; a sharding given for `<FQN>` holds for the parameter and what the optimizer keeps for it.
+    `lr.N` and `step.N` are the learning rate and the count of updates of the optimizer's group N.
 
-    Parameters that require no gradient stay as they are and have no moments. Functions under activation checkpointing
-    run again for the gradients, and their random ops give again what they gave.
+    The update is that of the optimizer with its groups. What it has kept so far is what the state begins with.
+    `parallelize` reads the learning rates from its groups at each call, so schedulers work; other options are
+    constants. The optimizer is not changed.
+
+    Parameters that require no gradient, or that the optimizer has not, stay as they are. Functions under activation
+    checkpointing run again for the gradients, and their random ops give again what they gave.
 
     Args:
         model: whose parameters are trained; it is not changed.
         loss: (model, *args) → 0-d tensor, e.g. `lambda model, x, y: (model(x) - y).square().mean()`.
-        optimizer: "adamw" (lr, betas, eps, weight_decay) or "sgd" (lr, momentum, weight_decay).
+        optimizer: one of torch.optim, made with parameters of the model.
+        clip_grad_norm: how long all gradients of the optimizer's parameters together may be, as for
+            torch.nn.utils.clip_grad_norm_; the state's `grad_norm` is how long they were.
+        compute_dtype: in which type model and gradients are computed, from parameters that stay in their own.
         gradients: how each gradient is laid out before it is used, such as by a placement that sends less of it; if
             None the compiler decides.
-        options: the optimizer's options; torch.optim's defaults, except that SGD has momentum 0.9.
 
     Raises:
-        UnsupportedError: unknown optimizer or option, an option that is no number, or a model with nothing to train.
-            The trace of a step raises it where the loss uses a parameter that it did not get from its model.
+        UnsupportedError: an optimizer that cannot be traced, with parameters of another model, or with nothing to
+            train. The trace of a step raises it where the loss uses a parameter that it did not get from its model.
 
     Example:
-        >>> step, state = spmdir.training_step(model, lambda model, x, y: (model(x) - y).square().mean(), lr=1e-4)
+        >>> optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+        >>> step, state = spmdir.training_step(model, lambda model, x, y: (model(x) - y).square().mean(), optimizer)
         >>> parallel = spmdir.parallelize(step, (x, y), mesh, {"up.weight": "tp: S(0)"}, state=state)
         >>> loss = parallel(x, y)
     """
-    if optimizer not in OPTIMIZERS:
-        raise UnsupportedError(
-            f"unknown optimizer '{optimizer}'; expected one of {', '.join(OPTIMIZERS)}"
-            + did_you_mean(optimizer, OPTIMIZERS)
-        )
-    rule = OPTIMIZERS[optimizer]
-    for option in options:
-        if option not in rule.defaults:
-            raise UnsupportedError(
-                f"{optimizer} has no option '{option}'; expected one of {', '.join(rule.defaults)}"
-                + did_you_mean(option, rule.defaults)
-            )
-        _check_numbers(optimizer, option, options[option], rule.defaults[option])
-    settings = {**rule.defaults, **options}
-    objective = _Objective(model, loss)
-    originals = {id(parameter): name for name, parameter in model.named_parameters(remove_duplicate=False)}
-    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    if not trained:
-        raise UnsupportedError("no parameter of the model requires a gradient; set requires_grad where it is to learn")
-
-    def step(state: State, *args: Any) -> tuple[Tensor, State]:
-        parameters = {name: state["parameters"][name].detach().requires_grad_() for name in trained}
-        buffers = {name: value.clone() for name, value in state["buffers"].items()}
-        held = {f"model.{name}": value for name, value in {**state["parameters"], **parameters, **buffers}.items()}
-        with watch_step(originals):
-            value, found = torch.func.functional_call(objective, held, (list(parameters.values()), args))
-        new: State = {
-            "parameters": dict(state["parameters"]),
-            "buffers": buffers,
-            **{moment: {} for moment in rule.moments},
-            "step": state["step"] + 1,
-        }
-        common = rule.common(new["step"], settings)
-        for (name, parameter), gradient in zip(parameters.items(), found, strict=True):
-            moments = tuple(state[moment][name] for moment in rule.moments)
-            updated = parameter.detach()
-            if gradient is not None:
-                gradient = gradient if gradients is None else constrain(gradient, gradients)
-                updated, moments = rule.update(updated, gradient, moments, common, settings)
-            new["parameters"][name] = updated
-            for moment, tensor in zip(rule.moments, moments, strict=True):
-                new[moment][name] = tensor
-        return value.detach(), new
-
-    step.model = model  # pyright: ignore[reportFunctionMemberAccess]  # for plans that name its modules
+    updates = Updates.of(optimizer, model)
+    names = {id(parameter): name for name, parameter in model.named_parameters(remove_duplicate=False)}
     parameters = {name: p.detach() for name, p in model.named_parameters()}
     state: State = {
         "parameters": parameters,
         "buffers": {name: b.detach() for name, b in model.named_buffers()},
-        **{moment: {name: torch.zeros_like(parameters[name]) for name in trained} for moment in rule.moments},
-        "step": torch.zeros((), dtype=torch.float32),
+        **updates.initial(parameters),
     }
-    return step, state
+    if clip_grad_norm is not None:
+        state["grad_norm"] = torch.zeros((), dtype=torch.float32)
+    return TrainingStep(_Objective(model, loss), updates, names, gradients, clip_grad_norm, compute_dtype), state

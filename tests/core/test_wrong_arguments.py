@@ -105,7 +105,7 @@ class Linear(torch.nn.Module):
 
 def right() -> dict[str, dict[str, Any]]:
     """Public name → right arguments; those of `check_rules` and `parallelize` end early, for another reason."""
-    module, mesh = imported(), {"mesh": MESH}
+    module, mesh, model = imported(), {"mesh": MESH}, Linear()
     given = {"shardings": None, "out_shardings": None, "missing_rule": "warn"}
     return {
         "Edge": {
@@ -160,8 +160,8 @@ def right() -> dict[str, dict[str, Any]]:
             "axis": "tp", "device_mesh": None, "pipeline": None,
         },
         "training_step": {
-            "model": Linear(), "loss": lambda model, x: model(x).sum(), "optimizer": "adamw", "gradients": None,
-            "lr": 0.1,
+            "model": model, "loss": lambda model, x: model(x).sum(), "optimizer": torch.optim.SGD(model.parameters()),
+            "gradients": None, "clip_grad_norm": 1.0, "compute_dtype": None,
         },
         "UnsupportedError": {"message": "", "location": None},
     }  # fmt: skip

@@ -76,7 +76,9 @@ def traced_step(device: str) -> tuple[fx.GraphModule, list[Any]]:
     torch.manual_seed(0)
     with torch.device(device):
         x, y = torch.randn(sizes.batch, sizes.width), torch.randn(sizes.batch, sizes.width)
-        step, state = spmdir.training_step(MLP(sizes.width), mean_square, "sgd", lr=0.1)
+        model = MLP(sizes.width)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        step, state = spmdir.training_step(model, mean_square, optimizer)
     graph = make_fx(step, tracing_mode="fake")(state, x, y)
     return graph, pytree.tree_leaves((state, x, y))
 

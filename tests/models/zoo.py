@@ -101,6 +101,13 @@ def forward_program(
     return torch.export.export(model, inputs), inputs
 
 
+def optimizer_of(name: str, model: nn.Module, lr: float) -> torch.optim.Optimizer:
+    """Return an optimizer of all parameters of a model."""
+    if name == "sgd":
+        return torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+    return torch.optim.AdamW(model.parameters(), lr=lr)
+
+
 def loss_of(model: nn.Module, *args: Any) -> Tensor:
     """Cross entropy against the last argument where it is integers, else the mean square distance from it."""
     *inputs, target = args
@@ -152,5 +159,5 @@ def training_case(
     model = eager_model(name, dtype, attention)
     if residual:
         _constrain_residual(model, residual)
-    step, state = training_step(model, loss_of, optimizer, lr=0.1)
+    step, state = training_step(model, loss_of, optimizer_of(optimizer, model, lr=0.1))
     return step, (state, *inputs, example_target(name, dtype, batch, sequence))

@@ -34,7 +34,9 @@ class Attention(nn.Module):
 def test_a_training_step_sends_one_partial_sum(by: str):
     torch.manual_seed(0)
     x, y = torch.randn(2, 6, 16, dtype=torch.float64), torch.randn(2, 6, 16, dtype=torch.float64)
-    step, state = spmdir.training_step(Attention(16, 4, by).double(), lambda m, x, y: ((m(x) - y) ** 2).mean(), "sgd")
+    model = Attention(16, 4, by).double()
+    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+    step, state = spmdir.training_step(model, lambda m, x, y: ((m(x) - y) ** 2).mean(), optimizer)
     traced = make_fx(step)(state, x, y)
     module = spmdir.import_fx(traced, spmdir.Mesh({"tp": 2}), SHARDINGS)
     found = spmdir.simulate(module, pytree.tree_leaves((state, x, y)))

@@ -90,7 +90,7 @@ def _step(placement: str, arguments: tuple[Any, ...]) -> tuple[Any, list[torch.T
 def _training(placement: str) -> tuple[Any, Any]:
     torch.manual_seed(0)
     model = CausalLlama(f"cp: {placement}").double()
-    return spmdir.training_step(model, loss, "sgd", lr=0.1)
+    return spmdir.training_step(model, loss, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
 
 
 @pytest.mark.gloo

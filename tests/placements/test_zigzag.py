@@ -62,7 +62,7 @@ def moved(module: Any, kind: str, length: int) -> list[str]:
 def training() -> tuple[Any, list[Any], list[Any]]:
     """Return the partitioned training step, its arguments, and what one device makes of them."""
     model, ids, labels = llama()
-    step, state = spmdir.training_step(model, loss, "adamw", lr=1e-3)
+    step, state = spmdir.training_step(model, loss, torch.optim.AdamW(model.parameters()))
     graph = make_fx(step, tracing_mode="fake")(state, ids, labels)
     expected = pytree.tree_leaves(step(state, ids, labels))
     return partitioned(graph, 2), pytree.tree_leaves((state, ids, labels)), expected

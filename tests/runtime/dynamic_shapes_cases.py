@@ -10,6 +10,7 @@ from torch.export import Dim
 
 import spmdir
 from spmdir.core.mesh import Mesh
+from tests.models.zoo import optimizer_of
 from tests.runtime.parallelize_cases import error_of
 
 PAIRS = [(4, 6), (3, 7), (5, 2)]
@@ -51,7 +52,7 @@ def run(rank: int, mesh: Mesh) -> dict[str, Any]:
     outputs = [program(inputs(*pair)[0]) for pair in PAIRS]
     again = program(inputs(*PAIRS[0])[0])
     refused = error_of(lambda: program(torch.zeros(17, 3, dtype=torch.int64)))
-    step, state = spmdir.training_step(model, loss_of, "sgd", lr=0.1)
+    step, state = spmdir.training_step(model, loss_of, optimizer_of("sgd", model, lr=0.1))
     trained = spmdir.parallelize(step, (ids, target), mesh, plan, state=state, dynamic_shapes=(open_sizes,) * 2)
     losses, wanted = [], []
     for pair in PAIRS:

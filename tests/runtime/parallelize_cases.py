@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 import spmdir
 from spmdir.core.mesh import Mesh
 from spmdir.lowering.process_groups import connect
+from tests.models.zoo import optimizer_of
 
 WIDTH, HEADS, VOCABULARY = 16, 4, 24
 
@@ -138,7 +139,7 @@ def training(mesh: Mesh, optimizer: str) -> dict[str, Any]:
     """Three updates, of all parameters but one."""
     model, ids, target = transformer()
     model.block.before.requires_grad_(False)
-    step, state = spmdir.training_step(model, loss_of, optimizer, lr=0.05)
+    step, state = spmdir.training_step(model, loss_of, optimizer_of(optimizer, model, lr=0.05))
     parallel = spmdir.parallelize(step, (ids, target), mesh, {**SHARDINGS, "arg*": "dp: S(0)"}, state=state)
     full = sum(tensor.numel() for tensor in pytree.tree_leaves(state))
     kept = {name: local(tensor).data_ptr() for name, tensor in parallel.state.items()}

@@ -81,6 +81,11 @@ def test_a_model_that_cannot_be_exported_is_refused():
         capture_model(Branches(), (X,))
 
 
+def stepped(loss):
+    model = torch.nn.Linear(4, 4)
+    return training_step(model, loss, torch.optim.SGD(model.parameters()))
+
+
 @pytest.mark.parametrize(
     ("step", "message"),
     [
@@ -90,13 +95,13 @@ def test_a_model_that_cannot_be_exported_is_refused():
         ),
         (lambda state, x: (x.nonzero(), state), "the step cannot be traced: the size of a result depends on data"),
         (
-            training_step(torch.nn.Linear(4, 4), lambda model, x: model(x))[0],
+            stepped(lambda model, x: model(x))[0],
             r"the loss is of shape \[2, 4\]; expected a",
         ),
     ],
 )
 def test_a_step_that_cannot_be_traced_is_told_what_to_write(step, message):
-    _, state = training_step(torch.nn.Linear(4, 4), lambda model, x: model(x).sum())
+    _, state = stepped(lambda model, x: model(x).sum())
     with pytest.raises(SpmdirError, match=message):
         capture_step(step, state, (torch.ones(2, 4),), torch.device("cpu"))
 

@@ -26,7 +26,9 @@ class Model(nn.Module):
 
 
 def step_of(draw: Callable[[Tensor], Tensor]) -> tuple[Callable[..., Tensor], dict]:
-    step, state = training_step(Model(), lambda model, x: draw(x * model.weight).sum(), "sgd")
+    model = Model()
+    optimizer = torch.optim.SGD(model.parameters())
+    step, state = training_step(model, lambda model, x: draw(x * model.weight).sum(), optimizer)
     return lambda state, x: step(state, x)[0], state
 
 

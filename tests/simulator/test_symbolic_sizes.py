@@ -20,6 +20,7 @@ from spmdir.core.errors import ShardingError, SpmdirError, UnsupportedError
 from spmdir.dialects import ir
 from spmdir.dialects.sizes import open_sizes
 from spmdir.passes.propagate import PropagatePass
+from tests.models.zoo import optimizer_of
 
 MESH = spmdir.Mesh({"dp": 2, "tp": 2})
 FOUR = spmdir.Mesh({"dp": 4})
@@ -235,7 +236,8 @@ def test_the_same_traced_by_make_fx(case: str):
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_a_training_step_runs_at_all_sizes(optimizer: str):
     model = mlp()
-    step, state = spmdir.training_step(model, lambda m, x, y: (m(x) - y).square().mean(), optimizer, lr=0.1)
+    made = optimizer_of(optimizer, model, lr=0.1)
+    step, state = spmdir.training_step(model, lambda m, x, y: (m(x) - y).square().mean(), made)
     graph = make_fx(step, tracing_mode="symbolic")(state, values(3, 5, 8), values(3, 5, 8))
     leaves = pytree.tree_leaves(state)
     inputs = {f"input:{len(leaves)}": "dp: S(0)", f"input:{len(leaves) + 1}": "dp: S(0)"}
