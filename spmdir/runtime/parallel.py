@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import cached_property
 from typing import Any
 
@@ -31,8 +31,10 @@ from spmdir.runtime.agreement import RankGroup
 from spmdir.runtime.capture import Convention
 from spmdir.runtime.digests import program_digest
 from spmdir.runtime.local_state import LocalShard, as_dtensor, own_shard
+from spmdir.runtime.partial_runs import part_of
 from spmdir.runtime.rank_calls import apart, draws, input_shard, run_rank, share_generator
 from spmdir.runtime.signature import Argument, Result, Signature
+from spmdir.runtime.training import TrainingStep
 from spmdir.simulator.simulate import check_memory, initial_states, solve_shapes
 
 Known = tuple[tuple[str, int], ...]
@@ -87,7 +89,7 @@ class Parallel:
     _aliases: Mapping[str, str]
     _local_inputs: bool
     _graphs: dict[Known, fx.GraphModule]
-    _rates: Callable[[], Mapping[str, float]]
+    _step: TrainingStep | None
     pipeline: Pipeline
     _rules: RuleSet
 
@@ -96,7 +98,8 @@ class Parallel:
         """Return the outputs of the model or the step, in its structure; the new state overwrites the old.
 
         Every rank passes the same arguments and gets replicated outputs, but for those that `out_shardings` shards.
-        A step that `training_step` made takes the learning rates that its optimizer has now.
+        A step that `training_step` made takes the learning rates that its optimizer has now, and cuts the arguments
+        into its micro-batches.
         Autograd records nothing: gradients are part of a step. Random ops draw from
         the generator of the first rank.
 
@@ -109,9 +112,21 @@ class Parallel:
                 last call differ between ranks, or cannot be lowered on one of them; a collective fails since a rank
                 has ended, stalls, or had an error.
         """
+        if self._step is None:
+            return self._called(args)
         with self._ranks.reporting():
-            for name, rate in self._rates().items():
+            for name, rate in self._step.rates().items():
                 self._held[name].fill_(rate)
+            *others, last = self._step.cut(args)
+        for name in filter(self._step.is_sum, self._held):
+            self._held[name].zero_()
+        for micro in others:
+            self._called(micro, is_last=False)
+        return self._called(last)
+
+    def _called(self, args: tuple[Any, ...], is_last: bool = True) -> Any:
+        """Return the outputs of one run, after it has renewed what it renews; of that only a part if not `is_last`."""
+        with self._ranks.reporting():
             tensors = self._convention.tensors(args)
             given = {a.name: tensor for a, tensor in zip(self._signature.inputs, tensors, strict=True)}
             check_memory(given, (a.name for a, _ in self._signature.renewed if not a.held))
@@ -121,14 +136,18 @@ class Parallel:
                 for a in self._signature.arguments
             ]
         graph = self._graph(sizes)
+        renewed = self._signature.renewed
+        if not is_last and self._step is not None:
+            renewed = [(argument, result) for argument, result in renewed if self._step.is_accumulated(argument.name)]
+            graph = self._part(graph, frozenset(result.index for _, result in renewed))
         if self._draws:
             share_generator(self.device, self.mesh, self._device_mesh, self._ranks)
         returned, new = self._split(
             run_rank(graph, [*shards, *(kept.tensor for kept in self._kept.values())], self._ranks)
         )
-        kept = {r.index for a, r in self._signature.renewed if a.held and returned[r.index] is self._held[a.name]}
+        kept = {r.index for a, r in renewed if a.held and returned[r.index] is self._held[a.name]}
         results = apart(returned, self._held.values(), kept)
-        for argument, result in self._signature.renewed:
+        for argument, result in renewed:
             if result.index not in kept:
                 (self._held if argument.held else given)[argument.name].copy_(results[result.index])
         for state, tensor in zip(self._kept.values(), new, strict=True):
@@ -213,6 +232,16 @@ class Parallel:
             solve_shapes(known, [(a.name, a.sizes, given[a.name]) for a in self._signature.inputs])
             declared.check(known)
         return known
+
+    def _part(self, graph: fx.GraphModule, results: Set[int]) -> fx.GraphModule:
+        """Return what of a program of this rank makes these results."""
+        if graph not in self._parts:
+            self._parts[graph] = part_of(graph, results)
+        return self._parts[graph]
+
+    @cached_property
+    def _parts(self) -> dict[fx.GraphModule, fx.GraphModule]:
+        return {}
 
     def _graph(self, sizes: Mapping[str, int]) -> fx.GraphModule:
         """Return the program of this rank for `sizes`; the ranks agree on sizes that are not those of the last call."""

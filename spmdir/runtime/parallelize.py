@@ -91,6 +91,7 @@ def parallelize(
     """
     device_mesh = mesh if device_mesh is None and isinstance(mesh, DeviceMesh) else device_mesh
     ranks = RankGroup.join(mesh_members(device_mesh))
+    step = model if isinstance(model, TrainingStep) else None
     with ranks.checked("parallelize") as status:
         _check_arguments(model, state, example_args, local_inputs, sync_state, dynamic_shapes)
         mesh, device, rank = as_mesh(mesh), rank_device(device_mesh), ranks.index
@@ -104,7 +105,8 @@ def parallelize(
             if isinstance(model, nn.Module) and state is None:
                 capture = capture_model(model, tuple(example_args), dynamic_shapes)
             else:
-                capture = capture_step(model, state, tuple(example_args), device, dynamic_shapes)
+                micro, run = (step.cut(tuple(example_args))[0], step.micro_step) if step else (tuple(example_args), model)
+                capture = capture_step(run, state, micro, device, dynamic_shapes)
         plan = plan.with_inputs(len(capture.state), len(capture.convention.examples))
         wanted = capture.result_shardings(plan.out_shardings if out_shardings is None else out_shardings)
         with pipeline.rules:
@@ -121,6 +123,12 @@ def parallelize(
             status["state"] = {name: tensor_digest(tensor) for name, tensor in originals.items()}
         held = {a.name: own_shard(originals[a.name], a.sharding, mesh, rank, device) for a in signature.held}
         kept = kept_for_steps(program, mesh, rank, device)
+        if kept and step and step.micro_batches > 1:
+            raise UnsupportedError(
+                f"the program keeps the state '{next(iter(kept))}' for a step, which micro-batches would not share; "
+                "expected accumulate=1, or a placement without state",
+                location_of(ir.main_function(module)),
+            )
         if examples and kept:
             raise UnsupportedError(
                 f"the program keeps the state '{next(iter(kept))}' for a step, whose shape depends on symbolic sizes; "
@@ -152,7 +160,7 @@ def parallelize(
         _aliases(capture, originals),
         local_inputs,
         {ranks.agreed: graph},
-        model.rates if isinstance(model, TrainingStep) else dict,
+        step,
         pipeline,
         pipeline.rules,
     )

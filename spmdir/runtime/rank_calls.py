@@ -66,11 +66,14 @@ def input_shard(
     return tensor if is_local else local_tensor(tensor, sharding, mesh, rank)
 
 
-def apart(results: Sequence[Tensor], held: Iterable[Tensor], kept: Set[int] = frozenset()) -> list[Tensor]:
-    """Return the results, with copies of those in the memory of `held`, which calls overwrite, unless `kept`."""
+def apart(results: Sequence[Any], held: Iterable[Tensor], kept: Set[int] = frozenset()) -> list[Any]:
+    """Return the results, with copies of those in the memory of `held`, which calls overwrite, unless `kept`.
+
+    None stands for a result that was left out.
+    """
     owned = {tensor.untyped_storage().data_ptr() for tensor in held}
     return [
-        r.detach().clone() if r.untyped_storage().data_ptr() in owned and index not in kept else r
+        r if r is None or index in kept or r.untyped_storage().data_ptr() not in owned else r.detach().clone()
         for index, r in enumerate(results)
     ]
 

@@ -21,9 +21,18 @@ from spmdir.runtime.replay import watch_step
 State = dict[str, Any]
 """`parameters`, `buffers` and what the optimizer keeps, such as `exp_avg`, by FQN; `lr` and `step` by group."""
 
+_SUMS = ("gradients", "loss")
+_ACCUMULATED = (*_SUMS, "buffers")
+_OF_THE_STEP = ("parameters", "grad_norm", *_ACCUMULATED)
+"""What the state has beside what the optimizer keeps."""
+
 _POSITIVE = Kind(
     lambda value: isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0, "a number above 0"
 ).optional
+_COUNT = Kind(
+    lambda value: isinstance(value, int) and not isinstance(value, bool) and value > 0,
+    "a number of micro-batches, 1 or more",
+)
 _FLOATING = Kind(
     lambda value: isinstance(value, torch.dtype) and value.is_floating_point, "a floating type, as torch.bfloat16"
 ).optional
@@ -74,18 +83,36 @@ class TrainingStep:
     _gradients: str | Sharding | Mapping[str, object] | None
     _clip: float | None
     _compute_dtype: torch.dtype | None
+    micro_batches: int
 
     def __call__(self, state: State, *args: Any) -> tuple[Tensor, State]:
-        """Return the loss and the new state."""
+        """Return the loss, the mean over micro-batches, and the new state."""
+        *others, last = self.cut(args)
+        state = {**state, **pytree.tree_map(torch.zeros_like, {key: state[key] for key in _SUMS if key in state})}
+        for micro in others:
+            new = self.micro_step(state, *micro)[1]
+            state = {key: new[key] if key in _ACCUMULATED else entry for key, entry in state.items()}
+        return self.micro_step(state, *last)
+
+    def micro_step(self, state: State, *args: Any) -> tuple[Tensor, State]:
+        """Return the loss and the state after a micro-batch and the update by what has been added up with it.
+
+        Of all micro-batches but the last only what `is_accumulated` counts. There is one for a step that does not
+        accumulate.
+        """
         value, gradients, buffers = self._differentiated(state, args)
+        new: State = {**state, "buffers": buffers}
+        if self.micro_batches > 1:
+            new["loss"] = state["loss"] + value / self.micro_batches
+            value = new["loss"].to(value.dtype)
+            gradients = {n: state["gradients"][n] + found / self.micro_batches for n, found in gradients.items()}
+            new["gradients"] = {**state["gradients"], **gradients}
         if self._gradients is not None:
             gradients = {name: constrain(gradient, self._gradients) for name, gradient in gradients.items()}
-        new: State = {**state, "buffers": buffers}
         if self._clip is not None:
-            norm = _total_norm(gradients)
-            new["grad_norm"] = norm
-            gradients = _clipped(gradients, norm, self._clip)
-        kept = {key: entries for key, entries in state.items() if key not in ("parameters", "buffers", "grad_norm")}
+            new["grad_norm"] = _total_norm(gradients)
+            gradients = _clipped(gradients, new["grad_norm"], self._clip)
+        kept = {key: entries for key, entries in state.items() if key not in _OF_THE_STEP}
         trained = {name: state["parameters"][name] for name in self._updates.trained}
         trained, kept = self._updates(trained, gradients, kept)
         return value, {**new, **kept, "parameters": {**state["parameters"], **trained}}
@@ -94,6 +121,35 @@ class TrainingStep:
     def model(self) -> nn.Module:
         """The model that is trained."""
         return self._objective.model
+
+    def cut(self, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        """Return the micro-batches of a batch: equal parts of each tensor, along its first dimension.
+
+        Raises:
+            UnsupportedError: it cannot be cut so.
+        """
+        if self.micro_batches == 1:
+            return [args]
+        leaves, spec = pytree.tree_flatten(args)
+        for place, leaf in enumerate(leaves):
+            if isinstance(leaf, Tensor) and leaf.dim() and leaf.shape[0] % self.micro_batches:
+                raise UnsupportedError(
+                    f"argument {place} of the step has shape {list(leaf.shape)}; expected a first dimension that "
+                    f"accumulate={self.micro_batches} divides"
+                )
+        parts = [
+            leaf.chunk(self.micro_batches) if isinstance(leaf, Tensor) and leaf.dim() else [leaf] * self.micro_batches
+            for leaf in leaves
+        ]
+        return [pytree.tree_unflatten(list(part), spec) for part in zip(*parts, strict=True)]
+
+    def is_accumulated(self, name: str) -> bool:
+        """Return whether each micro-batch renews the tensor `name` of the state, not only the last one."""
+        return name.partition(".")[0] in _ACCUMULATED
+
+    def is_sum(self, name: str) -> bool:
+        """Return whether the tensor `name` of the state is a sum over micro-batches, 0 before the first one."""
+        return self.micro_batches > 1 and name.partition(".")[0] in _SUMS
 
     def rates(self) -> dict[str, float]:
         """Return the learning rates that the optimizer has, by the names of the state's tensors for them.
@@ -148,6 +204,7 @@ def _clipped(gradients: Mapping[str, Tensor], norm: Tensor, most: float) -> dict
         torch.optim.Optimizer, expected="an optimizer of torch.optim, as torch.optim.AdamW(model.parameters(), lr=1e-3)"
     ),
     clip_grad_norm=_POSITIVE,
+    accumulate=_COUNT,
     compute_dtype=_FLOATING,
 )
 def training_step(
@@ -156,6 +213,7 @@ def training_step(
     optimizer: torch.optim.Optimizer,
     *,
     clip_grad_norm: float | None = None,
+    accumulate: int = 1,
     compute_dtype: torch.dtype | None = None,
     gradients: str | Sharding | Mapping[str, object] | None = None,
 ) -> tuple[TrainingStep, State]:
@@ -180,6 +238,8 @@ def training_step(
         optimizer: one of torch.optim, made with parameters of the model.
         clip_grad_norm: how long all gradients of the optimizer's parameters together may be, as for
             torch.nn.utils.clip_grad_norm_; the state's `grad_norm` is how long they were.
+        accumulate: into how many micro-batches a batch is cut, along the first dimension of its tensors. The gradients
+            are their mean, and so is the loss. Ranks run one program for each of them, which does not grow with it.
         compute_dtype: in which type model and gradients are computed, from parameters that stay in their own.
         gradients: how each gradient is laid out before it is used, such as by a placement that sends less of it; if
             None the compiler decides.
@@ -203,5 +263,10 @@ def training_step(
         **updates.initial(parameters),
     }
     if clip_grad_norm is not None:
-        state["grad_norm"] = torch.zeros((), dtype=torch.float32)
-    return TrainingStep(_Objective(model, loss), updates, names, gradients, clip_grad_norm, compute_dtype), state
+        wide = torch.promote_types(torch.float32, parameters[updates.trained[0]].dtype)
+        state["grad_norm"] = torch.zeros((), dtype=wide)
+    if accumulate > 1:
+        state["gradients"] = {name: torch.zeros_like(parameters[name]) for name in updates.trained}
+        state["loss"] = torch.zeros((), dtype=torch.float64)
+    objective = _Objective(model, loss)
+    return TrainingStep(objective, updates, names, gradients, clip_grad_norm, compute_dtype, accumulate), state

@@ -49,7 +49,8 @@ class Dropping(nn.Module):
 def trained(seed: int, mesh: Mesh, plan: dict[str, str]) -> spmdir.Parallel:
     """A training step of AdamW with moments laid out as the weights."""
     model = Dropping(seed).double()
-    step, state = spmdir.training_step(model, lambda model, x: model(x).square().mean(), "adamw", lr=0.1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    step, state = spmdir.training_step(model, lambda model, x: model(x).square().mean(), optimizer)
     return spmdir.parallelize(step, (batch(0),), mesh, plan, state=state)
 
 

@@ -136,18 +136,23 @@ def sharded(mesh: Mesh) -> dict[str, Any]:
 
 
 def training(mesh: Mesh, optimizer: str) -> dict[str, Any]:
-    """Three updates, of all parameters but one."""
+    """Three updates, of all parameters but one, with a schedule; those of AdamW clip the sum of two micro-batches."""
     model, ids, target = transformer()
     model.block.before.requires_grad_(False)
-    step, state = spmdir.training_step(model, loss_of, optimizer_of(optimizer, model, lr=0.05))
+    made = optimizer_of(optimizer, model, lr=0.05)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(made, 0.5)
+    options = {"accumulate": 2, "clip_grad_norm": 0.5} if optimizer == "adamw" else {}
+    step, state = spmdir.training_step(model, loss_of, made, **options)
     parallel = spmdir.parallelize(step, (ids, target), mesh, {**SHARDINGS, "arg*": "dp: S(0)"}, state=state)
     full = sum(tensor.numel() for tensor in pytree.tree_leaves(state))
     kept = {name: local(tensor).data_ptr() for name, tensor in parallel.state.items()}
     losses, expected = [], []
     for _ in range(3):
         losses.append(parallel(ids, target))
+        state["lr"]["0"] = torch.tensor(made.param_groups[0]["lr"], dtype=torch.float64)
         value, state = step(state, ids, target)
         expected.append(value)
+        scheduler.step()
     return {
         "losses": losses,
         "expected": expected,

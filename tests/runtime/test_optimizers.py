@@ -101,9 +101,10 @@ def assert_ten_updates_are_native(
     y: Tensor,
     schedule: Callable[[Optimizer], Any] | None = None,
     clip: float | None = None,
+    accumulate: int = 1,
     run: Callable[..., Callable[..., Any]] = lambda step, *args: step,
 ) -> None:
-    step, state = training_step(model, loss_of, optimizer, clip_grad_norm=clip)
+    step, state = training_step(model, loss_of, optimizer, clip_grad_norm=clip, accumulate=accumulate)
     state = pytree.tree_map(torch.clone, state)
     scheduler = schedule(optimizer) if schedule else None
     call = run(step, state, x, y)
@@ -204,6 +205,18 @@ def test_parameters_that_the_optimizer_has_not_stay_and_adapters_train():
     step, state = training_step(model, loss_of, torch.optim.AdamW(model.up.parameters()))
     assert list(state["exp_avg"]) == ["up.weight", "up.bias"]
     assert torch.equal(step(state, x, y)[1]["parameters"]["down.weight"], before)
+
+
+def test_micro_batches_give_the_update_of_the_batch():
+    model, x, y = net(torch.optim.AdamW)
+    assert_ten_updates_are_native(model, torch.optim.AdamW(model.parameters()), x, y, clip=0.1, accumulate=2)
+    step, state = training_step(model, loss_of, torch.optim.AdamW(model.parameters()), accumulate=4)
+    model.zero_grad()
+    loss_of(model, x, y).backward()
+    found = step(state, x, y)[1]["gradients"]
+    torch.testing.assert_close(found, {name: p.grad for name, p in model.named_parameters()}, rtol=1e-12, atol=1e-12)
+    with pytest.raises(UnsupportedError, match=r"argument 1 .* has shape \[3, 6\]; .* that accumulate=4 divides"):
+        step(state, x, y[:3])
 
 
 def test_rows_and_columns_that_an_optimizer_keeps_are_sharded_with_their_parameter():

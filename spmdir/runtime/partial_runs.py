@@ -1,0 +1,27 @@
+"""The part of a rank's program that makes some of its results."""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+from torch import fx
+
+from spmdir.lowering.process_groups import generate
+from spmdir.torch_interop.schemas import is_mutable, is_random
+
+
+def part_of(program: fx.GraphModule, results: Set[int]) -> fx.GraphModule:
+    """Return the program with None in the place of all results but `results`, and without what only these need.
+
+    Ranks run the same ops in the same order, so they leave out the same collectives. Ops that draw random numbers stay.
+    """
+    graph = fx.Graph()
+    returned = graph.graph_copy(program.graph, {})
+    assert isinstance(returned, (tuple, list))  # emit returns a tuple
+    graph.output(tuple(value if index in results else None for index, value in enumerate(returned)))
+    graph.eliminate_dead_code(_has_effect)
+    return generate(fx.GraphModule(program, graph))
+
+
+def _has_effect(node: fx.Node) -> bool:
+    return node.op in ("placeholder", "output") or is_mutable(node.target) or is_random(node.target)
