@@ -105,8 +105,8 @@ def parallelize(
             if isinstance(model, nn.Module) and state is None:
                 capture = capture_model(model, tuple(example_args), dynamic_shapes)
             else:
-                micro, run = (step.cut(tuple(example_args))[0], step.micro_step) if step else (tuple(example_args), model)
-                capture = capture_step(run, state, micro, device, dynamic_shapes)
+                micro = step.cut(tuple(example_args))[0] if step else tuple(example_args)
+                capture = capture_step(step.micro_step if step else model, state, micro, device, dynamic_shapes)
         plan = plan.with_inputs(len(capture.state), len(capture.convention.examples))
         wanted = capture.result_shardings(plan.out_shardings if out_shardings is None else out_shardings)
         with pipeline.rules:
