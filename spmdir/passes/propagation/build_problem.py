@@ -36,8 +36,9 @@ from spmdir.search.problem import Annotation, Node, Problem, StrategySource
 from spmdir.search.work import NO_WORK, Work, input_work
 
 DOUBLE = (F64, COMPLEX_F64)
-"""Element types in which results are compared closely. A narrower sum in a program that has them, such as a norm that
-is always computed in f32, is not split: another order of additions would be visible in the result."""
+"""Element types in which results are compared closely. A narrower sum in a program with inputs of them, such as a norm
+that is always computed in f32, is not split: another order of additions would be visible in the result. Inputs without
+dimensions do not count: rates and counts of updates are in double precision whatever a model computes in."""
 
 
 def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topology) -> tuple[list[Maker], Problem]:
@@ -93,7 +94,7 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolo
         source = Annotation(meta, sharding_of(argument), "input", input_work(meta))
         add(argument, source, (), (argument,))
         keep(argument, kept_argument(argument, mesh))
-    double = any(meta.dtype in DOUBLE for meta in metas)
+    double = any(meta.dtype in DOUBLE and meta.rank for meta in metas)
     for op in function.body.block.ops:
         if isinstance(op, AtenOp):
             strategies = op_strategies(op)
