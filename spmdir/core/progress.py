@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -24,3 +26,24 @@ def shown_by(show: Callable[[str], object] | None) -> Iterator[None]:
         yield
     finally:
         _SHOW.reset(token)
+
+
+@contextmanager
+def terminal_line() -> Iterator[Callable[[str], None] | None]:
+    """Yield what shows progress in one line of a terminal, at most ten times a second; None where stderr is none."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    last = 0.0
+
+    def show(text: str) -> None:
+        nonlocal last
+        if time.monotonic() - last > 0.1:
+            print(f"\r\033[K{text[:78]}", end="", file=sys.stderr, flush=True)
+            last = time.monotonic()
+
+    try:
+        yield show
+    finally:
+        if last:
+            print("\r\033[K", end="", file=sys.stderr, flush=True)

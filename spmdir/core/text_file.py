@@ -1,10 +1,12 @@
-"""Files of text that a user names: read at once, bounded in size, as UTF-8."""
+"""Files of text that a user names: read at once, bounded in size, as UTF-8; written in one step."""
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
-from spmdir.core.errors import ParseError, place
+from spmdir.core.errors import ParseError, SpmdirError, place
 from spmdir.core.limits import CHARACTERS
 
 
@@ -33,6 +35,40 @@ def decoded(data: bytes, name: str) -> str:
     except UnicodeDecodeError as error:
         where = place(data, error.start, name)
         raise ParseError(f"the byte {data[error.start]:#x} is not UTF-8 text", where) from None
+
+
+def write_text_file(path: str | Path, text: str) -> None:
+    """Write `text` to the file at `path` in one step, so that no reader finds a part of it; to a device as it is.
+
+    Raises:
+        SpmdirError: the file cannot be written.
+    """
+    import tempfile  # 10 ms, and only writing needs it
+
+    try:
+        if os.path.exists(path) and not os.path.isfile(path):
+            with open(path, "w", encoding="utf-8") as device:
+                device.write(text)
+            return
+        target = os.path.realpath(path)
+        handle, temporary = tempfile.mkstemp(dir=os.path.dirname(target), prefix=".spmdir-")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            kept = stat.S_IMODE(os.stat(target).st_mode) if os.path.exists(target) else 0o666 & ~_umask()
+            os.chmod(temporary, kept)
+            os.replace(temporary, target)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise SpmdirError(f"cannot write '{path}': {error.strerror}") from None
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def file_beside(source: str | None, ending: str) -> Path | None:

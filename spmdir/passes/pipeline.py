@@ -206,8 +206,13 @@ class Pipeline:
         Raises:
             SpmdirError: neither spmdir nor a plug-in has one of that name, or the file is malformed.
         """
-        known = self._topologies.get(topology) if isinstance(topology, str) else None
+        known = self._named_topologies.get(topology) if isinstance(topology, str) else None
         return known or find_topology(topology)
+
+    @property
+    def _named_topologies(self) -> dict[str, Topology]:
+        own = {self.topology.name: self.topology} if isinstance(self.topology, Topology) else {}
+        return {**self._topologies, **own}
 
     @property
     def collectives(self) -> tuple[CollectiveSpec, ...]:
@@ -282,8 +287,7 @@ class Pipeline:
     def _resolved(self, made: ModulePass) -> ModulePass:
         """Return a pass with its topology as a value, if this pipeline has one of that name."""
         named = getattr(made, "topology", None)
-        own = {self.topology.name: self.topology} if isinstance(self.topology, Topology) else {}
-        found = {**self._topologies, **own}.get(named) if isinstance(named, str) else None
+        found = self._named_topologies.get(named) if isinstance(named, str) else None
         return dataclasses.replace(made, topology=found) if found is not None else made  # type: ignore[call-arg]
 
 

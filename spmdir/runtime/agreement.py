@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -16,6 +17,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from spmdir.core.errors import CLASSES, DivergenceError, Location, SpmdirError
+from spmdir.core.progress import shown_by, terminal_line
 
 LINGER = 60.0
 """Most seconds for which a rank stays until all know of an error: the store may be its own, and end with it."""
@@ -80,6 +82,8 @@ class RankGroup:
     def checked(self, what: str) -> Iterator[dict[str, Any]]:
         """Run what each rank does by itself, then compare what the ranks put into the status; all must come here.
 
+        How far the first rank is shows on its terminal, if it has one.
+
         Raises:
             SpmdirError: on all ranks, of the class of the error, if one of them raised; or if one does not come within
                 the timeout of the process group.
@@ -87,7 +91,8 @@ class RankGroup:
         """
         status: dict[str, Any] = {"what": what}
         try:
-            yield status
+            with terminal_line() as show, shown_by(show if self.index == 0 else None):
+                yield status
         except Exception as error:
             with suppress(SpmdirError):
                 self._exchange_status({"what": what, "error": _encoded(error)})
@@ -95,6 +100,22 @@ class RankGroup:
         verdict = self._exchange_status(status)
         if verdict:
             raise _decoded(verdict)
+
+    def from_first(self, what: str, made: Callable[[], str]) -> str:
+        """Return on every rank the text that `made` gives on the first one; all must come here, and wait for it.
+
+        Raises:
+            SpmdirError: on all ranks, what `made` raised; or if a rank does not come within the timeout of the process
+                group, the first one with its text.
+        """
+        key = f"{self._round + 1}/text"
+        with self.checked(what):
+            if self.index == 0:
+                text = made()
+                self._store.set(key, zlib.compress(text.encode()))
+                return text
+        with self._reaching_store(what):
+            return zlib.decompress(self._store.get(key)).decode()
 
     @contextmanager
     def reporting(self) -> Iterator[None]:
@@ -133,7 +154,7 @@ class RankGroup:
         """Return what is wrong with the statuses of all ranks, as `_encoded` gives it; empty if nothing is."""
         self._round += 1
         store = distributed_c10d.PrefixStore(str(self._round), self._store)
-        try:
+        with self._reaching_store(status["what"]):
             store.set(str(self.index), json.dumps(status))
             if self.index == 0:
                 verdict = verdict_of([status]) or self._compare(store, status["what"])
@@ -146,13 +167,18 @@ class RankGroup:
                 store.add("seen", 1)
             if verdict and not verdict.get("missing"):
                 self._await(lambda: store.add("seen", 0) >= len(self.members), self._linger)
+        return verdict
+
+    @contextmanager
+    def _reaching_store(self, what: str) -> Iterator[None]:
+        try:
+            yield
         except RuntimeError as error:
             reason = str(error).partition("\n")[0]
             raise SpmdirError(
-                f"rank {self.index} cannot reach the store of the process group at {status['what']}: {reason}; the "
+                f"rank {self.index} cannot reach the store of the process group at {what}: {reason}; the "
                 "process that keeps it has ended, and says why"
             ) from error
-        return verdict
 
     def _compare(self, store: Any, what: str) -> dict[str, Any]:
         """Return the verdict on the statuses in `store` once all are there; only the first rank does this."""
@@ -193,7 +219,7 @@ class RankGroup:
 
     def _forget(self, round: int) -> None:
         """Delete what ranks said in a round that all have left, as they have when all have come to the next."""
-        for key in [*map(str, range(len(self.members))), "verdict", "seen"] if round else []:
+        for key in [*map(str, range(len(self.members))), "verdict", "seen", "text"] if round else []:
             self._store.delete_key(f"{round}/{key}")
 
 

@@ -22,10 +22,14 @@ def package_digest() -> str:
     return hashlib.sha256(b"\0".join(read)).hexdigest()
 
 
+def text_digest(text: str) -> str:
+    """Return the digest of a text."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def program_digest(module: ModuleOp, graph: fx.GraphModule) -> str:
     """Return the digest of what must be alike on ranks that run together: the program, and the groups that it needs."""
-    text = "\n".join([*group_names(graph), ir.print_ir(module)])
-    return hashlib.sha256(text.encode()).hexdigest()
+    return text_digest("\n".join([*group_names(graph), ir.print_ir(module)]))
 
 
 def tensor_digest(tensor: Tensor) -> str:

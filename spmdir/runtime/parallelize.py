@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -10,9 +11,10 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.utils import _pytree as pytree
 
-from spmdir.core.arguments import FLAG
+from spmdir.core.arguments import FLAG, instance
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh, as_mesh
+from spmdir.core.progress import say
 from spmdir.core.sharding import ShardingLike
 from spmdir.dialects import ir
 from spmdir.dialects.sizes import open_sizes
@@ -20,13 +22,14 @@ from spmdir.dialects.syntax.context import location_of
 from spmdir.importer.importer import import_fx
 from spmdir.lowering.process_groups import name_groups
 from spmdir.passes.finish import bound
-from spmdir.passes.pipeline import Pipeline, run_passes
+from spmdir.passes.pipeline import Pipeline
 from spmdir.plans.activations import constrained_activations
 from spmdir.plans.resolve import PlanLike, plan_for
 from spmdir.runtime.agreement import RankGroup
 from spmdir.runtime.capture import Capture, capture_model, capture_step
+from spmdir.runtime.decision import decided_once
 from spmdir.runtime.default_pipeline import running_pipeline
-from spmdir.runtime.digests import package_digest, program_digest, tensor_digest
+from spmdir.runtime.digests import package_digest, program_digest, tensor_digest, text_digest
 from spmdir.runtime.local_state import own_shard
 from spmdir.runtime.parallel import Parallel, kept_for_steps, lowered
 from spmdir.runtime.rank_calls import broadcast_first
@@ -34,6 +37,8 @@ from spmdir.runtime.rank_mesh import check_world, made_device_mesh, mesh_members
 from spmdir.runtime.signature import Argument, Signature, keep_shardings, read_signature
 from spmdir.runtime.training import TrainingStep
 from spmdir.simulator.distribution import local_tensor
+
+DIRECTORY = instance(str, os.PathLike, expected="the path of a directory").optional
 
 
 def parallelize(
@@ -50,6 +55,7 @@ def parallelize(
     missing_rule: Literal["warn", "error"] = "warn",
     sync_state: bool = False,
     pipeline: Pipeline | str | None = None,
+    cache: str | os.PathLike[str] | None = None,
 ) -> Parallel:
     """Partition a model or a training step; every rank calls this with equal arguments and gets its part.
 
@@ -76,7 +82,9 @@ def parallelize(
         sync_state: whether parameters, buffers and state are taken from the first rank instead of being compared.
         pipeline: what is run on the program, with its plug-ins. If None, the standard one and `schedule`, for the
             topology `cpu-gloo` where ranks run on the CPU, else for the default one. The steps up to `propagate` run
-            once, the others for each choice of sizes.
+            once, on the first rank, the others on each and for each choice of sizes.
+        cache: a directory in which the first rank keeps the decided program as text, and from which it takes it when
+            the same program is to be decided again; made if it is not there.
 
     Returns: this rank's part, called as the model, or as the step without its state.
 
@@ -95,12 +103,14 @@ def parallelize(
     with ranks.checked("parallelize") as status:
         _check_arguments(model, state, example_args, local_inputs, sync_state, dynamic_shapes)
         mesh, device, rank = as_mesh(mesh), rank_device(device_mesh), ranks.index
+        DIRECTORY.check("cache", cache)
         pipeline = running_pipeline(pipeline, device.type)
         status |= {"pipeline": {"text": str(pipeline), "digest": pipeline.digest}}
         status |= {"torch": torch.__version__, "spmdir": package_digest(), "mesh": str(mesh)}
         status |= {"sync_state": sync_state, "local_inputs": local_inputs}
         check_world(mesh, device_mesh)
         plan, planned = plan_for(shardings, model, mesh)
+        say("tracing the program")
         with constrained_activations(planned, plan):
             if isinstance(model, nn.Module) and state is None:
                 capture = capture_model(model, tuple(example_args), dynamic_shapes)
@@ -109,16 +119,22 @@ def parallelize(
                 capture = capture_step(step.micro_step if step else model, state, micro, device, dynamic_shapes)
         plan = plan.with_inputs(len(capture.state), len(capture.convention.examples))
         wanted = capture.result_shardings(plan.out_shardings if out_shardings is None else out_shardings)
+        say("importing the program")
         with pipeline.rules:
             module = import_fx(capture.program, mesh, plan, wanted, missing_rule=missing_rule)
-            run_passes(module, pipeline.through("propagate"))
+        examples = open_sizes(module).hints
+        status |= {"sizes": examples, "program": text_digest(ir.print_ir(module))}
+    with pipeline.rules:
+        module = decided_once(module, pipeline, ranks, cache, _name(model))
+    with ranks.checked("lowering") as status:
+        say("lowering the program")
+        with pipeline.rules:
             signature = read_signature(ir.main_function(module), capture)
             keep_shardings(ir.main_function(module), signature, local_inputs)
-            examples = open_sizes(module).hints
             sized = bound(module, examples, pipeline) if examples else module
             program, graph = lowered(sized, pipeline, rank, device)
         originals = _originals(capture, signature)
-        status |= {"sizes": examples, "program": program_digest(program, graph)}
+        status["program"] = program_digest(program, graph)
         if not sync_state:
             status["state"] = {name: tensor_digest(tensor) for name, tensor in originals.items()}
         held = {a.name: own_shard(originals[a.name], a.sharding, mesh, rank, device) for a in signature.held}
@@ -164,6 +180,11 @@ def parallelize(
         pipeline,
         pipeline.rules,
     )
+
+
+def _name(model: Any) -> str:
+    """Return what files call a model or a step."""
+    return getattr(model, "__name__", type(model).__name__)
 
 
 def _check_arguments(

@@ -5,9 +5,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
-import stat
 import sys
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -17,8 +15,8 @@ from typing import Any, NoReturn, TextIO
 from spmdir import __version__
 from spmdir.core.errors import SpmdirError, SpmdirErrors, SpmdirWarning, did_you_mean
 from spmdir.core.limits import CHARACTERS
-from spmdir.core.progress import shown_by
-from spmdir.core.text_file import decoded, read_text_file
+from spmdir.core.progress import shown_by, terminal_line
+from spmdir.core.text_file import decoded, read_text_file, write_text_file
 
 
 class ArgumentParser(argparse.ArgumentParser):
@@ -84,7 +82,7 @@ def guarded(body: Callable[[Sequence[str]], int], argv: Sequence[str] | None) ->
     SPMDIR_DEBUG is set.
     """
     try:
-        with shown_warnings(lambda warning: print(warning, file=sys.stderr)), _progress_line() as show, shown_by(show):
+        with shown_warnings(lambda warning: print(warning, file=sys.stderr)), terminal_line() as show, shown_by(show):
             status = body(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
         return status
@@ -154,27 +152,6 @@ def _drop_output() -> None:
 
 
 @contextmanager
-def _progress_line() -> Iterator[Callable[[str], None] | None]:
-    """Yield what shows progress in one line of a terminal, at most ten times a second; None where stderr is none."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    last = 0.0
-
-    def show(text: str) -> None:
-        nonlocal last
-        if time.monotonic() - last > 0.1:
-            print(f"\r\033[K{text[:78]}", end="", file=sys.stderr, flush=True)
-            last = time.monotonic()
-
-    try:
-        yield show
-    finally:
-        if last:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
-
-
-@contextmanager
 def shown_warnings(show: Callable[[SpmdirWarning], None]) -> Iterator[None]:
     """Hand every SpmdirWarning issued inside to `show`, repeated ones too."""
     with warnings.catch_warnings():
@@ -220,32 +197,7 @@ def write_text(path: str | None, text: str) -> None:
     Raises:
         SpmdirError: the file cannot be written.
     """
-    import tempfile  # 10 ms, and only `-o` needs it
-
     if path is None or path == "-":
         sys.stdout.write(text)
         return
-    try:
-        if os.path.exists(path) and not os.path.isfile(path):
-            with open(path, "w", encoding="utf-8") as device:
-                device.write(text)
-            return
-        target = os.path.realpath(path)
-        handle, temporary = tempfile.mkstemp(dir=os.path.dirname(target), prefix=".spmdir-")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            kept = stat.S_IMODE(os.stat(target).st_mode) if os.path.exists(target) else 0o666 & ~_umask()
-            os.chmod(temporary, kept)
-            os.replace(temporary, target)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-    except OSError as error:
-        raise SpmdirError(f"cannot write '{path}': {error.strerror}") from None
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    write_text_file(path, text)

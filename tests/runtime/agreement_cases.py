@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -18,6 +20,7 @@ from torch.export import Dim
 import spmdir
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.mesh import Mesh
+from spmdir.passes.propagate import PropagatePass
 from spmdir.runtime import parallel as parallel_module
 from spmdir.runtime import parallelize as parallelize_module
 from tests.runtime.parallelize_cases import error_of
@@ -203,9 +206,45 @@ def death(rank: int) -> str:
     return "" if rank else error_of(lambda: program(X))
 
 
+def decision(rank: int) -> dict[str, Any]:
+    """Who decides, what the others get, and what of it is kept."""
+    folder: list[Any] = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(folder, src=0)
+    files = Path(folder[0], "programs")
+
+    def deciding(**options: Any) -> tuple[Any, int]:
+        """Return what `parallel` gives, and how often this rank has decided."""
+        with mock.patch.object(PropagatePass, "apply", autospec=True, side_effect=PropagatePass.apply) as apply:
+            return parallel(cache=files, **options), apply.call_count
+
+    programs, counts = zip(*(deciding() for _ in range(2)), strict=True)
+    (file,) = files.iterdir()
+    text = file.read_text()
+    dist.barrier()
+    if rank == 0:
+        file.write_text(text.replace("aten.relu", "aten.neg"))
+    edited = error_of(lambda: parallel(cache=files))
+    rejected = error_of(lambda: parallel(shardings={"up.weight": "tp: S(0)", "up.bias": "tp: Max"}))
+    broken = mock.patch.object(PropagatePass, "apply", side_effect=UnsupportedError("no decision"))
+    with broken:
+        failed = error_of(parallel)
+    return {
+        "counts": counts,
+        "name": file.name,
+        "text": text,
+        "edited": edited.replace(str(files), ""),
+        "rejected": rejected,
+        "failed": failed,
+        "wrong": error_of(lambda: parallel(cache=3)),
+        "outputs": [program(X) for program in programs],
+        "expected": Model()(X).detach(),
+        "modules": [spmdir.print_ir(program.module, debuginfo=True) for program in programs],
+    }
+
+
 CASES: dict[str, Callable[[int], Any]] = {
-    "agreement": agreement, "tied": tied, "placing": placing, "sizes": sizes, "call": call_error, "stall": stall,
-    "absence": absence, "death": death,
+    "agreement": agreement, "tied": tied, "placing": placing, "decision": decision, "sizes": sizes, "call": call_error,
+    "stall": stall, "absence": absence, "death": death,
 }  # fmt: skip
 
 

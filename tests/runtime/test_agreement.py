@@ -102,6 +102,30 @@ def test_sizes_are_compared_whenever_they_change(ranks):
         torch.testing.assert_close(found["outputs"], found["expected"])
 
 
+@pytest.mark.gloo
+def test_the_first_rank_decides_once_and_keeps_the_program(ranks):
+    assert [result["decision"]["counts"] for result in ranks] == [(1, 0), (0, 0)]
+    for result in ranks:
+        found = result["decision"]
+        assert found["name"].startswith("Model-") and found["name"].endswith(".mlir")
+        assert found["text"].startswith("// Decided for Model on the mesh <tp = 2>")
+        assert "loc(" not in found["text"]
+        assert found["modules"] == [ranks[0]["decision"]["modules"][0]] * 2
+        assert 'loc("agreement_cases.py":' in found["modules"][0]
+        for output in found["outputs"]:
+            torch.testing.assert_close(output, found["expected"])
+
+
+@pytest.mark.gloo
+def test_an_error_of_the_first_rank_where_it_decides_is_raised_on_all(ranks):
+    assert [result["decision"]["failed"] for result in ranks] == ["no decision", "rank 0: no decision"]
+    own, other = (result["decision"]["rejected"] for result in ranks)
+    assert "Max" in own and own == other.removeprefix("rank 0: ")
+    own, other = (result["decision"]["edited"] for result in ranks)
+    assert "aten.neg" in own
+    assert other == f"rank 0: {own}"
+
+
 PLACE = "all_to_all_single of 'linear_1' in 'down' on mesh axes [tp] fails on rank 0: "
 
 

@@ -1,0 +1,53 @@
+"""The decided program: made once, on the first rank, or read from a file; the others get its text."""
+
+from __future__ import annotations
+
+import os
+
+from xdsl.dialects.builtin import UNKNOWN_LOC, FileLineColLoc, ModuleOp
+
+from spmdir.core.progress import say
+from spmdir.dialects import ir
+from spmdir.passes.executed import note_all
+from spmdir.passes.pipeline import Pipeline, run_passes
+from spmdir.passes.propagation.objective import copy_notes
+from spmdir.runtime.agreement import RankGroup
+from spmdir.runtime.program_cache import CacheEntry
+
+_TEXT = "the program of the first rank"
+
+
+def decided_once(
+    imported: ModuleOp, pipeline: Pipeline, ranks: RankGroup, cache: str | os.PathLike[str] | None, name: str
+) -> ModuleOp:
+    """Return the decided form of a module that all ranks have imported alike, and which is not used any more.
+
+    The first rank takes it from the directory `cache`, or runs the passes through `propagate` and keeps the result
+    there, as the program of the model `name`. All ranks read its text, so that they name values alike.
+
+    Raises:
+        SpmdirError: on all ranks, what the first one raised: a pass rejects the module, or the file is damaged, edited
+            wrongly, or cannot be written; or if a rank does not come within the timeout of the process group.
+    """
+    deciding = pipeline.through("propagate")
+    found: list[ModuleOp] = []
+
+    def first() -> str:
+        entry = None if cache is None else CacheEntry.of(cache, name, imported, deciding)
+        kept = entry.read(imported, deciding) if entry else None
+        say("deciding shardings")
+        found.append(run_passes(imported, deciding) if kept is None else kept)
+        if entry and kept is None:
+            entry.write(found[0])
+        return ir.print_ir(found[0], debuginfo=True)
+
+    text = ranks.from_first("the decision of the first rank", first)
+    decided = ir.parse(text, _TEXT, verify_module=False)
+    for op in decided.walk():  # what has no place in the model's source has none in this text
+        if isinstance(op.location, FileLineColLoc) and op.location.filename.data == _TEXT:
+            op.location = UNKNOWN_LOC
+    note_all(decided, tuple(step.name for step in deciding.steps))
+    for module in found:  # reports show what only the first rank knows
+        for old, new in zip(ir.functions(module), ir.functions(decided), strict=True):
+            copy_notes(old, new)
+    return decided

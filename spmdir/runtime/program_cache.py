@@ -1,0 +1,87 @@
+"""A directory of decided programs: one file each, text that can be reviewed, committed and edited."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import attrs
+import torch
+from xdsl.dialects.builtin import ModuleOp
+
+from spmdir.core.errors import SpmdirError
+from spmdir.core.progress import say
+from spmdir.core.text_file import read_text_file, write_text_file
+from spmdir.dialects import ir
+from spmdir.passes.pipeline import Pipeline, Step, run_passes
+from spmdir.reshard.topology import with_costs
+from spmdir.runtime.digests import package_digest, text_digest
+from spmdir.runtime.same_program import adopt
+
+_CHECK = (Step("verify-spmd", (("before-reshard", "true"),)),)
+
+
+@attrs.frozen
+class CacheEntry:
+    """Where a decided program is kept.
+
+    Attributes:
+        path: of the file.
+        header: what the file says that it was made for.
+    """
+
+    path: Path
+    header: str
+
+    @classmethod
+    def of(cls, directory: str | os.PathLike[str], name: str, imported: ModuleOp, deciding: Pipeline) -> CacheEntry:
+        """Return the entry of what `deciding` makes of an imported program; its file may not be there.
+
+        The name of the file tells programs, meshes, given shardings, pipelines, machines and versions apart.
+        """
+        machines = [
+            repr(with_costs(deciding.find_topology(step.topology), step.costs))  # type: ignore[attr-defined]
+            for step in deciding.made()
+            if hasattr(step, "topology") and hasattr(step, "costs")
+        ]
+        parts = [torch.__version__, package_digest(), deciding.digest, *machines, ir.print_ir(imported)]
+        digest = text_digest("\0".join(parts))
+        lines = (
+            f"Decided for {name} on the mesh {ir.mesh(imported)}, traced by torch {torch.__version__}, by the passes",
+            str(deciding),
+            "Shardings may be edited; what is computed may not. Delete the file to have it decided again.",
+        )
+        file = f"{re.sub(r'[^A-Za-z0-9_]+', '-', name)}-{digest[:16]}.mlir"
+        return cls(Path(directory) / file, "".join(f"// {line}\n" for line in lines))
+
+    def read(self, imported: ModuleOp, deciding: Pipeline) -> ModuleOp | None:
+        """Return the program in the file, checked to be a decided form of `imported`; None if there is no file.
+
+        Raises:
+            SpmdirError: located in the file: it is damaged, of another program, or no legal decision.
+        """
+        if not self.path.exists():
+            return None
+        say("reading {}", self.path)
+        try:
+            module = ir.parse(read_text_file(self.path, f"'{self.path}'"), str(self.path))
+            run_passes(module, deciding.with_steps(_CHECK))
+            undecided = tuple(step for step in deciding.steps if step.name != "propagate")
+            adopt(module, run_passes(imported, deciding.with_steps(undecided)))
+        except SpmdirError as error:
+            message = f"{error.message}; correct the file, or delete it to have the program decided again"
+            raise SpmdirError(message, error.location) from None
+        return module
+
+    def write(self, decided: ModuleOp) -> None:
+        """Keep a decided program, in one step: who reads meanwhile finds no file or all of it.
+
+        Raises:
+            SpmdirError: the file cannot be written.
+        """
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SpmdirError(f"cannot make the directory '{self.path.parent}': {error.strerror}") from None
+        write_text_file(self.path, self.header + ir.print_ir(decided))

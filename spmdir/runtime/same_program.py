@@ -1,0 +1,102 @@
+"""Comparison of a decided program that was read from a file with the program that the model imports as."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import Any
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation, SSAValue
+
+from spmdir.core.errors import ShardingError, SpmdirError
+from spmdir.core.sharding import Sharding
+from spmdir.dialects import ir
+from spmdir.dialects.collectives import SpmdOp
+from spmdir.dialects.names import name_of
+from spmdir.dialects.reshard_ops import ConstraintOp
+from spmdir.dialects.sizes import SizeOp, sizes_op
+from spmdir.dialects.syntax.context import location_of
+from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import function_attrs, sharding_of
+
+_DECIDED = ("sharding", "needs")
+
+
+def adopt(found: ModuleOp, imported: ModuleOp) -> None:
+    """Give the ops of a decided program the places in the model's source that those of the imported one have.
+
+    Raises:
+        SpmdirError: located in `found`: it does not compute what `imported` does, op by op, or has other shardings than
+            `imported` was given. Reshards between ops are no difference.
+    """
+    function, model = ir.main_function(found), ir.main_function(imported)
+    _check_declared(found, imported)
+    _check_signature(function, model)
+    places: list[tuple[Operation, Operation]] = [(ir.mesh_op(found), ir.mesh_op(imported)), (function, model)]
+    values: dict[SSAValue, SSAValue] = dict(zip(function.args, model.args, strict=True))
+    for op, expected in zip_longest(_computing(function, values), model.body.block.ops):
+        if op is None or expected is None or _content(op) != _content(expected):
+            raise _difference(op, expected, function)
+        if [values[operand] for operand in op.operands] != list(expected.operands):
+            raise SpmdirError(f"'{op.name}' takes other operands than in the model", location_of(op))
+        for result, wanted in zip(op.results, expected.results, strict=True):
+            _check_given(name_of(result) or op.name, sharding_of(result), sharding_of(wanted), location_of(op))
+        values.update(zip(op.results, expected.results, strict=True))
+        places.append((op, expected))
+    for op, expected in places:
+        op.location = expected.location
+
+
+def _computing(function: FuncOp, values: dict[SSAValue, SSAValue]) -> Any:
+    """Yield the ops that compute or constrain; `values` is told that those between pass their operands on."""
+    for op in function.body.block.ops:
+        if isinstance(op, SpmdOp) and not isinstance(op, ConstraintOp):
+            values.update((result, values[operand]) for result, operand in zip(op.results, op.operands, strict=True))
+        else:
+            yield op
+
+
+def _content(op: Operation) -> tuple[Any, ...]:
+    """Return what an op computes of its operands; the axes in a type of a size are those of a decision."""
+    properties = {name: value for name, value in op.properties.items() if name not in _DECIDED}
+    return op.name, properties, [] if isinstance(op, SizeOp) else list(op.result_types)
+
+
+def _difference(op: Operation | None, expected: Operation | None, function: FuncOp) -> SpmdirError:
+    has, wanted = ("the end" if one is None else f"`{_text(one)}`" for one in (op, expected))
+    return SpmdirError(f"found {has} where the model has {wanted}", location_of(op or function))
+
+
+def _text(op: Operation) -> str:
+    return ir.print_ir(op).strip() if isinstance(op, ValueOp) else op.name
+
+
+def _check_declared(found: ModuleOp, imported: ModuleOp) -> None:
+    if ir.mesh(found) != ir.mesh(imported):
+        message = f"the program is for the mesh {ir.mesh(found)}; expected {ir.mesh(imported)}"
+        raise SpmdirError(message, location_of(ir.mesh_op(found)))
+    declared, expected = sizes_op(found), sizes_op(imported)
+    if (declared and declared.sizes) != (expected and expected.sizes):
+        raise SpmdirError("the program declares other sizes than the model has", location_of(declared or found))
+
+
+def _check_signature(function: FuncOp, model: FuncOp) -> None:
+    """Raise SpmdirError unless arguments and results have the names, types and given shardings of the model."""
+    where = location_of(function)
+    if function.function_type != model.function_type:
+        raise SpmdirError("the arguments or results have other types than in the model", where)
+    for which, values in (("arg_attrs", model.args), ("res_attrs", model.function_type.outputs.data)):
+        for index in range(len(values)):
+            has, wanted = (dict(function_attrs(one, which, index)) for one in (function, model))
+            given = [attrs.pop("spmd.sharding", None) for attrs in (has, wanted)]
+            what = f"{'argument' if which == 'arg_attrs' else 'result'} {index}"
+            if has != wanted or (which == "arg_attrs" and name_of(function.args[index]) != name_of(model.args[index])):
+                raise SpmdirError(f"{what} has another name or kind than in the model", where)
+            _check_given(what, given[0] and given[0].data, given[1] and given[1].data, where)
+
+
+def _check_given(what: str, found: Sharding | None, given: Sharding | None, where: Any) -> None:
+    """Raise ShardingError if the user gave a sharding, no axis of it open, and the program has another one."""
+    if given is not None and not given.open_axes and found != given:
+        raise ShardingError(f"{what} is laid out as <{found or ''}>, and was given as <{given}>", where)
