@@ -21,7 +21,7 @@ from typing import Any
 
 import attrs
 
-from spmdir.core.errors import Location, ParseError, ShardingError, SpmdirError, did_you_mean
+from spmdir.core.errors import Location, ParseError, ShardingError, SpmdirError, did_you_mean, shown, wrong_argument
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding, ShardingLike, as_sharding
 from spmdir.core.toml_text import located_key, place_of, read_toml
@@ -148,10 +148,12 @@ def as_plan(value: Any, mesh: Mesh) -> ShardingPlan:
         return read_plan(value, "plan", mesh)
     if isinstance(value, Mapping):
         return ShardingPlan(value)
-    raise ShardingError(
-        f"{value!r} is not a plan of a program; expected a dict name → sharding, a ShardingPlan or its text; a recipe "
-        f"is made for a model: spmdir.sharding_plan({value!r}, model, mesh)"
-    )
+    if isinstance(value, str):
+        raise ShardingError(
+            f"shardings is {shown(value)}; a recipe is made for a model: spmdir.sharding_plan({value!r}, model, mesh)"
+        )
+    expected = 'a dict, as in {"x": "dp: S(0)"}, a recipe, a plan or its text'
+    raise wrong_argument("shardings", value, expected)
 
 
 def is_plan_text(text: str) -> bool:

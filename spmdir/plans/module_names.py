@@ -24,6 +24,13 @@ def parameters_of(model: nn.Module) -> dict[str, nn.Parameter]:
     return dict(model.named_parameters(remove_duplicate=False))
 
 
+def first_names(model: nn.Module) -> dict[str, str]:
+    """Return name of a parameter → the first of its names, by which a step's state knows it."""
+    parameters = parameters_of(model)
+    names = {id(parameter): name for name, parameter in reversed(parameters.items())}
+    return {name: names[id(parameter)] for name, parameter in parameters.items()}
+
+
 def is_glob(key: str) -> bool:
     """Return whether `key` means all names that it fits."""
     return any(character in key for character in "*?[")

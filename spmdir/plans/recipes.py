@@ -14,9 +14,9 @@ from spmdir.core.placement.base import Placement, ShardPlacement, parse_placemen
 from spmdir.core.placement.standard import R, Shard
 from spmdir.core.sharding import Sharding
 from spmdir.core.sharding_plan import INPUTS, Activation, ShardingPlan
-from spmdir.plans.module_names import modules_of, parameters_of, with_globs
+from spmdir.plans.module_names import first_names, modules_of, parameters_of, with_globs
 from spmdir.plans.styles import Style, layer_styles, layout, placed_parameters
-from spmdir.plans.tensor_parallel_layers import tensor_parallel_layers
+from spmdir.plans.tensor_parallel_layers import is_linear, tensor_parallel_layers
 
 
 @attrs.frozen
@@ -29,7 +29,8 @@ class Recipe:
         parameters: whether each parameter is sharded, along its first dimension that divides and no other axis shards.
         state: whether what the optimizer keeps of a parameter is sharded so, the parameter being replicated.
         layers: whether linear layers are sharded in pairs, by output and by input features; their outputs are open.
-        sequence: whether the activations between layers are sharded along the sequence, their dimension 1.
+        sequence: whether activations are sharded along the sequence, their dimension 1: what embedding, layers, norms
+            and linear layers give, but where it is sharded by features.
     """
 
     axes: tuple[str, ...]
@@ -102,7 +103,7 @@ def recipe_plan(text: str, model: nn.Module, mesh: Mesh) -> ShardingPlan:
         shardings |= {f"parameters.{key}": one for key, one in with_globs(parameters, names).items()}
     else:
         shardings |= with_globs(parameters, names)
-    return ShardingPlan(shardings, activations=_activations(factors, model, mesh), keep=tuple(layers))
+    return ShardingPlan(shardings, activations=_activations(factors, layers, model, mesh), keep=tuple(layers))
 
 
 def _factors(text: str, mesh: Mesh) -> Iterator[AxisRecipe]:
@@ -153,13 +154,12 @@ def _check_distinct(text: str, factors: Sequence[AxisRecipe]) -> None:
 
 def _layer_placements(layers: Mapping[str, Mapping[str, Style]], model: nn.Module) -> dict[str, Placed]:
     """Return parameter → axis → placement; a tied parameter has those of each of its names."""
-    modules, parameters = modules_of(model), parameters_of(model)
-    first = {id(parameter): name for name, parameter in reversed(parameters.items())}
+    modules, first = modules_of(model), first_names(model)
     found: dict[str, Placed] = {}
     for axis, styles in layers.items():
         for name, style in styles.items():
             for parameter, placement in placed_parameters(name, modules[name], style).items():
-                found.setdefault(first[id(parameters[parameter])], {})[axis] = placement
+                found.setdefault(first[parameter], {})[axis] = placement
     return found
 
 
@@ -181,6 +181,7 @@ def _spread(placed: Placed, axes: Sequence[str], shape: Sequence[int], mesh: Mes
 
         fitting = [d for d in range(len(shape)) if left(d) and left(d) % mesh.sizes[axis] == 0]
         if fitting:
+            placed.pop(axis, None)  # what shards within others comes behind them
             placed[axis] = Shard(min(fitting, key=lambda d: (d in taken, d != 0, -shape[d], d)))
     return placed
 
@@ -189,19 +190,24 @@ def _sharding(open_axes: Placed, placed: Placed) -> Sharding:
     return Sharding(list({**placed, **{axis: p for axis, p in open_axes.items() if axis not in placed}}.items()))
 
 
-def _activations(factors: Sequence[AxisRecipe], model: nn.Module, mesh: Mesh) -> dict[str, Activation]:
-    """Return the layout of what goes from layer to layer, where a recipe shards the sequence."""
+def _activations(
+    factors: Sequence[AxisRecipe], layers: Mapping[str, Mapping[str, Style]], model: nn.Module, mesh: Mesh
+) -> dict[str, Activation]:
+    """Return the layout of what modules give token by token, where a recipe shards the sequence."""
     if not any(factor.recipe.sequence for factor in factors):
         return {}
     texts = dict.fromkeys(mesh.axis_names, "?") | {factor.axis: "R" for factor in factors}
     texts |= {factor.axis: f"S({factor.recipe.inputs})" for factor in factors if factor.recipe.inputs is not None}
     texts |= {factor.axis: "S(1)" for factor in factors if factor.recipe.sequence}
     between = Activation(outputs={"0": layout(texts)})
-    return with_globs(dict.fromkeys(_between_layers(model), between), modules_of(model))
+    styles = [layers.get(factor.axis, {}) for factor in factors if factor.recipe.sequence]
+    by_features = {name for named in styles for name, style in named.items() if style.features == "out"}
+    given = [name for name in _given_by_token(model) if name not in by_features]
+    return with_globs(dict.fromkeys(given, between), modules_of(model))
 
 
-def _between_layers(model: nn.Module) -> list[str]:
-    """Return the modules whose outputs go from layer to layer: the first embedding and the elements of lists of layers.
+def _given_by_token(model: nn.Module) -> list[str]:
+    """Return the modules that give (batch, sequence, …): the first embedding, layers, norms and linear layers.
 
     Raises:
         ShardingError: the model has no list of layers.
@@ -209,14 +215,15 @@ def _between_layers(model: nn.Module) -> list[str]:
     modules = modules_of(model)
     lists = [name for name, m in modules.items() if isinstance(m, (nn.ModuleList, nn.Sequential)) and len(m)]
     outer = [name for name in lists if not any(other != name and _within(name, other) for other in lists)]
-    layers = [f"{name}.{index}".lstrip(".") for name in outer for index, _ in modules[name].named_children()]
+    layers = {f"{name}.{index}".lstrip(".") for name in outer for index, _ in modules[name].named_children()}
     if not layers:
         raise ShardingError(
-            "the model has no nn.ModuleList or nn.Sequential of layers, between which sp and cp shard the sequence; "
+            "the model has no nn.ModuleList or nn.Sequential of layers, whose sequence sp and cp shard; "
             'name modules in the plan: activations = { "NAME" = { outputs = "cp: S(1)" } }'
         )
     embedding = [name for name, module in modules.items() if isinstance(module, nn.Embedding)][:1]
-    return [*embedding, *layers]
+    tokenwise = {name for name, m in modules.items() if is_linear(m) or type(m).__name__.endswith("Norm")}
+    return [name for name in modules if name in layers | tokenwise or name in embedding]
 
 
 def _within(name: str, other: str) -> bool:

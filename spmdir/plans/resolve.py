@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
+import attrs
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from spmdir.core.arguments import accepts, instance
 from spmdir.core.mesh import Mesh, as_mesh
+from spmdir.core.sharding import as_sharding
 from spmdir.core.sharding_plan import ShardingPlan, as_plan, is_plan_text, read_plan
 from spmdir.core.text_file import read_text_file
+from spmdir.plans.module_names import first_names, is_glob, parameters_of
 from spmdir.plans.recipes import recipe_plan
 from spmdir.plans.styles import is_style, styles_plan
 
@@ -43,6 +47,10 @@ def sharding_plan(plan: PlanLike, model: nn.Module, mesh: Mesh | DeviceMesh) -> 
 def resolve(plan: PlanLike, model: nn.Module, mesh: Mesh | DeviceMesh) -> ShardingPlan:
     """Return what `sharding_plan` does, for the front ends."""
     mesh = as_mesh(mesh)
+    return _of_model(_explicit(plan, model, mesh), model, mesh)
+
+
+def _explicit(plan: PlanLike, model: nn.Module, mesh: Mesh) -> ShardingPlan:
     if isinstance(plan, os.PathLike) or (isinstance(plan, str) and plan.endswith(".toml") and "\n" not in plan):
         path = os.fspath(plan)
         return read_plan(read_text_file(path, f"the plan {path}"), path, mesh)
@@ -53,6 +61,21 @@ def resolve(plan: PlanLike, model: nn.Module, mesh: Mesh | DeviceMesh) -> Shardi
         shardings = {key: value for key, value in plan.items() if not is_style(value)}
         return styles_plan(styles, model, mesh).over(ShardingPlan(shardings))
     return as_plan(plan, mesh)
+
+
+def _of_model(plan: ShardingPlan, model: nn.Module, mesh: Mesh) -> ShardingPlan:
+    """Return `plan` with tied parameters under their first names, and placements of DTensor as shardings."""
+    parameters = parameters_of(model)
+    first = first_names(model)
+    shardings: dict[str, Any] = {}
+    for key, value in plan.shardings.items():
+        found = [name for name in parameters if name == key or (is_glob(key) and fnmatchcase(name, key))]
+        if isinstance(value, (list, tuple)):
+            value = as_sharding(value, mesh, parameters[found[0]].dim() if found else None)
+        if not found or any(first[name] == name for name in found):
+            shardings[key] = value
+        shardings |= {first[name]: value for name in found if first[name] not in found}
+    return attrs.evolve(plan, shardings=shardings)
 
 
 def plan_for(plan: PlanLike, program: object, mesh: Mesh | DeviceMesh) -> tuple[ShardingPlan, nn.Module]:

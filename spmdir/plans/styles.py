@@ -15,7 +15,7 @@ from spmdir.core.placement.standard import R, Shard
 from spmdir.core.sharding import Sharding
 from spmdir.core.sharding_plan import Activation, Layout, ShardingPlan
 from spmdir.core.toml_text import key_location
-from spmdir.plans.module_names import chosen, modules_of, parameters_of, with_globs
+from spmdir.plans.module_names import chosen, first_names, modules_of, parameters_of, with_globs
 
 
 @attrs.frozen
@@ -23,7 +23,8 @@ class Style:
     """What a style does with a module along one axis.
 
     Attributes:
-        features: which features of the weight are sharded: "out", "in", or None for none.
+        features: which features of the weight are sharded: "out", "in", or "none", for which all parameters are
+            replicated; None for a style that is not about parameters.
         packed: how many matrices the weight holds one after another, each of which is sharded.
         inputs, outputs: position or name → the text of the placement asked for; what is not named follows from the
             weight, as the compiler finds best.
@@ -37,7 +38,7 @@ class Style:
 
 _WHOLE = {"0": "R"}
 _SEQUENCE = {"0": "S(1)"}
-COLWISE, ROWWISE, REPLICATED = Style("out"), Style("in"), Style()
+COLWISE, ROWWISE, REPLICATED = Style("out"), Style("in"), Style("none")
 
 WORDS: dict[str, Style] = {
     "colwise": COLWISE,
@@ -50,7 +51,7 @@ WORDS: dict[str, Style] = {
     "packed_rowwise": Style("in", packed=2),
     "embedding_rowwise": ROWWISE,
     "embedding_colwise": Style("out", outputs=_WHOLE),
-    "sequence_parallel": Style(inputs=_SEQUENCE, outputs=_SEQUENCE),
+    "sequence_parallel": Style("none", inputs=_SEQUENCE, outputs=_SEQUENCE),
     "all_reduce": Style(outputs=_WHOLE),
     "replicate": REPLICATED,
     "replicated": REPLICATED,
@@ -91,7 +92,9 @@ CLASSES: dict[str, Callable[[Any], Style]] = {
     "RowwiseParallel": lambda s: Style(
         "in", inputs=_texts(s.input_layouts, "S(-1)"), outputs=_texts(s.output_layouts, "R")
     ),
-    "SequenceParallel": lambda s: Style(inputs=_texts(s.sequence_sharding), outputs=_texts(s.sequence_sharding)),
+    "SequenceParallel": lambda s: Style(
+        "none", inputs=_texts(s.sequence_sharding), outputs=_texts(s.sequence_sharding)
+    ),
     "PrepareModuleInput": _prepared_input,
     "PrepareModuleOutput": lambda s: Style(outputs=_texts(s.desired_output_layouts)),
     "PrepareModuleInputOutput": lambda s: attrs.evolve(
@@ -157,7 +160,7 @@ def linear_placements(style: Style, parts: Mapping[str, int], out_first: bool = 
     """
     found: dict[str, Placement] = {}
     for part, rank in parts.items():
-        if style.features is None or (style.features == "in" and rank == 1):
+        if style.features == "none" or (style.features == "in" and rank == 1):
             found[part] = R
             continue
         dim = rank - 1 if rank == 1 or out_first == (style.features == "in") else rank - 2
@@ -171,9 +174,11 @@ def placed_parameters(name: str, module: nn.Module, style: Style) -> dict[str, P
     Raises:
         ShardingError: the style shards a weight, which the module does not have.
     """
+    if style.features is None:
+        return {}
     parts = {part: parameter.dim() for part, parameter in module.named_parameters(recurse=False)}
     weight = parts.get("weight", 0)
-    if style.features is not None and (weight < 2 or set(parts) - {"weight", "bias"}):
+    if style.features != "none" and (weight < 2 or set(parts) - {"weight", "bias"}):
         raise ShardingError(
             f"'{name}' is a {type(module).__name__}; only linear layers and embeddings, with a weight and maybe a "
             "bias, can be colwise or rowwise"
@@ -200,12 +205,12 @@ def styles_plan(styles: Mapping[str, object], model: nn.Module, mesh: Mesh, axis
         ShardingError, UnsupportedError: an unknown style, axis or module.
     """
     axis = style_axis(mesh, axis)
-    layers, modules = layer_styles(styles, model), modules_of(model)
+    layers, modules, first = layer_styles(styles, model), modules_of(model), first_names(model)
     others = {other: parse_placement("?") for other in mesh.axis_names if other != axis}
     shardings: dict[str, Sharding] = {}
     for name, style in layers.items():
         for parameter, placement in placed_parameters(name, modules[name], style).items():
-            shardings[parameter] = Sharding([(axis, placement), *others.items()])
+            shardings[first[parameter]] = Sharding([(axis, placement), *others.items()])
     activations = {name: style_activation(style, axis, mesh) for name, style in layers.items()}
     return ShardingPlan(
         with_globs(shardings, parameters_of(model)),

@@ -22,6 +22,11 @@ ROWWISE = {
 """What linear layers are called that take these."""
 
 
+def is_linear(module: nn.Module) -> bool:
+    """Return whether `module` is a linear layer; Conv1D is one of transformers."""
+    return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
+
+
 def tensor_parallel_layers(model: nn.Module) -> Mapping[str, object]:
     """Return module → style: the model's own `tp_plan`, as models of Hugging Face have, else by the names of layers.
 
@@ -34,7 +39,7 @@ def tensor_parallel_layers(model: nn.Module) -> Mapping[str, object]:
     found: dict[str, object] = {}
     for name, module in modules_of(model).items():
         last = name.rpartition(".")[2]
-        if isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D":
+        if is_linear(module):
             found |= dict.fromkeys([name] if last in COLWISE else [], "colwise")
             found |= dict.fromkeys([name] if last in ROWWISE else [], "rowwise")
     if not {"colwise", "rowwise"} <= set(found.values()):

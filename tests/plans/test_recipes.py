@@ -1,0 +1,188 @@
+"""Recipes: the explicit plans that they stand for, and that training under them is what it is on one device."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+import torch
+from torch import nn
+
+import spmdir
+from spmdir.core.errors import SpmdirError
+from spmdir.core.mesh import Mesh
+from spmdir.plans.resolve import resolve
+from tests.plans.planned import MLP, Layers, ids, language_loss, llama, mean_square, planned
+
+ONE = Mesh({"dp": 2})
+TWO = Mesh({"dp": 2, "tp": 2})
+
+PLANS = {
+    ("ddp", ONE): """
+        [shardings]
+        "input:*" = "dp: S(0)"
+        "up.weight" = ""
+        "up.bias" = ""
+        "down.weight" = ""
+        "down.bias" = ""
+        """,
+    ("zero1", ONE): """
+        [shardings]
+        "input:*" = "dp: S(0)"
+        "up.weight" = "dp: S(0)"
+        "up.bias" = "dp: S(0)"
+        "down.weight" = "dp: S(0)"
+        "down.bias" = "dp: S(0)"
+        "parameters.up.weight" = ""
+        "parameters.up.bias" = ""
+        "parameters.down.weight" = ""
+        "parameters.down.bias" = ""
+        """,
+    ("fsdp", Mesh({"dp": 4})): """
+        [shardings]
+        "input:*" = "dp: S(0)"
+        "up.weight" = "dp: S(0)"
+        "up.bias" = "dp: S(0)"
+        "down.weight" = "dp: S(1)"
+        "down.bias" = ""
+        """,
+    ("tp", TWO): """
+        keep = ["tp"]
+
+        [shardings]
+        "up.weight" = "tp: S(0), dp: ?"
+        "up.bias" = "tp: S(0), dp: ?"
+        "down.weight" = "tp: S(1), dp: ?"
+        "down.bias" = "dp: ?"
+        """,
+    ("fsdp*tp", TWO): """
+        keep = ["tp"]
+
+        [shardings]
+        "input:*" = "dp: S(0)"
+        "up.weight" = "tp: S(0), dp: S(1)"
+        "up.bias" = "tp: S(0), dp: S(0)"
+        "down.weight" = "dp: S(0), tp: S(1)"
+        "down.bias" = "dp: S(0)"
+        """,
+    ("hsdp(dp, tp)", TWO): """
+        [shardings]
+        "input:*" = "dp: S(0), tp: S(0)"
+        "up.weight" = "tp: S(0)"
+        "up.bias" = "tp: S(0)"
+        "down.weight" = "tp: S(0)"
+        "down.bias" = "tp: S(0)"
+        """,
+    ("ddp(dp)*zero2(tp)", TWO): """
+        [shardings]
+        "input:*" = "dp: S(0), tp: S(0)"
+        "up.weight" = "tp: S(0)"
+        "up.bias" = "tp: S(0)"
+        "down.weight" = "tp: S(0)"
+        "down.bias" = "tp: S(0)"
+        "parameters.up.weight" = ""
+        "parameters.up.bias" = ""
+        "parameters.down.weight" = ""
+        "parameters.down.bias" = ""
+        """,
+    ("auto", TWO): "",
+}
+
+
+@pytest.mark.parametrize(("recipe", "mesh"), PLANS)
+def test_a_recipe_stands_for_an_explicit_plan(recipe: str, mesh: Mesh) -> None:
+    text = textwrap.dedent(PLANS[recipe, mesh]).strip()
+    plan = resolve(recipe, MLP(), mesh)
+    assert str(plan).strip() == text
+    assert str(resolve(str(plan), MLP(), mesh)) == str(plan)
+
+
+def test_layers_of_one_plan_are_one_glob() -> None:
+    assert str(resolve("cp", Layers(), Mesh({"cp": 2}))) == textwrap.dedent(
+        """\
+        [shardings]
+        "input:*" = "cp: S(1)"
+        "embed.weight" = ""
+        "layers.*.before.weight" = ""
+        "layers.*.between.weight" = ""
+        "layers.*.qkv.weight" = ""
+        "layers.*.out.weight" = ""
+        "layers.*.up.weight" = ""
+        "layers.*.up.bias" = ""
+        "layers.*.down.weight" = ""
+        "layers.*.down.bias" = ""
+        "head.weight" = ""
+
+        [activations]
+        "embed" = { outputs = "cp: S(1)" }
+        "layers.?" = { outputs = "cp: S(1)" }
+        "layers.*.before" = { outputs = "cp: S(1)" }
+        "layers.*.between" = { outputs = "cp: S(1)" }
+        "layers.*.qkv" = { outputs = "cp: S(1)" }
+        "layers.*.out" = { outputs = "cp: S(1)" }
+        "layers.*.up" = { outputs = "cp: S(1)" }
+        "layers.*.down" = { outputs = "cp: S(1)" }
+        "head" = { outputs = "cp: S(1)" }
+        """
+    )
+
+
+WRONG = {
+    "fdsp": "'fdsp' is not a recipe; expected one of ddp, .*did you mean 'fsdp'",
+    "fsdp*": "'' is not a recipe",
+    "fsdp(pp)": "axis 'pp' is not in mesh",
+    "cp": "cp takes the axis cp, which mesh .* does not have; name one, as in cp.dp.",
+    "hsdp(dp)": "'hsdp.dp.' names 1 axes; hsdp has 2: ddp and fsdp",
+    "ddp*fsdp": "'ddp.fsdp' has two recipes for axis 'dp'",
+    "sp": "the model has no nn.ModuleList or nn.Sequential of layers",
+}
+
+
+@pytest.mark.parametrize("recipe", WRONG)
+def test_a_wrong_recipe_says_what_is_expected(recipe: str) -> None:
+    with pytest.raises(SpmdirError, match=WRONG[recipe]):
+        resolve(recipe, MLP(), TWO)
+
+
+def test_tp_asks_for_names_where_it_does_not_know_the_layers() -> None:
+    with pytest.raises(SpmdirError, match=r"tp does not know the layers of Sequential.*name them"):
+        resolve("tp", nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), TWO)
+
+
+STEPS = {
+    "ddp": Mesh({"dp": 2}),
+    "zero1": Mesh({"dp": 2}),
+    "fsdp": Mesh({"dp": 4}),
+    "fsdp*tp": TWO,
+    "hsdp": Mesh({"dp_replicate": 2, "dp_shard": 2}),
+    "auto": TWO,
+}
+
+
+@pytest.mark.parametrize("recipe", STEPS)
+def test_a_step_under_a_recipe_is_that_of_one_device(recipe: str) -> None:
+    step = planned(recipe, MLP().double(), mean_square, (torch.randn(4096, 8, dtype=torch.float64),), STEPS[recipe])
+    assert step.error < 1e-12
+    for name, sharding in resolve(recipe, MLP(), STEPS[recipe]).shardings.items():
+        for of in ("exp_avg", "parameters") if "." in name and not name.startswith("parameters.") else ():
+            alone = resolve(recipe, MLP(), STEPS[recipe]).shardings.get(f"{of}.{name}", sharding)
+            assert step.inputs[f"{of}.{name}"] == str(alone)
+    if recipe == "zero1":  # each gradient is reduced to the shard that is updated, and the loss to all
+        assert [len(step.collectives(kind)) for kind in ("reduce_scatter", "all_gather", "all_reduce")] == [4, 4, 1]
+
+
+def test_weights_that_are_kept_are_gathered_along_no_kept_axis() -> None:
+    step = planned("fsdp*tp", llama(), language_loss, (ids(2, 64),), TWO)
+    gathers = [line for kind in ("all_gather", "all_to_all") for line in step.collectives(kind)]
+    of_weights = [line for line in gathers if "_proj.weight" in line]
+    assert of_weights and not [line for line in of_weights if "tp" in line.partition(" on ")[2].partition("]")[0]]
+    assert step.error < 1e-9  # norms and rotations are in single precision
+
+
+@pytest.mark.parametrize("recipe", ["cp", "tp*sp"])
+def test_one_recipe_shards_the_sequence_of_activations(recipe: str) -> None:
+    axis = recipe[:2]
+    step = planned(recipe, Layers().double(), mean_square, (ids(2, 32) % 24,), Mesh({axis: 2}))
+    norms = [line for line in spmdir.print_ir(step.decided).splitlines() if "rsqrt" in line]
+    assert norms and all(f"{axis}: S(1)" in line for line in norms), norms
+    assert step.error < 1e-12
