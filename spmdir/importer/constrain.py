@@ -65,6 +65,10 @@ class _Transformed(torch.autograd.Function):
         return _Transformed.apply(x.movedim(in_dims[0], 0), str(Sharding(behind))), 0  # type: ignore
 
 
+CONSTRAIN = torch.ops.spmdir.constrain.default
+"""The op that traces record."""
+
+
 def constrain(x: Tensor, sharding: str | Sharding | Mapping[str, object]) -> Tensor:
     """Constrain `x` to a sharding; its gradient is constrained alike, but replicated where `x` is partial.
 

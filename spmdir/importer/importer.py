@@ -27,6 +27,7 @@ from spmdir.dialects.sizes import SizesOp, drop_unused
 from spmdir.dialects.values import signature_attrs
 from spmdir.importer.admitted_nodes import reject_effects
 from spmdir.importer.check_import import check_import, run_original
+from spmdir.importer.constrain import CONSTRAIN
 from spmdir.importer.graph_builder import GraphBuilder, tensor_meta
 from spmdir.importer.locations import node_location
 from spmdir.importer.program import Input, Output, Program
@@ -94,6 +95,12 @@ def import_fx(
     plan = as_plan(shardings, mesh)
     out_shardings = plan.out_shardings if out_shardings is None else out_shardings
     program = _read(source, example_inputs)
+    if plan.activations and not any(node.target is CONSTRAIN for node in program.graph.nodes):
+        raise UnsupportedError(
+            "the plan lays out activations, which is done while a model is captured, and the program has no "
+            "constraint; capture it within spmdir.plans.activations.constrained_activations(model, plan), or "
+            "use parallelize"
+        )
     module, decomposes_nothing = _module(program, mesh, plan, out_shardings, missing_rule)
     original = run_original(source, program, example_inputs) if check and not isinstance(source, Program) else None
     if original and not isinstance(source, Program):

@@ -16,8 +16,8 @@ from xdsl.dialects.builtin import ModuleOp
 from spmdir.core.arguments import INTEGER, TEXT, accepts, instance, keyed
 from spmdir.core.errors import ShardingError, UnsupportedError, did_you_mean, shown
 from spmdir.core.mesh import Mesh, as_mesh
-from spmdir.core.placement.standard import Placement, R, Shard
 from spmdir.core.sharding import Sharding, ShardingLike
+from spmdir.core.sharding_plan import ShardingPlan
 from spmdir.dialects import ir
 from spmdir.dialects.sizes import open_sizes
 from spmdir.importer.importer import import_fx
@@ -28,18 +28,11 @@ from spmdir.lowering.emit import emit
 from spmdir.lowering.process_groups import GroupName, device_groups, device_rank, symbolic_group
 from spmdir.passes.finish import localized
 from spmdir.passes.pipeline import PIPELINE, Pipeline
+from spmdir.plans.styles import as_style, linear_placements, style_axis
 from spmdir.runtime.default_pipeline import running_pipeline
 from spmdir.runtime.exported import rank_program, user_outputs
 
 aten = torch.ops.aten
-
-STYLES: dict[str, tuple[Placement, Placement]] = {
-    "colwise": (Shard(0), Shard(0)),
-    "rowwise": (Shard(1), R),
-    "ColwiseParallel": (Shard(0), Shard(0)),
-    "RowwiseParallel": (Shard(1), R),
-}
-"""Style, as text or as the class of torch's style → placements of the weight (out, in) and the bias."""
 
 _TRANSPOSES = (aten.t.default, aten.transpose.int, aten.permute.default, aten.numpy_T.default)
 _PRODUCTS = (aten.mm.default, aten.addmm.default, aten.matmul.default, aten.bmm.default)
@@ -65,13 +58,13 @@ def tensor_parallel(
     """Return the program of one rank: the same inputs and outputs, replicated, with its shards of the weights.
 
     Ranks that differ along other axes than `axis` are independent of each other, so they may have other inputs.
-    Where the values inside are gathered or reduced is the compiler's choice, as are layouts that torch's style
-    objects ask for.
+    Weights that are sharded are not gathered; where other values are gathered or reduced is the compiler's choice.
 
     Args:
         program: what torch.export gives.
-        styles: FQN or glob of linear layers → "colwise" (weight and bias sharded by output features), "rowwise"
-            (weight sharded by input features), or torch's ColwiseParallel or RowwiseParallel.
+        styles: FQN or glob of layers → "colwise" (weight and bias sharded by output features), "rowwise"
+            (weight sharded by input features), another word of Hugging Face's `tp_plan`, or a style of torch; layers
+            are linear layers and embeddings.
         mesh: a Mesh, or a torch DeviceMesh with names, which is then `device_mesh` too.
         rank: whose program, in mesh order.
         axis: the mesh axis that shards the weights; "tp" or the only axis if None.
@@ -82,8 +75,9 @@ def tensor_parallel(
             mesh is of CPUs, else for the default one.
 
     Raises:
-        SpmdirError: a layer, style, axis or rank is unknown, a named module is not a linear layer, or the program
-            cannot be partitioned.
+        SpmdirError: a layer, style, axis or rank is unknown, a named module is neither a linear layer nor an
+            embedding, a style asks for the layout of an activation, which is told while a model is captured, or the
+            program cannot be partitioned.
 
     Example:
         >>> styles = {"layers.*.up": "colwise", "layers.*.down": "rowwise"}
@@ -91,7 +85,7 @@ def tensor_parallel(
     """
     device_mesh = device_mesh if device_mesh is not None or isinstance(mesh, Mesh) else mesh
     mesh = as_mesh(mesh)
-    axis = _axis(mesh, axis)
+    axis = style_axis(mesh, axis)
     if not 0 <= rank < mesh.world_size:
         raise ShardingError(
             f"rank {shown(rank)} is not in a mesh of {mesh.world_size}; expected 0 to {mesh.world_size - 1}"
@@ -110,7 +104,8 @@ def tensor_parallel(
     outputs = ["" if isinstance(spec.arg, TensorArgument) else None for spec in user_outputs(program.graph_signature)]
     pipeline = running_pipeline(pipeline, None if device_mesh is None else device_mesh.device_type)
     with pipeline.rules:
-        return _program_of_rank(program, import_fx(program, alone, shardings, outputs), pipeline, place, group_name)
+        module = import_fx(program, alone, ShardingPlan(shardings, keep=(axis,)), outputs)
+        return _program_of_rank(program, module, pipeline, place, group_name)
 
 
 def _program_of_rank(
@@ -125,53 +120,54 @@ def _program_of_rank(
     return rank_program(program, module, emit(module, ir.mesh(module), place, group_name), place)
 
 
-def _axis(mesh: Mesh, axis: str | None) -> str:
-    if axis is None and len(mesh.axes) > 1 and "tp" not in mesh.sizes:
-        raise ShardingError(f"mesh {mesh} has several axes and none is 'tp'; say which shards the weights by axis=")
-    axis = axis or ("tp" if "tp" in mesh.sizes else mesh.axis_names[0])
-    mesh.require(axis)
-    return axis
-
-
 def _weight_shardings(
     program: ExportedProgram, styles: Mapping[str, str | ParallelStyle], axis: str
 ) -> dict[str, ShardingLike]:
     """Return parameter name → sharding, for the layers that have a style."""
-    linear = _linear_layers(program)
+    layers = _layers(program)
     shardings: dict[str, ShardingLike] = {}
-    for key, style in styles.items():
-        kind = style if isinstance(style, str) else type(style).__name__
-        if kind not in STYLES:
-            raise ShardingError(
-                f"'{key}' has the style {kind!r}; expected colwise or rowwise, or torch's ColwiseParallel or "
-                f"RowwiseParallel{did_you_mean(kind, STYLES)}"
+    for key, value in styles.items():
+        style = as_style(key, value)
+        if style.inputs or style.outputs:
+            raise UnsupportedError(
+                f"'{key}' asks for the layout of an activation, which is told while a model is captured: leave the "
+                "layout out, or export within spmdir.plans.activations.constrained_activations(model, plan)"
             )
-        found = [key] if key in linear else [name for name in linear if fnmatchcase(name, key)]
+        found = [key] if key in layers else [name for name in layers if fnmatchcase(name, key)]
         if not found and f"{key}.weight" in program.state_dict:
-            raise ShardingError(f"'{key}' is not a linear layer; only weights of linear layers can be {kind}")
+            raise ShardingError(f"'{key}' is not a linear layer; only linear layers and embeddings can have styles")
         if not found:
-            raise ShardingError(f"a style is given for '{key}', which is not a linear layer{did_you_mean(key, linear)}")
+            raise ShardingError(f"a style is given for '{key}', which is not a linear layer{did_you_mean(key, layers)}")
         for name in found:
-            for part, placement in zip(("weight", "bias"), STYLES[kind], strict=True):
+            held = {p: program.state_dict.get(f"{name}.{p}") for p in ("weight", "bias")}
+            parts = {part: tensor.dim() for part, tensor in held.items() if tensor is not None}
+            for part, placement in linear_placements(style, parts, layers[name]).items():
                 if f"{name}.{part}" in program.graph_signature.parameters:
                     shardings[f"{name}.{part}"] = Sharding([(axis, placement)])
     return shardings
 
 
-def _linear_layers(program: ExportedProgram) -> list[str]:
-    """Return the FQNs of modules whose weight the program uses as that of a linear layer, or not at all."""
+def _layers(program: ExportedProgram) -> dict[str, bool]:
+    """Return FQN → whether the weight is (out, in), of the linear layers and embeddings of a program.
+
+    A module is one if the program uses its weight as that of one, or not at all.
+    """
     parameters = program.graph_signature.inputs_to_parameters
     nodes = {parameters[node.name]: node for node in program.graph.nodes if node.name in parameters}
-    found = []
+    found: dict[str, bool] = {}
     for name in nodes:
         tied = [other for other in nodes if program.state_dict[other] is program.state_dict[name]]
         layer, *others = [other.rpartition(".")[0] for other in (name, *tied)]
         uses = [(nodes[other], user) for other in tied for user in nodes[other].users]
         elsewhere = {other for other in others if other != layer}
-        linear = not uses or any(_is_linear(*use) for use in uses if _module(use[1]) not in elsewhere)
-        if name.endswith(".weight") and linear:
-            found.append(layer)
+        own = [use for use in uses if _module(use[1]) not in elsewhere]
+        if name.endswith(".weight") and (not uses or any(_is_linear(*use) or _is_lookup(*use) for use in own)):
+            found[layer] = not any(_is_lookup(*use) for use in own)
     return found
+
+
+def _is_lookup(weight: fx.Node, user: fx.Node) -> bool:
+    return user.target is aten.embedding.default and user.args[0] is weight
 
 
 def _is_linear(weight: fx.Node, user: fx.Node) -> bool:

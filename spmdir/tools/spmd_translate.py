@@ -28,9 +28,11 @@ examples:
 
 A plan file annotates inputs and parameters with shardings; what it does not name is left to the compiler:
   out_shardings = ["dp: S(0)", "?"]           # in the order of the outputs; "?" leaves one open
+  keep = ["tp"]                               # what is sharded along tp is used as it lies, never gathered
   [shardings]
   x = "dp: S(0)"
   "model.layers.*.mlp.up_proj.weight" = "tp: S(0)"
+The layouts of [activations] are constrained while a model is captured: spmdir.sharding_plan, spmdir.parallelize.
 """
 
 

@@ -42,9 +42,9 @@ class MLP(nn.Module):
 class Layers(nn.Module):
     """A language model whose norms are in the element type of the rest."""
 
-    def __init__(self):
+    def __init__(self, layers: int = 1):
         super().__init__()
-        self.embed, self.layers = nn.Embedding(VOCABULARY, WIDTH), nn.ModuleList([Block(), Block()])
+        self.embed, self.layers = nn.Embedding(VOCABULARY, WIDTH), nn.ModuleList(Block() for _ in range(layers))
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:

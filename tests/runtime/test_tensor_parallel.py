@@ -258,11 +258,13 @@ def test_ranks_that_differ_along_another_axis_have_one_program():
     [
         ({"upp": "colwise"}, "'upp', which is not a linear layer; did you mean 'up'?"),
         ({"nothing.*": "colwise"}, "is not a linear layer"),
-        ({"up": "columnwise"}, "expected colwise or rowwise"),
-        ({"up": SequenceParallel()}, "'up' has the style 'SequenceParallel'"),
-        ({"norm": "colwise"}, "'norm' is not a linear layer; only weights"),
-        ({"embed": "colwise"}, "'embed' is not a linear layer; only weights"),
-        ({"spread": "colwise"}, "'spread' is not a linear layer; only weights"),
+        ({"up": "columnwise"}, "'up' has the style 'columnwise'; expected one of colwise"),
+        (
+            {"up": SequenceParallel()},
+            "'up' asks for the layout of an activation, which is told while a model is captured",
+        ),
+        ({"norm": "colwise"}, "'norm' is not a linear layer; only linear layers and embeddings"),
+        ({"spread": "colwise"}, "'spread' is not a linear layer; only linear layers and embeddings"),
     ],
 )
 def test_styles_that_fit_no_linear_layer_are_refused(styles, message):
@@ -282,11 +284,15 @@ class Others(MLP):
         return self.spread(super().forward(self.norm(self.embed(ids))).unsqueeze(1))
 
 
-def test_a_tied_embedding_is_not_the_linear_layer_that_it_is_tied_to():
+@pytest.mark.parametrize(("style", "shape"), [("embedding_rowwise", (6, 16)), ("colwise", (24, 4))])
+@torch.no_grad()
+def test_an_embedding_is_sharded_by_its_rows_or_its_features(style, shape):
     model, ids, _ = transformer()
     exported = torch.export.export(model, (ids,))
-    with pytest.raises(SpmdirError, match="'embed' is not a linear layer"):
-        spmdir.tensor_parallel(exported, {"embed": "colwise"}, MESH, 0)
+    programs = ranks_of(exported, {"embed": style})
+    assert programs[3].state_dict["embed.weight"].shape == shape
+    for (found,) in run_together(programs, (ids,), {}):
+        torch.testing.assert_close(found, model(ids))
 
 
 @pytest.mark.parametrize(
