@@ -102,7 +102,7 @@ class Planned:
 def planned(plan: Any, model: nn.Module, loss: Any, batch: Sequence[Tensor], mesh: Mesh) -> Planned:
     """Return the step of AdamW of a model under a plan, decided where latencies cost nothing."""
     explicit = resolve(plan, model, mesh)
-    step, state = spmdir.training_step(model, loss, "adamw", lr=0.1, eps=1e-2)
+    step, state = spmdir.training_step(model, loss, torch.optim.AdamW(model.parameters(), lr=0.1, eps=1e-2))
     leaves = pytree.tree_leaves((state, *batch))
     with constrained_activations(model, explicit):
         graph = make_fx(step, tracing_mode="fake")(state, *batch)

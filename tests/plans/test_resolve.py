@@ -41,7 +41,8 @@ def test_tied_weights_go_under_either_name() -> None:
     model[1].weight = model[0].weight
     for given in ({"1.weight": "tp: S(0)"}, {"1.*": "tp: S(0)"}, {"0.weight": "tp: S(0)"}):
         plan = resolve(given, model, MESH)
-        step, state = spmdir.training_step(model, lambda m, x: m(x).sum(), "sgd")
+        optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
+        step, state = spmdir.training_step(model, lambda m, x: m(x).sum(), optimizer)
         graph = torch.fx.experimental.proxy_tensor.make_fx(step)(state, torch.arange(4))
         module = spmdir.import_fx(graph, MESH, plan)
         assert str(spmdir.print_ir(module)).count("tp: S(0)") == 4  # parameter, momentum, and both renewed

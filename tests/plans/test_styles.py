@@ -242,9 +242,8 @@ def trained_by_dtensor(rank: int) -> list[list[Tensor]]:
         torch.manual_seed(0)
         model, ours = Pair().double(), Pair().double()
         ours.load_state_dict(model.state_dict())
-        step, state = spmdir.training_step(
-            ours, lambda m, t: m(t).square().mean(), "sgd", lr=1.0, momentum=0.0, weight_decay=0.0
-        )
+        optimizer = torch.optim.SGD(ours.parameters(), lr=1.0)
+        step, state = spmdir.training_step(ours, lambda m, t: m(t).square().mean(), optimizer)
         parallel = spmdir.parallelize(step, (tokens,), mesh, styles, state=state)
         value = parallel(tokens)
         updated = parallel.gather_state()["parameters"]
