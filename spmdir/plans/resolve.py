@@ -12,6 +12,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from spmdir.core.arguments import accepts, instance
+from spmdir.core.errors import require_type
 from spmdir.core.mesh import Mesh, as_mesh
 from spmdir.core.sharding import as_sharding
 from spmdir.core.sharding_plan import ShardingPlan, as_plan, is_plan_text, read_plan
@@ -69,6 +70,7 @@ def _of_model(plan: ShardingPlan, model: nn.Module, mesh: Mesh) -> ShardingPlan:
     first = first_names(model)
     shardings: dict[str, Any] = {}
     for key, value in plan.shardings.items():
+        require_type("a key of shardings", key, str, "an input's name, 'input:N' or a glob")
         found = [name for name in parameters if name == key or (is_glob(key) and fnmatchcase(name, key))]
         if isinstance(value, (list, tuple)):
             value = as_sharding(value, mesh, parameters[found[0]].dim() if found else None)

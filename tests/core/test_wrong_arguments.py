@@ -152,6 +152,8 @@ def right() -> dict[str, dict[str, Any]]:
             "module": module, "inputs": [X], "state_dict": None, "seed": 0, "sizes": None, "pipeline": None,
             "state": None, "interleavings": 0,
         },
+        "sharding_plan": {"plan": "fsdp", "model": model, **mesh},
+        "ShardingPlan": {"shardings": {"x": "dp: S(0)"}, "out_shardings": None, "activations": {}, "keep": ("dp",)},
         "strategies": {
             "name": "aten.relu", "operands": META, "arguments": {}, "axis_size": 2, "placements": (), "why": False,
         },
