@@ -128,13 +128,14 @@ class _ToLocal(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: DTensor) -> Tensor:  # type: ignore[override]
         ctx.tensor = tensor.detach()
+        ctx.set_materialize_grads(False)  # what nothing depends on has no gradient, which optimizers skip
         held: Any = tensor._local_tensor
         held = held.shard if isinstance(held, BoxedShard) else held
         return held.view_as(held)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> DTensor:  # type: ignore[override]
-        return like_shard(ctx.tensor, gradient)
+    def backward(ctx: Any, gradient: Tensor | None) -> DTensor | None:  # type: ignore[override]
+        return None if gradient is None else like_shard(ctx.tensor, gradient)
 
 
 def _sharded_axes(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh) -> tuple[list[Any], bool]:

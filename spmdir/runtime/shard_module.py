@@ -8,7 +8,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor
 
 from spmdir.core.arguments import FLAG
 from spmdir.core.errors import SpmdirError, UnsupportedError
@@ -112,19 +111,20 @@ def shard_module(
         return program
 
     ranks = Ranks(mesh, device_mesh, device, group, local_inputs)
-    return sharded_copy(model, tensors, Runner(ranks, {mode_of(model): program}, other_mode))
+    placements = {name: tensor.placements for name, tensor in tensors.items()}
+    return sharded_copy(model, tensors, Runner(ranks, {mode_of(model): program}, placements, other_mode))
 
 
 def _tuple(given: Sequence[ShardingLike | None] | None) -> tuple[ShardingLike | None, ...] | None:
     return None if given is None else tuple(given)
 
 
-def _dtensor(argument: Argument, shard: Tensor, mesh: Mesh, device_mesh: Any) -> DTensor | nn.Parameter:
+def _dtensor(argument: Argument, shard: Tensor, mesh: Mesh, device_mesh: Any) -> Any:
     made = as_dtensor(argument.name, shard, argument.sharding, argument.meta.shape, mesh, device_mesh)
     if isinstance(made, LocalShard):
         raise UnsupportedError(
-            f"'{argument.name}' is laid out as <{argument.sharding}>, for which DTensor has no placements; "
-            "name a layout for it in the plan, by S(dim) on each axis"
+            f"'{argument.name}' is laid out as <{argument.sharding}>, which a DTensor cannot hold; name another layout "
+            "for it in the plan, such as S(dim)"
         )
     return made
 

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from spmdir.core.errors import SpmdirError
-from spmdir.core.mesh import Mesh
 from spmdir.runtime.joint_capture import bound_arguments
 from spmdir.runtime.joint_program import JointProgram
-from spmdir.runtime.local_state import dtensor_placements
+from spmdir.runtime.local_state import local_shard
 from spmdir.runtime.run_joint import Ranks, run_joint
 from spmdir.runtime.signature import Argument
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
@@ -34,11 +33,13 @@ class Runner:
 
     Attributes:
         programs: one for each mode that has run.
+        placements: those of its parameters and buffers, by name.
         compile: makes the program of the mode that a module is in; all ranks call it together.
     """
 
     ranks: Ranks
     programs: dict[Mode, JointProgram]
+    placements: Mapping[str, tuple[Any, ...]]
     compile: Callable[[nn.Module], JointProgram]
 
     @torch.compiler.disable(reason="the module is a compiled program already")
@@ -52,7 +53,7 @@ class Runner:
         if mode not in self.programs:
             self.programs[mode] = self.compile(module)
         program = self.programs[mode]
-        held = {a.name: _shard(attribute(module, a.name), a, self.ranks.mesh) for a in program.held}
+        held = {a.name: _shard(attribute(module, a.name), a, self.placements[a.name]) for a in program.held}
         return run_joint(program, self.ranks, held, bound_arguments(module, args, kwargs))
 
 
@@ -105,16 +106,13 @@ def attribute(module: nn.Module, name: str) -> Tensor:
     return getattr(module.get_submodule(path), last)
 
 
-def _shard(tensor: Tensor, argument: Argument, mesh: Mesh) -> Tensor:
+def _shard(tensor: Tensor, argument: Argument, placements: tuple[Any, ...]) -> Tensor:
     """Return this rank's shard of a parameter or buffer, which is as the program takes it."""
-    expected, dtype = (
-        dtensor_placements(argument.sharding, argument.meta.shape, mesh),
-        TORCH_DTYPES[argument.meta.dtype],
-    )
-    if not isinstance(tensor, DTensor) or list(tensor.placements) != expected or tensor.dtype != dtype:
+    dtype = TORCH_DTYPES[argument.meta.dtype]
+    if not isinstance(tensor, DTensor) or tensor.placements != placements or tensor.dtype != dtype:
         found = f"DTensor {list(tensor.placements)} of {tensor.dtype}" if isinstance(tensor, DTensor) else "no DTensor"
         raise SpmdirError(
-            f"'{argument.name}' has become {found}; expected {expected} of {dtype}, as the module was sharded: "
+            f"'{argument.name}' has become {found}; expected {list(placements)} of {dtype}, as the module was sharded: "
             "change its values in place, or shard the changed module"
         )
-    return tensor.to_local()
+    return local_shard(tensor)
