@@ -1,14 +1,20 @@
 """A sharded module trains as the module does on one device."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from tests.lowering.gloo_ranks import on_ranks
+from tests.lowering.gloo_ranks import LIMIT, on_ranks
 from tests.runtime import shard_module_cases
 
 pytestmark = pytest.mark.gloo
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -43,3 +49,12 @@ def test_a_loss_of_each_ranks_own_batch_gives_the_gradients_of_fsdp2(ranks):
     for found in ranks:
         for mine, native in found["own_batches"]["gradients"]:
             torch.testing.assert_close(mine, native, rtol=1e-12, atol=1e-12)
+
+
+def test_trainer_and_accelerate_train_a_sharded_llama_as_one_device_does():
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    script = str(ROOT / "examples" / "train_trainer.py")
+    done = subprocess.run([*command, script], env=environment, capture_output=True, text=True, timeout=LIMIT)
+    assert done.returncode == 0, done.stderr
+    assert "by_trainer: " in done.stdout and "by_accelerate: " in done.stdout
