@@ -23,7 +23,9 @@ class Everything(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.up, self.again, self.frozen = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8).requires_grad_(False)
+        # A bias before a batch norm has a gradient of zero, of which Adam would divide the rounding by itself.
+        self.up, self.again, self.frozen = nn.Linear(8, 8, bias=False), nn.Linear(8, 8), nn.Linear(8, 8)
+        self.frozen.requires_grad_(False)
         self.again.weight = self.up.weight
         self.norm, self.drop, self.unused = nn.BatchNorm1d(8), nn.Dropout(0.25), nn.Linear(4, 4)
 
@@ -95,7 +97,7 @@ def errors(sharded: nn.Module, x: torch.Tensor, target: torch.Tensor) -> list[st
     """The messages of calls that do not fit."""
 
     def replaced() -> None:
-        sharded.up.bias = nn.Parameter(torch.zeros(8, dtype=torch.float64))
+        sharded.again.bias = nn.Parameter(torch.zeros(8, dtype=torch.float64))
         sharded(x, target=target, scale=2.0)
 
     calls = [

@@ -42,7 +42,7 @@ def test_calls_that_do_not_fit_say_why(ranks):
         assert "'x' has shape" in shape
         assert "argument" in number and "traced with 2.0" in number
         assert "built as" in structure
-        assert replaced.startswith("'up.bias' has become no DTensor; expected [")
+        assert replaced.startswith("'again.bias' has become no DTensor; expected [")
 
 
 def test_a_loss_of_each_ranks_own_batch_gives_the_gradients_of_fsdp2(ranks):
