@@ -55,8 +55,11 @@ if TYPE_CHECKING:  # what type checkers see; the same names as in _HOMES
     from spmdir.rules.rule_set import load_rules as load_rules
     from spmdir.runtime.checkpoint import load_checkpoint as load_checkpoint
     from spmdir.runtime.checkpoint import save_checkpoint as save_checkpoint
+    from spmdir.runtime.materialize import materialize as materialize
     from spmdir.runtime.parallel import Parallel as Parallel
     from spmdir.runtime.parallelize import parallelize as parallelize
+    from spmdir.runtime.safetensors_slices import load_safetensors as load_safetensors
+    from spmdir.runtime.safetensors_slices import save_safetensors as save_safetensors
     from spmdir.runtime.shard_module import shard_module as shard_module
     from spmdir.runtime.tensor_parallel import tensor_parallel as tensor_parallel
     from spmdir.runtime.training import training_step as training_step
@@ -96,9 +99,11 @@ _HOMES = {
     "constrain": "spmdir.importer.constrain",
     "import_fx": "spmdir.importer.importer",
     "load_checkpoint": "spmdir.runtime.checkpoint",
+    "load_safetensors": "spmdir.runtime.safetensors_slices",
     "load_plugin": "spmdir.plugins",
     "load_rules": "spmdir.rules.rule_set",
     "lower_to_fx": "spmdir.lowering.emit",
+    "materialize": "spmdir.runtime.materialize",
     "memory_report": "spmdir.report.memory",
     "parallelize": "spmdir.runtime.parallelize",
     "parse": "spmdir.dialects.ir",
@@ -107,6 +112,7 @@ _HOMES = {
     "print_ir": "spmdir.dialects.ir",
     "run_passes": "spmdir.passes.pipeline",
     "save_checkpoint": "spmdir.runtime.checkpoint",
+    "save_safetensors": "spmdir.runtime.safetensors_slices",
     "schedule_report": "spmdir.report.schedule",
     "shard_module": "spmdir.runtime.shard_module",
     "sharding_plan": "spmdir.plans.resolve",

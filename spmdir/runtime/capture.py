@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -10,7 +11,7 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export.graph_signature import OutputKind
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
@@ -100,14 +101,36 @@ def capture_model(model: nn.Module, example_args: tuple[Any, ...], dynamic_shape
     Raises:
         UnsupportedError: torch.export rejects it.
     """
+    traced, arguments = on_device(model, example_args)
     with torch_errors("the model cannot be exported"):
-        program = torch.export.export(model, example_args, dynamic_shapes=dynamic_shapes)
+        program = torch.export.export(traced, arguments, dynamic_shapes=dynamic_shapes)
     specs = program.graph_signature.output_specs
     outputs = [value for value, spec in zip(_returned(program.graph), specs, strict=True) if spec.kind in _USER]
     leaves, in_spec = pytree.tree_flatten(example_args)
     convention = Convention(tuple(map(_kept, leaves)), in_spec, program.call_spec.out_spec)  # type: ignore
     own: dict[str, Any] = {**program.constants, **program.state_dict}
-    return Capture(program, convention, [], own, outputs)
+    meta: dict[int, Any] = {id(value): value.to("meta") for value in own.values() if isinstance(value, FakeTensor)}
+    return Capture(program, convention, [], {name: meta.get(id(value), value) for name, value in own.items()}, outputs)
+
+
+def on_device(model: nn.Module, args: tuple[Any, ...]) -> tuple[nn.Module, tuple[Any, ...]]:
+    """Return a model and arguments that torch traces as if what is on the meta device were where the arguments are.
+
+    They are the given ones if nothing of the model is on the meta device, else copies with fake tensors.
+    """
+    held = [*model.parameters(), *model.buffers()]
+    if not any(tensor.is_meta for tensor in held):
+        return model, args
+    devices = [leaf.device for leaf in pytree.tree_leaves(args) if isinstance(leaf, Tensor)]
+    device = next((device for device in devices if device.type != "meta"), torch.device("cpu"))
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        memo: dict[int, Any] = {}
+        for tensor in held:
+            if tensor.is_meta:
+                fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
+                is_parameter = isinstance(tensor, nn.Parameter)
+                memo[id(tensor)] = nn.Parameter(fake, tensor.requires_grad) if is_parameter else fake
+    return copy.deepcopy(model, memo), pytree.tree_map_only(Tensor, mode.from_tensor, args)
 
 
 def capture_step(

@@ -26,8 +26,8 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from spmdir.core.errors import SpmdirError, UnsupportedError, shown
-from spmdir.runtime.agreement import RankGroup
 from spmdir.runtime.checkpoint_files import begin, check_files, chosen, complete, file_digest, publish, read_metadata
+from spmdir.runtime.default_group import checked, from_first, of_all, own_rank
 from spmdir.runtime.digests import tensor_digest
 from spmdir.runtime.local_state import LocalShard, checkpointable
 from spmdir.runtime.parallel import Parallel
@@ -63,8 +63,11 @@ def save_checkpoint(
         >>> spmdir.save_checkpoint("run", {"model": model, "optimizer": optimizer, "epoch": epoch}, step=1000)
     """
     directory = Path(directory)
-    rank = dist.get_rank() if dist.is_initialized() else 0
-    with _checked("save_checkpoint") as status, _fresh_optimizers(state) as fresh:
+    rank = own_rank()
+    with checked("save_checkpoint") as status, _fresh_optimizers(state) as fresh:
+        for one in state.values():
+            if isinstance(one, Parallel):
+                one.check_values()
         values = _values(_trees(state))[0]
         for name in fresh:
             if any(state[name].state.values()):
@@ -73,15 +76,15 @@ def save_checkpoint(
                 )
         status["saved"] = {name: _digest(value) for name, value in values.items() if not isinstance(value, DTensor)}
         values |= {f"{GENERATORS}.{rank}.{kind}": drawn for kind, drawn in _generators().items()}
-    with _checked("the beginning of a checkpoint"):
+    with checked("the beginning of a checkpoint"):
         place = begin(directory, step) if rank == 0 else None
-    place, unfinished = _from_first(place)
+    place, unfinished = from_first(place)
     with _torch_errors("the checkpoint cannot be saved"):
         save(values, checkpoint_id=str(unfinished), no_dist=not dist.is_initialized())
-    with _checked("the digests of a checkpoint"):
+    with checked("the digests of a checkpoint"):
         digests = {file.name: file_digest(file) for file in sorted(unfinished.glob(f"__{rank}_*.distcp"))}
-    digests = {name: digest for one in _of_all(digests) for name, digest in one.items()}
-    with _checked("the end of a checkpoint"):
+    digests = {name: digest for one in of_all(digests) for name, digest in one.items()}
+    with checked("the end of a checkpoint"):
         if rank == 0:
             publish(unfinished, place, digests)
             for old in sorted(complete(directory).values())[: -keep or None] if keep else []:
@@ -113,10 +116,10 @@ def load_checkpoint(directory: str | Path, state: Mapping[str, Any], *, step: in
         >>> spmdir.load_checkpoint("run", {"model": model, "optimizer": optimizer, "progress": progress})
     """
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    with _checked("load_checkpoint"):
+    with checked("load_checkpoint"):
         place = chosen(Path(directory), step) if rank == 0 else None
-    place = _from_first(place)
-    with _checked("the checks of a checkpoint"), _fresh_optimizers(state):
+    place = from_first(place)
+    with checked("the checks of a checkpoint"), _fresh_optimizers(state):
         check_files(place, rank, world)
         metadata = read_metadata(place)
         trees = _trees(state)
@@ -158,6 +161,7 @@ def _tree(name: str, value: Any, state: Mapping[str, Any]) -> Any:
 def _restore(name: str, value: Any, tree: Any, state: Mapping[str, Any]) -> None:
     """Give the values that were loaded to what does not hold them itself."""
     if isinstance(value, Parallel):
+        value.unset.clear()
         return
     if isinstance(value, nn.Module):
         if not all(isinstance(leaf, Tensor) for leaf in tree.values()):
@@ -262,16 +266,6 @@ def _fresh_optimizers(state: Mapping[str, Any]) -> Iterator[list[str]]:
 
 
 @contextmanager
-def _checked(what: str) -> Iterator[dict[str, Any]]:
-    """Run what each rank does by itself, where all ranks raise what one of them does; see `RankGroup.checked`."""
-    if not dist.is_initialized():
-        yield {}
-        return
-    with RankGroup.join(range(dist.get_world_size())).checked(what) as status:
-        yield status
-
-
-@contextmanager
 def _torch_errors(what: str) -> Iterator[None]:
     """Turn what torch.distributed.checkpoint raises into an error of one line."""
     try:
@@ -281,21 +275,3 @@ def _torch_errors(what: str) -> Iterator[None]:
         raise SpmdirError(f"{what}: rank {rank}: {type(first).__name__}: {str(first).partition(chr(10))[0]}") from error
     except (OSError, RuntimeError) as error:
         raise SpmdirError(f"{what}: {type(error).__name__}: {str(error).partition(chr(10))[0]}") from error
-
-
-def _from_first(value: Any) -> Any:
-    """Return the value of the first rank."""
-    if not dist.is_initialized():
-        return value
-    found = [value]
-    dist.broadcast_object_list(found, src=0)
-    return found[0]
-
-
-def _of_all(value: Any) -> list[Any]:
-    """Return the values of all ranks."""
-    if not dist.is_initialized():
-        return [value]
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, value)
-    return found

@@ -18,7 +18,7 @@ from spmdir.core.placement.standard import Shard as S
 from spmdir.core.sharding import Sharding, as_sharding
 from spmdir.lowering.process_groups import device_rank
 from spmdir.runtime.boxed_shard import BoxedShard
-from spmdir.runtime.boxes import held_boxes
+from spmdir.runtime.boxes import Box, held_boxes
 from spmdir.simulator.distribution import local_tensor
 
 
@@ -47,10 +47,13 @@ class LocalShard:
 def own_shard(tensor: Tensor, sharding: Sharding, mesh: Mesh, rank: int, device: torch.device) -> Tensor:
     """Return the shard of `rank` on `device`, in storage of its own, so that the global tensor can be freed.
 
-    The shard of a parameter is a parameter.
+    The shard of a parameter is a parameter. That of a tensor on the meta device has room for values, and none yet.
     """
-    shard = local_tensor(tensor.detach(), sharding, mesh, rank).to(device)
-    shard = shard.clone(memory_format=torch.contiguous_format)
+    shard = local_tensor(tensor.detach(), sharding, mesh, rank)
+    if shard.is_meta:
+        shard = torch.empty(shard.shape, dtype=shard.dtype, device=device)
+    else:
+        shard = shard.to(device).clone(memory_format=torch.contiguous_format)
     return nn.Parameter(shard, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else shard
 
 
@@ -122,6 +125,21 @@ def checkpointable(name: str, tensor: DTensor) -> DTensor:
             f"{list(local.shape)}; expected {list(expected)}, as torch.chunk makes them"
         )
     return laid_out(BoxedShard(local.detach(), boxes, False), shape, device_mesh, tensor.placements)
+
+
+def held_parts(name: str, tensor: Tensor | LocalShard) -> tuple[tuple[Box, ...], Tensor]:
+    """Return the boxes of a tensor that this rank holds, and what it holds, in the memory of the tensor.
+
+    Raises:
+        UnsupportedError: what it holds are no elements of the tensor.
+    """
+    if isinstance(tensor, LocalShard):
+        raise UnsupportedError(f"'{name}' is laid out as <{tensor.sharding}>: {tensor.reason}")
+    if isinstance(tensor, DTensor):
+        held: Any = checkpointable(name, tensor)._local_tensor
+        return held.boxes, held.shard
+    nowhere = (0,) * tensor.dim()
+    return (Box(nowhere, tuple(tensor.shape), nowhere),), tensor.detach()
 
 
 class _ToLocal(torch.autograd.Function):

@@ -14,6 +14,7 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Region
 
+from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
 from spmdir.core.symbolic.expressions import evaluate
@@ -73,6 +74,7 @@ class Parallel:
         mesh, rank: the ranks, and this one among them.
         device: where this one runs.
         pipeline: what has been run on the program.
+        unset: the names in `state` of what was on the meta device and has no values yet.
     """
 
     module: ModuleOp
@@ -92,6 +94,7 @@ class Parallel:
     _step: TrainingStep | None
     pipeline: Pipeline
     _rules: RuleSet
+    unset: set[str]
 
     @torch.no_grad()
     def __call__(self, *args: Any) -> Any:
@@ -127,6 +130,7 @@ class Parallel:
     def _called(self, args: tuple[Any, ...], is_last: bool = True) -> Any:
         """Return the outputs of one run, after it has renewed what it renews; of that only a part if not `is_last`."""
         with self._ranks.reporting():
+            self.check_values()
             tensors = self._convention.tensors(args)
             given = {a.name: tensor for a, tensor in zip(self._signature.inputs, tensors, strict=True)}
             check_memory(given, (a.name for a, _ in self._signature.renewed if not a.held))
@@ -163,7 +167,7 @@ class Parallel:
         """The shards of this rank by name, as DTensors; a nn.Parameter where the tensor was one.
 
         Calls update these in place, and what is written into them, as `torch.distributed.checkpoint.load` does, is what
-        calls read. A sharding that DTensor has no placements for gives a LocalShard, which cannot be saved. What ranks
+        calls read. Partial values give a LocalShard, which cannot be saved. What ranks
         keep for steps, such as the error of a compressed sum, is there too, by the name of its argument in `module`.
 
         Example:
@@ -175,6 +179,24 @@ class Parallel:
             name: as_dtensor(name, tensor, sharding, shape, self.mesh, self._device_mesh)
             for name, tensor, sharding, shape in held
         }
+
+    def check_values(self) -> None:
+        """Raise SpmdirError if something of the state has no values yet."""
+        if self.unset:
+            raise SpmdirError(
+                f"'{min(self.unset)}' has no values, for it was on the meta device; give it some by materialize, "
+                "load_safetensors or load_checkpoint"
+            )
+
+    @property
+    def is_step(self) -> bool:
+        """Return whether this is a step with a state of its own, rather than a model."""
+        return self._convention.state_spec is not None
+
+    @property
+    def tied(self) -> Mapping[str, str]:
+        """Return the further names of tied parameters → the name that `state` has for them."""
+        return self._aliases
 
     @torch.no_grad()
     def state_dict(self) -> dict[str, Tensor]:
@@ -188,6 +210,7 @@ class Parallel:
         Example:
             >>> model.load_state_dict(parallel.state_dict())
         """
+        self.check_values()
         names = [argument.name for argument in self._signature.held]
         gathered = run_rank(self._gather, [self._held[name] for name in names], self._ranks)
         gathered = apart(gathered, self._held.values())

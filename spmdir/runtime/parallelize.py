@@ -9,7 +9,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.utils import _pytree as pytree
 
 from spmdir.core.arguments import FLAG, instance
 from spmdir.core.errors import SpmdirError, UnsupportedError
@@ -61,7 +60,8 @@ def parallelize(
 
     Each rank keeps only its shards of parameters, buffers and state: once the caller lets go of the originals, no
     rank holds a full copy of what is sharded. Originals must be equal on all ranks, so seed before making them,
-    which is compared, or give `sync_state`; they may be on the CPU whatever the ranks run on.
+    which is compared, or give `sync_state`; they may be on the CPU whatever the ranks run on. What is on the meta
+    device gets its values afterwards, by `materialize` or from a file, and no rank ever holds all of it.
 
     Args:
         model: a module, whose forward is run; or, with `state`, a function `step(state, *args) → (outputs,
@@ -136,7 +136,7 @@ def parallelize(
         originals = _originals(capture, signature)
         status["program"] = program_digest(program, graph)
         if not sync_state:
-            status["state"] = {name: tensor_digest(tensor) for name, tensor in originals.items()}
+            status["state"] = {name: tensor_digest(t) for name, t in originals.items() if not t.is_meta}
         held = {a.name: own_shard(originals[a.name], a.sharding, mesh, rank, device) for a in signature.held}
         kept = kept_for_steps(program, mesh, rank, device)
         if kept and step and step.micro_batches > 1:
@@ -157,7 +157,8 @@ def parallelize(
         timeout = ranks.timeout if device_mesh is None else None
         device_mesh = made_device_mesh(mesh, device) if device_mesh is None else device_mesh
         name_groups(graph, mesh, device_mesh, timeout)
-        for a in signature.held if sync_state else []:
+        unset = {a.name for a in signature.held if originals[a.name].is_meta}
+        for a in [a for a in signature.held if sync_state and a.name not in unset]:
             full = _first_ranks(a.name, originals[a.name], buffer, mesh, device_mesh, ranks)
             held[a.name].detach().copy_(local_tensor(full, a.sharding, mesh, rank))
     ranks.agreed = tuple(examples.items())
@@ -179,6 +180,7 @@ def parallelize(
         step,
         pipeline,
         pipeline.rules,
+        unset,
     )
 
 
@@ -201,14 +203,6 @@ def _check_arguments(
         raise SpmdirError(f"example_args is a {type(example_args).__name__}; expected a tuple of positional arguments")
     if local_inputs and dynamic_shapes is not None:
         raise SpmdirError("shards of inputs do not tell the global sizes; give global inputs with dynamic_shapes")
-    named = [*model.named_parameters(), *model.named_buffers()] if isinstance(model, nn.Module) else []
-    paths = [(pytree.keystr(path), leaf) for path, leaf in pytree.tree_flatten_with_path(state)[0]]
-    for name, tensor in [*named, *paths]:
-        if isinstance(tensor, Tensor) and tensor.is_meta:
-            raise UnsupportedError(
-                f"'{name}' is on the meta device, so it has no values to run with; make it on the CPU, as by "
-                "model.to_empty(device='cpu') and loading its weights; import_fx and lower_to_fx compile without values"
-            )
 
 
 def _first_ranks(name: str, tensor: Tensor, buffer: Tensor, mesh: Mesh, device_mesh: Any, ranks: RankGroup) -> Tensor:

@@ -78,11 +78,9 @@ def impatient(program: spmdir.lowering.Parallel) -> spmdir.lowering.Parallel:  #
 
 def agreement(rank: int) -> dict[str, Any]:
     """Errors before a run, on one rank or by comparison."""
-    meta = Model().to("meta") if rank else Model()
     found: dict[str, Any] = {
         "import": error_of(lambda: parallel(shardings={"nope": "tp: S(0)"} if rank else PLAN)),
         "trace": error_of(lambda: parallel(Model() if rank else Numbers())),
-        "meta": error_of(lambda: parallel(meta)),
         "mesh": error_of(lambda: parallel(mesh=Mesh({"dp": 2}) if rank else MESH, shardings={})),
         "program": error_of(lambda: parallel(shardings={} if rank else PLAN)),
         "weights": error_of(lambda: parallel(Model(rank))),

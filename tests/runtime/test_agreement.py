@@ -25,7 +25,6 @@ def ranks(tmp_path_factory):
     [
         ("import", 1, "sharding is given for 'nope'"),
         ("trace", 0, "'item' calls aten.item, which reads a number"),
-        ("meta", 1, "'up.weight' is on the meta device"),
     ],
 )
 def test_an_error_on_one_rank_is_raised_on_all(ranks, case, bad, message):

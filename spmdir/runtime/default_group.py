@@ -1,0 +1,48 @@
+"""What all ranks of the default process group do together; one process without a group does it alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch.distributed as dist
+
+from spmdir.runtime.agreement import RankGroup
+
+
+def own_rank() -> int:
+    """Return the rank of this process; 0 without a group."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+@contextmanager
+def checked(what: str) -> Iterator[dict[str, Any]]:
+    """Run what each rank does by itself, where all ranks raise what one of them does; see `RankGroup.checked`.
+
+    Raises:
+        SpmdirError: on all ranks, if one of them raised, does not come, or differs in a field that is compared.
+    """
+    if not dist.is_initialized():
+        yield {}
+        return
+    with RankGroup.join(range(dist.get_world_size())).checked(what) as status:
+        yield status
+
+
+def from_first(value: Any) -> Any:
+    """Return the value of the first rank, which is pickled."""
+    if not dist.is_initialized():
+        return value
+    found = [value]
+    dist.broadcast_object_list(found, src=0)
+    return found[0]
+
+
+def of_all(value: Any) -> list[Any]:
+    """Return the values of all ranks, which are pickled."""
+    if not dist.is_initialized():
+        return [value]
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, value)
+    return found

@@ -1,0 +1,154 @@
+"""Values for a model that was compiled on the meta device: one module at a time, of which ranks keep their shards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from spmdir.core.errors import SpmdirError, UnsupportedError
+from spmdir.runtime.boxes import copy_boxes
+from spmdir.runtime.default_group import checked, from_first
+from spmdir.runtime.local_state import held_parts
+from spmdir.runtime.parallel import Parallel
+
+Init = Callable[[nn.Module], Any]
+
+
+def materialize(
+    parallel: Parallel,
+    model: nn.Module,
+    init: Literal["reset_parameters"] | Init = "reset_parameters",
+    *,
+    device: str | torch.device = "cpu",
+) -> None:
+    """Give values to the state of a model that was on the meta device, as one device would; every rank calls this.
+
+    The modules of `model` are initialised in the order of `model.modules()`, each for itself: its own parameters and
+    buffers are made whole, and every rank keeps its shards of them. So the numbers are those of calling `init` on each
+    module of the whole model with the generator of the first rank, and a rank needs the memory of its shards and of one
+    module. Only modules with a tensor that has no values yet are initialised: what was loaded stays. State of an
+    optimizer begins with zeros.
+
+    Args:
+        parallel: what `parallelize` made of the model, or of a training step of it.
+        model: the module on the meta device.
+        init: what initialises the parameters and buffers of one module: the name of its method, or a function of
+            the module, as `_init_weights` of a Hugging Face model.
+        device: where modules are initialised, whose generator the numbers are of.
+
+    Raises:
+        SpmdirError: a module has no `reset_parameters`, `init` leaves a tensor without values or writes to other
+            modules, or the state has a tensor without values that is not of the model. All ranks raise.
+
+    Example:
+        >>> with torch.device("meta"):
+        ...     model = Model()
+        >>> parallel = spmdir.parallelize(model, (x,), mesh)
+        >>> spmdir.materialize(parallel, model)
+    """
+    drawn = from_first(torch.get_rng_state())
+    with checked("materialize"):
+        torch.set_rng_state(drawn)
+        states = {name: held_parts(name, tensor) for name, tensor in parallel.state.items() if name in parallel.unset}
+        places = _places(parallel, model, states)
+        for name, whole in _initialised(model, init, torch.device(device), places.keys()):
+            if name in places:
+                copy_boxes(*states[places[name]], whole)
+                parallel.unset.discard(places[name])
+        for name in sorted(parallel.unset):
+            _begin_at_zero(name, states[name][1])
+        parallel.unset.clear()
+
+
+def _places(parallel: Parallel, model: nn.Module, unset: Collection[str]) -> dict[str, str]:
+    """Return each name that the model has for a tensor of the state in `unset` → its name in the state."""
+    inside = {name.partition(".")[2] if _is_of_model(parallel, name) else name: name for name in unset}
+    names: dict[int, list[str]] = {}
+    for name, tensor in (
+        *model.named_parameters(remove_duplicate=False),
+        *model.named_buffers(remove_duplicate=False),
+    ):
+        names.setdefault(id(tensor), []).append(name)
+    return {name: inside[known] for tied in names.values() for known in tied if known in inside for name in tied}
+
+
+def _is_of_model(parallel: Parallel, name: str) -> bool:
+    return parallel.is_step and name.startswith(("parameters.", "buffers."))
+
+
+def _begin_at_zero(name: str, shard: Tensor) -> None:
+    if not shard.dim():
+        raise UnsupportedError(
+            f"'{name}' of the state is on the meta device and no tensor of the model; give it a value before "
+            "parallelize: only moments of an optimizer, which have dimensions, begin with zeros"
+        )
+    shard.zero_()
+
+
+def _initialised(
+    model: nn.Module, init: str | Init, device: torch.device, wanted: Collection[str]
+) -> Iterator[tuple[str, Tensor]]:
+    """Yield name → whole tensor of the modules that have a tensor in `wanted`; it is freed with the next module."""
+    for path, module in model.named_modules():
+        prefix = f"{path}." if path else ""
+        owners: Any = (module._parameters, module._buffers)
+        held = [(owner, name) for owner in owners for name in owner]
+        own = {name: (owner, owner[name]) for owner, name in held if owner[name] is not None}
+        if not any(prefix + name in wanted for name in own):
+            continue
+        try:
+            for name, (owner, tensor) in own.items():
+                owner[name] = _blank(tensor, device)
+            with torch.no_grad(), _OwnTensors(path):
+                _initialise(path, module, init)
+            made = {name: owner[name] for name, (owner, _) in own.items()}
+        finally:
+            for name, (owner, tensor) in own.items():
+                owner[name] = tensor
+        for name, whole in made.items():
+            if whole.is_floating_point() and whole.isnan().any():
+                raise SpmdirError(f"the initialisation of '{path}' leaves '{name}' without values; write to all of it")
+            yield prefix + name, whole
+
+
+def _blank(tensor: Any, device: torch.device) -> Tensor:
+    """Return a whole tensor on `device` in which it shows what is never written, or `tensor` if it has values."""
+    if not tensor.is_meta:
+        return tensor
+    made = torch.empty_like(tensor, device=device)
+    if made.is_floating_point():
+        made.detach().fill_(float("nan"))
+    return nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
+
+
+def _initialise(path: str, module: nn.Module, init: str | Init) -> None:
+    if not isinstance(init, str):
+        init(module)
+    elif hasattr(module, init):
+        getattr(module, init)()
+    else:
+        raise SpmdirError(
+            f"'{path}' is a {type(module).__name__}, which has parameters or buffers and no {init}(); give init=, "
+            "a function of the module that initialises them"
+        )
+
+
+class _OwnTensors(TorchDispatchMode):
+    """Raises where the initialisation of a module writes to tensors that are not its own, which are not there."""
+
+    def __init__(self, path: str):
+        super().__init__()
+        self.path = path
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func._schema.is_mutable and any(isinstance(t, Tensor) and t.is_meta for t in pytree.tree_leaves(args)):
+            raise UnsupportedError(
+                f"the initialisation of '{self.path}' writes to tensors of other modules, which are initialised for "
+                "themselves; give init=, a function that writes to the module's own parameters and buffers"
+            )
+        return func(*args, **(kwargs or {}))

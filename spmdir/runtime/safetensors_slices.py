@@ -1,0 +1,297 @@
+"""safetensors files: every rank reads the bytes of its shards, and whole tensors are written one at a time.
+
+The format is a JSON header of names, types, shapes and offsets behind its length in eight bytes, then the tensors:
+https://huggingface.co/docs/safetensors. Files are read by the library, which writes only what is in memory at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import attrs
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from spmdir.core.errors import SpmdirError, UnsupportedError
+from spmdir.runtime.boxes import Box
+from spmdir.runtime.default_group import checked, of_all, own_rank
+from spmdir.runtime.local_state import LocalShard, held_parts
+from spmdir.runtime.parallel import Parallel
+
+DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "C64": torch.complex64,
+    "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "BOOL": torch.bool, "U8": torch.uint8,
+    "I8": torch.int8, "I16": torch.int16, "I32": torch.int32, "I64": torch.int64, "U16": torch.uint16,
+    "U32": torch.uint32, "U64": torch.uint64,
+}  # fmt: skip
+"""Element type in a header → that of torch."""
+
+TYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+INDEX = "model.safetensors.index.json"
+
+Names: TypeAlias = Mapping[str, str | None] | Callable[[str], str | None] | None
+"""Name in the state → name in the file; None for what is in no file."""
+
+
+@attrs.frozen(eq=False)
+class Entry:
+    """A tensor of the state.
+
+    Attributes:
+        place: its name in the state.
+        names: all that it has in files; the first one is written.
+        tensor: a DTensor, or a plain tensor.
+    """
+
+    place: str
+    names: tuple[str, ...]
+    tensor: Tensor
+
+
+def load_safetensors(path: str | Path, state: Any, names: Names = None, *, convert: bool = False) -> None:
+    """Load tensors from safetensors files in place; every rank reads only the slices that it holds.
+
+    Names, shapes and element types of all tensors are checked before anything is written. What files have besides is
+    left there.
+
+    Args:
+        path: a file, a directory of files as Hugging Face writes them, or their index.
+        state: a Parallel, a module, or a dict of tensors by name. Of a step, parameters and buffers are loaded.
+        names: name in the state → name in the files, as a dict for some names or a function; None for what is not to be
+            loaded. If left out, names are equal; those of a step lose `parameters.` and `buffers.`.
+        convert: whether element types may differ; values are then converted.
+
+    Raises:
+        SpmdirError: safetensors is not installed, a file is missing or damaged, a tensor is in no file, or a shape or
+            element type differs. All ranks raise, and `state` is as it was.
+
+    Example:
+        >>> spmdir.load_safetensors("Llama-3.2-1B", parallel, convert=True)
+    """
+    with ExitStack() as files:
+        with checked("load_safetensors"):
+            where = _sources(Path(path), files)
+            found = [(entry, _source(entry, where, convert, Path(path))) for entry in _entries(state, names)]
+            reads = [(held_parts(entry.names[0], entry.tensor), slices) for entry, slices in found]
+        for (boxes, shard), slices in reads:
+            for box in boxes:
+                part = slices[tuple(slice(at, at + size) for at, size in zip(box.offsets, box.sizes, strict=True))]
+                box.of_local(shard).copy_(part)
+        if isinstance(state, Parallel):
+            state.unset.difference_update(entry.place for entry, _ in found)
+
+
+def save_safetensors(directory: str | Path, state: Any, names: Names = None, *, file_bytes: int = 5 * 10**9) -> None:
+    """Save whole tensors as `model.safetensors`, or as several files and their index, as Hugging Face reads them.
+
+    Tensors are gathered on the first rank one at a time, which writes them. Of tied names the first one is written.
+
+    Args:
+        directory: where the files go; it must have no safetensors files.
+        state, names: as for `load_safetensors`.
+        file_bytes: so many bytes of tensors are in one file, if it has more than one tensor.
+
+    Raises:
+        SpmdirError: a tensor has an element type that the format has not, its shards cannot be told, or a file cannot
+            be written. All ranks raise.
+
+    Example:
+        >>> spmdir.save_safetensors("trained", parallel)
+    """
+    directory, rank = Path(directory), own_rank()
+    with checked("save_safetensors"):
+        if isinstance(state, Parallel):
+            state.check_values()
+        entries = _entries(state, names)
+        parts = [held_parts(entry.names[0], entry.tensor) for entry in entries]
+        headers = {entry.names[0]: _header(entry) for entry in entries}
+        if rank == 0:
+            directory.mkdir(parents=True, exist_ok=True)
+            if there := sorted(directory.glob("*.safetensors*")):
+                raise SpmdirError(f"'{directory}' has '{there[0].name}' already; give another directory, or remove it")
+    owned = of_all([boxes for boxes, _ in parts])
+    writer, failed = _write(directory, _files(headers, file_bytes)), None
+    for index, entry in enumerate(entries):
+        whole = _gathered(entry, *parts[index], [boxes[index] for boxes in owned], rank)
+        try:
+            if whole is not None and failed is None:
+                if not index:
+                    next(writer)
+                writer.send(whole)
+        except StopIteration:
+            pass
+        except OSError as error:  # the other ranks send on, and are told at the end
+            failed = error
+    with checked("the files of save_safetensors"):
+        if failed is not None:
+            raise SpmdirError(f"'{directory}' cannot be written: {failed}") from failed
+
+
+def _entries(state: Any, names: Names) -> list[Entry]:
+    """Return the tensors of the state that have a name in files."""
+    tied: dict[int, tuple[str, list[str], Tensor]] = {}
+    for name, tensor in _tensors(state):
+        if not isinstance(tensor, (Tensor, LocalShard)):
+            continue
+        if isinstance(names, Mapping) and name in names:
+            called = names[name]
+        else:
+            called = (names if callable(names) else _plain_name(state))(name)
+        if called is not None:
+            tied.setdefault(id(tensor), (name, [], tensor))[1].append(called)
+    return [Entry(place, tuple(called), tensor) for place, called, tensor in tied.values()]
+
+
+def _tensors(state: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yield each name of each tensor, persistent ones of a module alone; tied names give the same object."""
+    if isinstance(state, Parallel):
+        yield from state.state.items()  # type: ignore[misc]
+        yield from ((alias, state.state[name]) for alias, name in state.tied.items())  # type: ignore[misc]
+        return
+    if not isinstance(state, (nn.Module, Mapping)):
+        raise UnsupportedError(f"the state is a {type(state).__name__}; expected a Parallel, a module or a dict")
+    yield from (state.state_dict(keep_vars=True) if isinstance(state, nn.Module) else state).items()
+
+
+def _plain_name(state: Any) -> Callable[[str], str | None]:
+    """Return how names are changed where the caller does not say: those of a step have the part of the state first."""
+    if not isinstance(state, Parallel) or not state.is_step:
+        return lambda name: name
+    return lambda name: name.partition(".")[2] if name.startswith(("parameters.", "buffers.")) else None
+
+
+def _sources(path: Path, files: ExitStack) -> dict[str, Any]:
+    """Return name → the open file that has it.
+
+    Raises:
+        SpmdirError: a file is missing, or no safetensors file.
+    """
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError as error:
+        raise SpmdirError("safetensors files need the package safetensors; pip install spmdir[safetensors]") from error
+    if path.is_dir():
+        path = path / INDEX if (path / INDEX).exists() else path
+    if path.is_dir() or path.suffix == ".safetensors":
+        where = dict.fromkeys(sorted(path.glob("*.safetensors")) if path.is_dir() else [path])
+    else:
+        try:
+            where = dict.fromkeys(path.parent / file for file in json.loads(path.read_text())["weight_map"].values())
+        except (OSError, ValueError, KeyError) as error:
+            raise SpmdirError(f"'{path}' is no index of safetensors files: {error}") from error
+    if not where:
+        raise SpmdirError(f"'{path}' has no safetensors files")
+    found = {}
+    for file in where:
+        try:
+            opened = files.enter_context(safe_open(file, framework="pt"))
+        except (OSError, SafetensorError) as error:
+            raise SpmdirError(f"'{file}' cannot be read: {error}") from error
+        found |= dict.fromkeys(opened.keys(), opened)
+    return found
+
+
+def _source(entry: Entry, where: Mapping[str, Any], convert: bool, path: Path) -> Any:
+    """Return the slices of the tensor in the files that is `entry`.
+
+    Raises:
+        SpmdirError: there is none, or it has another shape or element type.
+    """
+    name = next((name for name in entry.names if name in where), None)
+    if name is None:
+        raise SpmdirError(f"'{path}' has no '{entry.names[0]}'; give names that tell what it is called there, or None")
+    slices = where[name].get_slice(name)
+    shape, dtype = tuple(slices.get_shape()), DTYPES.get(slices.get_dtype())
+    if shape != tuple(entry.tensor.shape):
+        raise SpmdirError(f"'{name}' has shape {list(shape)} in '{path}'; expected {list(entry.tensor.shape)}")
+    if dtype != entry.tensor.dtype and not convert:
+        raise SpmdirError(
+            f"'{name}' is {slices.get_dtype()} in '{path}'; expected {entry.tensor.dtype}: give convert=True to convert"
+        )
+    return slices
+
+
+Header: TypeAlias = dict[str, Any]
+"""Element type, shape and bytes of a tensor, as a header has them but for the place."""
+
+
+def _header(entry: Entry) -> Header:
+    tensor = entry.tensor
+    if tensor.dtype not in TYPE_NAMES:
+        raise UnsupportedError(f"'{entry.names[0]}' is {tensor.dtype}, which safetensors files have not; convert it")
+    size = math.prod(tensor.shape) * tensor.dtype.itemsize
+    return {"dtype": TYPE_NAMES[tensor.dtype], "shape": list(tensor.shape), "bytes": size}
+
+
+def _files(headers: Mapping[str, Header], most: int) -> dict[str, dict[str, Header]]:
+    """Return file → the tensors in it, in order."""
+    groups: list[dict[str, Header]] = [{}]
+    for name, header in headers.items():
+        if groups[-1] and sum(one["bytes"] for one in groups[-1].values()) + header["bytes"] > most:
+            groups.append({})
+        groups[-1][name] = header
+    if len(groups) == 1:
+        return {"model.safetensors": groups[0]}
+    return {f"model-{at + 1:05d}-of-{len(groups):05d}.safetensors": group for at, group in enumerate(groups)}
+
+
+def _write(directory: Path, files: Mapping[str, Mapping[str, Header]]) -> Generator[None, Tensor, None]:
+    """Write the tensors that are sent, in order; each file gets its name when it is whole, the index comes last."""
+    for file, headers in files.items():
+        with open(directory / f".unfinished-{file}", "wb") as out:
+            out.write(_head(headers))
+            for _ in headers:
+                tensor = yield
+                out.write(tensor.reshape(-1).view(torch.uint8).numpy().data)
+            out.flush()
+            os.fsync(out.fileno())
+        os.replace(directory / f".unfinished-{file}", directory / file)
+    if len(files) > 1:
+        total = sum(header["bytes"] for headers in files.values() for header in headers.values())
+        places = {name: file for file, headers in files.items() for name in headers}
+        (directory / INDEX).write_text(json.dumps({"metadata": {"total_size": total}, "weight_map": places}, indent=2))
+
+
+def _head(headers: Mapping[str, Header]) -> bytes:
+    """Return the header of a file, behind its length, padded to a multiple of eight bytes."""
+    ends = [*itertools.accumulate((header["bytes"] for header in headers.values()), initial=0)]
+    described = {
+        name: {"dtype": header["dtype"], "shape": header["shape"], "data_offsets": [start, end]}
+        for (name, header), start, end in zip(headers.items(), ends, ends[1:], strict=False)
+    }
+    text = json.dumps({"__metadata__": {"format": "pt"}, **described}).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _gathered(
+    entry: Entry, boxes: Sequence[Box], shard: Tensor, owned: Sequence[Sequence[Box]], rank: int
+) -> Tensor | None:
+    """Return the whole tensor on the first rank, in host memory; each box comes from the first rank that has it."""
+    senders: dict[Box, int] = {}
+    for sender, theirs in enumerate(owned):
+        for box in theirs:
+            senders.setdefault(attrs.evolve(box, local=()), sender)
+    if rank:
+        for box in boxes:
+            if senders[attrs.evolve(box, local=())] == rank:
+                dist.send(box.of_local(shard).contiguous(), 0)
+        return None
+    own = {attrs.evolve(box, local=()): box for box in boxes}
+    whole = torch.empty(entry.tensor.shape, dtype=entry.tensor.dtype)
+    for box, sender in senders.items():
+        if sender:
+            part = torch.empty(box.sizes, dtype=whole.dtype, device=shard.device)
+            dist.recv(part, sender)
+        else:
+            part = own[box].of_local(shard)
+        box.of(whole).copy_(part)
+    return whole
