@@ -52,25 +52,21 @@ def scheduled_seconds(module: ModuleOp, passes: str) -> float:
 
 def fitted(layers: int, batch: int, memory: int) -> tuple[float, ...]:
     """Return the peak of a step on 512 ranks before and after fit-memory, in bytes, the seconds of the step as it is
-    scheduled without a budget and with it, and the CPU seconds of the pipeline and of the pass."""
+    scheduled without a budget, with it, and with it but nothing on the host, the bytes that are there, and the CPU
+    seconds of the pipeline and of the pass."""
     import spmdir
 
     start = time.process_time()
     module = local_step(layers, batch, "tp_fsdp", {"node": 8, "data": 8, "model": 8})
     compiled = time.process_time() - start
     before, step = spmdir.memory_report(module).peak_bytes, scheduled_seconds(module, "schedule")
+    rest = f"bucket{{memory={memory}}},split-async,reorder{{memory={memory}}}"
+    held = scheduled_seconds(module, f"fit-memory{{budget={memory} offload=false}},{rest}")
     start = time.process_time()
     spmdir.run_passes(module, f"fit-memory{{budget={memory} explain=true}}")
     taken = time.process_time() - start
-    spmdir.run_passes(module, f"bucket{{memory={memory}}},split-async,reorder{{memory={memory}}}")
-    return (
-        before,
-        spmdir.memory_report(module).peak_bytes,
-        step,
-        spmdir.schedule_report(module).seconds,
-        compiled,
-        taken,
-    )
+    report = spmdir.schedule_report(spmdir.run_passes(module, rest))
+    return before, report.peak_bytes, step, report.seconds, held, report.host_bytes, compiled, taken
 
 
 def gathered_again(layers: int, batch: int, axes: Mapping[str, int]) -> tuple[float, float, float, float]:
@@ -115,12 +111,14 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--layers", type=int, default=80, help="of the Llama of 70B parameters")
     parser.add_argument("--batch", type=int, default=256, help="its sequences of 4096 tokens on all ranks")
+    parser.add_argument("--memory", type=int, default=80, help="of a rank, in GiB")
     chosen = parser.parse_args()
-    memory = 80 * 2**30
-    before, after, step, longer, compiled, taken = cold(fitted, chosen.layers, chosen.batch, memory)
+    memory = chosen.memory * 2**30
+    before, after, step, longer, held, on_host, compiled, taken = cold(fitted, chosen.layers, chosen.batch, memory)
     rows = [
         Row("peak, GB", after / 1e9, memory / 1e9, detail=f"{before / 1e9:.1f} GB without"),
         Row("step, % longer", 100 * (longer / step - 1), 2.0, detail=f"of {step:.3f} s, both scheduled"),
+        Row("without copies to the host, % longer", 100 * (held / step - 1), detail=f"{on_host / 1e9:.1f} GB with"),
         Row("fit-memory, CPU s", taken, detail=f"{compiled:.0f} s from the trace to localize"),
     ]
     print_table(f"Llama 70B, {chosen.layers} layers, mesh 8×8×8, tensor parallelism and sharded parameters", rows)

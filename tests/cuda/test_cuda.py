@@ -220,3 +220,31 @@ def test_the_training_example_runs_in_one_process_with_nccl():
     done = subprocess.run([*command, script], env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert "on cuda" in done.stdout
+
+
+COPIES = """
+spmd.mesh @mesh <dp = 2>
+func.func @main(%x: tensor<512x512xf32> {spmd.sharding = #spmd.sharding<@mesh>})
+    -> (tensor<512x512xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.local} {
+  %e = aten.sin(%x) : tensor<512x512xf32> <>
+  %0 = spmd.offload_start %e : !spmd.pending<!spmd.host<tensor<512x512xf32>>> <>
+  %y = aten.mm(%x, %x) : tensor<512x512xf32> <>
+  %h = spmd.wait %0 : !spmd.host<tensor<512x512xf32>> <>
+  %1 = spmd.reload_start %h : !spmd.pending<tensor<512x512xf32>> <>
+  %z = aten.cos(%y) : tensor<512x512xf32> <>
+  %b = spmd.wait %1 : tensor<512x512xf32> <>
+  %r = aten.add.Tensor(%z, %b) : tensor<512x512xf32> <>
+  return %r : tensor<512x512xf32>
+}
+"""
+
+
+@BOTH_DEVICES
+def test_a_value_comes_back_from_the_host_as_it_was(device: str) -> None:
+    x = torch.randn(512, 512, device=device)
+    program = spmdir.lower_to_fx(spmdir.parse(COPIES))
+    for _ in range(3):  # so that memory of a run before is used again
+        (found,) = program(x)
+        torch.testing.assert_close(found, torch.cos(x @ x) + torch.sin(x))
+    held = torch.ops.spmdir.offload(x)
+    assert held.device.type == "cpu" and held.is_pinned() == (device == "cuda")
