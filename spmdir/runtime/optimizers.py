@@ -93,6 +93,7 @@ class Updates:
             UnsupportedError: another option of a group is not what it was when this was made.
         """
         found = {}
+        self.optimizer._opt_called = True  # pyright: ignore  # schedulers warn of updates that they have not seen
         for index, options in self.options.items():
             group = self.optimizer.param_groups[int(index)]
             for key, value in options.items():
@@ -104,6 +105,14 @@ class Updates:
             if "lr" in group:
                 found[f"lr.{index}"] = float(group["lr"])
         return found
+
+    def set_rate(self, name: str, rate: float) -> None:
+        """Give the group that `name` stands for, as in `rates`, a learning rate."""
+        group = self.optimizer.param_groups[int(name.removeprefix("lr."))]
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
 
     def initial(self, parameters: Mapping[str, Tensor]) -> OptimizerState:
         """Return the learning rates and what the optimizer keeps: what it has, or what it makes for its first update.

@@ -92,6 +92,7 @@ class Parallel:
     _local_inputs: bool
     _graphs: dict[Known, fx.GraphModule]
     _step: TrainingStep | None
+    _rates: dict[str, float]
     pipeline: Pipeline
     _rules: RuleSet
     unset: set[str]
@@ -118,14 +119,22 @@ class Parallel:
         if self._step is None:
             return self._called(args)
         with self._ranks.reporting():
-            for name, rate in self._step.rates().items():
-                self._held[name].fill_(rate)
+            self._share_rates(self._step)
             *others, last = self._step.cut(args)
         for name in filter(self._step.is_sum, self._held):
             self._held[name].zero_()
         for micro in others:
             self._called(micro, is_last=False)
         return self._called(last)
+
+    def _share_rates(self, step: TrainingStep) -> None:
+        """Take the learning rates that the optimizer has got since the last call, or give it those that were loaded."""
+        for name, rate in step.rates().items():
+            if rate != self._rates[name]:
+                self._held[name].fill_(rate)
+            else:
+                step.set_rate(name, self._held[name].item())
+            self._rates[name] = self._held[name].item()
 
     def _called(self, args: tuple[Any, ...], is_last: bool = True) -> Any:
         """Return the outputs of one run, after it has renewed what it renews; of that only a part if not `is_last`."""

@@ -178,6 +178,7 @@ def parallelize(
         local_inputs,
         {ranks.agreed: graph},
         step,
+        {name: originals[name].item() for name in (step.rates() if step else ())},
         pipeline,
         pipeline.rules,
         unset,

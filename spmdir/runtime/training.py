@@ -159,6 +159,10 @@ class TrainingStep:
         """
         return self._updates.rates()
 
+    def set_rate(self, name: str, rate: float) -> None:
+        """Give the optimizer a learning rate, by the name of the state's tensor for it."""
+        self._updates.set_rate(name, rate)
+
     def _differentiated(self, state: State, args: tuple[Any, ...]) -> tuple[Tensor, dict[str, Tensor], Any]:
         """Return the loss, the gradients that there are, and the buffers after that."""
         parameters = {name: state["parameters"][name].detach().requires_grad_() for name in self._updates.trained}
@@ -227,7 +231,7 @@ def training_step(
 
     The update is that of the optimizer with its groups. What it has kept so far is what the state begins with.
     `parallelize` reads the learning rates from its groups at each call, so schedulers work; other options are
-    constants. The optimizer is not changed.
+    constants. Nothing else of the optimizer changes.
 
     Parameters that require no gradient, or that the optimizer has not, stay as they are. Functions under activation
     checkpointing run again for the gradients, and their random ops give again what they gave.
