@@ -170,6 +170,19 @@ def test_an_option_that_changes_between_updates_is_an_error_that_names_it():
         step.rates()
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_scheduler_goes_on_from_a_rate_that_is_given_back_and_does_not_warn():
+    model, _, _ = net(torch.optim.SGD)
+    for lr in (0.5, torch.tensor(0.5)):
+        optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+        step, _ = training_step(model, loss_of, optimizer)
+        scheduler = lr_scheduler.ExponentialLR(optimizer, 0.5)
+        assert step.rates() == {"lr.0": 0.5}
+        step.set_rate("lr.0", 0.25)
+        scheduler.step()
+        assert step.rates() == {"lr.0": 0.125}
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
