@@ -156,6 +156,7 @@ def test_the_first_thing_that_differs_is_named(field):
     values = {
         "pipeline": [{"text": "a", "digest": "1"}, {"text": "a", "digest": "2"}],
         "state": [{"w": "1", "v": "1"}, {"w": "1", "v": "2"}],
+        "saved": [{"w": "1", "v": "1"}, {"w": "1", "v": "2"}],
         "sizes": [{"s0": 1}, {"s0": 2}],
     }
     before = dict.fromkeys(list(COMPARED)[: list(COMPARED).index(field)], "same")
