@@ -53,6 +53,7 @@ if TYPE_CHECKING:  # what type checkers see; the same names as in _HOMES
     from spmdir.reshard.topology import Topology as Topology
     from spmdir.rules.listing import strategies as strategies
     from spmdir.rules.rule_set import load_rules as load_rules
+    from spmdir.runtime.backend import backend as backend
     from spmdir.runtime.checkpoint import load_checkpoint as load_checkpoint
     from spmdir.runtime.checkpoint import save_checkpoint as save_checkpoint
     from spmdir.runtime.materialize import materialize as materialize
@@ -92,6 +93,7 @@ _HOMES = {
     "TensorMeta": "spmdir.core.tensor",
     "Topology": "spmdir.reshard.topology",
     "UnsupportedError": "spmdir.core.errors",
+    "backend": "spmdir.runtime.backend",
     "check_placement": "spmdir.checking.placements",
     "check_rules": "spmdir.checking.rules",
     "compile_program": "spmdir.lowering.compiled",

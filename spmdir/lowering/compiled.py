@@ -46,7 +46,20 @@ def compile_program(program: fx.GraphModule, options: Mapping[str, Any] | None =
         raise SpmdirError(f"{reason}; expected options of Inductor, as torch._inductor.list_options() lists") from error
 
 
+def run_compiled(program: fx.GraphModule, options: Mapping[str, Any]) -> None:
+    """Let `executable` give what `compile_program` makes of a program, noted on it in memory; copies have no note."""
+    program.__dict__[_COMPILED] = compile_program(program, options)
+
+
+def executable(program: fx.GraphModule) -> Callable[..., Any]:
+    """Return what runs a program: itself, unless `run_compiled` has said otherwise."""
+    return program.__dict__.get(_COMPILED, program)
+
+
+_COMPILED = "_compiled"
+
 KEPT = {
+    "fallback_random": True,
     "reorder_for_locality": False,
     "reorder_for_peak_memory": False,
     "reorder_for_compute_comm_overlap": False,
@@ -57,7 +70,7 @@ KEPT = {
     "_micro_pipeline_tp": False,
     "triton.reorder_for_reducing_graph_partitions": False,
 }
-"""Inductor's options that move collectives or join them, as they are where it does neither.
+"""Inductor's options that move collectives, join them or draw other random numbers, as they are where it does neither.
 
 `reorder_for_locality` puts waits last, `reorder_for_peak_memory` starts beside their waits; the others are off unless a
 process has set them.

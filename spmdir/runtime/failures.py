@@ -22,6 +22,7 @@ def run_failure(node: fx.Node | None, error: Exception, rank: int, told: str) ->
         node: the `failing_node`.
         told: what other ranks left for this one, see `RankGroup.reports`; it is the cause, so it comes first.
     """
+    error = getattr(error, "inner_exception", error)  # of torch.compile, which says first that it failed
     reason = str(error).strip().partition("\n")[0]
     if node is None:
         return SpmdirError(f"the program fails on rank {rank}: {told}{type(error).__name__}: {reason}")

@@ -23,9 +23,10 @@ from spmdir.dialects.ir import main_function
 from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.values import sharding_of, signature_kind, signature_name
+from spmdir.lowering.compiled import run_compiled
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.lowering.process_groups import name_groups
-from spmdir.passes.finish import bound, rest
+from spmdir.passes.finish import bound, localized, rest
 from spmdir.passes.pipeline import Pipeline, run_passes
 from spmdir.rules import RuleSet
 from spmdir.runtime.agreement import RankGroup
@@ -96,6 +97,7 @@ class Parallel:
     pipeline: Pipeline
     _rules: RuleSet
     unset: set[str]
+    _compile: Mapping[str, Any] | None = None
 
     @torch.no_grad()
     def __call__(self, *args: Any) -> Any:
@@ -170,6 +172,17 @@ class Parallel:
             for leaf in self._signature.outputs
         ]
         return pytree.tree_unflatten(flat, self._convention.out_spec)
+
+    @cached_property
+    def rank_module(self) -> ModuleOp:
+        """The program of a rank in the IR, after `localize` and what follows; with symbolic sizes, for the examples.
+
+        Example:
+            >>> print(spmdir.print_ir(parallel.rank_module))
+        """
+        with self._rules:
+            sizes = dict(next(iter(self._graphs)))
+            return localized(bound(self.module, sizes, self.pipeline) if sizes else self.module, self.pipeline)
 
     @cached_property
     def state(self) -> dict[str, Tensor | LocalShard]:
@@ -290,6 +303,8 @@ class Parallel:
                 status["program"] = program_digest(program, graph)
         if key not in self._graphs:
             name_groups(graph, self.mesh, self._device_mesh)
+            if self._compile is not None:
+                run_compiled(graph, self._compile)
             self._graphs[key] = graph
         self._ranks.agreed = key
         return graph

@@ -19,6 +19,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.syntax.context import location_of
 from spmdir.importer.importer import import_fx
+from spmdir.lowering.compiled import run_compiled
 from spmdir.lowering.process_groups import name_groups
 from spmdir.passes.finish import bound
 from spmdir.passes.pipeline import Pipeline
@@ -38,6 +39,7 @@ from spmdir.runtime.training import TrainingStep
 from spmdir.simulator.distribution import local_tensor
 
 DIRECTORY = instance(str, os.PathLike, expected="the path of a directory").optional
+COMPILE = instance(bool, Mapping, expected="True, False or a dict of Inductor's options")
 
 
 def parallelize(
@@ -55,6 +57,7 @@ def parallelize(
     sync_state: bool = False,
     pipeline: Pipeline | str | None = None,
     cache: str | os.PathLike[str] | None = None,
+    compile: bool | Mapping[str, Any] = False,
 ) -> Parallel:
     """Partition a model or a training step; every rank calls this with equal arguments and gets its part.
 
@@ -85,6 +88,8 @@ def parallelize(
             once, on the first rank, the others on each and for each choice of sizes.
         cache: a directory in which the first rank keeps the decided program as text, and from which it takes it when
             the same program is to be decided again; made if it is not there.
+        compile: whether the first call compiles this rank's program by Inductor, as `compile_program` does; a dict of
+            options says that it does, and how.
 
     Returns: this rank's part, called as the model, or as the step without its state.
 
@@ -104,6 +109,7 @@ def parallelize(
         _check_arguments(model, state, example_args, local_inputs, sync_state, dynamic_shapes)
         mesh, device, rank = as_mesh(mesh), rank_device(device_mesh), ranks.index
         DIRECTORY.check("cache", cache)
+        COMPILE.check("compile", compile)
         pipeline = running_pipeline(pipeline, device.type)
         status |= {"pipeline": {"text": str(pipeline), "digest": pipeline.digest}}
         status |= {"torch": torch.__version__, "spmdir": package_digest(), "mesh": str(mesh)}
@@ -157,6 +163,9 @@ def parallelize(
         timeout = ranks.timeout if device_mesh is None else None
         device_mesh = made_device_mesh(mesh, device) if device_mesh is None else device_mesh
         name_groups(graph, mesh, device_mesh, timeout)
+        options = None if compile is False else {} if compile is True else compile
+        if options is not None:
+            run_compiled(graph, options)
         unset = {a.name for a in signature.held if originals[a.name].is_meta}
         for a in [a for a in signature.held if sync_state and a.name not in unset]:
             full = _first_ranks(a.name, originals[a.name], buffer, mesh, device_mesh, ranks)
@@ -182,6 +191,7 @@ def parallelize(
         pipeline,
         pipeline.rules,
         unset,
+        options,
     )
 
 

@@ -17,6 +17,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.ir import main_function
+from spmdir.lowering.compiled import executable
 from spmdir.lowering.process_groups import device_groups
 from spmdir.runtime.agreement import RankGroup
 from spmdir.runtime.failures import failing_node, is_collective, run_failure
@@ -27,13 +28,13 @@ from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 
 def run_rank(graph: fx.GraphModule, shards: Sequence[Tensor], ranks: RankGroup) -> Sequence[Tensor]:
-    """Run a program of this rank together with the other ranks.
+    """Run a program of this rank, compiled if `run_compiled` says so, together with the other ranks.
 
     Raises:
         SpmdirError: a collective fails since another rank has ended, stalls, or had an error; or an op fails.
     """
     try:
-        return graph(*shards)
+        return executable(graph)(*shards)
     except Exception as error:
         node = failing_node(graph, error)
         failure = run_failure(node, error, ranks.index, ranks.reports())

@@ -170,6 +170,26 @@ def test_a_schedule_is_run_as_it_is_written(device, alone_of_eight):
 
 
 @pytest.mark.cuda
+def test_a_world_of_one_over_nccl_runs_compiled_as_uncompiled(tmp_path):
+    dist.init_process_group("nccl", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        torch.manual_seed(0)
+        model, x = MLP(16), torch.randn(8, 16)
+        y = x.flip(0)
+        found = []
+        for compile in (True, False):
+            step, state = spmdir.training_step(model, mean_square, torch.optim.SGD(model.parameters(), lr=0.1))
+            parallel = spmdir.parallelize(
+                step, (x, y), Mesh({"dp": 1}), {"arg*": "dp: S(0)"}, state=state, compile=compile
+            )
+            found.append([parallel(x, y) for _ in range(3)])
+        assert found[0][0].device.type == "cuda"
+        torch.testing.assert_close(found[0], found[1], rtol=1e-5, atol=1e-6)
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.cuda
 @torch.no_grad()
 def test_the_modelled_peak_is_that_of_the_allocator(alone_of_eight, capsys):
     module, program, pieces = of_first_rank("cuda", f"{STANDARD},schedule")

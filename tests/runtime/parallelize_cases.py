@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 import spmdir
 from spmdir.core.mesh import Mesh
 from spmdir.lowering.process_groups import connect
+from spmdir.runtime.backend import from_options
 from tests.models.zoo import optimizer_of
 
 WIDTH, HEADS, VOCABULARY = 16, 4, 24
@@ -323,9 +324,82 @@ def own_collective(mesh: Mesh, rank: int) -> dict[str, Any]:
     }
 
 
+class Noisy(nn.Module):
+    """A layer with dropout and one with statistics of its batches, which are buffers."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.up, self.norm, self.down = nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)
+        self.double()
+
+    def forward(self, x: Tensor, scale: Tensor) -> Tensor:
+        return self.down(nn.functional.dropout(self.norm(self.up(x)), 0.5)) * scale
+
+
+NOISY = {"x": "tp: S(0)", "up.weight": "tp: S(0)"}
+
+
+def compiled(mesh: Mesh) -> dict[str, Any]:
+    """A model whose rank programs are compiled by Inductor, and as they are."""
+    x, scale = torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1)), torch.ones(4)
+    outputs, states = [], []
+    for compile in (True, False):
+        parallel = spmdir.parallelize(Noisy(), (x, scale), mesh, NOISY, compile=compile)
+        torch.manual_seed(3)
+        outputs.append([parallel(x, scale) for _ in range(2)])
+        states.append(parallel.state_dict())
+    return {
+        "outputs": outputs,
+        "states": states,
+        "rank_module": spmdir.print_ir(parallel.rank_module),
+        "flag": error_of(lambda: spmdir.parallelize(Noisy(), (x, scale), mesh, compile="inductor")),  # type: ignore
+        "option": error_of(lambda: spmdir.parallelize(Noisy(), (x, scale), mesh, NOISY, compile={"no_such": 1})),
+    }
+
+
+def by_backend(mesh: Mesh) -> dict[str, Any]:
+    """A model that torch.compile gives to the backend, its parameters changed between calls."""
+    x, scale = torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1)), torch.ones(4)
+    torch._dynamo.reset()
+    model, single = Noisy(), Noisy()
+    run = torch.compile(model, backend=spmdir.backend(mesh, NOISY))
+    outputs: list[Tensor] = []
+    for step in (run, single):
+        torch.manual_seed(3)
+        outputs += [step(x, scale) for _ in range(2)]
+        (model if step is run else single).up.weight.mul_(2)
+        outputs += [step(x, scale), step(torch.cat([x, x]), scale)]
+    wrong = torch.compile(Noisy(), backend=from_options, options={"mash": mesh})
+    with torch.enable_grad():
+        gradients = error_of(lambda: run(x, scale))
+    return {
+        "outputs": outputs[:4],
+        "expected": outputs[4:],
+        "state": dict(model.state_dict()),
+        "expected_state": dict(single.state_dict()),
+        "gradients": gradients,
+        "options": torch.compile(Noisy().eval(), backend=from_options, options={"mesh": mesh})(x, scale),
+        "of one": Noisy().eval()(x, scale),
+        "unknown": raised(lambda: wrong(x, scale)),
+        "plan": error_of(lambda: torch.compile(Noisy(), backend=spmdir.backend(mesh, {"up": ""}))(x, scale)),
+    }
+
+
+def raised(call: Callable[[], Any]) -> str:
+    """The text of what `call` raises."""
+    try:
+        call()
+    except Exception as error:
+        return str(error)
+    return "no error"
+
+
 CASES: dict[str, Callable[[Mesh, int], Any]] = {
     "own_pass": own_pass,
     "own_collective": own_collective,
+    "compiled": lambda mesh, rank: compiled(mesh),
+    "by_backend": lambda mesh, rank: by_backend(mesh),
     "forward": lambda mesh, rank: forward(mesh),
     "sharded": lambda mesh, rank: sharded(mesh),
     "adamw": lambda mesh, rank: training(mesh, "adamw"),

@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 TWO = Mesh({"dp": 1, "tp": 2})
 FOUR = Mesh({"dp": 2, "tp": 2})
 CASES = {
-    TWO: ("forward", "sgd", "rejected", "own_pass", "own_collective"),
+    TWO: ("forward", "sgd", "rejected", "own_pass", "own_collective", "compiled", "by_backend"),
     FOUR: ("forward", "sharded", "adamw", "effects", "exported"),
 }
 """Mesh → what its ranks do."""
@@ -167,6 +167,43 @@ def test_a_rewrite_of_a_plugin_puts_its_collective_into_what_ranks_run(ranks):
         assert_same(found["outputs"], found["expected"])
         assert "spmd.star_reduce" in found["text"] and "spmd.all_reduce" not in found["text"]
         assert "all_gather_into_tensor" in found["code"] and "all_reduce" not in found["code"]
+
+
+@on(TWO)
+def test_a_program_that_inductor_compiles_gives_the_same_numbers_random_ones_too(ranks):
+    for result in ranks[1]:
+        found = result["compiled"]
+        outputs, states = found["outputs"], found["states"]
+        torch.testing.assert_close(outputs[0], outputs[1], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(states[0], states[1], rtol=1e-12, atol=1e-12)
+        assert not torch.equal(*outputs[0])
+        assert "compile is 'inductor' of type str; expected True, False or a dict" in found["flag"]
+        assert "no_such" in found["option"] and "list_options" in found["option"]
+
+
+@on(TWO)
+def test_the_program_of_a_rank_can_be_printed(ranks):
+    for result in ranks[1]:
+        assert "{spmd.local}" in result["compiled"]["rank_module"] or "spmd.of" in result["compiled"]["rank_module"]
+
+
+@on(TWO)
+def test_the_backend_of_torch_compile_gives_the_outputs_and_buffers_of_one_device(ranks):
+    for result in ranks[1]:
+        found = result["by_backend"]
+        torch.testing.assert_close(found["outputs"], found["expected"], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(found["state"], found["expected_state"], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(found["options"], found["of one"], rtol=1e-12, atol=1e-12)
+
+
+@on(TWO)
+def test_the_backend_says_what_it_cannot_do(ranks):
+    for result in ranks[1]:
+        found = result["by_backend"]
+        assert found["gradients"].startswith("the backend has no gradients; call the model under torch.no_grad()")
+        assert "spmdir.shard_module" in found["gradients"]
+        assert "unknown option 'mash'; expected mesh, shardings" in found["unknown"]
+        assert "sharding is given for 'up', which is not an input, parameter or buffer" in found["plan"]
 
 
 @on(TWO)

@@ -1,0 +1,127 @@
+"""A backend of torch.compile: what is called with global tensors on every rank is computed by all ranks together."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import attrs
+import torch
+import torch.distributed as dist
+from torch import Tensor, fx
+from torch.distributed.device_mesh import DeviceMesh
+
+from spmdir.core.arguments import keyed
+from spmdir.core.errors import SpmdirError, UnsupportedError, did_you_mean
+from spmdir.core.mesh import Mesh
+from spmdir.passes.pipeline import Pipeline
+from spmdir.plans.resolve import PlanLike
+from spmdir.runtime.parallel import Parallel
+from spmdir.runtime.parallelize import parallelize
+
+Call = Callable[..., Sequence[Tensor]]
+
+_KEY = re.compile(r"\['?([^'\]]+)'?\]")
+_HELD = re.compile(r"\._(?:modules|parameters|buffers)\[")
+
+
+def backend(
+    mesh: Mesh | DeviceMesh | None = None,
+    shardings: PlanLike = None,
+    *,
+    pipeline: Pipeline | str | None = None,
+    cache: str | os.PathLike[str] | None = None,
+    compile: bool | Mapping[str, Any] = False,
+) -> Callable[[fx.GraphModule, Sequence[Any]], Call]:
+    """Return a backend of torch.compile that partitions each graph over the ranks of `mesh` when it is first called.
+
+    Every rank calls the compiled model with the same global arguments and gets the whole outputs. Parameters stay whole
+    in the model of every rank, and each call takes this rank's shards of them, so that later updates count: what is
+    divided is the work, not what is held between calls. Gradients are not supported.
+
+    Args:
+        mesh: the ranks; all of the default process group along one axis `dp` if None.
+        shardings: as for `parallelize`; parameters and buffers by their names, arguments by theirs.
+        pipeline, cache, compile: as for `parallelize`.
+
+    Raises:
+        UnsupportedError: where the compiled model is called: an input asks for gradients.
+        SpmdirError: where it is called: as `parallelize`.
+
+    Example:
+        >>> compiled = torch.compile(model, backend=spmdir.backend(mesh, {"x": "dp: S(0)"}))
+        >>> with torch.no_grad():
+        ...     y = compiled(x)
+    """
+
+    def partitioned(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Call:
+        over = {"dp": dist.get_world_size()} if mesh is None and dist.is_initialized() else {"dp": 1}
+        options = {"pipeline": pipeline, "cache": cache, "compile": compile}
+        return Partitioned(graph, Mesh(over) if mesh is None else mesh, shardings, options)
+
+    return partitioned
+
+
+OPTIONS = ("mesh", "shardings", "pipeline", "cache", "compile")
+
+
+def from_options(
+    graph: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
+) -> Call:
+    """Return what `torch.compile(model, backend="spmdir", options={"mesh": …, "shardings": …})` calls.
+
+    Raises:
+        SpmdirError: an option is none of `backend`'s arguments.
+    """
+    keyed("a dict of options by name").optional.check("options", options)
+    for name in options or {}:
+        if name not in OPTIONS:
+            message = f"unknown option '{name}'; expected {', '.join(OPTIONS)}{did_you_mean(name, OPTIONS)}"
+            raise SpmdirError(message)
+    return backend(**options or {})(graph, example_inputs)
+
+
+@attrs.define(eq=False)
+class Partitioned:
+    """A graph of torch.compile, partitioned for each choice of shapes that it is called with."""
+
+    graph: fx.GraphModule
+    mesh: Mesh | DeviceMesh
+    shardings: PlanLike
+    options: Mapping[str, Any]
+    _programs: dict[tuple[Any, ...], Parallel] = attrs.field(factory=dict)
+
+    def __call__(self, *args: Any) -> Sequence[Tensor]:
+        if torch.is_grad_enabled() and any(isinstance(one, Tensor) and one.requires_grad for one in args):
+            raise UnsupportedError(
+                "the backend has no gradients; call the model under torch.no_grad(), or train it with "
+                "spmdir.shard_module(model, mesh, …) or spmdir.training_step(model, loss, …)"
+            )
+
+        def step(state: Any, named: Mapping[str, Any]) -> tuple[Sequence[Tensor], Any]:
+            return self.graph(*named.values()), state
+
+        named = dict(zip(input_names(self.graph), args, strict=True))
+        known = tuple((one.shape, one.dtype) if isinstance(one, Tensor) else one for one in args)
+        if known not in self._programs:
+            self._programs[known] = parallelize(step, (named,), self.mesh, self.shardings, state={}, **self.options)
+        return self._programs[known](named)
+
+
+def input_names(graph: fx.GraphModule) -> list[str]:
+    """Return the names of the inputs of a graph of Dynamo: those of parameters and buffers in their module, and of
+    arguments in the function; with the name of the module where two are alike."""
+    paths = [_path(node) for node in graph.graph.nodes if node.op == "placeholder"]
+    short = [".".join(keys[held:]) for keys, held in paths]
+    count = Counter(short)
+    return [name if count[name] == 1 else ".".join(keys) for name, (keys, _) in zip(short, paths, strict=True)]
+
+
+def _path(node: fx.Node) -> tuple[list[str], bool]:
+    """Return the keys that lead to an input, and whether it is one that a module holds."""
+    name = getattr(getattr(node, "_dynamo_source", None), "name", node.name)
+    source = str(name() if callable(name) else name)  # a method of earlier versions
+    return _KEY.findall(source) or [node.name], _HELD.search(source) is not None
