@@ -6,7 +6,7 @@ of a plug-in when a text first names it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import cache
 from typing import Any, ClassVar, Self
 
@@ -144,7 +144,10 @@ class Collective(SpmdOp):
 
     def _argument(self, name: str) -> Any:
         given: Any = self.properties.get("arguments")
-        return next((value for key, value in given.data if key == name), None) if given is not None else None
+        for key, value in given.data if given is not None else ():
+            if key == name:
+                return value
+        return None
 
     @classmethod
     def build(  # type: ignore[override]  # xDSL's takes operands and properties, as `create` does
@@ -237,6 +240,12 @@ class Collective(SpmdOp):
             },
             location=ops[0].location,
         )
+
+    def likeness(self, mesh: Mesh) -> Hashable:
+        """Return what decides its steps, and the types that it does them to: equal for collectives that do the same."""
+        given: Any = self.properties.get("arguments")
+        ends = tuple([(global_type(one, mesh), sharding_of(one), sharding_of(other)) for one, other in self.pairs])
+        return type(self), None if given is None else given.data, ends
 
     def step(self, mesh: Mesh) -> Step:
         """Return the step that it does; the planner never plans those of some collectives, such as broadcast.

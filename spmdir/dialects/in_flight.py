@@ -8,6 +8,8 @@ flight either both are of one communicator, or their groups share at most one ra
 
 from __future__ import annotations
 
+import functools
+
 import attrs
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
@@ -56,11 +58,15 @@ def communicator(op: Operation, mesh: Mesh) -> Communicator | None:
     """Return what a collective runs on, also one that rings and halos have; None for other ops, and for a collective
     that sends nothing."""
     if isinstance(op, Collective):
-        axes = op.axes or op.step(mesh).axes
-        return Communicator(mesh.merge(_ordered(axes, mesh)), op.stream) if _sends(op, mesh) else None
+        return communicator_on(op, op.axes or op.step(mesh).axes, mesh) if _sends(op, mesh) else None
     if isinstance(op, (HaloExchangeOp, RotationOp)):
-        return Communicator(mesh.merge(_ordered(op.axes, mesh)))
+        return communicator_on(op, op.axes, mesh)
     return None
+
+
+def communicator_on(op: Operation, axes: tuple[str, ...], mesh: Mesh) -> Communicator:
+    """Return what an op runs on that sends something on `axes`."""
+    return Communicator(_whole(axes, mesh), op.stream if isinstance(op, Collective) else None)
 
 
 def _sends(op: Collective, mesh: Mesh) -> bool:
@@ -72,10 +78,12 @@ def _sends(op: Collective, mesh: Mesh) -> bool:
     )
 
 
-def _ordered(axes: tuple[str, ...], mesh: Mesh) -> list[str]:
+@functools.lru_cache(maxsize=4096)
+def _whole(axes: tuple[str, ...], mesh: Mesh) -> tuple[str, ...]:
+    """Return `axes` in mesh order, whole ones where all their parts are there."""
     fine = mesh.refine(axes)
     parts = {part for axis in axes for part in fine.parts(axis)}
-    return [axis for axis in fine.axis_names if axis in parts]
+    return mesh.merge([axis for axis in fine.axis_names if axis in parts])
 
 
 def _is_start(op: Operation) -> bool:

@@ -44,14 +44,15 @@ def global_shape(value: Any, mesh: Mesh | None) -> tuple[int, ...]:
 
 def global_type(value: Any, mesh: Mesh | None) -> TensorMeta | None:
     """Return the global shape and the element type of a value, before and after localize; None if it is no tensor."""
-    meta = meta_of(value.type)
+    meta = meta_of(value._type)
     if meta is None:
         return None
     owner = value.owner
     if not is_local(owner.parent_op()):
         return meta
-    if isinstance(owner, ValueOp):
-        given = owner.of.data[value.index] if owner.of else None
+    if type(value) is OpResult:
+        attribute: Any = owner.properties.get("of")
+        given = attribute.data[value.index] if attribute is not None else None
     else:
         attribute = function_attrs(owner.parent_op(), "arg_attrs", value.index).get("spmd.of")
         given = attribute.data[0] if isinstance(attribute, ShapesAttr) else None
@@ -59,7 +60,7 @@ def global_type(value: Any, mesh: Mesh | None) -> TensorMeta | None:
     if given is not None or sharding is None or mesh is None:
         return global_meta(given, meta)
     return TensorMeta(
-        tuple(size * mesh.group_size(sharding.dim_axes(dim)) for dim, size in enumerate(meta.shape)), meta.dtype
+        tuple([size * mesh.group_size(sharding.dim_axes(dim)) for dim, size in enumerate(meta.shape)]), meta.dtype
     )
 
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import attrs
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
+from spmdir.core.call import Call
 from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
+from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import DYNAMIC, meta_of
 from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.host import HostCopyOp
@@ -85,6 +87,8 @@ class _Program:
         self.values: list[SSAValue] = []
         self.under_way: dict[Operation, _UnderWay] = {}
         self.copied: dict[HostCopyOp, float] = {}
+        self.known_views: dict[Hashable, tuple[Strides, ...] | None] = {}
+        self.known_allocations: dict[Hashable, Allocations] = {}
 
     def run(self) -> LiveMemory:
         """Return the buffers."""
@@ -103,6 +107,8 @@ class _Program:
 
     def _stages(self, op: ValueOp) -> list[Stage]:
         """Return what an op allocates and needs."""
+        if isinstance(op, AtenOp):
+            return [self._op(op)]
         if isinstance(op, (Collective, RotationOp)):
             operands = [self.buffer[value] for value in op.operands]
             way = _UnderWay(self._allocations(op), operands, [])
@@ -153,17 +159,28 @@ class _Program:
             return ()
         if op.name not in VIEWS:
             return None
-        shape = op.call().operands[0].shape
+        call, strides = op.call(), self.strides.get(op.operands[0])
+        if (call, strides) not in self.known_views:
+            self.known_views[call, strides] = self._view_strides(call, strides)
+        return self.known_views[call, strides]
+
+    def _view_strides(self, call: Call, strides: Strides | None) -> tuple[Strides, ...] | None:
         try:
-            rule = self.rules.instantiate(op.call())
+            rule = self.rules.instantiate(call)
         except (SpmdirError, TypeError, ValueError):
             return ()  # of sizes that only a rank knows
-        return () if rule is None else view_strides(rule, self.strides.get(op.operands[0]) or contiguous(shape))
+        return () if rule is None else view_strides(rule, strides or contiguous(call.operands[0].shape))
 
     def _allocations(self, op: Collective | RotationOp) -> Allocations:
         """Return what a collective allocates."""
         if isinstance(op, RotationOp):
             return alone([(ARRIVES, self._bytes(op.results[0]))])
+        known = op.likeness(self.mesh), tuple([self.strides.get(value) for value, _ in op.pairs])
+        if known not in self.known_allocations:
+            self.known_allocations[known] = self._allocated(op)
+        return self.known_allocations[known]
+
+    def _allocated(self, op: Collective) -> Allocations:
         steps = op.steps(self.mesh)
         metas = [meta for value, _ in op.pairs if (meta := global_type(value, self.mesh)) is not None]  # verified
         sizes = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import cache
 
 import attrs
@@ -45,34 +46,50 @@ def _may_send(kind: type[Operation]) -> bool:
     return issubclass(kind, (Collective, *NEIGHBOURLY))
 
 
-def sent_message(op: Operation, mesh: Mesh, topology: Topology, sent: set[object]) -> SentMessage | None:
-    """Return what an op sends; None if it sends nothing.
+class Messages:
+    """What the ops of a program send, asked in its order: a joint state is sent once, and later results with the same
+    state do not send it again."""
 
-    Args:
-        sent: the joint states that were sent before, which later results with the same state do not send again; that
-            of `op` is added.
-    """
-    if not _may_send(type(op)):
-        return None
-    if isinstance(op, NEIGHBOURLY):
-        if not op.sent(mesh):
+    def __init__(self, mesh: Mesh, topology: Topology):
+        self.mesh, self.topology = mesh, topology
+        self._sent: set[object] = set()
+        self._known: dict[Hashable, SentMessage | None] = {}
+
+    def of(self, op: Operation) -> SentMessage | None:
+        """Return what an op sends; None if it sends nothing."""
+        if not _may_send(type(op)):
             return None
-        sizes = Sizes(mesh.group_size(op.axes), 0, 0, op.sent(mesh))
-        spent = terms_of(NEIGHBOURS, sizes, node_count(op.axes, mesh), topology)
+        if isinstance(op, NEIGHBOURLY):
+            return self._to_neighbours(op)
+        assert isinstance(op, Collective)
+        likeness = op.likeness(self.mesh)
+        if likeness not in self._known:
+            self._known[likeness] = self._message(op)
+        message, state = self._known[likeness], sent_state(op, self.mesh)
+        if message is None or state in self._sent:
+            return None
+        if state is not None:
+            self._sent.add(state)
+        return message
+
+    def _to_neighbours(self, op: HaloExchangeOp | RotationOp) -> SentMessage | None:
+        if not op.sent(self.mesh):
+            return None
+        sizes = Sizes(self.mesh.group_size(op.axes), 0, 0, op.sent(self.mesh))
+        spent = terms_of(NEIGHBOURS, sizes, node_count(op.axes, self.mesh), self.topology)
         return SentMessage(op.name.removeprefix("spmd."), op.axes, spent)
-    assert isinstance(op, Collective)
-    metas = [global_type(value, mesh) for value, _ in op.pairs]
-    members = [
-        (step, meta)
-        for step, meta in zip(op.steps(mesh), metas, strict=True)
-        if meta is not None and sends_anything(step, meta.shape, mesh)
-    ]
-    state = sent_state(op, mesh)
-    if not members or state in sent:
-        return None
-    if state is not None:
-        sent.add(state)
-    steps, types = zip(*members, strict=True)
-    may_join = len(steps) == 1 and op.spec.may_be_bucketed and not op.IS_START  # several are packed anyway
-    joining = joining_seconds(steps[0], types[0], mesh, topology) if may_join else 0.0
-    return SentMessage(op.spec.name, steps[0].axes, collective_terms(steps, types, mesh, topology), joining)
+
+    def _message(self, op: Collective) -> SentMessage | None:
+        metas = [global_type(value, self.mesh) for value, _ in op.pairs]
+        members = [
+            (step, meta)
+            for step, meta in zip(op.steps(self.mesh), metas, strict=True)
+            if meta is not None and sends_anything(step, meta.shape, self.mesh)
+        ]
+        if not members:
+            return None
+        steps, types = zip(*members, strict=True)
+        may_join = len(steps) == 1 and op.spec.may_be_bucketed and not op.IS_START  # several are packed anyway
+        joining = joining_seconds(steps[0], types[0], self.mesh, self.topology) if may_join else 0.0
+        spent = collective_terms(steps, types, self.mesh, self.topology)
+        return SentMessage(op.spec.name, steps[0].axes, spent, joining)

@@ -6,26 +6,19 @@ from collections.abc import Iterator
 
 from xdsl.dialects.func import FuncOp
 
-from spmdir.core.mesh import Mesh
 from spmdir.dialects.names import text_name
 from spmdir.dialects.syntax.context import location_of
-from spmdir.passes.sent_messages import sent_message
+from spmdir.passes.sent_messages import Messages
 from spmdir.report.op_costs import MEASURED, OpCost
 from spmdir.report.shares import Share
-from spmdir.reshard.topology import Topology
 
 
-def collective_costs(function: FuncOp, mesh: Mesh, topology: Topology, sent: set[object]) -> Iterator[OpCost]:
-    """Yield what each collective of a function costs that sends anything.
-
-    Args:
-        sent: the joint states that were sent before, which later results with the same state do not send again; those
-            of this function are added.
-    """
+def collective_costs(function: FuncOp, messages: Messages) -> Iterator[OpCost]:
+    """Yield what each collective of a function costs that sends anything."""
     for op in function.body.block.ops:
-        message = sent_message(op, mesh, topology, sent)
+        message = messages.of(op)
         if message is not None:
             spent = message.terms
-            share = Share(1, spent.wire_bytes, spent.seconds, (spent.measured or topology.name,))
+            share = Share(1, spent.wire_bytes, spent.seconds, (spent.measured or messages.topology.name,))
             bound = MEASURED if spent.measured else "network"
             yield OpCost(text_name(op.results[0]), message.kind, location_of(op), share, 0.0, 0.0, bound, message.axes)

@@ -155,6 +155,7 @@ def comm_report(
     from spmdir.passes.finish import is_undecided
     from spmdir.passes.propagation.noted_options import machine_of, remark_noted_costs
     from spmdir.passes.propagation.objective import certificate_of, objective_of
+    from spmdir.passes.sent_messages import Messages
     from spmdir.report.collective_costs import collective_costs
     from spmdir.report.compute import compute_costs
     from spmdir.report.output_errors import output_errors
@@ -168,13 +169,12 @@ def comm_report(
     objectives = [objective_of(function) for function in functions]
     collectives: list[OpCost] = []
     compute: list[OpCost] = []
-    sent: set[object] = set()
     bounds: list[float | None] = []
     errors: list[OutputError] = []
     for function in functions:
         machine = machine_of(function, pipeline, chosen, os.fspath(pipeline.costs or "")).topology
         remark_noted_costs(function, machine, "the cost report", pipeline)
-        collectives += collective_costs(function, mesh, machine, sent)
+        collectives += collective_costs(function, Messages(mesh, machine))
         bounds += _bounds(function, mesh)
         with pipeline.rules:
             if decided and not is_local(function):

@@ -31,11 +31,15 @@ class Headroom:
         self._live = np.array(live_bytes(program) if live is None else live)
         self._run = [False] * len(program.tasks)
         kept = {*program.inputs, *program.outputs}
+        self._reads = [[buffer for buffer in dict.fromkeys(task.reads) if buffer not in kept] for task in program.tasks]
         self._readers: dict[int, list[int]] = {}
-        for at, task in enumerate(program.tasks):
-            for buffer in {*task.reads} - kept:
+        for at, reads in enumerate(self._reads):
+            for buffer in reads:
                 self._readers.setdefault(buffer, []).append(at)
-        self._kept = kept
+        self._made = [
+            sum([program.buffers[buffer].bytes for buffer in task.makes if buffer in kept or buffer in self._readers])
+            for task in program.tasks
+        ]
 
     @property
     def is_done(self) -> bool:
@@ -52,33 +56,33 @@ class Headroom:
             return True
         if task - self.turn > WINDOW or self._memory.peak(task) > self.limit:
             return False
-        return bool(self._after(task).max() <= self.limit)
+        live = self._live[self.turn : task]
+        if live.max() + self._made[task] <= self.limit:
+            return True
+        live = live.copy()
+        self._change(live, task)
+        return bool(live.max() <= self.limit)
 
     def run(self, task: int) -> None:
         """Run a task next."""
         if task != self.turn:
-            self._live[self.turn : task] = self._after(task)
+            self._change(self._live[self.turn : task], task)
         self._live[task] = 0.0
         self._memory.run(task)
         self._run[task] = True
-        for buffer in {*self.program.tasks[task].reads} - self._kept:
+        for buffer in self._reads[task]:
             readers = self._readers[buffer]
             while readers and self._run[readers[-1]]:
                 readers.pop()
         while not self.is_done and self._run[self.turn]:
             self.turn += 1
 
-    def _after(self, task: int) -> np.ndarray:
-        """Return what is live at the tasks that `task` overtakes once it has run; it means nothing at those that have
-        run."""
-        found, turn = self.program.tasks[task], self.turn
-        live = self._live[turn:task].copy()
-        for buffer in found.makes:
-            if buffer in self._kept or buffer in self._readers:
-                live += self.program.buffers[buffer].bytes
-        for buffer in {*found.reads} - self._kept:
+    def _change(self, live: np.ndarray, task: int) -> None:
+        """Let `live`, of the tasks that `task` overtakes, be what is live once it has run; it means nothing at those
+        that have run."""
+        live += self._made[task]
+        for buffer in self._reads[task]:
             readers = self._readers[buffer]
             if readers[-1] == task:
                 others = (reader for reader in reversed(readers[:-1]) if not self._run[reader])
-                live[max(next(others, -1) + 1 - turn, 0) :] -= self.program.buffers[buffer].bytes
-        return live
+                live[max(next(others, -1) + 1 - self.turn, 0) :] -= self.program.buffers[buffer].bytes

@@ -47,8 +47,8 @@ def ordered(program: Program, memory: float | None = None) -> tuple[int, ...]:
             first, live = before.order, before.live
     start, live = in_order(program, first), [live[at] for at in first]
     orders = [tuple(first[at] for at in Listing(start, limit, live, slack).run()) for slack in SLACKS]
-    runs = [before, *(run for run in (simulate(program, order) for order in orders) if run.peak_bytes <= limit)]
-    return min(runs, key=lambda run: run.seconds).order
+    runs = sorted([before, *(simulate(program, order) for order in orders)], key=lambda run: run.seconds)
+    return next(run.order for run in runs if run is before or run.peak_bytes <= limit)
 
 
 class Listing:

@@ -8,7 +8,7 @@ import attrs
 
 from spmdir.schedule.program import Buffer, Program, Stage, Task
 
-Change = tuple[tuple[int, ...], tuple[int, ...]]
+Change = tuple[tuple[int, ...], list[int]]
 """The buffers that are allocated as a stage begins, and those that are freed as it ends."""
 
 
@@ -23,7 +23,8 @@ class Memory:
     def __init__(self, program: Program):
         self.program = program
         self.live: dict[int, None] = dict.fromkeys(program.inputs)
-        self.bytes = sum(program.buffers[buffer].bytes for buffer in self.live)
+        self._sizes = [buffer.bytes for buffer in program.buffers]
+        self.bytes = sum([self._sizes[buffer] for buffer in self.live])
         self._readers = [0] * len(program.buffers)
         for task in program.tasks:
             for buffer in _read(task):
@@ -33,16 +34,15 @@ class Memory:
 
     def peak(self, task: int) -> float:
         """Return the most bytes that are live while `task` runs, if it is the next."""
+        found, sizes = self.program.tasks[task], self._sizes
         live, most = self.bytes, 0.0
-        for makes, frees in self._changes(self.program.tasks[task]):
-            live += self._size(makes)
+        for makes, frees in self._changes(found):
+            for buffer in makes:
+                live += sizes[buffer]
             most = max(most, live)
-            live -= self._size(frees)
-        return most + (0.0 if self.program.tasks[task].stages else self.program.tasks[task].transient)
-
-    def growth(self, task: int) -> float:
-        """Return how many bytes more are live after `task` than before, if it is the next; fewer are negative."""
-        return sum(self._size(makes) - self._size(frees) for makes, frees in self._changes(self.program.tasks[task]))
+            for buffer in frees:
+                live -= sizes[buffer]
+        return most + (0.0 if found.stages else found.transient)
 
     def run(self, task: int) -> None:
         """Run `task` next."""
@@ -51,31 +51,26 @@ class Memory:
 
     def moments(self, task: int) -> Iterator[float]:
         """Run `task` next, and yield the bytes that are live in each of its stages, while `live` says which."""
-        found = self.program.tasks[task]
-        changes = self._changes(found)
+        found, sizes = self.program.tasks[task], self._sizes
+        changes, transient = self._changes(found), 0.0 if found.stages else found.transient
         for buffer in _read(found):
             self._readers[buffer] -= 1
         for makes, frees in changes:
-            self.live.update(dict.fromkeys(makes))
-            self.bytes += self._size(makes)
-            yield self.bytes + (0.0 if found.stages else found.transient)
+            for buffer in makes:
+                self.live[buffer] = None
+                self.bytes += sizes[buffer]
+            yield self.bytes + transient
             for buffer in frees:
                 del self.live[buffer]
-            self.bytes -= self._size(frees)
-
-    def _size(self, buffers: Iterable[int]) -> float:
-        return sum([self.program.buffers[buffer].bytes for buffer in buffers])
+                self.bytes -= sizes[buffer]
 
     def _changes(self, task: Task) -> list[Change]:
         """Return what each stage of a task allocates and frees, if it is the next."""
-        stages = task.stages or (Stage(task.makes, task.reads),)
-        last = {buffer: at for at, stage in enumerate(stages) for buffer in (*stage.makes, *stage.reads)}
-        read = set(_read(task))
-        frees: list[list[int]] = [[] for _ in stages]
-        for buffer, at in last.items():
-            if self._readers[buffer] == (buffer in read):
-                frees[at].append(buffer)
-        return [(stage.makes, tuple(free)) for stage, free in zip(stages, frees, strict=True)]
+        readers = self._readers
+        return [
+            (makes, [buffer for buffer, is_read in touched if readers[buffer] == is_read])
+            for makes, touched in task.touched
+        ]
 
 
 def _read(task: Task) -> Iterable[int]:

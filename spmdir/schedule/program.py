@@ -5,6 +5,7 @@ Tasks and buffers are numbered by their places in `Program.tasks` and `Program.b
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 import attrs
@@ -98,6 +99,17 @@ class Task:
     waits: int | None = None
     is_blocking: bool = False
     overlap: float = 0.0
+
+    @functools.cached_property
+    def touched(self) -> tuple[tuple[tuple[int, ...], tuple[tuple[int, bool], ...]], ...]:
+        """By stage, the buffers that it allocates, and those that no later stage needs, each with whether it is one of
+        `reads`."""
+        stages = self.stages or (Stage(self.makes, self.reads),)
+        last = {buffer: at for at, stage in enumerate(stages) for buffer in (*stage.makes, *stage.reads)}
+        found: list[list[tuple[int, bool]]] = [[] for _ in stages]
+        for buffer, at in last.items():
+            found[at].append((buffer, buffer in self.reads))
+        return tuple([(stage.makes, tuple(touched)) for stage, touched in zip(stages, found, strict=True)])
 
 
 @attrs.frozen

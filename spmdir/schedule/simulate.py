@@ -8,6 +8,7 @@ links of one kind share their bandwidth evenly. A wait holds the accelerator up 
 from __future__ import annotations
 
 import bisect
+import functools
 import math
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -41,7 +42,6 @@ class Execution:
         first, last: by task, when the accelerator turns to it, and when it turns to the next one. What it waits for a
             transfer is in between.
         sent: task → the transfer that it starts.
-        live: by task, the most bytes that are live while it runs.
     """
 
     program: Program
@@ -49,7 +49,11 @@ class Execution:
     first: tuple[float, ...]
     last: tuple[float, ...]
     sent: Mapping[int, Sent]
-    live: tuple[float, ...]
+
+    @functools.cached_property
+    def live(self) -> tuple[float, ...]:
+        """By task, the most bytes that are live while it runs."""
+        return tuple(live_bytes(self.program, self.order))
 
     @property
     def seconds(self) -> float:
@@ -114,7 +118,7 @@ def simulate(program: Program, order: Sequence[int] | None = None) -> Execution:
             now += task.seconds
         last[at] = now
     sent = {at: Sent(*times, exposed.get(at, 0.0)) for at, times in links.times().items()}
-    return Execution(program, order, tuple(first), tuple(last), sent, tuple(live_bytes(program, order)))
+    return Execution(program, order, tuple(first), tuple(last), sent)
 
 
 _NOTHING = 1e-15
@@ -181,8 +185,13 @@ class Links:
         """Follow what is under way up to its next change, at most until a time."""
         under_way = [(stream, self._left[stream[0]]) for stream in self._streams.values() if stream]
         parts = [(left, part) for _, left in under_way for part in ((0,) if left[0] else (1, 2)) if left[part]]
-        sharing = [1, sum(part == 1 for _, part in parts), sum(part == 2 for _, part in parts)]
-        span = min([left[part] * sharing[part] for left, part in parts], default=math.inf)
+        if not parts:
+            self.now = until
+            return
+        sharing = [1, 0, 0]
+        for _, part in parts:
+            sharing[part] += part > 0
+        span = min([left[part] * sharing[part] for left, part in parts])
         self.now, span = (until, until - self.now) if self.now + span >= until else (self.now + span, span)
         for left, part in parts:
             rest = left[part] - span / sharing[part]

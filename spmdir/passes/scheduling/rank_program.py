@@ -6,6 +6,7 @@ between them in the text, and so the sum over ops does not depend on their order
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ import attrs
 from xdsl.dialects.builtin import NameLoc
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
-from xdsl.traits import is_side_effect_free
+from xdsl.traits import Pure, is_side_effect_free
 
 from spmdir.core.call import Call, Local
 from spmdir.core.dtype import I1
@@ -27,7 +28,7 @@ from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import DYNAMIC, meta_of
 from spmdir.dialects.collectives import Collective, SpmdOp, WaitOp
 from spmdir.dialects.host import HostCopyOp
-from spmdir.dialects.in_flight import communicator
+from spmdir.dialects.in_flight import communicator_on
 from spmdir.dialects.names import text_name
 from spmdir.dialects.recomputation import originals
 from spmdir.dialects.ring import AssembleOp, RotateStartOp
@@ -40,7 +41,7 @@ from spmdir.passes.memory_classes import memory_classes
 from spmdir.passes.op_seconds import op_seconds, work_alone
 from spmdir.passes.scheduling.copied_values import host_transfer
 from spmdir.passes.scheduling.units import Unit
-from spmdir.passes.sent_messages import SentMessage, sent_message
+from spmdir.passes.sent_messages import Messages, SentMessage
 from spmdir.reshard.cost import in_turn, local_shape, sends_anything, step_terms
 from spmdir.reshard.topology import Topology
 from spmdir.rules import OpRule, RuleSet
@@ -71,11 +72,8 @@ def rank_program(
     """
     forms = list(steps(function.body.block))
     memory = memory or live_memory(function, mesh, rules, memory_classes(function, rules))
-    messages: dict[Operation, SentMessage] = {}
-    sent: set[object] = set()
-    for op in memory.stages:
-        if (message := sent_message(op, mesh, topology, sent)) is not None:
-            messages[op] = message
+    asked = Messages(mesh, topology)
+    messages = {op: message for op in memory.stages if (message := asked.of(op)) is not None}
     streams = _Streams(messages, mesh)
     seconds = _Kernels(function, mesh, rules, topology, messages).seconds(forms)
     task_of: dict[Any, int] = {op: at for at, (_, ops) in enumerate(forms) for op in ops}
@@ -84,7 +82,7 @@ def rank_program(
         for _, ops in forms
     ]
     repeated = originals(function)
-    effects = [at for at, (_, ops) in enumerate(forms) if not all(map(is_side_effect_free, ops))]
+    effects = [at for at, (_, ops) in enumerate(forms) if not all(map(_has_no_effects, ops))]
     effect_before = {later: earlier for earlier, later in itertools.pairwise(effects)}
     tasks = []
     for at, ((note, ops), held) in enumerate(zip(forms, held_by(stages, memory.buffers, memory.outputs), strict=True)):
@@ -104,6 +102,15 @@ def rank_program(
         sends = took.transfer, took.waits, took.is_blocking, took.overlap
         tasks.append(Task(name, op, path, took.seconds, tuple(sorted(needs)), *holds, *sends))
     return Program(tuple(tasks), memory.buffers, memory.inputs, memory.outputs), tuple(ops for _, ops in forms)
+
+
+def _has_no_effects(op: Operation) -> bool:
+    return _is_pure(type(op)) or is_side_effect_free(op)
+
+
+@functools.cache
+def _is_pure(kind: type[Operation]) -> bool:
+    return kind.has_trait(Pure)
 
 
 def _name(note: Note | None, ops: Unit) -> tuple[str, str]:
@@ -128,8 +135,8 @@ class _Timing:
 class _Streams:
     """What the collectives of a program run on."""
 
-    def __init__(self, ops: Iterable[Operation], mesh: Mesh):
-        self._of = {op: found for op in ops if (found := communicator(op, mesh)) is not None}
+    def __init__(self, messages: Mapping[Operation, SentMessage], mesh: Mesh):
+        self._of = {op: communicator_on(op, message.axes, mesh) for op, message in messages.items()}
         each = {*self._of.values()}
         self._excludes = {one: frozenset(other.name for other in each if one.excludes(other, mesh)) for one in each}
 
@@ -189,6 +196,7 @@ class _Kernels:
         self.messages = messages
         self._metas: list[TensorMeta] = []
         self._numbers: dict[SSAValue, int] = {}
+        self._rules: dict[Call, OpRule | None] = {}
         self._steps = [Step(None, "", (), (self._number(value),)) for value in function.args]
         self._first = mesh.coordinate(0)
 
@@ -234,7 +242,9 @@ class _Kernels:
 
     def _add(self, op: ValueOp) -> float:
         """Add the steps of an op, and return the time that it takes beside these."""
-        if isinstance(op, (WaitOp, HostCopyOp)):
+        if isinstance(op, AtenOp):
+            self._steps.append(self._of_aten(op))
+        elif isinstance(op, (WaitOp, HostCopyOp)):
             start = op.start if isinstance(op, WaitOp) else op
             if not (start is op and isinstance(op, HostCopyOp) and op.IS_START):
                 self._through(op, start.operands)
@@ -242,7 +252,8 @@ class _Kernels:
             self._through(op, op.operands)
             return 0.0 if op in self.messages else self._copied(op)
         elif not isinstance(op, (Collective, RotateStartOp)):
-            self._steps.append(self._step(op))
+            name = op.name if isinstance(op, AssembleOp) else ""
+            self._steps.append(Step(None, name, self._tensors(op.operands), self._tensors(op.results)))
         return 0.0
 
     def _copied(self, op: Collective) -> float:
@@ -257,20 +268,22 @@ class _Kernels:
         for operand, (_, result) in zip(operands, op.pairs, strict=False):
             self._steps.append(Step(None, "", self._tensors([operand]), self._tensors([result])))
 
-    def _step(self, op: ValueOp) -> Step:
+    def _of_aten(self, op: AtenOp) -> Step:
         operands, results = self._tensors(op.operands), self._tensors(op.results)
-        if not isinstance(op, AtenOp):
-            return Step(None, op.name if isinstance(op, AssembleOp) else "", operands, results)
-        rule = self._rule(op, [self._metas[value] for value in operands], [self._metas[value] for value in results])
+        call = op.call()
+        if call in self._rules:
+            rule = self._rules[call]
+        elif any(DYNAMIC in meta.shape for meta in (*call.operands, *call.results) if meta is not None):
+            arguments = tuple((name, self._evaluated(value)) for name, value in call.arguments)
+            given, own = (tuple([self._metas[value] for value in values]) for values in (operands, results))
+            made = tuple([meta and found for meta, found in zip(call.results, own, strict=True)])
+            rule = self._rule(Call(call.name, given, arguments, made, call.structure))
+        else:
+            rule = self._rules[call] = self._rule(call)
         return Step(rule, "" if rule is None and op.name in VIEWS else op.name, operands, results)
 
-    def _rule(self, op: AtenOp, operands: Sequence[TensorMeta], results: Sequence[TensorMeta]) -> OpRule | None:
-        """Return the rule of an op on what the first rank has; None if there is none, or not for such sizes."""
-        call = op.call()
-        if any(DYNAMIC in meta.shape for meta in (*call.operands, *call.results) if meta is not None):
-            arguments = tuple((name, self._evaluated(value)) for name, value in call.arguments)
-            made = (None if meta is None else own for meta, own in zip(call.results, results, strict=True))
-            call = Call(call.name, tuple(operands), arguments, tuple(made), call.structure)
+    def _rule(self, call: Call) -> OpRule | None:
+        """Return the rule of a call on what the first rank has; None if there is none, or not for such sizes."""
         try:
             rule = self.rules.instantiate(call)
             return rule and rule.evaluated
