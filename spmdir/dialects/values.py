@@ -21,7 +21,6 @@ from spmdir.dialects.attributes import (
     sharding_attr,
 )
 from spmdir.dialects.names import name_of
-from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.verification import is_local
 
 _NUMBERED = re.compile(r"_[0-9]+\Z")

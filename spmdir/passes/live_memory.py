@@ -150,7 +150,7 @@ class _Program:
 
     def _read(self, values: Sequence[SSAValue]) -> tuple[int, ...]:
         """Return the buffers of those of `values` that are tensors."""
-        return tuple(dict.fromkeys(self.buffer[value] for value in values if value in self.buffer))
+        return tuple(dict.fromkeys([self.buffer[value] for value in values if value in self.buffer]))
 
     def _views(self, op: ValueOp) -> tuple[Strides, ...] | None:
         """Return the strides of the results if these are views of the first operand, () if they are not known; else

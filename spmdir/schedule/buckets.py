@@ -100,9 +100,9 @@ class _Merging:
 
     def __init__(self, program: Program, items: Sequence[Item], members: set[int], memory: float, worth: float):
         self.program, self.old, self.limit, self.worth = program, items, memory, worth
-        of = {task: place for place, item in enumerate(items) for task in item}
+        place_of = {task: place for place, item in enumerate(items) for task in item}
         self.needs = [
-            sorted({of[need] for task in item for need in program.tasks[task].needs} - {place})
+            tuple({place_of[need] for task in item for need in program.tasks[task].needs} - {place})
             for place, item in enumerate(items)
         ]
         self.members = [place for place, item in enumerate(items) if len(item) == 1 and item[0] in members]
@@ -110,7 +110,7 @@ class _Merging:
         serves, follows = (find(program, tasks, self.needs, of) for find in (serving, following))
         self.movable = [serves[place] or follows[place] or is_view(program, task) for place, task in enumerate(tasks)]
         self._exclude_dependent()
-        seconds = [sum(program.tasks[task].seconds for task in item) for item in items]
+        seconds = [sum([program.tasks[task].seconds for task in item]) for item in items]
         self.clock = list(itertools.accumulate(seconds, initial=0.0))
         self.live, self.growth = _held(program, items)
 
@@ -244,21 +244,20 @@ def _held(program: Program, items: Sequence[Item]) -> tuple[np.ndarray, np.ndarr
     """Return, by place, the most bytes that are live there, if what an item frees is freed after all that it makes, and
     how many more are live after it than before; an end with nothing follows the items."""
     first, last = dict.fromkeys(program.inputs, 0), dict.fromkeys(program.inputs, len(items))
-    live, growth = np.zeros(len(items) + 1), np.zeros(len(items) + 1)
+    transient, growth, changes = ([0.0] * (len(items) + 2) for _ in range(3))
     for place, item in enumerate(items):
         for task in item:
             found = program.tasks[task]
-            live[place] = max(live[place], found.transient)
+            transient[place] = max(transient[place], found.transient)
             for buffer in found.makes:
                 first[buffer] = last[buffer] = place
             for buffer in found.reads:
                 last[buffer] = max(last[buffer], place)
     last.update(dict.fromkeys(program.outputs, len(items)))
-    changes = np.zeros(len(items) + 2)
     for buffer, place in first.items():
         size = program.buffers[buffer].bytes
         changes[place] += size
         changes[last[buffer] + 1] -= size
         growth[place] += size
         growth[last[buffer]] -= size
-    return live + changes[:-1].cumsum(), growth
+    return (np.array(transient) + np.cumsum(changes))[:-1], np.array(growth[:-1])

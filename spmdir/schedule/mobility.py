@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Sequence
 
 from spmdir.schedule.program import Program
@@ -33,17 +34,21 @@ def serving(program: Program, tasks: Sequence[int], needs: Neighbours, of: Colle
         tasks: by place.
         of: the places of the collectives, or of their starts.
     """
-    time, found, then = _times(program, tasks, of), [program.tasks[task] for task in tasks], users(needs)
+    time, found = _times(program, tasks, of), [program.tasks[task] for task in tasks]
     serves = [False] * len(tasks)
     for place, own in enumerate(needs):
         serves[place] = (
             found[place].transfer is None and found[place].waits is None and all(serves[need] for need in own)
         )
+    served = [math.inf] * len(tasks)  # the least time of what needs each
     for place in reversed(range(len(tasks))):
         if serves[place]:
-            most = min((time[user] for user in then[place]), default=0.0)
+            most = served[place] if served[place] < math.inf else 0.0
             serves[place] = bool(most) and found[place].seconds <= most
             time[place] = most if serves[place] else 0.0
+        for need in needs[place]:
+            if time[place] < served[need]:
+                served[need] = time[place]
     return serves
 
 
@@ -53,7 +58,7 @@ def following(program: Program, tasks: Sequence[int], needs: Neighbours, of: Col
     time, found = _times(program, tasks, of), [program.tasks[task] for task in tasks]
     for place, own in enumerate(needs):
         if own and found[place].transfer is None and found[place].waits is None:
-            most = min(time[need] for need in own)
+            most = min([time[need] for need in own])
             time[place] = most if found[place].seconds <= most else 0.0
     return [bool(most) and place not in of for place, most in enumerate(time)]
 
@@ -67,12 +72,12 @@ def intervals(needs: Neighbours, movable: Sequence[bool]) -> tuple[list[int], li
     """Return the first and the last place that each task may stand before, if what is not movable stays."""
     first, last = [0] * len(needs), [len(needs)] * len(needs)
     for place, before in enumerate(needs):
-        for need in before:
-            first[place] = max(first[place], first[need] if movable[need] else need + 1)
+        first[place] = max([first[need] if movable[need] else need + 1 for need in before], default=0)
     for place in reversed(range(len(needs))):
         latest = last[place] if movable[place] else place
         for need in needs[place]:
-            last[need] = min(last[need], latest)
+            if latest < last[need]:
+                last[need] = latest
     return first, last
 
 

@@ -206,6 +206,7 @@ def test_what_is_promised_of_copies_holds(program: Program, part: float, seconds
     assert len(found.program.tasks) == len(program.tasks) + len(found.again) + len(found.copies)
 
 
+@settings(deadline=None)
 @given(programs(), st.floats(0.3, 1.0))
 def test_what_is_promised_of_a_program_holds(program: Program, part: float) -> None:
     found = fit(program, part * peak_bytes(program), [True] * len(program.tasks))

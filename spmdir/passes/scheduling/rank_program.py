@@ -76,7 +76,9 @@ def rank_program(
     messages = {op: message for op in memory.stages if (message := asked.of(op)) is not None}
     streams = _Streams(messages, mesh)
     seconds = _Kernels(function, mesh, rules, topology, messages).seconds(forms)
-    task_of: dict[Any, int] = {op: at for at, (_, ops) in enumerate(forms) for op in ops}
+    maker: dict[SSAValue, int] = {
+        result: at for at, (_, ops) in enumerate(forms) for op in ops for result in op.results
+    }
     stages = [
         memory.stages[ops[0]] if len(ops) == 1 else [stage for op in ops for stage in memory.stages[op]]
         for _, ops in forms
@@ -87,8 +89,8 @@ def rank_program(
     tasks = []
     for at, ((note, ops), held) in enumerate(zip(forms, held_by(stages, memory.buffers, memory.outputs), strict=True)):
         name, op = _name(note, ops)
-        needs = {task_of[owner] for one in ops for operand in one.operands if (owner := operand.owner) in task_of}
-        needs.update(task_of[first.owner] for one in ops if (first := repeated.get(one)) is not None)
+        needs = {maker[operand] for one in ops for operand in one.operands if operand in maker}
+        needs.update([maker[repeated[one]] for one in ops if one in repeated])
         needs.discard(at)
         if at in effect_before:
             needs.add(effect_before[at])
@@ -97,7 +99,7 @@ def rank_program(
             transfer = host_transfer(ops[0], memory.copied[ops[0]], topology)
             took = _Timing(0.0, transfer, is_blocking=not ops[0].IS_START)
         else:
-            took = _timing(ops, *seconds[at], task_of, messages, streams)
+            took = _timing(ops, *seconds[at], maker, messages, streams)
         holds = held.makes, held.reads, held.transient, held.stages
         sends = took.transfer, took.waits, took.is_blocking, took.overlap
         tasks.append(Task(name, op, path, took.seconds, tuple(sorted(needs)), *holds, *sends))
@@ -150,7 +152,7 @@ def _timing(
     ops: Unit,
     seconds: float,
     blocks: float,
-    task_of: Mapping[Any, int],
+    maker: Mapping[SSAValue, int],
     messages: Mapping[Operation, SentMessage],
     streams: _Streams,
 ) -> _Timing:
@@ -163,9 +165,9 @@ def _timing(
     op = ops[0]
     if isinstance(op, WaitOp):
         if isinstance(op.start, HostCopyOp):
-            return _Timing(0.0, waits=task_of[op.start])
+            return _Timing(0.0, waits=maker[op.start.results[0]])
         message = messages.get(op.start)
-        return _Timing(message.terms.unpacking, waits=task_of[op.start]) if message else _Timing(seconds)
+        return _Timing(message.terms.unpacking, waits=maker[op.start.results[0]]) if message else _Timing(seconds)
     own = [messages[one] for one in ops if one in messages]
     if not own:
         return _Timing(seconds)
@@ -296,14 +298,13 @@ class _Kernels:
         return value.evaluate(self.mesh, self._first) if isinstance(value, Local) else value
 
     def _tensors(self, values: Sequence[SSAValue]) -> tuple[int, ...]:
-        return tuple([self._number(value) for value in values])
+        known = self._numbers.get
+        return tuple([self._number(value) if (found := known(value)) is None else found for value in values])
 
     def _number(self, value: SSAValue) -> int:
-        """Return the number of a value."""
-        if value not in self._numbers:
-            self._numbers[value] = len(self._metas)
-            self._metas.append(self._meta(value))
-        return self._numbers[value]
+        """Return the number of a value that has none yet."""
+        self._metas.append(self._meta(value))
+        return self._numbers.setdefault(value, len(self._numbers))
 
     def _meta(self, value: SSAValue) -> TensorMeta:
         """Return the type of a value on the rank that has most of it."""
