@@ -46,7 +46,7 @@ def _may_send(kind: type[Operation]) -> bool:
     return issubclass(kind, (Collective, *NEIGHBOURLY))
 
 
-class Messages:
+class SentMessages:
     """What the ops of a program send, asked in its order: a joint state is sent once, and later results with the same
     state do not send it again."""
 

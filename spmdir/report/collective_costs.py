@@ -8,12 +8,12 @@ from xdsl.dialects.func import FuncOp
 
 from spmdir.dialects.names import text_name
 from spmdir.dialects.syntax.context import location_of
-from spmdir.passes.sent_messages import Messages
+from spmdir.passes.sent_messages import SentMessages
 from spmdir.report.op_costs import MEASURED, OpCost
 from spmdir.report.shares import Share
 
 
-def collective_costs(function: FuncOp, messages: Messages) -> Iterator[OpCost]:
+def collective_costs(function: FuncOp, messages: SentMessages) -> Iterator[OpCost]:
     """Yield what each collective of a function costs that sends anything."""
     for op in function.body.block.ops:
         message = messages.of(op)

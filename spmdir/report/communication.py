@@ -155,7 +155,7 @@ def comm_report(
     from spmdir.passes.finish import is_undecided
     from spmdir.passes.propagation.noted_options import machine_of, remark_noted_costs
     from spmdir.passes.propagation.objective import certificate_of, objective_of
-    from spmdir.passes.sent_messages import Messages
+    from spmdir.passes.sent_messages import SentMessages
     from spmdir.report.collective_costs import collective_costs
     from spmdir.report.compute import compute_costs
     from spmdir.report.output_errors import output_errors
@@ -174,7 +174,7 @@ def comm_report(
     for function in functions:
         machine = machine_of(function, pipeline, chosen, os.fspath(pipeline.costs or "")).topology
         remark_noted_costs(function, machine, "the cost report", pipeline)
-        collectives += collective_costs(function, Messages(mesh, machine))
+        collectives += collective_costs(function, SentMessages(mesh, machine))
         bounds += _bounds(function, mesh)
         with pipeline.rules:
             if decided and not is_local(function):

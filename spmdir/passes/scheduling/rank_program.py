@@ -41,7 +41,7 @@ from spmdir.passes.memory_classes import memory_classes
 from spmdir.passes.op_seconds import op_seconds, work_alone
 from spmdir.passes.scheduling.copied_values import host_transfer
 from spmdir.passes.scheduling.units import Unit
-from spmdir.passes.sent_messages import Messages, SentMessage
+from spmdir.passes.sent_messages import SentMessage, SentMessages
 from spmdir.reshard.cost import in_turn, local_shape, sends_anything, step_terms
 from spmdir.reshard.topology import Topology
 from spmdir.rules import OpRule, RuleSet
@@ -72,7 +72,7 @@ def rank_program(
     """
     forms = list(steps(function.body.block))
     memory = memory or live_memory(function, mesh, rules, memory_classes(function, rules))
-    asked = Messages(mesh, topology)
+    asked = SentMessages(mesh, topology)
     messages = {op: message for op in memory.stages if (message := asked.of(op)) is not None}
     streams = _Streams(messages, mesh)
     seconds = _Kernels(function, mesh, rules, topology, messages).seconds(forms)
