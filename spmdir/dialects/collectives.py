@@ -132,6 +132,12 @@ class Collective(SpmdOp):
         """The communicator that a start runs on; None for the one of its axes."""
         return self._argument(STREAM.argument)
 
+    @staticmethod
+    def message_of(step: Step) -> tuple[tuple[str, ...], str | None]:
+        """Return what members of one message have in common besides their element type: axes, and the reduction."""
+        reduced = sorted({op for end in (step.source, step.target) for _, op in end.partial})
+        return step.axes, step.reduction if step.spec.names_axes else ", ".join(reduced) or None
+
     @property
     def may_repeat(self) -> bool:
         """Whether it gives the same bits of the same operand, in any company: it keeps no states, and does no sums over
@@ -325,7 +331,7 @@ class Collective(SpmdOp):
             mesh.require(axis)
         self._check_pending()
         self._check_stream(mesh)
-        self._check_members()
+        self._check_members(mesh)
         for index, (value, result) in enumerate(self.pairs):
             self._check_transition(index, value, result, mesh)
         if self.spec.traffic is None:
@@ -353,7 +359,7 @@ class Collective(SpmdOp):
         if legal != target:
             raise ShardingError(f"{self.name} of <{source}> gives <{legal}>, found <{target}>")
 
-    def _check_members(self) -> None:
+    def _check_members(self, mesh: Mesh) -> None:
         held = [sharding for pair in self.pairs for sharding in map(sharding_of, pair)]
         if len(self.pairs) > 1 and any(sharding is not None and sharding.is_inexact for sharding in held):
             raise ShardingError("joins values of which one loses precision on its way; such a value goes by itself")
@@ -362,6 +368,11 @@ class Collective(SpmdOp):
             raise VerifyException(
                 f"takes tensors of element types {', '.join(map(str, found))}; a message has one: make a bucket of each"
             )
+        if len(self.pairs) > 1 and not self.spec.names_axes:
+            sent = dict.fromkeys(map(self.message_of, self.steps(mesh)))
+            if len(sent) > 1:
+                told = " and ".join(f"[{', '.join(axes)}]{f' by {op}' if op else ''}" for axes, op in sent)
+                raise VerifyException(f"joins members on {told}; a message is on one group: make a bucket of each")
 
     def _check_stream(self, mesh: Mesh) -> None:
         name = self.stream

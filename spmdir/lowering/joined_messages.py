@@ -54,7 +54,7 @@ def start(emit: Emit, messages: Sequence[Message], kind_of: Callable[[Node], Kin
         UnsupportedError: the collective is one of a plug-in, of which is not known how it takes several tensors.
     """
     call = messages[0].call
-    if len(messages) == 1 or call is None:  # members are of one group, so all are sent or none
+    if len(messages) == 1 or any(message.call is None for message in messages):  # which is so on all ranks or none
         arrivals = [message.send(emit) for message in messages]
         return Started(messages, lambda: [arrive() for arrive in arrivals])
     if call not in PACKINGS:

@@ -67,7 +67,7 @@ def _key(op: Operation, mesh: Mesh) -> Hashable | None:
     if meta is None or any(sharding is None or sharding.is_inexact for sharding in held):
         return None
     # What is gathered again is not held meanwhile, so it is in no message with what is gathered the first time.
-    return op.name, op.axes, meta.dtype, op.reduction, RECOMPUTES in op.attributes
+    return op.name, op.message_of(op.step(mesh)), meta.dtype, RECOMPUTES in op.attributes
 
 
 class _Places:

@@ -59,14 +59,20 @@ def alone(sizes: Sequence[Sized], keeps_operand: bool = False) -> Allocations:
 
 
 def together(
-    kind: str, members: Sequence[Sequence[Sized]], sources: Sequence[float], targets: Sequence[float]
+    kind: str,
+    members: Sequence[Sequence[Sized]],
+    sources: Sequence[float],
+    targets: Sequence[float],
+    keep_operands: Sequence[bool] = (),
 ) -> Allocations:
     """Return the allocations of a collective of several tensors, which sends one buffer and receives one.
 
     Args:
         kind: of the collective.
         members: what each allocates alone, as `step_buffers` gives it.
-        sources, targets: the local bytes of each before and after.
+        sources, targets: the local bytes of each before and after; an exchange sends and receives what it allocates
+            for that.
+        keep_operands: whether the operand of each is needed until its last buffer is made.
     """
     made: list[Allocation] = []
 
@@ -78,25 +84,34 @@ def together(
     for member, sizes in enumerate(members):
         at = ~member
         for name, size in sizes:
-            if name == "packed":
+            if name in PACKED:
                 at = allocate(size, member, at)
         packed.append(at)
-    sent = allocate(sum(sources), 0, *packed)
-    received = allocate(sum(targets), 0, sent)
+    sends, receives = (
+        [dict(sizes).get(name, size) for sizes, size in zip(members, whole, strict=True)]
+        for name, whole in (("sent", sources), (ARRIVES, targets))
+    )
+    sent = allocate(sum(sends), 0, *packed)
+    received = allocate(sum(receives), 0, sent)
     if not is_copied_apart(kind):
         return Allocations(tuple(made), len(made), (sent,), (received,) * len(members))
     arrived = len(made)
-    results = [allocate(size, member, received) for member, size in enumerate(targets)]
-    if kind in JOINED:
-        own = [any(name == "unpacked" for name, _ in sizes) for sizes in members]
-        results = [allocate(targets[member], member, at) if own[member] else at for member, at in enumerate(results)]
+    results = [allocate(size, member, received) for member, size in enumerate(receives)]
+    for member, sizes in enumerate(members if kind in JOINED else ()):
+        kept = (~member,) if keep_operands and keep_operands[member] else ()
+        names = [name for name, _ in sizes]
+        for _, size in sizes[names.index(ARRIVES) + 1 :] if ARRIVES in names else ():
+            results[member] = allocate(size, member, results[member], *kept)
     return Allocations(tuple(made), arrived, (sent,), tuple(results))
 
 
 def is_copied_apart(kind: str) -> bool:
     """Return whether what arrives for several tensors is copied into one result each; else results are views of it."""
-    return "unpacked" in BUFFERS.get(kind, ())
+    return kind in JOINED or "unpacked" in BUFFERS.get(kind, ())
 
 
-JOINED = ("all_to_all",)
-"""The collectives of which a member's result arrives in parts, and is joined before it is unpacked."""
+PACKED = ("packed", "sent")
+"""The buffers that a member packs itself, before it is part of a message."""
+
+JOINED = ("all_to_all", "exchange")
+"""The collectives of which a member arrives in parts, which are joined before it does with them what it does alone."""

@@ -37,16 +37,21 @@ def collective_terms(steps: Sequence[Step], metas: Sequence[TensorMeta], mesh: M
         return step_terms(steps[0], metas[0].shape, metas[0].dtype.itemsize, mesh, topology)
     traffic = steps[0].spec.traffic or Traffic()
     each = [step_sizes(step, meta.shape, meta.dtype.itemsize, mesh) for step, meta in zip(steps, metas, strict=True)]
-    source, target, chunk = (math.fsum(getattr(one, name) for one in each) for name in ("source", "target", "chunk"))
+    names = ("source", "target", "chunk", "moved")
+    source, target, chunk, moved = (math.fsum(getattr(one, name) for one in each) for name in names)
+    if steps[0].spec.loads is not None:  # what stays is no part of the message
+        source = target = moved
     packed = [traffic.packed(one) for one in each]
     unpacked = [traffic.copied(one) - before for one, before in zip(each, packed, strict=True)]
     before, after, kernels = source + math.fsum(packed), 0.0, 1 + sum(map(bool, packed))
     if is_copied_apart(steps[0].kind):
         after, kernels = after + target, kernels + len(each)
     if steps[0].kind in JOINED:
-        after, kernels = after + math.fsum(unpacked), kernels + sum(map(bool, unpacked))
+        own = sum(traffic.kernels(one) - bool(before) for one, before in zip(each, packed, strict=True))
+        after, kernels = after + math.fsum(unpacked), kernels + own
     joint = attrs.evolve(traffic, packed=lambda _: before, copied=lambda _: before + after, kernels=lambda _: kernels)
-    sizes = Sizes(each[0].group, source, target, chunk)
+    crossing = None if each[0].crossing is None else math.fsum(one.crossing or 0.0 for one in each)
+    sizes = Sizes(each[0].group, source, target, chunk, moved=moved, crossing=crossing)
     found = terms(joint, sizes, node_count(steps[0].axes, mesh), topology)
     if not found.measured:
         return found

@@ -63,6 +63,7 @@ _EXCHANGE = CollectiveSpec(
     traffic=Traffic(wire=lambda s: s.moved, copied=_received, kernels=_kernels, crossing=direct, passes=1),
     loads=exchange_loads,
     may_be_async=True,
+    may_be_bucketed=True,
     if_local="rearrange",
 )
 
@@ -194,6 +195,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         traffic=Traffic(copied=lambda s: s.target, kernels=lambda s: 1),
         loads=None,
         may_be_async=False,
+        may_be_bucketed=False,
         if_local=None,
     ),
     CollectiveSpec(

@@ -8,10 +8,14 @@ from collections.abc import Iterator, Sequence
 
 import attrs
 
+from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
-from tests.lowering.collective_programs import Program, attribute, programs
+from spmdir.dialects.collectives import Collective
+from spmdir.reshard.moved_axes import exchanged_axes
+from spmdir.reshard.steps import make_step, transition
+from tests.lowering.collective_programs import Program, attribute, programs, shardings
 
-KINDS = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all")
+KINDS = ("all_gather", "all_reduce", "reduce_scatter", "all_to_all", "exchange")
 """Those that may take several tensors."""
 
 SHAPES = ((6, 4), (7, 5), (1, 3), (2, 0), (4, 2, 3), (5,))
@@ -35,14 +39,14 @@ class Bucket:
 
     def lines(self, xs: Sequence[str], ys: Sequence[str]) -> Iterator[str]:
         """Yield the lines that make `ys` of `xs` at once."""
-        kind, clauses = self.members[0].kind, clauses_of(self.members)
+        kind, clauses = self.members[0].kind, " ".join(["", *filter(None, [clauses_of(self.members)])])
         types = ", ".join(f"{m.type} <{m.target}>" for m in self.members)
         if not self.is_async:
-            yield f"{', '.join(ys)} = spmd.{kind} {', '.join(xs)} {clauses} : {types}"
+            yield f"{', '.join(ys)} = spmd.{kind} {', '.join(xs)}{clauses} : {types}"
             return
         pending = ", ".join(f"!spmd.pending<{m.type}> <{m.target}>" for m in self.members)
         stream, handles = f" stream {self.stream}" if self.stream else "", ", ".join(f"{x}_sent" for x in xs)
-        yield f"{handles} = spmd.{kind}_start {', '.join(xs)} {clauses}{stream} : {pending}"
+        yield f"{handles} = spmd.{kind}_start {', '.join(xs)}{clauses}{stream} : {pending}"
         yield f"{', '.join(ys)} = spmd.wait {handles} : {types}"
 
 
@@ -75,11 +79,37 @@ def clauses_of(members: Sequence[Program]) -> str:
 def buckets(mesh: Mesh, kind: str, dtype: str, ops: tuple[str, ...], count: int) -> Iterator[Bucket]:
     """Yield `count` random buckets of one to five members of any shape and nesting order."""
     chosen = random.Random(f"{mesh} {kind} {dtype}")
-    alike: dict[str, list[Program]] = {}
+    alike: dict[Group, list[Program]] = {}
     for shape in SHAPES:
-        for program in programs(mesh, kind, shape, ops):
-            alike.setdefault(_DIM.sub("", program.clauses), []).append(attrs.evolve(program, dtype=dtype))
+        for program in exchanges(mesh, shape, ops, chosen) if kind == "exchange" else programs(mesh, kind, shape, ops):
+            alike.setdefault(group_of(program), []).append(attrs.evolve(program, dtype=dtype))
     for number in range(count):
-        some = chosen.choices(chosen.choice(list(alike.values())), k=chosen.randint(1, 5))
-        axes = sorted(_AXES.findall(some[0].clauses)[0].split(", "))
-        yield Bucket(tuple(some), is_async=number % 3 > 0, stream="_".join(["on", *axes]) if number % 3 == 2 else None)
+        group = chosen.choice(list(alike))
+        some = chosen.choices(alike[group], k=chosen.randint(1, 5))
+        stream = "_".join(["on", *sorted(group[0])]) if number % 3 == 2 else None
+        yield Bucket(tuple(some), is_async=number % 3 > 0, stream=stream)
+
+
+Group = tuple[tuple[str, ...], str | None]
+"""The axes and the reduction of members of one bucket."""
+
+
+def group_of(program: Program) -> Group:
+    """Return the group that a program may be in a bucket of."""
+    if program.kind == "exchange":
+        step = make_step("exchange", program.source, program.mesh, program.shape, target=program.target)
+        return Collective.message_of(step)
+    return tuple(_AXES.findall(program.clauses)[0].split(", ")), _DIM.sub("", program.clauses)
+
+
+def exchanges(mesh: Mesh, shape: tuple[int, ...], ops: tuple[str, ...], chosen: random.Random) -> Iterator[Program]:
+    """Yield a random legal exchange from each sharding."""
+    every = list(shardings(mesh, len(shape), ops))
+    for source in every:
+        target = chosen.choice(every)
+        try:
+            transition("exchange", source, mesh, shape, target=target)
+        except ShardingError:
+            continue
+        if exchanged_axes(source, target, mesh):
+            yield Program(mesh, "exchange", "", source, target, shape)

@@ -174,6 +174,8 @@ func.func @f(%x: tensor<8x4xf32> {REPLICATED}) -> (tensor<8x4xf32> {REPLICATED})
         ("all_reduce %x, %y on [tp] op sum", "tp: P(sum)", ""),
         ("all_to_all %x, %y on [tp] from 0 to 1", "tp: S(0)", "tp: S(1)"),
         ("all_to_all %x, %y on [tp] from 1 to 0", "tp: S(1)", "tp: S(0)"),
+        ("exchange %x, %y", "tp: S(0)", "tp: S(1)"),
+        ("exchange %x, %y", "tp: P(sum)", "tp: S(1)"),
     ],
 )
 def test_a_bucket_holds_what_a_run_of_it_holds(step: str, before: str, after: str) -> None:

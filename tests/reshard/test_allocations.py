@@ -40,6 +40,15 @@ def test_a_bucket_of_gathers_is_copied_apart_by_the_wait() -> None:
     assert (found.arrived, found.sent, found.results) == (2, (0,), (2, 3))
 
 
+def test_a_bucket_of_exchanges_sends_what_leaves_the_rank_and_keeps_what_stays() -> None:
+    members = [[("sent", 6.0), ("received", 5.0), ("result", 8.0)], [("sent", 3.0), ("received", 3.0), ("result", 4.0)]]
+    found = together("exchange", members, [8.0, 4.0], [8.0, 4.0], [True, False])
+    assert [(one.bytes, one.reads) for one in found.made] == [
+        (6.0, (~0,)), (3.0, (~1,)), (9.0, (0, 1)), (8.0, (2,)), (5.0, (3,)), (3.0, (3,)), (8.0, (4, ~0)), (4.0, (5,)),
+    ]  # fmt: skip
+    assert (found.arrived, found.sent, found.results) == (4, (2,), (6, 7))
+
+
 def test_a_bucket_of_all_to_alls_is_joined_before_members_are_unpacked() -> None:
     unpacking = [("packed", 4.0), ("received", 4.0), ("unpacked", 4.0)]
     found = together("all_to_all", [unpacking, [("received", 2.0)]], [4.0, 2.0], [4.0, 2.0])

@@ -43,6 +43,15 @@ func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %y: tens
 // -----
 spmd.mesh @mesh <dp = 2, tp = 4>
 
+// A message is on one group, which of an exchange its shardings say.
+func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, %y: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) {
+  // expected-error@+1 {{joins members on [dp] and [tp]; a message is on one group: make a bucket of each}}
+  %0, %1 = spmd.exchange %x, %y : tensor<8x8xf32> <dp: S(1)>, tensor<8x8xf32> <tp: S(1)>
+  return
+}
+// -----
+spmd.mesh @mesh <dp = 2, tp = 4>
+
 // Who waits for a bucket waits for all of it.
 func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, %y: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
   // expected-error@+1 {{is waited for 2 times; expected one}}
