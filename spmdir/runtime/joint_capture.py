@@ -87,6 +87,12 @@ def capture_joint(
     module = joint.graph_module
     _name_inputs(module, _paths(model, args, kwargs))
     program = read_joint(module)
+    for entry in program.inputs:
+        if entry.kind in ("parameter", "buffer") and entry.names[0] not in originals:
+            raise UnsupportedError(
+                f"the module has the tensor '{entry.names[0]}', which is no parameter or buffer; make it one, as by "
+                "register_buffer(name, tensor, persistent=False)"
+            )
     for output in program.outputs:
         if output.kind == "mutation" and output.names[0] not in originals:
             raise UnsupportedError(f"the module writes to its input '{output.names[0]}'; expected it to be left alone")

@@ -131,8 +131,9 @@ def joint_program(
         SpmdirError: the module cannot be partitioned.
     """
     with pipeline.rules:
-        plan = plan.with_inputs(0, len(joint.capture.convention.examples))
-        wanted = [*_out_shardings(joint, plan.out_shardings), *[None] * len(joint.gradients)]
+        outputs = _out_shardings(joint, plan.out_shardings)
+        plan = plan.with_inputs(0, len(joint.capture.convention.examples)).over(_tangent_plan(joint, outputs))
+        wanted = [*outputs, *[None] * len(joint.gradients)]
         module = import_fx(joint.program, mesh, plan, wanted, missing_rule=missing_rule)
         run_passes(module, pipeline.through("propagate"))
         signature = read_signature(ir.main_function(module), joint.capture)
@@ -147,6 +148,14 @@ def joint_program(
 def _out_shardings(joint: JointCapture, given: Sequence[ShardingLike | None] | None) -> list[ShardingLike | None]:
     outputs = attrs.evolve(joint.capture, outputs=joint.capture.outputs[: joint.outputs])
     return outputs.result_shardings(given)
+
+
+def _tangent_plan(joint: JointCapture, outputs: Sequence[ShardingLike | None]) -> ShardingPlan:
+    """Return that the gradient of each output that comes back as a shard is laid out as the output."""
+    known = {name for entry in joint.program.inputs for name in entry.names}
+    names = [f"{TANGENTS}.{number}" for number in range(len(outputs))]
+    pairs = zip(names, outputs, strict=True)
+    return ShardingPlan({name: sharding for name, sharding in pairs if sharding and name in known})
 
 
 def _lowered(
@@ -169,7 +178,15 @@ def _lowered(
     returned = ir.terminator(function).operands
     shardings = tuple(sharding_of(returned[leaf.index]) if isinstance(leaf, Result) else None for leaf in leaves)
     convention, gradients = joint.capture.convention, joint.gradients
-    return JointProgram(forward, backward, split.saved, signature, convention, joint.outputs, gradients, shardings)
+    program = JointProgram(forward, backward, split.saved, signature, convention, joint.outputs, gradients, shardings)
+    for number, argument in program.tangents:
+        found = shardings[number]
+        if found is not None and found.entries and (found != argument.sharding or found.partial):
+            raise UnsupportedError(
+                f"output {number} comes back as <{found}>, for which there is no gradient of shards; expected shards "
+                "on axes that out_shardings names, such as dp: S(0)"
+            )
+    return program
 
 
 def _is_tangent(argument: Argument) -> bool:

@@ -30,11 +30,15 @@ from spmdir.torch_interop.dtypes import TORCH_DTYPES
 def run_rank(graph: fx.GraphModule, shards: Sequence[Tensor], ranks: RankGroup) -> Sequence[Tensor]:
     """Run a program of this rank, compiled if `run_compiled` says so, together with the other ranks.
 
+    `torch.autocast` changes nothing in it: the casts of its trace are in the program.
+
     Raises:
         SpmdirError: a collective fails since another rank has ended, stalls, or had an error; or an op fails.
     """
+    device = shards[0].device.type if shards else "cpu"
     try:
-        return executable(graph)(*shards)
+        with torch.autocast(device, enabled=False):
+            return executable(graph)(*shards)
     except Exception as error:
         node = failing_node(graph, error)
         failure = run_failure(node, error, ranks.index, ranks.reports())
@@ -77,6 +81,22 @@ def apart(results: Sequence[Any], held: Iterable[Tensor], kept: Set[int] = froze
         r if r is None or index in kept or r.untyped_storage().data_ptr() not in owned else r.detach().clone()
         for index, r in enumerate(results)
     ]
+
+
+def owned(results: Iterable[Tensor], held: Iterable[Tensor]) -> list[Tensor]:
+    """Return the results, with copies of those that share memory with `held`, another result or their own elements.
+
+    Each may then be written to: gradients are, where they are added up or clipped.
+    """
+    taken = {tensor.untyped_storage().data_ptr() for tensor in held}
+    found = []
+    for result in results:
+        repeats = any(stride == 0 and size > 1 for size, stride in zip(result.shape, result.stride(), strict=True))
+        if repeats or result.untyped_storage().data_ptr() in taken:
+            result = result.clone(memory_format=torch.contiguous_format)
+        taken.add(result.untyped_storage().data_ptr())
+        found.append(result)
+    return found
 
 
 def draws(module: ModuleOp) -> bool:

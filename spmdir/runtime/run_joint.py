@@ -17,7 +17,7 @@ from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.runtime.agreement import RankGroup
 from spmdir.runtime.joint_program import Half, JointProgram
-from spmdir.runtime.rank_calls import apart, input_shard, run_rank, share_generator
+from spmdir.runtime.rank_calls import apart, input_shard, owned, run_rank, share_generator
 from spmdir.runtime.signature import Argument, Result
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
@@ -100,7 +100,8 @@ class _Run(torch.autograd.Function):
         program, ranks = ctx.program, ctx.ranks
         of = dict(zip(program.tensors, gradients, strict=True))
         tangents = [_tangent(program, ranks, number, argument, of[number]) for number, argument in program.tangents]
-        returned = ranks.run(program.backward, [*ctx.saved_tensors, *tangents])
+        given = [*ctx.saved_tensors, *tangents]
+        returned = owned(ranks.run(program.backward, given), given)
         found = dict(zip(program.gradients, returned, strict=True))
         return None, None, None, *(found.get(argument.name) for argument in program.given)
 

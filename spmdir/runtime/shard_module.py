@@ -112,7 +112,7 @@ def shard_module(
 
     ranks = Ranks(mesh, device_mesh, device, group, local_inputs)
     placements = {name: tensor.placements for name, tensor in tensors.items()}
-    return sharded_copy(model, tensors, Runner(ranks, {mode_of(model): program}, placements, other_mode))
+    return sharded_copy(model, tensors, Runner(ranks, {mode_of(model, device): program}, placements, other_mode))
 
 
 def _tuple(given: Sequence[ShardingLike | None] | None) -> tuple[ShardingLike | None, ...] | None:

@@ -23,8 +23,8 @@ from spmdir.torch_interop.dtypes import TORCH_DTYPES
 RUNNER = "_spmdir_runner"
 """The attribute of a sharded module that holds what runs it."""
 
-Mode = tuple[bool, ...]
-"""Which of the submodules are in training mode."""
+Mode = tuple[object, ...]
+"""What of a module changes what is traced of it, beside its values."""
 
 
 @attrs.frozen(eq=False)
@@ -49,7 +49,7 @@ class Runner:
         Raises:
             SpmdirError: a parameter has become another than the program takes, or the arguments do not fit.
         """
-        mode = mode_of(module)
+        mode = mode_of(module, self.ranks.device)
         if mode not in self.programs:
             self.programs[mode] = self.compile(module)
         program = self.programs[mode]
@@ -65,9 +65,12 @@ class ShardedModule:
         return getattr(self, RUNNER).call(self, args, kwargs)
 
 
-def mode_of(module: nn.Module) -> Mode:
-    """Return which of the submodules of `module`, itself among them, are in training mode."""
-    return tuple(each.training for each in module.modules())
+def mode_of(module: nn.Module, device: torch.device) -> Mode:
+    """Return which submodules are in training mode, which parameters learn, and the type of autocast on `device`."""
+    training = tuple(each.training for each in module.modules())
+    learning = tuple(parameter.requires_grad for parameter in module.parameters())
+    autocast = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
+    return training, learning, autocast
 
 
 def sharded_copy(model: nn.Module, tensors: Mapping[str, Tensor], runner: Runner) -> nn.Module:

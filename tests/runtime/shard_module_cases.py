@@ -134,5 +134,85 @@ def own_batches() -> dict[str, Any]:
     return {"gradients": [(full(a.grad), full(b.grad)) for a, b in pairs]}
 
 
+class Sums(nn.Module):
+    """Its parameters have one gradient: that of its output."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = (nn.Parameter(torch.zeros(8, 8, dtype=torch.float64)) for _ in "ab")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.a + self.b
+
+
+def written_to() -> dict[str, Any]:
+    """Gradients that were added up, of which one was then scaled in place, on ranks and on one device."""
+    model, x = Sums(), torch.ones(8, 8, dtype=torch.float64)
+    sharded, found = spmdir.shard_module(model, MESH, "fsdp", (x,)), {}
+    for name, each in (("alone", model), ("ranks", sharded)):
+        (each(x) * 2).sum().backward()
+        each(x).sum().backward()
+        assert each.a.grad is not None
+        each.a.grad.mul_(10)
+        found[name] = [full(parameter.grad) for parameter in each.parameters()]
+    return found
+
+
+def tower() -> tuple[nn.Module, torch.Tensor]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8)).double()
+    return model, torch.randn(8, 8, dtype=torch.float64)
+
+
+def shards_of_outputs() -> dict[str, Any]:
+    """The gradients of a loss of shards, in an order of axes that is not the mesh's, and those of one device."""
+    model, x = tower()
+    sharded = spmdir.shard_module(model, MESH, "fsdp", (x,), out_shardings=["tp: S(0), dp: S(0)"])
+    for each in (model, sharded):
+        each(x).pow(3).sum().backward()
+    try:
+        spmdir.shard_module(model, MESH, None, (x,), out_shardings=["tp: P(sum)"])
+        error = ""
+    except SpmdirError as raised:
+        error = raised.message
+    pairs = zip(sharded.parameters(), model.parameters(), strict=True)
+    return {"gradients": [(full(a.grad), full(b.grad)) for a, b in pairs], "error": error}
+
+
+def what_is_traced() -> dict[str, Any]:
+    """Outputs and gradients under autocast and of a parameter that learns later, on ranks and on one device."""
+    model, x = tower()
+    model, x = model.float(), x.float()
+    model[0].weight.requires_grad_(False)
+    found: dict[str, Any] = {}
+    for name, each in (("ranks", spmdir.shard_module(model, MESH, "fsdp", (x,))), ("alone", model)):
+        each.get_parameter("0.weight").requires_grad_()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            output = each(x)
+        output.float().square().sum().backward()
+        found[name] = (output.detach(), [full(parameter.grad) for parameter in each.parameters()])
+    return found
+
+
+class Constant(nn.Module):
+    """Has a tensor that is no buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.scale = nn.Linear(8, 8), torch.ones(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) * self.scale
+
+
+def no_buffer() -> str:
+    try:
+        spmdir.shard_module(Constant(), MESH, None, (torch.ones(8, 8),))
+    except SpmdirError as error:
+        return error.message
+    return ""
+
+
 def run(rank: int) -> dict[str, Any]:
-    return {"everything": everything(), "own_batches": own_batches()}
+    cases = everything, own_batches, written_to, shards_of_outputs, what_is_traced, no_buffer
+    return {case.__name__: case() for case in cases}

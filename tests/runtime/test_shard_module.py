@@ -51,6 +51,28 @@ def test_a_loss_of_each_ranks_own_batch_gives_the_gradients_of_fsdp2(ranks):
             torch.testing.assert_close(mine, native, rtol=1e-12, atol=1e-12)
 
 
+def test_gradients_have_memory_of_their_own(ranks):
+    for found in ranks:
+        torch.testing.assert_close(found["written_to"]["ranks"], found["written_to"]["alone"], rtol=0, atol=0)
+
+
+def test_the_gradient_of_an_output_in_shards_is_laid_out_as_the_output(ranks):
+    for found in ranks:
+        for mine, alone in found["shards_of_outputs"]["gradients"]:
+            torch.testing.assert_close(mine, alone, rtol=1e-12, atol=1e-12)
+        assert "output 0 comes back as <tp: P(sum)>" in found["shards_of_outputs"]["error"]
+
+
+def test_a_module_is_traced_again_under_autocast_and_when_a_parameter_begins_to_learn(ranks):
+    for found in (each["what_is_traced"] for each in ranks):
+        assert found["ranks"][0].dtype == torch.bfloat16
+        torch.testing.assert_close(found["ranks"], found["alone"], rtol=2**-6, atol=2**-6)
+
+
+def test_a_tensor_that_is_no_buffer_is_named(ranks):
+    assert all("which is no parameter or buffer; make it one" in found["no_buffer"] for found in ranks)
+
+
 def test_trainer_and_accelerate_train_a_sharded_llama_as_one_device_does():
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
