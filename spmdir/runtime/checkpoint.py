@@ -51,7 +51,7 @@ def save_checkpoint(
         state: name → a Parallel, a module, an optimizer of a module that is in `state` too, whatever has state_dict
             and load_state_dict, as a scheduler has, or a tree of tensors and plain values.
         step: the number of the checkpoint; if None, one more than the last.
-        keep: how many complete checkpoints stay, the newest ones; all if None.
+        keep: how many complete checkpoints stay: this one, and of the others those of the highest numbers; all if None.
 
     Returns: where the checkpoint is.
 
@@ -87,7 +87,8 @@ def save_checkpoint(
     with checked("the end of a checkpoint"):
         if rank == 0:
             publish(unfinished, place, digests)
-            for old in sorted(complete(directory).values())[: -keep or None] if keep else []:
+            others = [path for _, path in sorted(complete(directory).items()) if path != place]
+            for old in others[: max(0, len(others) - keep + 1)] if keep else []:
                 shutil.rmtree(old)
     return place
 

@@ -48,10 +48,16 @@ def publish(unfinished: Path, place: Path, digests: Mapping[str, Any]) -> None:
         json.dump(digests, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
+    _sync(unfinished)
     os.rename(unfinished, place)
-    folder = os.open(place.parent, os.O_RDONLY)
-    os.fsync(folder)
-    os.close(folder)
+    _sync(place.parent)
+
+
+def _sync(folder: Path) -> None:
+    """Bring the names of the files in a folder to disk."""
+    opened = os.open(folder, os.O_RDONLY)
+    os.fsync(opened)
+    os.close(opened)
 
 
 def chosen(directory: Path, step: int | None) -> Path:

@@ -216,6 +216,11 @@ def test_only_the_newest_stay_where_asked(run):
     assert sorted(path.name for path in run.iterdir()) == ["step-00000002", "step-00000003"]
 
 
+def test_a_save_after_an_older_checkpoint_was_loaded_stays(run):
+    assert spmdir.save_checkpoint(run, parts(0), step=0, keep=1).exists()
+    assert [path.name for path in run.iterdir()] == ["step-00000000"]
+
+
 CALLS = ("fsync", "rename", "mkdir")
 """What a save asks the system for, in whose midst it may be killed."""
 
