@@ -68,6 +68,7 @@ SEED = Kind(
 )
 CALLABLE = Kind(callable, "a function")
 PATH = instance(str, os.PathLike, expected="the path of a file")
+DIRECTORY = instance(str, os.PathLike, expected="the path of a directory").optional
 SIZES = instance(Mapping, expected="a dict of numbers by name, as in {'s0': 8}").optional
 SHARDINGS = instance(Mapping, expected='a dict, as in {"x": "dp: S(0)"}').optional
 OUT_SHARDINGS = instance(list, tuple, expected="a list with one entry an output").optional

@@ -23,7 +23,7 @@ from spmdir.importer.read_joint import TANGENTS
 from spmdir.lowering.emit import emit
 from spmdir.lowering.process_groups import name_groups, symbolic_group
 from spmdir.passes.finish import localized
-from spmdir.passes.pipeline import Pipeline, run_passes
+from spmdir.passes.pipeline import Pipeline
 from spmdir.passes.split_backward import split_backward
 from spmdir.runtime.capture import Convention
 from spmdir.runtime.digests import program_digest
@@ -113,29 +113,32 @@ class JointProgram:
             name_groups(half.graph, mesh, device_mesh, timeout)
 
 
+def imported_joint(
+    joint: JointCapture, mesh: Mesh, plan: ShardingPlan, pipeline: Pipeline, missing_rule: Any
+) -> ModuleOp:
+    """Return a captured module in the IR, with what `plan` says.
+
+    Raises:
+        SpmdirError: the module cannot be imported, or the plan does not fit it.
+    """
+    outputs = _out_shardings(joint, plan.out_shardings)
+    plan = plan.with_inputs(0, len(joint.capture.convention.examples)).over(_tangent_plan(joint, outputs))
+    wanted = [*outputs, *[None] * len(joint.gradients)]
+    with pipeline.rules:
+        return import_fx(joint.program, mesh, plan, wanted, missing_rule=missing_rule)
+
+
 def joint_program(
-    joint: JointCapture,
-    mesh: Mesh,
-    rank: int,
-    device: torch.device,
-    plan: ShardingPlan,
-    pipeline: Pipeline,
-    local_inputs: bool,
-    missing_rule: Any,
+    module: ModuleOp, joint: JointCapture, rank: int, device: torch.device, pipeline: Pipeline, local_inputs: bool
 ) -> JointProgram:
-    """Return the program of `rank` of a captured module, with groups named by mesh axes.
+    """Return the program of `rank` of a decided module, with groups named by mesh axes.
 
     Gradients are laid out as what they are of.
 
     Raises:
-        SpmdirError: the module cannot be partitioned.
+        SpmdirError: the module cannot be lowered.
     """
     with pipeline.rules:
-        outputs = _out_shardings(joint, plan.out_shardings)
-        plan = plan.with_inputs(0, len(joint.capture.convention.examples)).over(_tangent_plan(joint, outputs))
-        wanted = [*outputs, *[None] * len(joint.gradients)]
-        module = import_fx(joint.program, mesh, plan, wanted, missing_rule=missing_rule)
-        run_passes(module, pipeline.through("propagate"))
         signature = read_signature(ir.main_function(module), joint.capture)
         results = [leaf for leaf in signature.outputs[joint.outputs :] if isinstance(leaf, Result)]
         by_name = {argument.name: argument for argument in signature.arguments}

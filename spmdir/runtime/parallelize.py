@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from spmdir.core.arguments import FLAG, instance
+from spmdir.core.arguments import DIRECTORY, FLAG, instance
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh, as_mesh
 from spmdir.core.progress import say
@@ -38,7 +38,6 @@ from spmdir.runtime.signature import Argument, Signature, keep_shardings, read_s
 from spmdir.runtime.training import TrainingStep
 from spmdir.simulator.distribution import local_tensor
 
-DIRECTORY = instance(str, os.PathLike, expected="the path of a directory").optional
 COMPILE = instance(bool, Mapping, expected="True, False or a dict of Inductor's options")
 
 

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
+from xdsl.dialects.builtin import ModuleOp
 
-from spmdir.core.arguments import FLAG
+from spmdir.core.arguments import DIRECTORY, FLAG
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh, as_mesh
 from spmdir.core.sharding import Sharding, ShardingLike
 from spmdir.core.sharding_plan import ShardingPlan
+from spmdir.dialects import ir
 from spmdir.passes.pipeline import Pipeline
 from spmdir.plans.resolve import PlanLike, resolve
 from spmdir.runtime.agreement import RankGroup
+from spmdir.runtime.decision import decided_once
 from spmdir.runtime.default_pipeline import running_pipeline
-from spmdir.runtime.digests import package_digest, tensor_digest
+from spmdir.runtime.digests import package_digest, tensor_digest, text_digest
 from spmdir.runtime.joint_capture import JointCapture, capture_joint
-from spmdir.runtime.joint_program import JointProgram, joint_program
+from spmdir.runtime.joint_program import JointProgram, imported_joint, joint_program
 from spmdir.runtime.local_state import LocalShard, as_dtensor, own_shard
 from spmdir.runtime.rank_mesh import check_world, made_device_mesh, mesh_members, rank_device
 from spmdir.runtime.run_joint import Ranks
@@ -40,6 +44,7 @@ def shard_module(
     local_inputs: bool = False,
     missing_rule: Literal["warn", "error"] = "warn",
     pipeline: Pipeline | str | None = None,
+    cache: str | os.PathLike[str] | None = None,
 ) -> nn.Module:
     """Return a module like `model` whose parameters and buffers are DTensors, laid out by `plan`, to train as usual.
 
@@ -60,7 +65,7 @@ def shard_module(
         local_inputs: whether calls are given this rank's shards of the inputs instead of global inputs. The gradient
             of an output that comes back as a shard is then that of this rank's loss, of which the mean is taken.
         missing_rule: as for `import_fx`.
-        pipeline: what is run on the program, as for `parallelize`.
+        pipeline, cache: what is run on the program, and where the decided one is kept, as for `parallelize`.
 
     Raises:
         SpmdirError: there is no process group, or it has another size than the mesh; the module cannot be captured or
@@ -76,22 +81,29 @@ def shard_module(
     group = RankGroup.join(mesh_members(device_mesh))
     with group.checked("shard_module") as status:
         _check_arguments(model, example_inputs, example_kwargs, local_inputs)
+        DIRECTORY.check("cache", cache)
         mesh, device = as_mesh(mesh), rank_device(device_mesh)
         pipeline = running_pipeline(pipeline, device.type)
         status |= {"pipeline": {"text": str(pipeline), "digest": pipeline.digest}}
         status |= {"torch": torch.__version__, "spmdir": package_digest(), "mesh": str(mesh)}
         status |= {"local_inputs": local_inputs}
         check_world(mesh, device_mesh)
-
         named = resolve(plan, model, mesh).over(ShardingPlan(out_shardings=_tuple(out_shardings)))
 
-        def compiled(captured: nn.Module, layouts: Mapping[str, Sharding]) -> tuple[JointCapture, JointProgram]:
+    def decided(captured: nn.Module, layouts: Mapping[str, Sharding], what: str) -> tuple[JointCapture, ModuleOp]:
+        with group.checked(what) as status:
             joint = capture_joint(captured, tuple(example_inputs), example_kwargs or {}, device, named)
-            asked = named.over(ShardingPlan(layouts))
-            rank = group.index
-            return joint, joint_program(joint, mesh, rank, device, asked, pipeline, local_inputs, missing_rule)
+            module = imported_joint(joint, mesh, named.over(ShardingPlan(layouts)), pipeline, missing_rule)
+            status["program"] = text_digest(ir.print_ir(module))
+        with pipeline.rules:
+            return joint, decided_once(module, pipeline, group, cache, type(model).__name__)
 
-        joint, program = compiled(model, {})
+    def lowered(joint: JointCapture, module: ModuleOp) -> JointProgram:
+        return joint_program(module, joint, group.index, device, pipeline, local_inputs)
+
+    joint, module = decided(model, {}, "the capture of the module")
+    with group.checked("lowering") as status:
+        program = lowered(joint, module)
         originals = {a.name: joint.capture.own[a.name] for a in program.held}
         status["program"] = program.digest
         status["state"] = {name: tensor_digest(tensor) for name, tensor in originals.items()}
@@ -104,8 +116,9 @@ def shard_module(
         layouts = {a.name: a.sharding for a in program.held}
 
     def other_mode(sharded: nn.Module) -> JointProgram:
-        with group.checked("another mode of the module") as status:
-            _, program = compiled(unsharded_copy(sharded), layouts)
+        joint, module = decided(unsharded_copy(sharded), layouts, "another mode of the module")
+        with group.checked("lowering") as status:
+            program = lowered(joint, module)
             status["program"] = program.digest
         program.connect(mesh, device_mesh, timeout)
         return program

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import os
+import tempfile
 from typing import Any
 
 import torch
@@ -213,6 +215,16 @@ def no_buffer() -> str:
     return ""
 
 
+def decided_programs() -> list[list[str]]:
+    """The files in this rank's directory of decided programs, after sharding once and once more."""
+    with tempfile.TemporaryDirectory() as directory:
+        found = []
+        for _ in range(2):
+            spmdir.shard_module(Sums(), MESH, "fsdp", (torch.ones(8, 8, dtype=torch.float64),), cache=directory)
+            found.append(sorted(os.listdir(directory)))
+    return found
+
+
 def run(rank: int) -> dict[str, Any]:
-    cases = everything, own_batches, written_to, shards_of_outputs, what_is_traced, no_buffer
+    cases = decided_programs, everything, own_batches, written_to, shards_of_outputs, what_is_traced, no_buffer
     return {case.__name__: case() for case in cases}

@@ -69,6 +69,12 @@ def test_a_module_is_traced_again_under_autocast_and_when_a_parameter_begins_to_
         torch.testing.assert_close(found["ranks"], found["alone"], rtol=2**-6, atol=2**-6)
 
 
+def test_the_first_rank_decides_and_keeps_the_program(ranks):
+    first, *others = (found["decided_programs"] for found in ranks)
+    assert len(first[0]) == 1 and first[1] == first[0] and first[0][0].startswith("Sums-")
+    assert others == [[[], []]] * 3
+
+
 def test_a_tensor_that_is_no_buffer_is_named(ranks):
     assert all("which is no parameter or buffer; make it one" in found["no_buffer"] for found in ranks)
 
