@@ -48,6 +48,10 @@ def _is_named(value: Any) -> bool:
     return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
 
 
+def _is_path(value: Any) -> bool:
+    return isinstance(value, (str, os.PathLike)) and "\0" not in str(os.fspath(value))
+
+
 def keyed(expected: str) -> Kind:
     """Return the kind of mappings from names."""
     return Kind(_is_named, expected)
@@ -67,8 +71,8 @@ SEED = Kind(
     "an integer of 64 bits",
 )
 CALLABLE = Kind(callable, "a function")
-PATH = instance(str, os.PathLike, expected="the path of a file")
-DIRECTORY = instance(str, os.PathLike, expected="the path of a directory").optional
+PATH = Kind(_is_path, "the path of a file")
+DIRECTORY = Kind(_is_path, "the path of a directory").optional
 SIZES = instance(Mapping, expected="a dict of numbers by name, as in {'s0': 8}").optional
 SHARDINGS = instance(Mapping, expected='a dict, as in {"x": "dp: S(0)"}').optional
 OUT_SHARDINGS = instance(list, tuple, expected="a list with one entry an output").optional

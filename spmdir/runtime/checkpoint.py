@@ -25,6 +25,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
+from spmdir.core.arguments import COUNT, PATH, accepts, keyed
 from spmdir.core.errors import SpmdirError, UnsupportedError, shown
 from spmdir.runtime.checkpoint_files import begin, check_files, chosen, complete, file_digest, publish, read_metadata
 from spmdir.runtime.default_group import checked, from_first, of_all, own_rank
@@ -37,7 +38,10 @@ FLAT = named.StateDictOptions(flatten_optimizer_state_dict=True)
 SHOWN = 4
 """How many differences an error names."""
 
+_STATE = keyed("""a dict of what is saved by name, as in {"model": model, "epoch": 3}""")
 
+
+@accepts(directory=PATH, state=_STATE, step=COUNT.optional, keep=COUNT.optional)
 def save_checkpoint(
     directory: str | Path, state: Mapping[str, Any], *, step: int | None = None, keep: int | None = None
 ) -> Path:
@@ -93,6 +97,7 @@ def save_checkpoint(
     return place
 
 
+@accepts(directory=PATH, state=_STATE, step=COUNT.optional)
 def load_checkpoint(directory: str | Path, state: Mapping[str, Any], *, step: int | None = None) -> Path:
     """Load the last complete checkpoint of a directory into `state`; every rank calls this.
 

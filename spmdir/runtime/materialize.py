@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from spmdir.core.arguments import Kind, accepts, instance
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.runtime.boxes import copy_boxes
 from spmdir.runtime.default_group import checked, from_first
@@ -19,6 +20,12 @@ from spmdir.runtime.parallel import Parallel
 Init = Callable[[nn.Module], Any]
 
 
+@accepts(
+    parallel=instance(Parallel, expected="what parallelize gives"),
+    model=instance(nn.Module, expected="a nn.Module"),
+    init=Kind(lambda value: isinstance(value, str) or callable(value), "the name of a method, or a function"),
+    device=instance(str, torch.device, expected="a torch.device, or the name of one"),
+)
 def materialize(
     parallel: Parallel,
     model: nn.Module,

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from spmdir.core.arguments import FLAG, PATH, Kind, accepts
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.runtime.boxes import Box
 from spmdir.runtime.default_group import checked, of_all, own_rank
@@ -40,6 +41,12 @@ INDEX = "model.safetensors.index.json"
 Names: TypeAlias = Mapping[str, str | None] | Callable[[str], str | None] | None
 """Name in the state → name in the file; None for what is in no file."""
 
+_NAMES = Kind(
+    lambda value: value is None or isinstance(value, Mapping) or callable(value),
+    "a dict from names in the state to names in the file, a function that does so, or None",
+)
+_SIZE = Kind(lambda value: isinstance(value, int) and value > 0, "a number of bytes above 0")
+
 
 @attrs.frozen(eq=False)
 class Entry:
@@ -56,6 +63,7 @@ class Entry:
     tensor: Tensor
 
 
+@accepts(path=PATH, names=_NAMES, convert=FLAG)
 def load_safetensors(path: str | Path, state: Any, names: Names = None, *, convert: bool = False) -> None:
     """Load tensors from safetensors files in place; every rank reads only the slices that it holds.
 
@@ -89,6 +97,7 @@ def load_safetensors(path: str | Path, state: Any, names: Names = None, *, conve
             state.unset.difference_update(entry.place for entry, _ in found)
 
 
+@accepts(directory=PATH, names=_NAMES, file_bytes=_SIZE)
 def save_safetensors(directory: str | Path, state: Any, names: Names = None, *, file_bytes: int = 5 * 10**9) -> None:
     """Save whole tensors as `model.safetensors`, or as several files and their index, as Hugging Face reads them.
 

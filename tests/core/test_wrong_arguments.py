@@ -6,6 +6,7 @@ import contextlib
 import inspect
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -129,14 +130,19 @@ def right() -> dict[str, dict[str, Any]]:
         "compile_program": {"program": GRAPH, "options": None},
         "constrain": {"x": X, "sharding": "dp: S(0)"},
         "import_fx": {"source": GRAPH, **mesh, **given, "example_inputs": None, "fold_views": True, "check": False},
+        "load_checkpoint": {"directory": "saved", "state": {"x": X.clone()}, "step": None},
         "load_plugin": {"source": "none.py"},
         "load_rules": {"path": "none.rules"},
+        "load_safetensors": {"path": "none.safetensors", "state": {"x": X.clone()}, "names": None, "convert": False},
         "lower_to_fx": {"module": module, "rank": 0, "device_mesh": None, "sizes": None, "pipeline": None},
+        "materialize": {"parallel": None, "model": model, "init": "reset_parameters", "device": "cpu"},
         "memory_report": {"module": module, "pipeline": None},
+        "save_checkpoint": {"directory": "saved", "state": {"x": X}, "step": None, "keep": None},
+        "save_safetensors": {"directory": "saved", "state": {"x": X}, "names": None, "file_bytes": 10**6},
         "schedule_report": {"module": module, "topology": None, "pipeline": None},
         "parallelize": {
             "model": Linear(), "example_args": (X,), **mesh, **given, "state": None, "device_mesh": None,
-            "local_inputs": False, "dynamic_shapes": None, "sync_state": False, "pipeline": None,
+            "local_inputs": False, "dynamic_shapes": None, "sync_state": False, "pipeline": None, "cache": None,
         },
         "parse_placement": {"text": "S(0)"},
         "parse": {"text": spmdir.print_ir(module), "filename": "", "first_line": 1, "verify_module": True},
@@ -152,6 +158,10 @@ def right() -> dict[str, dict[str, Any]]:
             "module": module, "inputs": [X], "state_dict": None, "seed": 0, "sizes": None, "pipeline": None,
             "state": None, "interleavings": 0,
         },
+        "shard_module": {
+            "model": model, **mesh, "plan": None, "example_inputs": (X,), "example_kwargs": None, "out_shardings": None,
+            "device_mesh": None, "local_inputs": False, "missing_rule": "warn", "pipeline": None,
+        },
         "sharding_plan": {"plan": "fsdp", "model": model, **mesh},
         "ShardingPlan": {"shardings": {"x": "dp: S(0)"}, "out_shardings": None, "activations": {}, "keep": ("dp",)},
         "strategies": {
@@ -163,7 +173,7 @@ def right() -> dict[str, dict[str, Any]]:
         },
         "training_step": {
             "model": model, "loss": lambda model, x: model(x).sum(), "optimizer": torch.optim.SGD(model.parameters()),
-            "gradients": None, "clip_grad_norm": 1.0, "compute_dtype": None,
+            "gradients": None, "clip_grad_norm": 1.0, "compute_dtype": None, "accumulate": 1,
         },
         "UnsupportedError": {"message": "", "location": None},
     }  # fmt: skip
@@ -176,7 +186,8 @@ ODD: tuple[Any, ...] = (
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_any_value_for_any_argument_gives_a_result_or_is_rejected():
+def test_any_value_for_any_argument_gives_a_result_or_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)  # where some of these values are names of files
     others = {
         "Placement",
         "ShardPlacement",
