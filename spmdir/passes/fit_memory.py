@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import attrs
 from xdsl.dialects.func import FuncOp
+from xdsl.ir import SSAValue
 
 from spmdir.core.byte_size import size_text
 from spmdir.core.errors import ShardingError
@@ -21,13 +24,30 @@ from spmdir.passes.scheduling.copied_values import copyable
 from spmdir.passes.scheduling.local_pass import LocalPass
 from spmdir.passes.scheduling.rank_program import rank_program
 from spmdir.passes.scheduling.repeat import may_repeat, repeat
+from spmdir.passes.scheduling.units import Unit
 from spmdir.schedule.block_answers import seconds_of
 from spmdir.schedule.fit import Fitted, fit
 from spmdir.schedule.memory import at_peak
+from spmdir.schedule.program import Program
 from spmdir.schedule.repeated_tasks import with_repeats
 
 HOLDERS = 5
 """How many of the largest buffers an error names."""
+
+
+@attrs.frozen(eq=False)
+class Decision:
+    """What is done about the memory of a function.
+
+    Attributes:
+        program, units: the function before, and the ops of each of its tasks.
+        values: buffer → the value of it that may be copied to the host.
+    """
+
+    fitted: Fitted
+    program: Program
+    units: Sequence[Unit]
+    values: Mapping[int, SSAValue]
 
 
 @dataclass(frozen=True)
@@ -57,20 +77,35 @@ class FitMemoryPass(LocalPass):
         Raises:
             ShardingError: it holds more however much runs again; located.
         """
+        decision = self.decide(ctx, function, mesh)
+        if decision is not None:
+            self.carry_out(function, decision)
+
+    def decide(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> Decision | None:
+        """Return what runs again and what is copied in `function`; None if its memory has no limit.
+
+        Raises:
+            ShardingError: it holds more however much runs again; located.
+        """
         machine = machine_of(function, as_pipeline(ctx.pipeline), self.topology, self.costs, self.budget)
         if machine.memory == math.inf:
-            return
+            return None
         memory = live_memory(function, mesh, ctx.rules, memory_classes(function, ctx.rules))
         program, units = rank_program(function, mesh, ctx.rules, machine.topology, memory)
         values, copies = copyable(memory, machine.topology) if self.offload else ({}, {})
         fitted = fit(program, machine.memory, list(map(may_repeat, units)), copies)
         if 0 < machine.memory < fitted.peak:  # 0 asks for the least
             raise _over_budget(fitted, machine.memory, function)
-        for added in fitted.rounds:
-            units = repeat(function, program, units, added, values)
+        return Decision(fitted, program, units, values)
+
+    def carry_out(self, function: FuncOp, decision: Decision) -> None:
+        """Change `function` as was decided for it."""
+        program, units = decision.program, decision.units
+        for added in decision.fitted.rounds:
+            units = repeat(function, program, units, added, decision.values)
             program = with_repeats(program, added)
         if self.explain:
-            print(remark(_explanation(fitted), location_of(function)), file=sys.stderr)
+            print(remark(_explanation(decision.fitted), location_of(function)), file=sys.stderr)
 
 
 def _explanation(fitted: Fitted) -> str:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from xdsl.dialects.func import FuncOp
 
+from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.syntax.context import IRContext
 from spmdir.passes.bucket import BucketPass
-from spmdir.passes.fit_memory import FitMemoryPass
-from spmdir.passes.propagation.noted_options import Memory
+from spmdir.passes.fit_memory import Decision, FitMemoryPass
+from spmdir.passes.pipeline import as_pipeline
+from spmdir.passes.propagation.noted_options import Memory, machine_of
 from spmdir.passes.reorder import ReorderPass
 from spmdir.passes.scheduling.local_pass import LocalPass
+from spmdir.passes.scheduling.rank_program import rank_program
 from spmdir.passes.split_async import SplitAsyncPass
+from spmdir.schedule.simulate import simulate
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,30 @@ class SchedulePass(LocalPass):
     """That of fit-memory."""
 
     def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
+        """Schedule `function`; with values on the host only where the step is then shorter, or fits only so."""
+        fit = FitMemoryPass(self.memory, self.topology, self.costs, self.offload)
+        fitted = fit.decide(ctx, function, mesh)
+        if fitted is None or not fitted.fitted.copies:
+            self._run(ctx, function, mesh, fit, fitted)
+            return
+        before = function.clone()
+        self._run(ctx, function, mesh, fit, fitted)
+        recomputing = replace(fit, offload=False)
+        with suppress(ShardingError):  # it may be within the memory only with values on the host
+            self._run(ctx, before, mesh, recomputing, recomputing.decide(ctx, before, mesh))
+            if self._seconds(ctx, before, mesh) <= self._seconds(ctx, function, mesh):
+                function.detach_region(function.body)
+                function.add_region(before.detach_region(before.body))
+
+    def _run(self, ctx: IRContext, function: FuncOp, mesh: Mesh, fit: FitMemoryPass, fitted: Decision | None) -> None:
         topology, costs, memory = self.topology, self.costs, self.memory
-        FitMemoryPass(memory, topology, costs, self.offload).schedule(ctx, function, mesh)
+        if fitted is not None:
+            fit.carry_out(function, fitted)
         BucketPass(topology, costs, memory).schedule(ctx, function, mesh)
         SplitAsyncPass().schedule(ctx, function, mesh)
         ReorderPass(self.mode, topology, costs, memory).schedule(ctx, function, mesh)
+
+    def _seconds(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> float:
+        """Return what a step of a scheduled function takes."""
+        machine = machine_of(function, as_pipeline(ctx.pipeline), self.topology, self.costs, self.memory)
+        return simulate(rank_program(function, mesh, ctx.rules, machine.topology)[0]).seconds

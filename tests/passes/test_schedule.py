@@ -8,15 +8,18 @@ import pytest
 import torch
 from torch import Tensor
 from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
 
 import spmdir
 from benchmarks.programs import Config, shardings, trace
 from spmdir.dialects import ir
 from spmdir.dialects.collectives import Collective, WaitOp
+from spmdir.dialects.host import HostCopyOp
 from spmdir.dialects.reshard_ops import ReshardOp
 from spmdir.passes.finish import copied
 from spmdir.passes.local_programs.trusted import is_trusted
 from spmdir.passes.pipeline import as_pipeline
+from spmdir.passes.schedule import SchedulePass
 from spmdir.passes.scheduling.rank_program import rank_program
 from spmdir.reshard.topology import CPU_GLOO, H100X8, Topology
 from spmdir.schedule.simulate import Execution, simulate
@@ -33,6 +36,8 @@ SCHEDULES = (
     "schedule{memory=least}",
     "schedule{mode=simple memory=auto topology=cpu-gloo}",
 )
+
+WHOLE = "{spmd.sharding = #spmd.sharding<@mesh>}"
 
 
 @cache
@@ -93,3 +98,34 @@ def test_a_schedule_takes_no_longer_and_holds_no_more(plan: str, topology: Topol
     scheduled = run(f"schedule{{topology={topology} memory=none}}")
     assert scheduled.peak_bytes <= before.peak_bytes
     assert scheduled.seconds < before.seconds
+
+
+def held_meanwhile() -> str:
+    """Return a program that holds what takes long to compute, while it has much else to hold and to do."""
+    wide, weight = "tensor<8192x4096xbf16>", "tensor<4096x4096xbf16>"
+    given = {"x": "tensor<8192x32768xbf16>", "first": "tensor<32768x4096xbf16>", "w": weight}
+    arguments = ", ".join(f"%{name}: {type_} {WHOLE}" for name, type_ in given.items())
+    ops = [f"%y = aten.mm(%x, %first) : {wide} <>"]
+    ops += [f"%a{i} = aten.mm(%{f'a{i - 1}' if i else 'y'}, %w) : {wide} <>" for i in range(8)]
+    ops += ["%wide = aten.cat([%a7, %a7, %a7]) {dim = 1} : tensor<8192x12288xbf16> <>"]
+    ops += [f"%b0 = aten.slice.Tensor(%wide) {{dim = 1, end = 4096, start = 0, step = 1}} : {wide} <>"]
+    ops += [f"%b{i + 1} = aten.mm(%b{i}, %w) : {wide} <>" for i in range(8)]
+    ops += [f"%z = aten.mul.Tensor(%b8, %y) : {wide} <>", f"return %z : {wide}"]
+    head = f"func.func @step({arguments}) -> ({wide} {WHOLE}) attributes {{spmd.local}} {{"
+    return "\n".join(["spmd.mesh @mesh <dp = 8>", head, *ops, "}"])
+
+
+@pytest.mark.parametrize("with_host", [1.0, 3.0], ids=["shorter", "longer"])
+def test_values_go_to_the_host_only_where_the_scheduled_step_is_then_shorter(
+    monkeypatch: pytest.MonkeyPatch, with_host: float
+) -> None:
+    def seconds(self: SchedulePass, ctx: object, function: FuncOp, mesh: object) -> float:
+        return with_host if copies(function) else 2.0
+
+    def copies(function: FuncOp) -> bool:
+        return any(isinstance(op, HostCopyOp) for op in function.body.block.ops)
+
+    monkeypatch.setattr(SchedulePass, "_seconds", seconds)
+    module = spmdir.run_passes(spmdir.parse(held_meanwhile()), "schedule{memory=1150MB},verify-spmd")
+    assert copies(ir.main_function(module)) == (with_host == 1.0)
+    assert spmdir.memory_report(module).peak_bytes <= 1150e6
