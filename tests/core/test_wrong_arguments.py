@@ -122,6 +122,7 @@ def right() -> dict[str, dict[str, Any]]:
         "SpmdirError": {"message": "", "location": None},
         "State": {"shape": None, "dtype": None, "initial": "zeros", "shared": False, "feedback": False},
         "TensorMeta": {"shape": (2, 3), "dtype": "f32"},
+        "backend": {**mesh, "shardings": None, "pipeline": None, "cache": None, "compile": False},
         "check_rules": {
             "ops": ("aten.none",), "world_sizes": (), "samples": None, "placements": (), "plugins": (),
             "captured": True, "missing": True, "processes": None, "timeout": 1.0, "progress": None,
@@ -143,6 +144,7 @@ def right() -> dict[str, dict[str, Any]]:
         "parallelize": {
             "model": Linear(), "example_args": (X,), **mesh, **given, "state": None, "device_mesh": None,
             "local_inputs": False, "dynamic_shapes": None, "sync_state": False, "pipeline": None, "cache": None,
+            "compile": False,
         },
         "parse_placement": {"text": "S(0)"},
         "parse": {"text": spmdir.print_ir(module), "filename": "", "first_line": 1, "verify_module": True},
