@@ -36,7 +36,7 @@ HOLDERS = 5
 
 
 @attrs.frozen(eq=False)
-class Decision:
+class MemoryDecision:
     """What is done about the memory of a function.
 
     Attributes:
@@ -81,7 +81,7 @@ class FitMemoryPass(LocalPass):
         if decision is not None:
             self.carry_out(function, decision)
 
-    def decide(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> Decision | None:
+    def decide(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> MemoryDecision | None:
         """Return what runs again and what is copied in `function`; None if its memory has no limit.
 
         Raises:
@@ -96,9 +96,9 @@ class FitMemoryPass(LocalPass):
         fitted = fit(program, machine.memory, list(map(may_repeat, units)), copies)
         if 0 < machine.memory < fitted.peak:  # 0 asks for the least
             raise _over_budget(fitted, machine.memory, function)
-        return Decision(fitted, program, units, values)
+        return MemoryDecision(fitted, program, units, values)
 
-    def carry_out(self, function: FuncOp, decision: Decision) -> None:
+    def carry_out(self, function: FuncOp, decision: MemoryDecision) -> None:
         """Change `function` as was decided for it."""
         program, units = decision.program, decision.units
         for added in decision.fitted.rounds:

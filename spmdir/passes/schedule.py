@@ -12,7 +12,7 @@ from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.syntax.context import IRContext
 from spmdir.passes.bucket import BucketPass
-from spmdir.passes.fit_memory import Decision, FitMemoryPass
+from spmdir.passes.fit_memory import MemoryDecision, FitMemoryPass
 from spmdir.passes.pipeline import as_pipeline
 from spmdir.passes.propagation.noted_options import Memory, machine_of
 from spmdir.passes.reorder import ReorderPass
@@ -59,7 +59,9 @@ class SchedulePass(LocalPass):
                 function.detach_region(function.body)
                 function.add_region(before.detach_region(before.body))
 
-    def _run(self, ctx: IRContext, function: FuncOp, mesh: Mesh, fit: FitMemoryPass, fitted: Decision | None) -> None:
+    def _run(
+        self, ctx: IRContext, function: FuncOp, mesh: Mesh, fit: FitMemoryPass, fitted: MemoryDecision | None
+    ) -> None:
         topology, costs, memory = self.topology, self.costs, self.memory
         if fitted is not None:
             fit.carry_out(function, fitted)
