@@ -12,7 +12,7 @@ from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.syntax.context import IRContext
 from spmdir.passes.bucket import BucketPass
-from spmdir.passes.fit_memory import MemoryDecision, FitMemoryPass
+from spmdir.passes.fit_memory import FitMemoryPass, MemoryDecision
 from spmdir.passes.pipeline import as_pipeline
 from spmdir.passes.propagation.noted_options import Memory, machine_of
 from spmdir.passes.reorder import ReorderPass
