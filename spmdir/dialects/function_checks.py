@@ -22,10 +22,10 @@ from spmdir.dialects.attributes import (
     print_type,
     type_of,
 )
-from spmdir.dialects.values import function_attrs, global_type, signature_kind, signature_name
+from spmdir.dialects.values import function_attrs, global_type, like_argument, signature_kind, signature_name
 from spmdir.dialects.verification import check_sharding, check_shards, is_local
 
-FUNCTION_ATTRIBUTES = ("spmd.sharding", "spmd.name", "spmd.kind", "spmd.of", "spmd.state", "spmd.keep")
+FUNCTION_ATTRIBUTES = ("spmd.sharding", "spmd.name", "spmd.kind", "spmd.of", "spmd.state", "spmd.keep", "spmd.like")
 """What the IR itself says about an argument or a result."""
 
 
@@ -34,6 +34,7 @@ FUNCTION_TEXTS: dict[str, tuple[str, ...]] = {
     "spmd.kind": ("parameter", "buffer", "input", "output", "mutation", "state"),
     "spmd.state": INITIAL,
     "spmd.keep": (),
+    "spmd.like": (),
 }
 """Attribute that is a string → what it may be; () for anything."""
 
@@ -68,6 +69,23 @@ def check_function(function: Any, mesh: Mesh | None) -> None:
             if which == "arg_attrs":
                 _check_argument_shards(f"{place} {index}", given, mesh, meta_of(type_))
     _check_states(function)
+    _check_likes(function)
+
+
+def _check_likes(function: Any) -> None:
+    """Raise VerifyException unless each result that is like an argument has its shape, and what it says of sharding."""
+    for index, type_ in enumerate(function.function_type.outputs):
+        said = function_attrs(function, "res_attrs", index)
+        if "spmd.like" not in said:
+            continue
+        name, place = said["spmd.like"].data, like_argument(function, index)
+        meta = None if place is None else meta_of(function.function_type.inputs.data[place])
+        if place is None or meta is None or meta.shape != meta_of(type_).shape:  # type: ignore  # checked to be one
+            raise VerifyException(f"result {index} is like '{name}', which is no argument of its shape")
+        if function_attrs(function, "arg_attrs", place).get("spmd.sharding") != said.get("spmd.sharding"):
+            raise VerifyException(
+                f"result {index} is like '{name}', which has another spmd.sharding; expected the same, or none of both"
+            )
 
 
 def _check_states(function: Any) -> None:

@@ -86,17 +86,28 @@ def signature_kind(function: Any, which: str, index: int) -> str:
     return said.data if isinstance(said, StringAttr) else "input" if which == "arg_attrs" else "output"
 
 
+def like_argument(function: Any, index: int) -> int | None:
+    """Return the argument that result `index` is to be laid out as, by its `spmd.like`; None if it says none."""
+    said = function_attrs(function, "res_attrs", index).get("spmd.like")
+    if not isinstance(said, StringAttr):
+        return None
+    names = (signature_name(function, "arg_attrs", place) for place in range(len(function.args)))
+    return next((place for place, name in enumerate(names) if name == said.data), None)
+
+
 def signature_attrs(
     name: str | None,
     kind: str,
     sharding: Sharding | None,
     argument: SSAValue | None = None,
     keep: tuple[str, ...] = (),
+    like: str | None = None,
 ) -> DictionaryAttr:
     """Return the attributes of a result, or of an argument that does not say its name by itself.
 
     Args:
         keep: the axes along which the argument is used as it lies, if it is sharded along them.
+        like: the name of the argument that the result is to be laid out as.
     """
     said: dict[str, Attribute] = {}
     # Of a name that ends in a number xDSL's own tools keep what stands before it.
@@ -110,4 +121,6 @@ def signature_attrs(
         kept = [axis for axis in keep if isinstance(sharding[axis], ShardPlacement)]
         if kept:
             said["spmd.keep"] = StringAttr(", ".join(kept))
+    if like is not None:
+        said["spmd.like"] = StringAttr(like)
     return DictionaryAttr(said)

@@ -18,6 +18,7 @@ from spmdir.core.mesh import Mesh, as_mesh
 from spmdir.core.sharding import Sharding, ShardingLike
 from spmdir.core.sharding_plan import ShardingPlan, as_plan
 from spmdir.core.symbolic.expressions import is_symbolic
+from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.attributes import ArgumentsAttr, meta_of, type_of
 from spmdir.dialects.ir import collector_paused, context, verify
 from spmdir.dialects.mesh_op import MeshOp
@@ -36,7 +37,7 @@ from spmdir.importer.read_traced import read_traced
 from spmdir.importer.retrace import is_exact
 from spmdir.importer.symbolic_sizes import SymbolTable
 from spmdir.importer.updated_inputs import updated_inputs
-from spmdir.importer.user_shardings import input_shardings, output_sharding
+from spmdir.importer.user_shardings import input_shardings, like_input, output_sharding
 from spmdir.passes.fold_views import FoldViewsPass
 from spmdir.torch_interop.symbolic_numbers import is_open
 
@@ -71,8 +72,9 @@ def import_fx(
         shardings: input name, `"input:N"`, `"input:*"` for all inputs, parameter FQN or glob → text, dict or DTensor
             placements. An axis that a sharding does not name is replicated; an argument with no sharding is left to the
             compiler. Or a ShardingPlan, whose activations were constrained while the program was captured, or its text.
-        out_shardings: one entry an output, in order; `"like:NAME"` is the sharding of an input. Where it is None,
-            gradients, updated parameters and mutations take their input's sharding (`updates`), others are open.
+        out_shardings: one entry an output, in order; `"like:NAME"` is the sharding of an input, `"like:input:N"` of one
+            by its position, also where the compiler decides it. Where it is None, gradients, updated parameters and
+            mutations are like their input (`updates`), others are open.
         example_inputs: what to run the graph on where its nodes carry no shapes.
         fold_views: run the pass of that name, so that each dimension behind a view can be sharded by itself.
         missing_rule: an op without a rule is replaced by the ops that torch decomposes it into, if these have rules.
@@ -134,7 +136,8 @@ def _module(
         returned = _returned(program, builder, dict(zip([a.node for a in arguments], block.args, strict=True)))
         names, nodes = [_names(a) for a in arguments], [a.node.name for a in arguments]
         given = input_shardings(plan.shardings, names, nodes, _positions(program), metas, mesh)
-        wanted = _result_shardings(program, returned, out_shardings, dict(zip(arguments, given, strict=True)), mesh)
+        annotated = dict(zip(arguments, zip(metas, given, strict=True), strict=True))
+        wanted = _result_shardings(program, returned, out_shardings, annotated, mesh)
         values = [value for _, value in returned if isinstance(value, SSAValue)]
         block.add_ops([*drop_unused(builder.ops), ReturnOp(*values)])
         distinguish(block)
@@ -150,8 +153,8 @@ def _module(
             ),
             res_attrs=ArrayAttr(
                 [
-                    signature_attrs(output.names[0] if output.names else None, output.kind, sharding)
-                    for (output, value), sharding in zip(returned, wanted, strict=True)
+                    signature_attrs(output.names[0] if output.names else None, output.kind, sharding, like=like)
+                    for (output, value), (sharding, like) in zip(returned, wanted, strict=True)
                     if isinstance(value, SSAValue)
                 ]
             ),
@@ -221,11 +224,12 @@ def _result_shardings(
     program: Program,
     returned: Returned,
     out_shardings: Sequence[ShardingLike | None] | None,
-    given: dict[Input, Sharding | None],
+    arguments: dict[Input, tuple[TensorMeta, Sharding | None]],
     mesh: Mesh,
-) -> list[Sharding | None]:
-    """Return what each result is wanted in: what the user said, else what the input has whose new value or gradient it
-    is.
+) -> list[tuple[Sharding | None, str | None]]:
+    """Return what each result is wanted in, and the name of the argument that it is like where that is open.
+
+    It is what the user said, else what the input has whose new value or gradient it is.
     """
     count = sum(output.kind == "output" for output, _ in returned)
     if out_shardings is not None and len(out_shardings) != count:
@@ -234,24 +238,28 @@ def _result_shardings(
             "give one each, None for those that are left open"
         )
     told = [*(out_shardings if out_shardings is not None else [None] * count), *[None] * (len(returned) - count)]
-    by_name = {name: given[entry] for entry in reversed(given) for name in entry.names}
-    by_name |= {entry.names[0]: sharding for entry, sharding in given.items()}
+    by_name = {name: entry for entry in reversed(arguments) for name in entry.names}
+    by_name |= {entry.names[0]: entry for entry in arguments}
+    places = zip(arguments, _positions(program), strict=True)
+    by_name |= {f"input:{place}": entry for entry, place in places if place is not None}
     updated = dict(zip(map(id, program.outputs), updated_inputs(program), strict=True))
-    wanted: list[Sharding | None] = []
+    wanted: list[tuple[Sharding | None, str | None]] = []
     for index, (output, value) in enumerate(returned):
-        entry = updated.get(id(output))
+        entry = by_name.get(output.names[0]) if output.kind == "mutation" else updated.get(id(output))
         if told[index] is not None and not isinstance(value, SSAValue):
             raise ShardingError(f"out_shardings[{index}] is given for an output that is not a tensor: {value!r}")
+        meta = meta_of(value.type) if isinstance(value, SSAValue) else None
         if told[index] is not None:
-            meta = meta_of(value.type)
             assert meta is not None
-            wanted.append(output_sharding(told[index], meta, mesh, index, by_name))
-        elif output.kind == "mutation":
-            wanted.append(by_name.get(output.names[0]))
+            entry = like_input(told[index], index, by_name)
+            sharding = output_sharding(arguments[entry][1] if entry else told[index], meta, mesh, index)
         else:
-            # A guess may not make an output partial that the caller takes for the value.
-            inherited = given[entry] if entry else None
-            wanted.append(None if inherited and inherited.partial else inherited)
+            sharding = arguments[entry][1] if entry else None
+            if sharding and sharding.partial and output.kind != "mutation":
+                # A guess may not make an output partial that the caller takes for the value.
+                entry = sharding = None
+        is_like = entry and meta and meta.shape == arguments[entry][0].shape and (not sharding or sharding.open_axes)
+        wanted.append((sharding, entry.names[0] if entry and is_like else None))
     return wanted
 
 

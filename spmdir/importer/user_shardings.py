@@ -14,6 +14,7 @@ from spmdir.core.placement.base import ShardPlacement
 from spmdir.core.sharding import Sharding, ShardingLike, as_sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.core.toml_text import key_location
+from spmdir.importer.program import Input
 
 _POSITION = re.compile(r"input:([0-9]+)")
 _POSITIONS = re.compile(r"input:(?:\*|([0-9]+)-([0-9]+))")
@@ -139,22 +140,27 @@ def _checked(value: object, meta: TensorMeta, mesh: Mesh, what: str, place: Loca
     return sharding
 
 
-def output_sharding(
-    value: object, meta: TensorMeta, mesh: Mesh, index: int, inputs: Mapping[str, Sharding | None]
-) -> Sharding | None:
-    """Return the sharding that `out_shardings[index]` asks for; `like:NAME` is the sharding of an input.
+def like_input(value: object, index: int, inputs: Mapping[str, Input]) -> Input | None:
+    """Return the input that `out_shardings[index]` is like, as `like:NAME`; None if it says something else.
 
     Args:
-        inputs: every name of every argument → its sharding.
+        inputs: by every name of every argument.
 
     Raises:
-        ShardingError, ParseError: the name is unknown, or the sharding does not fit.
+        ShardingError: the name is unknown.
     """
-    if isinstance(value, str) and value.startswith(LIKE):
-        name = value.removeprefix(LIKE).strip()
-        if name not in inputs:
-            raise ShardingError(
-                f"output {index} is to be like '{name}', which is not an input{did_you_mean(name, inputs)}"
-            )
-        value = inputs[name]
+    if not isinstance(value, str) or not value.startswith(LIKE):
+        return None
+    name = value.removeprefix(LIKE).strip()
+    if name not in inputs:
+        raise ShardingError(f"output {index} is to be like '{name}', which is not an input{did_you_mean(name, inputs)}")
+    return inputs[name]
+
+
+def output_sharding(value: object, meta: TensorMeta, mesh: Mesh, index: int) -> Sharding | None:
+    """Return the sharding that `out_shardings[index]` asks for, or that of the input that it is like.
+
+    Raises:
+        ShardingError, ParseError: the sharding does not fit.
+    """
     return _checked(value, meta, mesh, f"output {index}")

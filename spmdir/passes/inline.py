@@ -101,9 +101,11 @@ def _check_call(call: CallOp, callee: FuncOp, caller: FuncOp) -> None:
             location_of(call),
         )
     kinds = [function_attrs(callee, "res_attrs", index).get("spmd.kind") for index in range(len(call.results))]
-    if "spmd.outputs" in callee.attributes or StringAttr("mutation") in kinds:
+    likes = any("spmd.like" in function_attrs(callee, "res_attrs", index) for index in range(len(call.results)))
+    if "spmd.outputs" in callee.attributes or StringAttr("mutation") in kinds or likes:
         raise UnsupportedError(
-            f"{call.callee} names its outputs or writes to its arguments, which only a program may; "
+            f"{call.callee} names its outputs, writes to its arguments or has results like them, which only a program "
+            "may; "
             "return plain values",
             location_of(call),
         )

@@ -59,6 +59,7 @@ def _replace(op: Operation, values: list[SSAValue]) -> None:
 def _without_shardings(attrs: ArrayAttr[DictionaryAttr] | None) -> ArrayAttr[DictionaryAttr] | None:
     if attrs is None:
         return None
+    gone = ("spmd.sharding", "spmd.like")
     return ArrayAttr(
-        [DictionaryAttr({key: value for key, value in entry.data.items() if key != "spmd.sharding"}) for entry in attrs]
+        [DictionaryAttr({k: value for k, value in entry.data.items() if k not in gone}) for entry in attrs]
     )

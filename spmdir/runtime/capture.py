@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from spmdir.core.errors import ShardingError, SpmdirError, UnsupportedError
 from spmdir.core.sharding import ShardingLike
 from spmdir.importer.torch_errors import torch_errors
+from spmdir.importer.user_shardings import LIKE
 from spmdir.runtime.open_shapes import opened
 
 _USER = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
@@ -80,7 +81,7 @@ class Capture:
     outputs: Sequence[Any]
 
     def result_shardings(self, given: Sequence[ShardingLike | None] | None) -> list[ShardingLike | None]:
-        """Return `out_shardings` for `import_fx`: outputs are replicated unless annotated, the state is left open.
+        """Return `out_shardings` for `import_fx`: outputs are replicated unless annotated, a new state is like the old.
 
         Raises:
             ShardingError: `given` does not have one entry an output.
@@ -92,7 +93,8 @@ class Capture:
                 "give one each, None for those that are to come back replicated"
             )
         users = ["" if one is None and _is_tensor(leaf) else one for one, leaf in zip(told, self.outputs, strict=True)]
-        return [*users, *[None] * len(self.state)]
+        renewed = [f"{LIKE}input:{at}" if _is_tensor(leaf) else None for at, leaf in enumerate(self.state)]
+        return [*users, *renewed]
 
 
 def capture_model(model: nn.Module, example_args: tuple[Any, ...], dynamic_shapes: Any = None) -> Capture:

@@ -29,7 +29,7 @@ from spmdir.runtime.capture import Convention
 from spmdir.runtime.digests import program_digest
 from spmdir.runtime.joint_capture import JointCapture
 from spmdir.runtime.rank_calls import draws
-from spmdir.runtime.signature import Argument, Result, Signature, keep_shardings, read_signature
+from spmdir.runtime.signature import Argument, Result, Signature, read_signature
 
 
 @attrs.frozen(eq=False)
@@ -114,37 +114,31 @@ class JointProgram:
 
 
 def imported_joint(
-    joint: JointCapture, mesh: Mesh, plan: ShardingPlan, pipeline: Pipeline, missing_rule: Any
+    joint: JointCapture, mesh: Mesh, plan: ShardingPlan, pipeline: Pipeline, missing_rule: Any, local_inputs: bool
 ) -> ModuleOp:
-    """Return a captured module in the IR, with what `plan` says.
+    """Return a captured module in the IR, with what `plan` says. Gradients are laid out as what they are of.
 
     Raises:
         SpmdirError: the module cannot be imported, or the plan does not fit it.
     """
     outputs = _out_shardings(joint, plan.out_shardings)
     plan = plan.with_inputs(0, len(joint.capture.convention.examples)).over(_tangent_plan(joint, outputs))
-    wanted = [*outputs, *[None] * len(joint.gradients)]
+    gradients = [None if local_inputs or name in joint.capture.own else "" for name in joint.gradients]
+    wanted = [*outputs, *gradients]
     with pipeline.rules:
         return import_fx(joint.program, mesh, plan, wanted, missing_rule=missing_rule)
 
 
 def joint_program(
-    module: ModuleOp, joint: JointCapture, rank: int, device: torch.device, pipeline: Pipeline, local_inputs: bool
+    module: ModuleOp, joint: JointCapture, rank: int, device: torch.device, pipeline: Pipeline
 ) -> JointProgram:
     """Return the program of `rank` of a decided module, with groups named by mesh axes.
-
-    Gradients are laid out as what they are of.
 
     Raises:
         SpmdirError: the module cannot be lowered.
     """
     with pipeline.rules:
         signature = read_signature(ir.main_function(module), joint.capture)
-        results = [leaf for leaf in signature.outputs[joint.outputs :] if isinstance(leaf, Result)]
-        by_name = {argument.name: argument for argument in signature.arguments}
-        laid_out = [(by_name[name], result) for name, result in zip(joint.gradients, results, strict=True)]
-        fixed = attrs.evolve(signature, renewed=(*signature.renewed, *laid_out))
-        keep_shardings(ir.main_function(module), fixed, local_inputs)
         return _lowered(localized(module, pipeline), joint, signature, rank, device)
 
 

@@ -34,7 +34,7 @@ from spmdir.runtime.local_state import own_shard
 from spmdir.runtime.parallel import Parallel, kept_for_steps, lowered
 from spmdir.runtime.rank_calls import broadcast_first
 from spmdir.runtime.rank_mesh import check_world, made_device_mesh, mesh_members, rank_device
-from spmdir.runtime.signature import Argument, Signature, keep_shardings, read_signature
+from spmdir.runtime.signature import Argument, Signature, read_signature, return_whole
 from spmdir.runtime.training import TrainingStep
 from spmdir.simulator.distribution import local_tensor
 
@@ -127,6 +127,8 @@ def parallelize(
         say("importing the program")
         with pipeline.rules:
             module = import_fx(capture.program, mesh, plan, wanted, missing_rule=missing_rule)
+        if not local_inputs:
+            return_whole(module, capture)
         examples = open_sizes(module).hints
         status |= {"sizes": examples, "program": text_digest(ir.print_ir(module))}
     with pipeline.rules:
@@ -135,7 +137,6 @@ def parallelize(
         say("lowering the program")
         with pipeline.rules:
             signature = read_signature(ir.main_function(module), capture)
-            keep_shardings(ir.main_function(module), signature, local_inputs)
             sized = bound(module, examples, pipeline) if examples else module
             program, graph = lowered(sized, pipeline, rank, device)
         originals = _originals(capture, signature)

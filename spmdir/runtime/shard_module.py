@@ -93,13 +93,15 @@ def shard_module(
     def decided(captured: nn.Module, layouts: Mapping[str, Sharding], what: str) -> tuple[JointCapture, ModuleOp]:
         with group.checked(what) as status:
             joint = capture_joint(captured, tuple(example_inputs), example_kwargs or {}, device, named)
-            module = imported_joint(joint, mesh, named.over(ShardingPlan(layouts)), pipeline, missing_rule)
+            module = imported_joint(
+                joint, mesh, named.over(ShardingPlan(layouts)), pipeline, missing_rule, local_inputs
+            )
             status["program"] = text_digest(ir.print_ir(module))
         with pipeline.rules:
             return joint, decided_once(module, pipeline, group, cache, type(model).__name__)
 
     def lowered(joint: JointCapture, module: ModuleOp) -> JointProgram:
-        return joint_program(module, joint, group.index, device, pipeline, local_inputs)
+        return joint_program(module, joint, group.index, device, pipeline)
 
     joint, module = decided(model, {}, "the capture of the module")
     with group.checked("lowering") as status:

@@ -7,15 +7,16 @@ from typing import Any
 
 import attrs
 from torch import Tensor
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from spmdir.core.sharding import Sharding
 from spmdir.core.symbolic.expressions import Size, evaluate
 from spmdir.core.symbolic.parser import parse_number
 from spmdir.core.tensor import TensorMeta
+from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of, sharding_attr, sizes_of
-from spmdir.dialects.values import sharding_of, signature_kind, signature_name
+from spmdir.dialects.values import function_attrs, sharding_of, signature_kind, signature_name
 from spmdir.runtime.capture import Capture
 from spmdir.simulator.simulate import arrange_outputs
 
@@ -110,17 +111,19 @@ def _mutations(function: FuncOp, arguments: list[Argument], results: list[Result
         yield by_name[signature_name(function, "res_attrs", result.index)], result
 
 
-def keep_shardings(function: FuncOp, signature: Signature, local_inputs: bool) -> None:
-    """Give each new value the sharding of its argument; no sharding if the caller has the argument unsharded.
-
-    The compiler may have chosen another one, since it does not know that the result is the argument of the next call.
-    """
-    wanted = {
-        result.index: argument.sharding if argument.held or local_inputs else Sharding((), argument.sharding.mesh)
-        for argument, result in signature.renewed
-    }
-    assert function.res_attrs is not None  # import gives every result its name
-    function.res_attrs = ArrayAttr(
-        DictionaryAttr({**entry.data, "spmd.sharding": sharding_attr(wanted[index])}) if index in wanted else entry
-        for index, entry in enumerate(function.res_attrs.data)
-    )
+def return_whole(module: ModuleOp, capture: Capture) -> None:
+    """Ask for the new values of arguments that the caller gave to be replicated, before shardings are decided."""
+    function, whole = ir.main_function(module), sharding_attr(Sharding((), ir.mesh(module).name))
+    kinds = [signature_kind(function, "arg_attrs", value.index) for value in function.args]
+    users = [value.index for value, kind in zip(function.args, kinds, strict=True) if kind == "input"]
+    held = sum(isinstance(leaf, Tensor) for leaf in capture.state)
+    given = {signature_name(function, "arg_attrs", index) for index in users[held:]}
+    attributes = []
+    for index in range(len(function.function_type.outputs)):
+        said = function_attrs(function, "res_attrs", index)
+        renews = signature_kind(function, "res_attrs", index) == "mutation"
+        if renews and signature_name(function, "res_attrs", index) in given:
+            said = {**said, "spmd.sharding": whole}
+            said.pop("spmd.like", None)
+        attributes.append(DictionaryAttr(said))
+    function.res_attrs = ArrayAttr(attributes)

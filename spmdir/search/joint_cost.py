@@ -53,6 +53,8 @@ def joint_cost(
         }
         if len(wanted) == 1 and made in wanted:
             continue
+        if value in shared.ties:
+            return math.inf
         total += shared.value_weight[value] * value_seconds(meta, made, tuple(wanted), mesh, shared)
     return total
 

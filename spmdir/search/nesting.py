@@ -146,6 +146,8 @@ def _resharded(orders: Orders) -> tuple[dict[Key, list[int]], list[Key]]:
 def _seconds(orders: Orders, values: Sequence[int], planner: Planner, limit: float = math.inf) -> float:
     """Return the time that all reshards of `values` take; infinity if that is `limit` or more."""
     reshards = [_reshard(orders, value) for value in values]
+    if any(value in orders.problem.ties and reshard[2] for value, reshard in zip(values, reshards, strict=True)):
+        return math.inf
     least = [_least_seconds(*reshard, planner) if limit < math.inf else 0.0 for reshard in reshards]
     total, times = math.fsum(least), []
     for reshard, at_least in zip(reshards, least, strict=True):

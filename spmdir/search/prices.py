@@ -34,6 +34,8 @@ class Prices:
     def table(self, numbers: Numbers, value: int) -> Numbers:
         """Return what it costs to reshard all copies of a merged value between joint placements, [before, after]."""
         meta, weight = self.shared.values[value], self.shared.value_weight[value]
+        if value in self.shared.ties:
+            return np.where(np.eye(len(numbers), dtype=bool), 0.0, weight * NEVER)
         price = weight * np.minimum(self._steps.table(meta, numbers), NEVER)
         if self.shaped:
             self._add_shaped(price, numbers, meta, weight)
@@ -46,6 +48,8 @@ class Prices:
     def exact(self, before: int, after: int, value: int) -> float:
         """Return what the planner says that it costs to reshard all copies of a merged value, holding the result."""
         meta, shared, every = self.shared.values[value], self.shared, self.placements
+        if value in shared.ties:
+            return shared.value_weight[value] * NEVER * (before != after)
         made, wanted = (
             tuple([(every.axes[at], every.catalogue.placements[every.all[n][at]]) for at in every.order[n]])
             for n in (before, after)

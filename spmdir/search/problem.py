@@ -199,6 +199,7 @@ class Problem:
         plugin_placements: the plug-in placements that values may have.
         collectives: those with axes by which values may be resharded.
         topology: the machine that says how long everything takes.
+        ties: values that are never resharded, so that the nodes that share one are placed alike; they are nothing else.
     """
 
     mesh: Mesh
@@ -207,6 +208,7 @@ class Problem:
     plugin_placements: tuple[Placement, ...] = ()
     collectives: tuple[CollectiveSpec, ...] = PLANNED
     topology: Topology = DEFAULT
+    ties: frozenset[int] = frozenset()
 
     @property
     def is_small(self) -> bool:
@@ -231,6 +233,7 @@ class Annotation:
         work: what it takes to have the unsharded value; without any, R would be as good as sharding.
         parts: the axes that are sub-axes, which together must shard evenly.
         plugin_placements: the plug-in placements that it may have.
+        is_tied: whether a tie is a second result of an input, or a second operand of an output, placed as the value is.
     """
 
     meta: TensorMeta
@@ -239,6 +242,7 @@ class Annotation:
     work: Work = NO_WORK
     parts: tuple[str, ...] = ()
     plugin_placements: tuple[Placement, ...] = ()
+    is_tied: bool = False
     _known: dict[object, tuple[NodeStrategy, ...]] = attrs.field(factory=dict, eq=False, init=False, repr=False)
 
     @property
@@ -269,9 +273,10 @@ class Annotation:
         return self.sharding is not None and axis not in self.sharding.open_axes
 
     def _strategy(self, placement: Placement) -> NodeStrategy:
+        placed = (placement,) * (1 + self.is_tied)
         return NodeStrategy(
-            () if self.role == "input" else (placement,),
-            () if self.role == "output" else (placement,),
+            () if self.role == "input" else placed,
+            () if self.role == "output" else placed,
             () if placement.dim is None else (placement.dim,),
             partition=(placement, self.meta.shape[placement.dim]) if isinstance(placement, ShardPlacement) else None,
         )
@@ -289,3 +294,25 @@ class Annotation:
         except SpmdirError:
             return False
         return placement.supports(self.meta.dtype) and (placement.trait == "shard" or self.role == "constraint")
+
+
+def tied(problem: Problem, pairs: Sequence[tuple[int, int]]) -> Problem:
+    """Return `problem` with the nodes of each pair placed alike: an input, and an output that may be of another value.
+
+    A tie is a value that the input makes, and the output needs, where the one makes and the other needs its own.
+    """
+    values, nodes = list(problem.values), list(problem.nodes)
+    ties: dict[int, int] = {}
+    for source, end in pairs:
+        if source not in ties:
+            ties[source] = len(values)
+            values.append(problem.values[problem.nodes[source].results[0]])
+            nodes[source] = _with_tie(nodes[source], (), (ties[source],))
+        nodes[end] = _with_tie(nodes[end], (ties[source],), ())
+    return attrs.evolve(problem, values=tuple(values), nodes=tuple(nodes), ties=frozenset(ties.values()))
+
+
+def _with_tie(node: Node, operands: tuple[int, ...], results: tuple[int, ...]) -> Node:
+    assert isinstance(node.source, Annotation)
+    source = attrs.evolve(node.source, is_tied=True)
+    return Node(source, (*node.operands, *operands), (*node.results, *results))

@@ -46,6 +46,7 @@ class Quotient:
         plugin_placements: the plug-in placements that values may have.
         collectives: those with axes by which values may be resharded.
         topology: the machine that says how long everything takes.
+        ties: the merged values that are never resharded.
         holding: by merged value, the seconds that holding one byte of it as it is made is worth; nothing if empty.
         copy_holding: the same for each copy of it that a reshard makes.
         exposed: by merged value, the part of the time of its reshards that counts; all of it if empty.
@@ -65,6 +66,7 @@ class Quotient:
     plugin_placements: tuple[Placement, ...] = ()
     collectives: tuple[CollectiveSpec, ...] = PLANNED
     topology: Topology = DEFAULT
+    ties: frozenset[int] = frozenset()
     holding: tuple[float, ...] = ()
     copy_holding: tuple[float, ...] = ()
     exposed: tuple[float, ...] = ()
@@ -109,6 +111,7 @@ def quotient(problem: Problem, depth: int) -> Quotient:
         plugin_placements=problem.plugin_placements,
         collectives=problem.collectives,
         topology=problem.topology,
+        ties=frozenset([value_class[value] for value in problem.ties]),
     )
 
 

@@ -1,5 +1,6 @@
 """What the arguments and results of a captured program are for."""
 
+import pytest
 import torch
 
 from spmdir.core.mesh import Mesh
@@ -8,15 +9,17 @@ from spmdir.dialects import ir
 from spmdir.importer.importer import import_fx
 from spmdir.passes.pipeline import run_passes
 from spmdir.runtime.capture import capture_step
-from spmdir.runtime.signature import keep_shardings, read_signature
+from spmdir.runtime.signature import read_signature, return_whole
 
 MESH = Mesh({"a": 2})
 X = torch.ones(4)
 
 
-def signature_of(step, state, shardings):
+def signature_of(step, state, shardings, whole=False):
     capture = capture_step(step, state, (X,), torch.device("cpu"))
     module = import_fx(capture.program, MESH, shardings, capture.result_shardings(None))
+    if whole:
+        return_whole(module, capture)
     function = ir.main_function(run_passes(module, "propagate"))
     return function, read_signature(function, capture)
 
@@ -41,10 +44,14 @@ def test_results_are_outputs_or_renew_an_argument_once():
     assert signature.held[0].sharding == parse_sharding("a: S(0)")
 
 
-def test_a_new_value_is_wanted_where_the_old_one_is_held_and_inputs_are_whole_for_their_caller():
-    for local, wanted in ((False, ""), (True, "a: S(0)")):
-        function, signature = signature_of(step, {"n": X, "k": 7}, {"n": "a: S(0)", "x": "a: S(0)"})
-        keep_shardings(function, signature, local)
-        renewed = {argument.name: result.index for argument, result in signature.renewed}
-        shardings = {name: function.res_attrs.data[index].data["spmd.sharding"].data for name, index in renewed.items()}
-        assert shardings == {"n": parse_sharding("a: S(0)"), signature.inputs[0].name: parse_sharding(wanted)}
+def shardings_of_new_values(function, signature):
+    renewed = {argument.name: result.index for argument, result in signature.renewed}
+    return {name: function.res_attrs.data[index].data["spmd.sharding"].data for name, index in renewed.items()}
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_new_value_is_returned_where_the_old_one_is_held_and_inputs_are_whole_for_their_caller(whole):
+    function, signature = signature_of(step, {"n": X, "k": 7}, {"n": "a: S(0)", "x": "a: S(0)"}, whole)
+    given = parse_sharding("" if whole else "a: S(0)")
+    expected = {"n": parse_sharding("a: S(0)"), signature.inputs[0].name: given}
+    assert shardings_of_new_values(function, signature) == expected

@@ -13,6 +13,8 @@ import spmdir
 from spmdir.core.errors import ShardingError, UnsupportedError
 from spmdir.dialects import ir
 from spmdir.importer.importer import import_fx
+from spmdir.passes.pipeline import run_passes
+from spmdir.report.communication import comm_report
 from spmdir.runtime.training import training_step
 from spmdir.simulator.simulate import run_single
 from tests.importer.imported_programs import MESH, arguments, results
@@ -51,6 +53,18 @@ def test_one_key_shards_a_parameter_its_moments_and_their_new_values():
     for found in (arguments(module), dict(results(module))):
         assert {name: found[name] for name in expected} == expected
     assert arguments(module)["step.0"] is None
+
+
+def test_what_is_left_open_is_decided_as_its_new_value_is_and_the_objective_has_what_that_takes():
+    model = MLP(256, 1024)
+    step, state = training_step(model, loss_of, sgd(model))
+    traced = make_fx(step, tracing_mode="fake")(state, torch.ones(64, 256), torch.ones(64, 256))
+    module = run_passes(import_fx(traced, MESH), "propagate")
+    held, new = arguments(module), dict(results(module))
+    renewed = [name for name in held if name in new]
+    assert len(renewed) == 9 and {name: held[name] for name in renewed} == {name: new[name] for name in renewed}
+    report = comm_report(run_passes(module, "expand,insert-reshard,lower-reshard"))
+    assert report.objective == pytest.approx(sum(share.seconds for share in report.compute.values()) + report.seconds)
 
 
 def test_buffers_that_the_model_changes_are_part_of_the_new_state():

@@ -102,10 +102,14 @@ def _annotation(function: FuncOp, which: str, index: int) -> Sharding | None:
 
 
 def _write(function: FuncOp, which: str, shardings: Mapping[int, Sharding]) -> None:
-    """Write the shardings of all arguments (`arg_attrs`) or results (`res_attrs`) into the signature."""
+    """Write the shardings of all arguments (`arg_attrs`) or results (`res_attrs`) into the signature.
+
+    What a result is like is said by its sharding.
+    """
     entries: list[DictionaryAttr] = []
     for index in range(len(shardings)):
         attrs: dict[str, Attribute] = function_attrs(function, which, index)
         attrs["spmd.sharding"] = sharding_attr(shardings[index])
+        attrs.pop("spmd.like", None)
         entries.append(DictionaryAttr(attrs))
     function.properties[which] = ArrayAttr(entries)

@@ -23,7 +23,7 @@ from spmdir.dialects.sizes import SizeOp
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
-from spmdir.dialects.values import function_attrs, sharding_of
+from spmdir.dialects.values import function_attrs, like_argument, sharding_of
 from spmdir.passes.propagation.annotate import Maker
 from spmdir.passes.propagation.kept import kept_argument, kept_result
 from spmdir.passes.propagation.op_strategies import OpStrategies, rules_of
@@ -32,7 +32,7 @@ from spmdir.passes.type_check.type_check import rule_of
 from spmdir.reshard.topology import Topology
 from spmdir.rules import RuleSet
 from spmdir.search.kernels import Step, works
-from spmdir.search.problem import Annotation, Node, Problem, StrategySource
+from spmdir.search.problem import Annotation, Node, Problem, StrategySource, tied
 from spmdir.search.work import NO_WORK, Work, input_work
 
 DOUBLE = (F64, COMPLEX_F64)
@@ -107,11 +107,14 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolo
             add(op, Annotation(_meta(op.results[0]), op.target, "constraint"), op.operands, op.results)
         elif isinstance(op, ValueOp) and not isinstance(op, SizeOp):
             raise UnsupportedError(f"'{op.name}' is a decision already made; propagate runs before it", location_of(op))
+    alike: list[tuple[int, int]] = []
     for index, value in enumerate(ir.terminator(function).operands):
+        like = like_argument(function, index)
+        alike += [] if like is None else [(like, len(makers))]
         wanted = function_attrs(function, "res_attrs", index).get("spmd.sharding")
         add(index, Annotation(_meta(value), wanted.data if wanted else None, "output"), (value,), ())
     nodes = tuple(map(node, found, steps, works(steps, metas, topology.costs is not None)))
-    return makers, _with_candidates(Problem(mesh, tuple(metas), nodes, topology=topology))
+    return makers, _with_candidates(tied(Problem(mesh, tuple(metas), nodes, topology=topology), alike))
 
 
 def _with_candidates(problem: Problem) -> Problem:

@@ -1,0 +1,26 @@
+// RUN: spmd-opt %s --split-input-file --verify-diagnostics
+
+spmd.mesh @mesh <tp = 2>
+
+// expected-error@+1 {{result 0 is like 'y', which is no argument of its shape}}
+func.func @f(%x: tensor<8x8xf32>) -> (tensor<8x8xf32> {spmd.like = "y"}) {
+  return %x : tensor<8x8xf32>
+}
+
+// -----
+
+spmd.mesh @mesh <tp = 2>
+
+// expected-error@+1 {{result 0 is like 'y', which is no argument of its shape}}
+func.func @f(%x: tensor<8x8xf32>, %y: tensor<8xf32>) -> (tensor<8x8xf32> {spmd.like = "y"}) {
+  return %x : tensor<8x8xf32>
+}
+
+// -----
+
+spmd.mesh @mesh <tp = 2>
+
+// expected-error@+1 {{result 0 is like 'x', which has another spmd.sharding; expected the same, or none of both}}
+func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<8x8xf32> {spmd.like = "x"}) {
+  return %x : tensor<8x8xf32>
+}
