@@ -7,7 +7,7 @@ other, the digests of their files, the checks before anything is written, and th
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint import state_dict as named
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
-from torch.distributed.checkpoint._traverse import set_element
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -25,7 +24,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from spmdir.core.arguments import COUNT, PATH, accepts, keyed
+from spmdir.core.arguments import PATH, Kind, accepts, keyed
 from spmdir.core.errors import SpmdirError, UnsupportedError, shown
 from spmdir.runtime.checkpoint_files import begin, check_files, chosen, complete, file_digest, publish, read_metadata
 from spmdir.runtime.default_group import checked, from_first, of_all, own_rank
@@ -38,10 +37,13 @@ FLAT = named.StateDictOptions(flatten_optimizer_state_dict=True)
 SHOWN = 4
 """How many differences an error names."""
 
-_STATE = keyed("""a dict of what is saved by name, as in {"model": model, "epoch": 3}""")
+_NAMED = keyed("a dict of what is saved by names")
+_STEP = Kind(lambda value: type(value) is int and value >= 0, "the number of a step, 0 or more").optional
+_KEEP = Kind(lambda value: type(value) is int and value > 0, "a number of checkpoints, 1 or more").optional
 
 
-@accepts(directory=PATH, state=_STATE, step=COUNT.optional, keep=COUNT.optional)
+
+@accepts(directory=PATH)
 def save_checkpoint(
     directory: str | Path, state: Mapping[str, Any], *, step: int | None = None, keep: int | None = None
 ) -> Path:
@@ -69,6 +71,8 @@ def save_checkpoint(
     directory = Path(directory)
     rank = own_rank()
     with checked("save_checkpoint") as status, _fresh_optimizers(state) as fresh:
+        _STEP.check("step", step)
+        _KEEP.check("keep", keep)
         for one in state.values():
             if isinstance(one, Parallel):
                 one.check_values()
@@ -97,7 +101,7 @@ def save_checkpoint(
     return place
 
 
-@accepts(directory=PATH, state=_STATE, step=COUNT.optional)
+@accepts(directory=PATH, step=_STEP)
 def load_checkpoint(directory: str | Path, state: Mapping[str, Any], *, step: int | None = None) -> Path:
     """Load the last complete checkpoint of a directory into `state`; every rank calls this.
 
@@ -137,7 +141,7 @@ def load_checkpoint(directory: str | Path, state: Mapping[str, Any], *, step: in
         load(values, checkpoint_id=str(place), no_dist=not dist.is_initialized())
     for name, path in paths.items():
         if not isinstance(values[name], Tensor):
-            set_element(trees, path, values[name])
+            _replace(trees, path, values[name])
     for name, value in state.items():
         _restore(name, value, trees[name], state)
     for name in drawn:
@@ -194,13 +198,26 @@ def _module_of(name: str, optimizer: Optimizer, state: Mapping[str, Any]) -> nn.
 
 def _values(trees: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return name → leaf of all trees, with DTensors that checkpoints read rightly, and name → where it is in them."""
-    flat, paths = flatten_state_dict(dict(trees))
+    try:
+        flat, paths = flatten_state_dict(dict(trees))
+    except ValueError as error:  # names are joined by dots
+        raise UnsupportedError(f"two values of the state have one name: {error}; rename one of them") from None
     for name, value in flat.items():
         if isinstance(value, LocalShard):
             raise UnsupportedError(f"'{name}' is laid out as <{value.sharding}>: {value.reason}")
         if isinstance(value, DTensor):
             flat[name] = checkpointable(name, value)
     return flat, paths
+
+
+def _replace(tree: Any, path: Sequence[Any], value: Any) -> None:
+    """Put a plain value where the one of that path is; keys of dicts that are no text are written as text in it."""
+    for place, key in enumerate(path):
+        own = next(one for one in tree if str(one) == key) if isinstance(tree, Mapping) and key not in tree else key
+        if place == len(path) - 1:
+            tree[own] = value
+        else:
+            tree = tree[own]
 
 
 def _digest(value: Any) -> str:
@@ -262,6 +279,7 @@ def _fresh_optimizers(state: Mapping[str, Any]) -> Iterator[list[str]]:
 
     torch makes the moments of an optimizer by a step without gradients when it is asked for its state by names.
     """
+    _NAMED.check("state", state)
     fresh = [name for name, one in state.items() if isinstance(one, Optimizer) and not any(one.state.values())]
     try:
         yield fresh

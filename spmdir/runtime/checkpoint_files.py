@@ -30,12 +30,18 @@ def complete(directory: Path) -> dict[int, Path]:
 
 def begin(directory: Path, step: int | None) -> tuple[Path, Path]:
     """Return where the checkpoint will be, and an empty directory to write it into; unfinished ones are removed."""
-    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SpmdirError(f"cannot make the directory '{directory}' of checkpoints: {error.strerror}") from None
     place = directory / f"step-{max(complete(directory), default=-1) + 1 if step is None else step:08d}"
     if place.exists():
         raise SpmdirError(f"there is a checkpoint '{place}'; give another step, or remove it first")
-    for left in directory.glob(".unfinished-*"):
-        shutil.rmtree(left)
+    for left in directory.glob(".unfinished-step-*"):
+        if left.is_dir() and not left.is_symlink():
+            shutil.rmtree(left)
+        else:
+            left.unlink()
     unfinished = directory / f".unfinished-{place.name}"
     unfinished.mkdir()
     return place, unfinished
@@ -78,6 +84,8 @@ def check_files(place: Path, rank: int, world: int) -> None:
         digests = json.loads((place / DIGESTS).read_text()) if (place / DIGESTS).exists() else {}
     except ValueError as error:
         raise _damaged(place, DIGESTS, f"is no JSON: {error}") from error
+    if not isinstance(digests, dict) or not all(map(_is_digest, digests, digests.values())):
+        raise _damaged(place, DIGESTS, "has something else than the lengths and digests of the files beside it")
     if not digests and re.fullmatch(r"step-\d+", place.name):
         raise _damaged(place, DIGESTS, "is missing")
     for name, digest in sorted(digests.items())[rank::world]:
@@ -88,6 +96,10 @@ def check_files(place: Path, rank: int, world: int) -> None:
             raise _damaged(place, name, f"has {file.stat().st_size} bytes; expected {digest['bytes']}")
         if file_digest(file) != digest:
             raise _damaged(place, name, "has other bytes than were saved")
+
+
+def _is_digest(name: str, digest: Any) -> bool:
+    return Path(name).name == name and isinstance(digest, dict) and digest.keys() == {"bytes", "sha256"}
 
 
 def _damaged(place: Path, name: str, what: str) -> SpmdirError:

@@ -140,6 +140,14 @@ DAMAGES = {
     "missing metadata": (lambda place: (place / ".metadata").unlink(), "'.metadata' is missing"),
     "other metadata": (lambda place: flip(place / ".metadata"), "'.metadata' has other bytes"),
     "missing digests": (lambda place: (place / "digests.json").unlink(), "'digests.json' is missing"),
+    "digests of nothing": (
+        lambda place: (place / "digests.json").write_text("[1]"),
+        "'digests.json' has something else",
+    ),
+    "digests of files elsewhere": (
+        lambda place: (place / "digests.json").write_text('{"../x": {"bytes": 1, "sha256": ""}}'),
+        "'digests.json' has something else",
+    ),
     "digests that are cut": (lambda place: os.truncate(place / "digests.json", 9), "'digests.json' is no JSON"),
 }
 
@@ -163,6 +171,8 @@ MISFITS = {
     "a missing key": (lambda state: {"model": nn.Linear(4, 3, bias=False)}, "'model.bias' is in it alone"),
     "a further key": (lambda state: {"model": state["model"], "ema": torch.ones(2)}, "'ema' is not in it"),
     "a tensor for a value": (lambda state: {"progress": {"epoch": torch.ones(2)}}, "'progress.epoch' is a plain value"),
+    "no names": (lambda state: [state["model"]], "state is .* expected a dict of what is saved by names"),
+    "one name twice": (lambda state: {"a.b": torch.ones(2), "a": {"b": torch.ones(2)}}, "two values .* have one name"),
     "a reserved name": (lambda state: {"generators": torch.ones(2)}, "choose another"),
     "an optimizer alone": (lambda state: {"optimizer": state["optimizer"]}, "give the module too"),
 }
@@ -174,8 +184,9 @@ def test_a_checkpoint_that_does_not_fit_is_an_error_and_nothing_is_loaded(run, n
     assert_refused(run, change(parts(9)), message)
 
 
-def assert_refused(run: Path, state: dict[str, Any], message: str) -> None:
-    held = [value.state_dict() if hasattr(value, "state_dict") else value for value in state.values()]
+def assert_refused(run: Path, state: Any, message: str) -> None:
+    values = state.values() if isinstance(state, dict) else state
+    held = [value.state_dict() if hasattr(value, "state_dict") else value for value in values]
     before = copied([held, torch.get_rng_state()])
     with pytest.raises(spmdir.SpmdirError, match=message):
         spmdir.load_checkpoint(run, state)
@@ -219,6 +230,32 @@ def test_only_the_newest_stay_where_asked(run):
 def test_a_save_after_an_older_checkpoint_was_loaded_stays(run):
     assert spmdir.save_checkpoint(run, parts(0), step=0, keep=1).exists()
     assert [path.name for path in run.iterdir()] == ["step-00000000"]
+
+
+@pytest.mark.parametrize("given", [{"keep": 0}, {"keep": -1}, {"keep": True}, {"step": -1}, {"step": "1"}])
+def test_a_wrong_number_is_an_error_and_no_checkpoint_is_lost(run, given):
+    before = sorted(run.iterdir())
+    with pytest.raises(spmdir.SpmdirError, match="expected"):
+        spmdir.save_checkpoint(run, parts(3), **given)
+    assert sorted(run.iterdir()) == before
+
+
+def test_values_under_numbers_are_loaded(tmp_path):
+    spmdir.save_checkpoint(tmp_path, {"progress": {"seen": {0: 5, 1: 6}}})
+    found = {"progress": {"seen": {0: 0, 1: 0}}}
+    spmdir.load_checkpoint(tmp_path, found)
+    assert found == {"progress": {"seen": {0: 5, 1: 6}}}
+
+
+def test_what_is_in_the_way_of_a_checkpoint_is_an_error_or_removed(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".unfinished-step-0").symlink_to(tmp_path / "elsewhere")
+    spmdir.save_checkpoint(tmp_path / "run", parts())
+    assert (tmp_path / "elsewhere").exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(spmdir.SpmdirError, match="cannot make the directory"):
+        spmdir.save_checkpoint(tmp_path / "file", parts())
 
 
 CALLS = ("fsync", "rename", "mkdir")
