@@ -31,7 +31,7 @@ FUNCTION_ATTRIBUTES = ("spmd.sharding", "spmd.name", "spmd.kind", "spmd.of", "sp
 
 FUNCTION_TEXTS: dict[str, tuple[str, ...]] = {
     "spmd.name": (),
-    "spmd.kind": ("parameter", "buffer", "input", "output", "mutation", "state"),
+    "spmd.kind": ("parameter", "buffer", "input", "tangent", "output", "mutation", "state"),
     "spmd.state": INITIAL,
     "spmd.keep": (),
     "spmd.like": (),

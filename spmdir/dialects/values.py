@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from xdsl.dialects.builtin import DictionaryAttr, StringAttr
-from xdsl.ir import Attribute, OpResult, SSAValue
+from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import ShardPlacement
@@ -93,6 +93,17 @@ def like_argument(function: Any, index: int) -> int | None:
         return None
     names = (signature_name(function, "arg_attrs", place) for place in range(len(function.args)))
     return next((place for place, name in enumerate(names) if name == said.data), None)
+
+
+def depending(function: Any, kind: str) -> set[Operation]:
+    """Return the ops of a function that depend on an argument of a kind."""
+    values = {value for value in function.args if signature_kind(function, "arg_attrs", value.index) == kind}
+    found: set[Operation] = set()
+    for op in function.body.block.ops:
+        if any(operand in values for operand in op.operands):
+            found.add(op)
+            values.update(op.results)
+    return found
 
 
 def signature_attrs(

@@ -21,8 +21,8 @@ class Input:
     Attributes:
         node: its fx node.
         names: what it is called, the IR's name first; the others are only for finding it, as the node's name is.
-        kind: "parameter", "buffer" or "input" for a function argument; "constant" for a tensor whose value is
-            known; "literal" for a user input that is not a tensor.
+        kind: "parameter", "buffer" or "input" for a function argument, "tangent" for the gradient of an output;
+            "constant" for a tensor whose value is known; "literal" for a user input that is not a tensor.
         value: the tensor or the literal, where it is known.
     """
 
@@ -34,7 +34,7 @@ class Input:
     @property
     def is_argument(self) -> bool:
         """Return whether it becomes an argument of the function."""
-        return self.kind in ("parameter", "buffer", "input")
+        return self.kind in ("parameter", "buffer", "input", "tangent")
 
 
 @attrs.frozen(eq=False)

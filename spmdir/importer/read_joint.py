@@ -50,7 +50,7 @@ def _input(entry: Input, descriptor: Any, name: str) -> Input:
     if isinstance(descriptor, aot.PlainAOTInput):
         return Input(entry.node, (name, f"arg{descriptor.idx}"), entry.kind, entry.value)
     if isinstance(descriptor, aot.TangentAOTInput) and isinstance(descriptor.output, aot.PlainAOTOutput):
-        return Input(entry.node, (f"{TANGENTS}.{descriptor.output.idx}", name), "input", entry.value)
+        return Input(entry.node, (f"{TANGENTS}.{descriptor.output.idx}", name), "tangent", entry.value)
     raise UnsupportedError(
         f"the joint graph takes {descriptor.expr()}; expected parameters, buffers, inputs and gradients of outputs"
     )

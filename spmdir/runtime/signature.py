@@ -81,7 +81,7 @@ def read_signature(function: FuncOp, capture: Capture) -> Signature:
     arguments, of_state = [], []
     for value in function.args:
         name = signature_name(function, "arg_attrs", value.index)
-        user = signature_kind(function, "arg_attrs", value.index) == "input"
+        user = signature_kind(function, "arg_attrs", value.index) in ("input", "tangent")
         meta, sharding = meta_of(value.type), sharding_of(value)
         assert meta is not None and sharding is not None  # import and propagate see to it
         stays = user and len(of_state) < tensors
