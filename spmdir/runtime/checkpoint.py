@@ -211,13 +211,17 @@ def _values(trees: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _replace(tree: Any, path: Sequence[Any], value: Any) -> None:
-    """Put a plain value where the one of that path is; keys of dicts that are no text are written as text in it."""
-    for place, key in enumerate(path):
-        own = next(one for one in tree if str(one) == key) if isinstance(tree, Mapping) and key not in tree else key
-        if place == len(path) - 1:
-            tree[own] = value
-        else:
-            tree = tree[own]
+    """Put a plain value where the one of that path is."""
+    *parents, last = path
+    for key in parents:
+        tree = tree[_own_key(tree, key)]
+    tree[_own_key(tree, last)] = value
+
+
+def _own_key(held: Any, key: Any) -> Any:
+    """Return the key of a dict or list that is written as `key` in a path, which has text for all keys of dicts."""
+    is_other = isinstance(held, Mapping) and key not in held
+    return next(own for own in held if str(own) == key) if is_other else key
 
 
 def _digest(value: Any) -> str:
