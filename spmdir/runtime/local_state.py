@@ -88,7 +88,14 @@ def local_shard(tensor: DTensor) -> Tensor:
 
     `DTensor.to_local` gives a `BoxedShard` where there is one, on which programs of ranks do not run.
     """
+    if not torch.is_grad_enabled():
+        return _held(tensor)
     return _ToLocal.apply(tensor)  # type: ignore[return-value]
+
+
+def _held(tensor: DTensor) -> Tensor:
+    held: Any = tensor._local_tensor
+    return held.shard if isinstance(held, BoxedShard) else held
 
 
 def like_shard(tensor: DTensor, local: Tensor) -> DTensor:
@@ -147,8 +154,7 @@ class _ToLocal(torch.autograd.Function):
     def forward(ctx: Any, tensor: DTensor) -> Tensor:  # type: ignore[override]
         ctx.tensor = tensor.detach()
         ctx.set_materialize_grads(False)  # what nothing depends on has no gradient, which optimizers skip
-        held: Any = tensor._local_tensor
-        held = held.shard if isinstance(held, BoxedShard) else held
+        held = _held(tensor)
         return held.view_as(held)
 
     @staticmethod

@@ -10,13 +10,16 @@ import attrs
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
+from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.runtime.agreement import RankGroup
 from spmdir.runtime.joint_program import Half, JointProgram
+from spmdir.runtime.local_state import local_shard
 from spmdir.runtime.rank_calls import apart, input_shard, owned, run_rank, share_generator
 from spmdir.runtime.signature import Argument, Result
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
@@ -50,11 +53,11 @@ class Ranks:
         return run_rank(half.graph, tensors, self.group)
 
 
-def run_joint(program: JointProgram, ranks: Ranks, held: Mapping[str, Tensor], call: tuple[Any, Any]) -> Any:
+def run_joint(program: JointProgram, ranks: Ranks, held: Mapping[str, DTensor], call: tuple[Any, Any]) -> Any:
     """Return what the module returns for a call; gradients of outputs flow to `held` and to the inputs.
 
     Args:
-        held: this rank's shards of parameters and buffers; into buffers that the module updates, new values are put.
+        held: parameters and buffers; into buffers that the module updates, new values are put.
         call: the positional and the keyword arguments.
 
     Raises:
@@ -62,12 +65,12 @@ def run_joint(program: JointProgram, ranks: Ranks, held: Mapping[str, Tensor], c
     """
     with ranks.group.reporting():
         inputs = iter(program.convention.tensors(call))
-        given = [held[argument.name] if argument.held else next(inputs) for argument in program.given]
+        given = [local_shard(held[a.name]) if a.held else next(inputs) for a in program.given]
         shards = [
             tensor.detach() if argument.held else ranks.shard(argument, tensor, ranks.local_inputs)
             for argument, tensor in zip(program.given, given, strict=True)
         ]
-    returned: Any = iter(_Run.apply(program, ranks, shards, *given))
+    returned: Any = iter(_Run.apply(program, ranks, held, shards, *given))
     leaves = [next(returned) if isinstance(leaf, Result) else leaf for leaf in program.leaves]
     return pytree.tree_unflatten(leaves, program.convention.out_spec)
 
@@ -76,7 +79,14 @@ class _Run(torch.autograd.Function):
     """Runs the forward on shards, and the backward on what that saved."""
 
     @staticmethod
-    def forward(ctx: Any, program: JointProgram, ranks: Ranks, shards: Sequence[Tensor], *given: Tensor) -> Any:
+    def forward(
+        ctx: Any,
+        program: JointProgram,
+        ranks: Ranks,
+        held: Mapping[str, DTensor],
+        shards: Sequence[Tensor],
+        *given: Tensor,
+    ) -> Any:
         """Return the tensors among the outputs; gradients go to `given`, which `shards` were made of."""
         results = ranks.run(program.forward, shards)
         by_name = {argument.name: shard for argument, shard in zip(program.given, shards, strict=True)}
@@ -87,6 +97,7 @@ class _Run(torch.autograd.Function):
             old.copy_(new)
         ctx.program, ctx.ranks = program, ranks
         ctx.save_for_backward(*saved)
+        ctx.versions = _versions(held, by_name, saved) if any(ctx.needs_input_grad) else []
         ctx.set_materialize_grads(False)
         known = {number for number, _ in program.tangents}
         pairs = zip(program.tensors, outputs, strict=True)
@@ -98,12 +109,33 @@ class _Run(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         """Return the gradients of `given` for those of the outputs; None for those that have none."""
         program, ranks = ctx.program, ctx.ranks
+        for name, tensor, version in ctx.versions:
+            if tensor._version != version:
+                raise SpmdirError(
+                    f"'{name}' was written to between a forward and its backward, which reads it; call the backward "
+                    "first, or the forward again"
+                )
         of = dict(zip(program.tensors, gradients, strict=True))
         tangents = [_tangent(program, ranks, number, argument, of[number]) for number, argument in program.tangents]
         given = [*ctx.saved_tensors, *tangents]
         returned = owned(ranks.run(program.backward, given), given)
         found = dict(zip(program.gradients, returned, strict=True))
-        return None, None, None, *(found.get(argument.name) for argument in program.given)
+        return None, None, None, None, *(found.get(argument.name) for argument in program.given)
+
+
+def _versions(
+    held: Mapping[str, DTensor], shards: Mapping[str, Tensor], saved: Sequence[Tensor]
+) -> list[tuple[str, DTensor, int]]:
+    """Return (name, DTensor, how often it has been written to) of those whose memory is in `saved`.
+
+    What writes into a DTensor counts in it, and not in its local tensor, of which alone autograd would know.
+    """
+    read = {tensor.untyped_storage().data_ptr() for tensor in saved}
+    return [
+        (name, tensor, tensor._version)
+        for name, tensor in held.items()
+        if shards[name].untyped_storage().data_ptr() in read
+    ]
 
 
 def _tangent(program: JointProgram, ranks: Ranks, number: int, argument: Argument, given: Tensor | None) -> Tensor:

@@ -15,7 +15,6 @@ from torch.distributed.tensor import DTensor
 from spmdir.core.errors import SpmdirError
 from spmdir.runtime.joint_capture import bound_arguments
 from spmdir.runtime.joint_program import JointProgram
-from spmdir.runtime.local_state import local_shard
 from spmdir.runtime.run_joint import Ranks, run_joint
 from spmdir.runtime.signature import Argument
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
@@ -42,6 +41,10 @@ class Runner:
     placements: Mapping[str, tuple[Any, ...]]
     compile: Callable[[nn.Module], JointProgram]
 
+    def __deepcopy__(self, memo: Any) -> Runner:
+        """Return the runner itself: copies of a module run the same programs, by parameters of their own."""
+        return self
+
     @torch.compiler.disable(reason="the module is a compiled program already")
     def call(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return the outputs of `module`, by the parameters and buffers that it has.
@@ -53,7 +56,7 @@ class Runner:
         if mode not in self.programs:
             self.programs[mode] = self.compile(module)
         program = self.programs[mode]
-        held = {a.name: _shard(attribute(module, a.name), a, self.placements[a.name]) for a in program.held}
+        held = {a.name: _checked(attribute(module, a.name), a, self.placements[a.name]) for a in program.held}
         return run_joint(program, self.ranks, held, bound_arguments(module, args, kwargs))
 
 
@@ -109,8 +112,8 @@ def attribute(module: nn.Module, name: str) -> Tensor:
     return getattr(module.get_submodule(path), last)
 
 
-def _shard(tensor: Tensor, argument: Argument, placements: tuple[Any, ...]) -> Tensor:
-    """Return this rank's shard of a parameter or buffer, which is as the program takes it."""
+def _checked(tensor: Tensor, argument: Argument, placements: tuple[Any, ...]) -> DTensor:
+    """Return a parameter or buffer, which is as the program takes it."""
     dtype = TORCH_DTYPES[argument.meta.dtype]
     if not isinstance(tensor, DTensor) or tensor.placements != placements or tensor.dtype != dtype:
         found = f"DTensor {list(tensor.placements)} of {tensor.dtype}" if isinstance(tensor, DTensor) else "no DTensor"
@@ -118,4 +121,4 @@ def _shard(tensor: Tensor, argument: Argument, placements: tuple[Any, ...]) -> T
             f"'{argument.name}' has become {found}; expected {list(placements)} of {dtype}, as the module was sharded: "
             "change its values in place, or shard the changed module"
         )
-    return local_shard(tensor)
+    return tensor

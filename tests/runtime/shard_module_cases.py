@@ -225,6 +225,25 @@ def decided_programs() -> list[list[str]]:
     return found
 
 
+def copies() -> dict[str, Any]:
+    """A copy whose parameters are zero beside its original, and a backward after a parameter was written to."""
+    model, x = tower()
+    sharded = spmdir.shard_module(model, MESH, {"*": "", "arg*": "dp: S(0)"}, (x,))
+    copied, loss = copy.deepcopy(sharded), sharded(x).sum()
+    with torch.no_grad():
+        for parameter in copied.parameters():
+            parameter.zero_()
+    with torch.inference_mode():
+        found = {"pairs": [(sharded(x), model(x)), (copied(x), torch.zeros(8, 8, dtype=torch.float64))]}
+    with torch.no_grad():
+        sharded[2].weight.mul_(2)  # type: ignore  # a parameter
+    try:
+        loss.backward()
+    except SpmdirError as error:
+        return {**found, "error": error.message}
+    return {**found, "error": ""}
+
+
 def run(rank: int) -> dict[str, Any]:
-    cases = decided_programs, everything, own_batches, written_to, shards_of_outputs, what_is_traced, no_buffer
+    cases = decided_programs, everything, own_batches, written_to, shards_of_outputs, what_is_traced, no_buffer, copies
     return {case.__name__: case() for case in cases}

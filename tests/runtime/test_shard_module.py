@@ -79,6 +79,13 @@ def test_a_tensor_that_is_no_buffer_is_named(ranks):
     assert all("which is no parameter or buffer; make it one" in found["no_buffer"] for found in ranks)
 
 
+def test_a_copy_has_parameters_of_its_own_and_a_write_before_the_backward_is_an_error(ranks):
+    for found in (each["copies"] for each in ranks):
+        for mine, expected in found["pairs"]:
+            torch.testing.assert_close(mine, expected, rtol=1e-12, atol=1e-12)
+        assert found["error"].startswith("'2.weight' was written to between a forward and its backward")
+
+
 def test_trainer_and_accelerate_train_a_sharded_llama_as_one_device_does():
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
