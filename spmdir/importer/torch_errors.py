@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from torch import fx
 
 from spmdir.core.errors import SpmdirError, UnsupportedError
-from spmdir.importer.locations import node_location
+from spmdir.importer.locations import node_location, source_line
 
 _NEEDS_VALUES = {
     "DataDependentOutputException": "it reads a number out of a tensor; keep it a tensor, since ranks could disagree",
@@ -34,6 +34,6 @@ def torch_errors(what: str, node: fx.Node | None = None) -> Iterator[None]:
         if is_ours and isinstance(error, (AssertionError, AttributeError, LookupError, NameError, TypeError)):
             raise
         reason = str(error).strip().partition("\n")[0]
-        place = node_location(node) if node else None
+        place = node_location(node) if node else source_line(str(error))  # TorchDynamo tells the line in its text
         told = _NEEDS_VALUES.get(type(error).__name__, type(error).__name__)
         raise UnsupportedError(f"{what}: {told}: {reason}", place) from error

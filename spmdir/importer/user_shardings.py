@@ -15,6 +15,7 @@ from spmdir.core.sharding import Sharding, ShardingLike, as_sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.core.toml_text import key_location
 from spmdir.importer.program import Input
+from spmdir.importer.read_joint import TANGENTS
 
 _POSITION = re.compile(r"input:([0-9]+)")
 _POSITIONS = re.compile(r"input:(?:\*|([0-9]+)-([0-9]+))")
@@ -66,21 +67,28 @@ def input_shardings(
 def _unknown(
     key: str, names: Sequence[tuple[str, ...]], nodes: Sequence[str], positions: Sequence[int | None]
 ) -> ShardingError:
-    """Return the error of a key that matches nothing; it says what the user inputs are called."""
-    inputs = [entry[0] for entry, position in zip(names, positions, strict=True) if position is not None]
+    """Return the error of a key that matches nothing; it says what there is."""
+    called = [entry[0] for entry, position in zip(names, positions, strict=True) if position is not None]
+    inputs = [name for name in called if not name.startswith(f"{TANGENTS}.")]
     if _POSITION.fullmatch(key):
         message = f"sharding is given for '{key}', but the program has {len(inputs)} tensor inputs"
         return ShardingError(message, key_location(key))
-    called = f"; its inputs are {', '.join(inputs[:SHOWN])}{', …' if len(inputs) > SHOWN else ''}" if inputs else ""
+    state = [entry[0] for entry, position in zip(names, positions, strict=True) if position is None and entry]
+    groups = {"inputs": inputs, "parameters and buffers": state}
+    told = [f"its {what} are {_first(group)}" for what, group in groups.items() if group]
+    there = f"; {', and '.join(told)}" if told else ""
     if any(character in key for character in "*?["):
-        message = f"sharding is given for '{key}', which matches no input, parameter or buffer{called}"
+        message = f"sharding is given for '{key}', which matches no input, parameter or buffer{there}"
         return ShardingError(message, key_location(key))
     known = dict.fromkeys([name for entry in names for name in entry] + list(nodes))
     return ShardingError(
-        f"sharding is given for '{key}', which is not an input, parameter or "
-        f"buffer{did_you_mean(key, known) or called}",
+        f"sharding is given for '{key}', which is not an input, parameter or buffer{did_you_mean(key, known) or there}",
         key_location(key),
     )
+
+
+def _first(names: Sequence[str]) -> str:
+    return ", ".join([*names[:SHOWN], *(["…"] if len(names) > SHOWN else [])])
 
 
 def _find(

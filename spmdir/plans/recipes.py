@@ -80,7 +80,7 @@ def recipe_plan(text: str, model: nn.Module, mesh: Mesh) -> ShardingPlan:
             or a model whose layers `tp` does not know.
     """
     factors = list(_factors(text, mesh))
-    _check_distinct(text, factors)
+    _check_distinct(text, factors, mesh)
     open_axes = dict.fromkeys(mesh.axis_names, parse_placement("?"))
     replicated = {factor.axis: R for factor in factors}
     if not factors:
@@ -141,14 +141,14 @@ def _axis(word: str, mesh: Mesh, given: str | None) -> str:
     return (known or mesh.axis_names)[0]
 
 
-def _check_distinct(text: str, factors: Sequence[AxisRecipe]) -> None:
+def _check_distinct(text: str, factors: Sequence[AxisRecipe], mesh: Mesh) -> None:
     """Raise ShardingError where two recipes place inputs, parameters or activations along one axis."""
     for index, one in enumerate(factors):
         for other in factors[:index]:
             if one.axis == other.axis and {one.recipe, other.recipe} != {RECIPES["tp"], RECIPES["sp"]}:
                 raise ShardingError(
-                    f"'{text}' has two recipes for axis '{one.axis}'; expected one an axis, or tp and sp: name "
-                    "the axes, as in fsdp(dp)*tp(tp)"
+                    f"'{text}' has two recipes for axis '{one.axis}' of mesh {mesh}; expected one an axis, or tp and "
+                    "sp: give the mesh an axis more, or name the axes, as in fsdp(dp)*tp(tp)"
                 )
 
 

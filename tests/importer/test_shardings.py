@@ -108,3 +108,14 @@ def test_a_key_that_matches_nothing_is_told_what_inputs_there_are(key: str, mess
     program = make_fx(lambda x, w: x @ w)(torch.ones(4, 4), torch.ones(4, 4))
     with pytest.raises(ShardingError, match=message):
         import_fx(program, MESH, {key: "dp: S(0)"})
+
+
+def test_a_glob_that_matches_nothing_is_told_what_parameters_there_are(program):
+    message = "its inputs are args_0, args_1, and its parameters and buffers are a.weight, a.bias, b.weight, b.bias$"
+    with pytest.raises(ShardingError, match=message):
+        import_fx(program, MESH, {"layers.*": "dp: S(0)"})
+
+
+def test_names_of_dtensor_in_a_sharding_are_told_how_they_are_written() -> None:
+    with pytest.raises(ParseError, match=r"unknown placement 'Shard\(0\)'.*; DTensor's Shard is written S\(dim\)$"):
+        import_fx(make_fx(torch.sin)(torch.ones(4)), MESH, {"input:0": "dp: Shard(0)"})

@@ -134,7 +134,7 @@ WRONG = {
     "fsdp(pp)": "axis 'pp' is not in mesh",
     "cp": "cp takes the axis cp, which mesh .* does not have; name one, as in cp.dp.",
     "hsdp(dp)": "'hsdp.dp.' names 1 axes; hsdp has 2: ddp and fsdp",
-    "ddp*fsdp": "'ddp.fsdp' has two recipes for axis 'dp'",
+    "ddp*fsdp": "'ddp.fsdp' has two recipes for axis 'dp' of mesh .*; expected one an axis",
     "sp": "the model has no nn.ModuleList or nn.Sequential of layers",
 }
 

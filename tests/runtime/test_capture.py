@@ -5,8 +5,10 @@ import re
 import pytest
 import torch
 
-from spmdir.core.errors import SpmdirError
+from spmdir.core.errors import SpmdirError, UnsupportedError
+from spmdir.core.sharding_plan import ShardingPlan
 from spmdir.runtime.capture import capture_model, capture_step
+from spmdir.runtime.joint_capture import capture_joint
 from spmdir.runtime.training import training_step
 
 CPU = torch.device("cpu")
@@ -110,3 +112,13 @@ def test_a_call_with_another_number_of_arguments_says_how_many():
     capture = capture_model(torch.nn.ReLU(), (torch.ones(2),))
     with pytest.raises(SpmdirError, match="2 arguments given; expected 1, as in example_args"):
         capture.convention.tensors((torch.ones(2), torch.ones(2)))
+
+
+def test_a_module_that_branches_on_values_is_an_error_at_its_line():
+    class Branches(torch.nn.Module):
+        def forward(self, x):
+            return x.sin() if x.sum() > 0 else x
+
+    message = r"^test_capture.py:\d+:1: error: the module cannot be captured: .*branch"
+    with pytest.raises(UnsupportedError, match=message):
+        capture_joint(Branches(), (X,), {}, CPU, ShardingPlan({}))

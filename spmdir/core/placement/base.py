@@ -27,6 +27,9 @@ from spmdir.core.placement.text import head_of, print_placement, read_placement
 _TYPES: dict[str, type[Placement]] = {}
 """Name in texts → class. Classes add themselves when they are made, as Python's own subclass lists do."""
 
+_OF_DTENSOR = {"Replicate": "R", "Shard": "S(dim)", "Partial": "P(op)"}
+"""Name of a placement in DTensor → how a text spells it."""
+
 _MEMOS: list[Any] = []
 """Memoised functions of texts, whose results hold while each name keeps its class."""
 
@@ -476,9 +479,10 @@ def placement_type(text: str) -> type[Placement]:
     kind = placement_class(head)
     if kind is None:
         known = dict.fromkeys([*SHIPPED, *_TYPES])
+        same = f"; DTensor's {head} is written {_OF_DTENSOR[head]}" if head in _OF_DTENSOR else ""
         raise ParseError(
             f"unknown placement '{' '.join(text.split())}'; expected one of {', '.join(known)}, "
-            "or that of a plug-in (--load-plugin file.py)"
+            f"or that of a plug-in (--load-plugin file.py){same}"
         )
     return kind
 
