@@ -8,6 +8,7 @@ with the decided program read from a file, and with the rank's program compiled 
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable
@@ -60,7 +61,8 @@ def torchs(sizes: Sizes, ids: Tensor) -> Callable[[], Any]:
 
 def start(rank: int, side: str, sizes: Sizes, folder: str) -> float:
     """Return the seconds to the end of the first step of a side on this rank."""
-    os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{folder}/inductor-{side}-{rank}"
+    own = re.sub(r"\W+", "-", f"{side} {rank}")  # compilers split paths at spaces
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = f"{folder}/{own}"
     ids = torch.randint(0, VOCABULARY, (sizes.batch, sizes.seq), generator=torch.Generator().manual_seed(1))
     sides = {
         PEER: torchs,
