@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from torch import fx
-from torch._functorch._aot_autograd import descriptors as aot
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.importer.admitted_nodes import reject_effects
 from spmdir.importer.checkpointed_regions import repeat_regions
 from spmdir.importer.program import Input, Output, Program
 from spmdir.importer.read_traced import read_traced
+from spmdir.torch_interop.joint_export import descriptors as aot
 
 TANGENTS = "tangents"
 """What the gradients of outputs, which the backward begins with, are called: `tangents.0` is that of output 0."""

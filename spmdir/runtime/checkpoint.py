@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from spmdir.runtime.default_group import checked, from_first, of_all, own_rank
 from spmdir.runtime.digests import tensor_digest
 from spmdir.runtime.local_state import LocalShard, checkpointable
 from spmdir.runtime.parallel import Parallel
+from spmdir.runtime.room import check_values, room
 
 GENERATORS = "generators"
 FLAT = named.StateDictOptions(flatten_optimizer_state_dict=True)
@@ -40,7 +41,6 @@ SHOWN = 4
 _NAMED = keyed("a dict of what is saved by names")
 _STEP = Kind(lambda value: type(value) is int and value >= 0, "the number of a step, 0 or more").optional
 _KEEP = Kind(lambda value: type(value) is int and value > 0, "a number of checkpoints, 1 or more").optional
-
 
 
 @accepts(directory=PATH)
@@ -74,8 +74,7 @@ def save_checkpoint(
         _STEP.check("step", step)
         _KEEP.check("keep", keep)
         for one in state.values():
-            if isinstance(one, Parallel):
-                one.check_values()
+            check_values(one)
         values = _values(_trees(state))[0]
         for name in fresh:
             if any(state[name].state.values()):
@@ -129,16 +128,20 @@ def load_checkpoint(directory: str | Path, state: Mapping[str, Any], *, step: in
     with checked("load_checkpoint"):
         place = chosen(Path(directory), step) if rank == 0 else None
     place = from_first(place)
-    with checked("the checks of a checkpoint"), _fresh_optimizers(state):
-        check_files(place, rank, world)
-        metadata = read_metadata(place)
-        trees = _trees(state)
-        values, paths = _values(trees)
-        _check_values(place, values, metadata, state)
-    drawn = _saved_generators(metadata, rank)
-    values |= drawn
-    with _torch_errors(f"the checkpoint '{place}' cannot be loaded"):
-        load(values, checkpoint_id=str(place), no_dist=not dist.is_initialized())
+    with ExitStack() as loading:
+        with checked("the checks of a checkpoint"), _fresh_optimizers(state):
+            check_files(place, rank, world)
+            metadata = read_metadata(place)
+            for one in state.values():
+                if isinstance(one, nn.Module):
+                    loading.enter_context(room(one.state_dict(keep_vars=True)))
+            trees = _trees(state)
+            values, paths = _values(trees)
+            _check_values(place, values, metadata, state)
+        drawn = _saved_generators(metadata, rank)
+        values |= drawn
+        with _torch_errors(f"the checkpoint '{place}' cannot be loaded"):
+            load(values, checkpoint_id=str(place), no_dist=not dist.is_initialized())
     for name, path in paths.items():
         if not isinstance(values[name], Tensor):
             _replace(trees, path, values[name])

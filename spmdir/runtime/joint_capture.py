@@ -11,7 +11,6 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor, fx, nn
-from torch._functorch._aot_autograd import descriptors as aot
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
@@ -22,6 +21,7 @@ from spmdir.importer.read_joint import read_joint
 from spmdir.importer.torch_errors import torch_errors
 from spmdir.plans.activations import constrained_activations
 from spmdir.runtime.capture import Capture, Convention
+from spmdir.torch_interop import joint_export
 
 
 @attrs.frozen(eq=False)
@@ -47,8 +47,13 @@ def bound_arguments(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str
     Raises:
         TypeError: the forward takes no such arguments.
     """
-    bound = inspect.signature(model.forward).bind(*args, **kwargs)
-    return bound.args, bound.kwargs
+    bound = _bound(model, args, kwargs)
+    return bound.args[1:], bound.kwargs
+
+
+def _bound(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
+    """Return the arguments of the forward of the class of `model`, the model first."""
+    return inspect.signature(type(model).forward).bind(model, *args, **kwargs)
 
 
 def capture_joint(
@@ -65,9 +70,6 @@ def capture_joint(
     Raises:
         UnsupportedError: torch cannot trace it whole, or it writes to its inputs.
     """
-    from torch._dynamo.functional_export import _dynamo_graph_capture_for_export
-    from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
-
     args, kwargs = bound_arguments(model, example_args, example_kwargs)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     traced, originals = _fake_module(model, mode, device)
@@ -76,14 +78,14 @@ def capture_joint(
         stack.enter_context(torch_errors("the module cannot be captured"))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(constrained_activations(traced, plan))
-        graph = _dynamo_graph_capture_for_export(traced)(*fake_args, **fake_kwargs)
+        graph = joint_export.capture_graph(traced)(*fake_args, **fake_kwargs)
         _name_parameters(traced, graph)
         stack.enter_context(_tracing(graph))
-        joint = aot_export_joint_with_descriptors(stack, graph, fake_args, fake_kwargs)
+        joint = joint_export.export_joint(stack, graph, fake_args, fake_kwargs)
         aliases = [at for at, info in enumerate(joint._aot_state.fw_metadata.output_info) if _shares_memory(info)]
         if aliases:
             _clone_outputs(graph, aliases)
-            joint = aot_export_joint_with_descriptors(stack, graph, fake_args, fake_kwargs)
+            joint = joint_export.export_joint(stack, graph, fake_args, fake_kwargs)
     module = joint.graph_module
     _name_inputs(module, _paths(model, args, kwargs))
     program = read_joint(module)
@@ -124,30 +126,24 @@ def _fake(tensor: Tensor, mode: FakeTensorMode, device: torch.device) -> Tensor:
 
 def _name_parameters(model: nn.Module, graph: fx.GraphModule) -> None:
     """Call the parameters and buffers of a captured graph as `model` does; those that it does not use are added."""
-    from torch.export._trace import _restore_state_dict
-    from torch.fx.graph_module import _assign_attr
-
-    _restore_state_dict(model, graph)
+    joint_export.restore_names(model, graph)
     known = {id(tensor) for tensor in (*graph.parameters(), *graph.buffers())}
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if id(tensor) not in known:
-            _assign_attr(tensor, graph, name)
+            joint_export.assign_attribute(tensor, graph, name)
 
 
 @contextmanager
 def _tracing(graph: fx.GraphModule) -> Iterator[None]:
     """Trace in the fake mode that `graph` was captured in."""
-    from torch._guards import TracingContext, tracing
-
-    context = graph.meta.get("tracing_context") or TracingContext(graph.meta["fake_mode"])
-    with tracing(context):
+    context = graph.meta.get("tracing_context") or joint_export.TracingContext(graph.meta["fake_mode"])
+    with joint_export.tracing(context):
         yield
 
 
 def _shares_memory(info: Any) -> bool:
-    from torch._functorch._aot_autograd.schemas import OutputType
-
-    return info.output_type not in (OutputType.non_alias, OutputType.custom_function_view)
+    kinds = joint_export.OutputType
+    return info.output_type not in (kinds.non_alias, kinds.custom_function_view)
 
 
 def _clone_outputs(graph: fx.GraphModule, places: Sequence[int]) -> None:
@@ -163,9 +159,9 @@ def _clone_outputs(graph: fx.GraphModule, places: Sequence[int]) -> None:
 
 def _paths(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[str]:
     """Return what the leaves of a call are called: by the arguments of the forward, and keys inside them."""
-    bound = inspect.signature(model.forward).bind(*args, **kwargs)
+    bound = _bound(model, args, kwargs)
     by_name: dict[str, Any] = {}
-    for name, value in bound.arguments.items():
+    for name, value in list(bound.arguments.items())[1:]:
         kind = bound.signature.parameters[name].kind
         by_name |= value if kind is inspect.Parameter.VAR_KEYWORD else {name: value}
     paths = []
@@ -180,6 +176,6 @@ def _name_inputs(module: fx.GraphModule, paths: Sequence[str]) -> None:
     """Call the placeholders of user inputs by their paths."""
     for node in module.graph.nodes:
         descriptor = node.meta.get("desc")
-        if node.op == "placeholder" and isinstance(descriptor, aot.PlainAOTInput):
+        if node.op == "placeholder" and isinstance(descriptor, joint_export.descriptors.PlainAOTInput):
             node._rename(paths[descriptor.idx])
             node.target = node.name

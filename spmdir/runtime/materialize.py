@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal
 
 import torch
@@ -14,8 +15,9 @@ from spmdir.core.arguments import Kind, accepts, instance
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.runtime.boxes import copy_boxes
 from spmdir.runtime.default_group import checked, from_first
-from spmdir.runtime.local_state import held_parts
+from spmdir.runtime.local_state import LocalShard, held_parts
 from spmdir.runtime.parallel import Parallel
+from spmdir.runtime.room import on_meta, room
 
 Init = Callable[[nn.Module], Any]
 
@@ -27,7 +29,7 @@ Init = Callable[[nn.Module], Any]
     device=instance(str, torch.device, expected="a torch.device, or the name of one"),
 )
 def materialize(
-    parallel: Parallel,
+    sharded: Parallel | nn.Module,
     model: nn.Module,
     init: Literal["reset_parameters"] | Init = "reset_parameters",
     *,
@@ -42,7 +44,7 @@ def materialize(
     optimizer begins with zeros.
 
     Args:
-        parallel: what `parallelize` made of the model, or of a training step of it.
+        sharded: what `parallelize` made of the model, or of a training step of it, or what `shard_module` made of it.
         model: the module on the meta device.
         init: what initialises the parameters and buffers of one module: the name of its method, or a function of
             the module, as `_init_weights` of a Hugging Face model.
@@ -59,22 +61,33 @@ def materialize(
         >>> spmdir.materialize(parallel, model)
     """
     drawn = from_first(torch.get_rng_state())
-    with checked("materialize"):
+    with ExitStack() as filling, checked("materialize"):
+        unset = filling.enter_context(_unset(sharded))
         torch.set_rng_state(drawn)
-        states = {name: held_parts(name, tensor) for name, tensor in parallel.state.items() if name in parallel.unset}
-        places = _places(parallel, model, states)
+        states = {name: held_parts(name, tensor) for name, tensor in unset.items()}
+        places = _places(sharded, model, states)
         for name, whole in _initialised(model, init, torch.device(device), places.keys()):
             if name in places:
                 copy_boxes(*states[places[name]], whole)
-                parallel.unset.discard(places[name])
-        for name in sorted(parallel.unset):
+        for name in sorted(states.keys() - places.values()):
             _begin_at_zero(name, states[name][1])
-        parallel.unset.clear()
 
 
-def _places(parallel: Parallel, model: nn.Module, unset: Collection[str]) -> dict[str, str]:
+@contextmanager
+def _unset(sharded: Parallel | nn.Module) -> Iterator[Mapping[str, Tensor | LocalShard]]:
+    """Give name → tensor of what has no values, with room for them; it has values when this ends without an error."""
+    if isinstance(sharded, Parallel):
+        yield {name: tensor for name, tensor in sharded.state.items() if name in sharded.unset}
+        sharded.unset.clear()
+    else:
+        missing = on_meta(sharded)
+        with room(missing):
+            yield missing
+
+
+def _places(sharded: Parallel | nn.Module, model: nn.Module, unset: Collection[str]) -> dict[str, str]:
     """Return each name that the model has for a tensor of the state in `unset` → its name in the state."""
-    inside = {name.partition(".")[2] if _is_of_model(parallel, name) else name: name for name in unset}
+    inside = {name.partition(".")[2] if _is_of_model(sharded, name) else name: name for name in unset}
     names: dict[int, list[str]] = {}
     for name, tensor in (
         *model.named_parameters(remove_duplicate=False),
@@ -84,8 +97,8 @@ def _places(parallel: Parallel, model: nn.Module, unset: Collection[str]) -> dic
     return {name: inside[known] for tied in names.values() for known in tied if known in inside for name in tied}
 
 
-def _is_of_model(parallel: Parallel, name: str) -> bool:
-    return parallel.is_step and name.startswith(("parameters.", "buffers."))
+def _is_of_model(sharded: Parallel | nn.Module, name: str) -> bool:
+    return isinstance(sharded, Parallel) and sharded.is_step and name.startswith(("parameters.", "buffers."))
 
 
 def _begin_at_zero(name: str, shard: Tensor) -> None:

@@ -26,6 +26,7 @@ from spmdir.runtime.boxes import Box
 from spmdir.runtime.default_group import checked, of_all, own_rank
 from spmdir.runtime.local_state import LocalShard, held_parts
 from spmdir.runtime.parallel import Parallel
+from spmdir.runtime.room import check_values, room
 
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "C64": torch.complex64,
@@ -84,10 +85,11 @@ def load_safetensors(path: str | Path, state: Any, names: Names = None, *, conve
     Example:
         >>> spmdir.load_safetensors("Llama-3.2-1B", parallel, convert=True)
     """
-    with ExitStack() as files:
+    with ExitStack() as files, ExitStack() as loading:
         with checked("load_safetensors"):
             where = _sources(Path(path), files)
             found = [(entry, _source(entry, where, convert, Path(path))) for entry in _entries(state, names)]
+            loading.enter_context(room({entry.place: entry.tensor for entry, _ in found}))
             reads = [(held_parts(entry.names[0], entry.tensor), slices) for entry, slices in found]
         for (boxes, shard), slices in reads:
             for box in boxes:
@@ -117,8 +119,7 @@ def save_safetensors(directory: str | Path, state: Any, names: Names = None, *, 
     """
     directory, rank = Path(directory), own_rank()
     with checked("save_safetensors"):
-        if isinstance(state, Parallel):
-            state.check_values()
+        check_values(state)
         entries = _entries(state, names)
         parts = [held_parts(entry.names[0], entry.tensor) for entry in entries]
         headers = {entry.names[0]: _header(entry) for entry in entries}

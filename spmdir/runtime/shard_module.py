@@ -53,7 +53,9 @@ def shard_module(
     with equal arguments, and calls the module and the backward together with the others.
 
     Args:
-        model: what to train, with equal values on all ranks. It is left as it is, and may be dropped.
+        model: what to train, with equal values on all ranks. It is left as it is, and may be dropped. What is on the
+            meta device stays there, as shards, until `materialize` or a file gives it values, of which no rank ever
+            holds all.
         mesh: a Mesh, or a torch DeviceMesh with names, which is then `device_mesh` too.
         plan: as for `sharding_plan`: a recipe such as "fsdp*tp", or name or glob of a parameter, buffer or input → its
             sharding; inputs go by the names of the forward's arguments, and by `arg0`, `arg1`, … . What is not named is
@@ -108,8 +110,8 @@ def shard_module(
         program = lowered(joint, module)
         originals = {a.name: joint.capture.own[a.name] for a in program.held}
         status["program"] = program.digest
-        status["state"] = {name: tensor_digest(tensor) for name, tensor in originals.items()}
-        shards = {a.name: own_shard(originals[a.name], a.sharding, mesh, group.index, device) for a in program.held}
+        status["state"] = {name: tensor_digest(tensor) for name, tensor in originals.items() if not tensor.is_meta}
+        shards = {a.name: _shard(originals[a.name], a.sharding, mesh, group.index, device) for a in program.held}
     with group.reporting():
         timeout = group.timeout if device_mesh is None else None
         device_mesh = made_device_mesh(mesh, device) if device_mesh is None else device_mesh
@@ -134,6 +136,11 @@ def _tuple(given: Sequence[ShardingLike | None] | None) -> tuple[ShardingLike | 
     return None if given is None else tuple(given)
 
 
+def _shard(tensor: Tensor, sharding: Sharding, mesh: Mesh, rank: int, device: torch.device) -> Tensor:
+    """Return the shard of `rank`, on the meta device if the tensor is."""
+    return own_shard(tensor, sharding, mesh, rank, tensor.device if tensor.is_meta else device)
+
+
 def _dtensor(argument: Argument, shard: Tensor, mesh: Mesh, device_mesh: Any) -> Any:
     made = as_dtensor(argument.name, shard, argument.sharding, argument.meta.shape, mesh, device_mesh)
     if isinstance(made, LocalShard):
@@ -155,9 +162,8 @@ def _check_arguments(model: Any, example_inputs: Any, example_kwargs: Any, local
             "there are no example inputs; give example_inputs, the positional arguments of a call with global shapes, "
             "or example_kwargs"
         )
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if tensor.is_meta:
-            raise UnsupportedError(
-                f"'{name}' is on the meta device, so it has no values to train; make it on the CPU, as by "
-                "model.to_empty(device='cpu') and loading its weights"
-            )
+    if "forward" in vars(model):
+        raise UnsupportedError(
+            f"the {type(model).__name__} has a model.forward of its own, which would run instead of the sharded "
+            "one; shard the model first, or put the forward into its class"
+        )

@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor
 from spmdir.core.errors import SpmdirError
 from spmdir.runtime.joint_capture import bound_arguments
 from spmdir.runtime.joint_program import JointProgram
+from spmdir.runtime.room import no_values
 from spmdir.runtime.run_joint import Ranks, run_joint
 from spmdir.runtime.signature import Argument
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
@@ -102,6 +103,7 @@ def unsharded_copy(sharded: nn.Module) -> nn.Module:
         memo[id(tensor)] = nn.Parameter(meta, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else meta
     plain = copy.deepcopy(sharded, memo)
     del plain.__dict__[RUNNER]
+    plain.__dict__.pop("forward", None)  # what a library put around the sharded forward is not of the program
     plain.__class__ = type(sharded).__bases__[1]
     return plain
 
@@ -114,6 +116,8 @@ def attribute(module: nn.Module, name: str) -> Tensor:
 
 def _checked(tensor: Tensor, argument: Argument, placements: tuple[Any, ...]) -> DTensor:
     """Return a parameter or buffer, which is as the program takes it."""
+    if tensor.is_meta:
+        raise no_values(argument.name)
     dtype = TORCH_DTYPES[argument.meta.dtype]
     if not isinstance(tensor, DTensor) or tensor.placements != placements or tensor.dtype != dtype:
         found = f"DTensor {list(tensor.placements)} of {tensor.dtype}" if isinstance(tensor, DTensor) else "no DTensor"

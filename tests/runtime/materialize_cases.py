@@ -114,6 +114,60 @@ def run(rank: int, folder: Path) -> dict[str, Any]:
     spmdir.materialize(again, meta)
     found["loaded"] = again.state_dict()
     found["errors"] = errors(folder, again)
+    found["module"] = sharded_module(folder, rank)
+    return found
+
+
+def updates(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[float]:
+    """Return the losses of two updates."""
+    losses = []
+    for _ in range(2):
+        loss = model(IDS).square().mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+def sharded_module(folder: Path, rank: int) -> dict[str, Any]:
+    """A sharded module of a model from the meta device, then two that load what it became."""
+
+    def made() -> tuple[nn.Module, torch.optim.Optimizer]:
+        module = spmdir.shard_module(from_meta(), MESH, PLAN, (IDS,), cache=folder / "programs")
+        return module, torch.optim.AdamW(module.parameters(), lr=1e-2)
+
+    expected = whole(3)
+    alone = torch.optim.AdamW(expected.parameters(), lr=1e-2)
+    first, optimizer = made()
+    found: dict[str, Any] = {
+        "call": error_of(lambda: first(IDS)),
+        "save": error_of(lambda: spmdir.save_checkpoint(folder / "run", {"model": first})),
+        "save files": error_of(lambda: spmdir.save_safetensors(folder / "module", first)),
+    }
+    torch.manual_seed(3 + rank)
+    spmdir.materialize(first, from_meta())
+    found["losses"] = [updates(first, optimizer), updates(expected, alone)]
+    spmdir.save_checkpoint(folder / "run", {"model": first, "optimizer": optimizer})
+    spmdir.save_safetensors(folder / "module", first)
+    found["following"] = [updates(expected, alone)]
+
+    second, optimizer = made()
+    misnamed = {"up.weight": "nowhere"} if rank == 2 else None
+    found["misnamed"] = error_of(lambda: spmdir.load_safetensors(folder / "module", second, misnamed))
+    found["untouched"] = all(tensor.is_meta for tensor in (*second.parameters(), *second.buffers()))
+    spmdir.load_checkpoint(folder / "run", {"model": second, "optimizer": optimizer})
+    found["left"] = [name for name, tensor in second.named_buffers() if tensor.is_meta]
+    spmdir.materialize(second, from_meta())
+    found["following"].append(updates(second, optimizer))
+
+    third, optimizer = made()
+    third.to_empty(device="cpu")
+    spmdir.load_safetensors(folder / "module", third)
+    with torch.no_grad():
+        third.get_buffer("scaled.table").copy_(first.get_buffer("scaled.table"))
+    found["loaded"] = [third.eval()(IDS).detach(), first.eval()(IDS).detach()]
+    found["programs"] = sorted(path.name for path in (folder / "programs").iterdir())
     return found
 
 

@@ -102,11 +102,17 @@ def errors(sharded: nn.Module, x: torch.Tensor, target: torch.Tensor) -> list[st
         sharded.again.bias = nn.Parameter(torch.zeros(8, dtype=torch.float64))
         sharded(x, target=target, scale=2.0)
 
+    def own_forward() -> None:
+        model = nn.Linear(8, 8)
+        model.forward = lambda x: x  # type: ignore[method-assign]
+        spmdir.shard_module(model, MESH, {}, (x,))
+
     calls = [
         lambda: sharded(x[:4], target=target, scale=2.0),
         lambda: sharded(x, target=target, scale=3.0),
         lambda: sharded(x, scale=2.0),
         replaced,
+        own_forward,
     ]
     found = []
     for call in calls:
@@ -244,6 +250,49 @@ def copies() -> dict[str, Any]:
     return {**found, "error": ""}
 
 
+class Rounded(nn.Module):
+    """A layer that runs in bfloat16, with weights and results that are exact in it and an input that is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4, bias=False)
+        nn.init.eye_(self.layer.weight)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return self.layer(x).float().sum()
+
+
+def rounded() -> dict[str, Any]:
+    """Updates by SGD with momentum of a module with autocast, where all sums are exact, on ranks and on one device."""
+    x = torch.cat([torch.full((2, 4), 257.0), torch.arange(8.0).view(2, 4)])
+    found = {}
+    for name in ("ranks", "alone"):
+        model: nn.Module = Rounded()
+        if name == "ranks":
+            model = spmdir.shard_module(model, MESH, {"*.weight": "dp: S(0)", "x": "tp: S(0)"}, (x,))
+        optimizer = torch.optim.SGD(model.parameters(), lr=2.0**-12, momentum=0.5)
+        losses = []
+        for _ in range(2):
+            loss = model(x)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        found[name] = {"losses": losses, "state": {k: full(t) for k, t in model.state_dict().items()}}
+    return found
+
+
 def run(rank: int) -> dict[str, Any]:
-    cases = decided_programs, everything, own_batches, written_to, shards_of_outputs, what_is_traced, no_buffer, copies
+    cases = (
+        decided_programs,
+        everything,
+        own_batches,
+        written_to,
+        rounded,
+        shards_of_outputs,
+        what_is_traced,
+        no_buffer,
+        copies,
+    )
     return {case.__name__: case() for case in cases}

@@ -51,6 +51,26 @@ def test_a_step_of_a_model_from_the_meta_device_trains_as_on_one_device(ranks):
 
 
 @pytest.mark.gloo
+def test_a_sharded_module_of_a_model_from_the_meta_device_trains_and_resumes_as_on_one_device(ranks):
+    for result in (each["module"] for each in ranks[1]):
+        assert_equal(*result["losses"], 1e-12)
+        assert_equal(*result["following"], 1e-12)
+        assert_equal(*result["loaded"], 1e-12)
+        assert result["left"] == ["scaled.table"]
+        train, evaluate = result["programs"]
+        assert train.startswith("Tied-") and evaluate.startswith("Tied-")
+
+
+@pytest.mark.gloo
+def test_a_sharded_module_without_values_says_so_and_a_failed_load_leaves_it_so(ranks):
+    for result in (each["module"] for each in ranks[1]):
+        for what in ("call", "save", "save files"):
+            assert "has no values, for it is on the meta device" in result[what]
+        assert "has no 'nowhere'" in result["misnamed"]
+        assert result["untouched"]
+
+
+@pytest.mark.gloo
 def test_saved_files_are_whole_and_as_the_library_and_their_index_say(ranks):
     folder, results = ranks
     files = [name for name in results[0]["files"] if name.endswith(".safetensors")]

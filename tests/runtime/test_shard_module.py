@@ -1,5 +1,6 @@
 """A sharded module trains as the module does on one device."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import spmdir
 from tests.lowering.gloo_ranks import LIMIT, on_ranks
 from tests.runtime import shard_module_cases
 
@@ -38,11 +40,25 @@ def test_parameters_are_dtensors_by_their_names_with_ties_and_the_module_is_of_i
 
 def test_calls_that_do_not_fit_say_why(ranks):
     for found in (each["everything"]["errors"] for each in ranks):
-        shape, number, structure, replaced = found
+        shape, number, structure, replaced, own_forward = found
         assert "'x' has shape" in shape
         assert "argument" in number and "traced with 2.0" in number
         assert "built as" in structure
         assert replaced.startswith("'again.bias' has become no DTensor; expected [")
+        assert "the Linear has a model.forward of its own" in own_forward
+
+
+def test_autocast_rounds_as_on_one_device_and_sgd_updates_are_equal(ranks):
+    for found in (each["rounded"] for each in ranks):
+        torch.testing.assert_close(found["ranks"], found["alone"], rtol=0, atol=0)
+        assert found["alone"]["losses"][0] == 8 * 256 + sum(range(8))
+
+
+def test_a_torch_that_lacks_what_captures_both_directions_is_an_error_with_the_versions(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch._dynamo.functional_export", None)
+    monkeypatch.delitem(sys.modules, "spmdir.torch_interop.joint_export", raising=False)
+    with pytest.raises(spmdir.SpmdirError, match=r"expected torch 2\.11 to 2\.13"):
+        importlib.import_module("spmdir.torch_interop.joint_export")
 
 
 def test_a_loss_of_each_ranks_own_batch_gives_the_gradients_of_fsdp2(ranks):

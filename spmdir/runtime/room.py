@@ -1,0 +1,63 @@
+"""Memory for the parameters and buffers of a sharded module that are on the meta device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.utils import swap_tensors
+
+from spmdir.core.errors import SpmdirError
+from spmdir.runtime.local_state import like_shard, local_shard
+from spmdir.runtime.parallel import Parallel
+
+
+def on_meta(module: nn.Module) -> dict[str, DTensor]:
+    """Return name → DTensor of the parameters and buffers of a module that are on the meta device, tied ones once."""
+    held = (*module.named_parameters(), *module.named_buffers())
+    return {name: tensor for name, tensor in held if isinstance(tensor, DTensor) and tensor.is_meta}
+
+
+def check_values(state: Any) -> None:
+    """Raise SpmdirError if `state` is a Parallel or a module that has something without values."""
+    if isinstance(state, Parallel):
+        state.check_values()
+    elif isinstance(state, nn.Module) and (missing := on_meta(state)):
+        raise no_values(min(missing))
+
+
+def no_values(name: str) -> SpmdirError:
+    """Return the error of a tensor of a module that has no values."""
+    return SpmdirError(
+        f"'{name}' has no values, for it is on the meta device; give it some by materialize, load_safetensors or "
+        "load_checkpoint, or by to_empty and an initialisation of your own"
+    )
+
+
+@contextmanager
+def room(tensors: Mapping[str, Tensor]) -> Iterator[None]:
+    """Give those of `tensors` that are DTensors on the meta device memory on the device of their mesh.
+
+    They stay the same objects, so ties and optimizers keep them. After an error they are on the meta device again.
+    """
+    missing = {id(t): t for t in tensors.values() if isinstance(t, DTensor) and t.is_meta}
+    made = [(tensor, _with_room(tensor)) for tensor in missing.values()]
+    for tensor, filled in made:
+        swap_tensors(tensor, filled)
+    try:
+        yield
+    except Exception:
+        for tensor, filled in made:
+            swap_tensors(tensor, filled)
+        raise
+
+
+@torch.no_grad()
+def _with_room(tensor: DTensor) -> DTensor | nn.Parameter:
+    local = torch.empty_like(local_shard(tensor), device=tensor.device_mesh.device_type)
+    made = like_shard(tensor, local)
+    return nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made

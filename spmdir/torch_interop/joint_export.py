@@ -1,0 +1,32 @@
+"""What torch has, not for the public, to capture the forward and the backward of a module as one graph."""
+
+import torch
+
+from spmdir.core.admission import VERSIONS
+from spmdir.core.errors import UnsupportedError
+
+try:
+    from torch._dynamo.functional_export import _dynamo_graph_capture_for_export as capture_graph
+    from torch._functorch._aot_autograd import descriptors as descriptors
+    from torch._functorch._aot_autograd.schemas import OutputType as OutputType
+    from torch._functorch.aot_autograd import aot_export_joint_with_descriptors as export_joint
+    from torch._guards import TracingContext as TracingContext
+    from torch._guards import tracing as tracing
+    from torch.export._trace import _restore_state_dict as restore_names
+    from torch.fx.graph_module import _assign_attr as assign_attribute
+except ImportError as error:
+    raise UnsupportedError(
+        f"torch {torch.__version__} cannot capture forward and backward together as spmdir asks for it: {error}; "
+        f"expected torch {VERSIONS[0]} to {VERSIONS[-1]}"
+    ) from error
+
+__all__ = [
+    "OutputType",
+    "TracingContext",
+    "assign_attribute",
+    "capture_graph",
+    "descriptors",
+    "export_joint",
+    "restore_names",
+    "tracing",
+]
