@@ -162,7 +162,7 @@ def right() -> dict[str, dict[str, Any]]:
         },
         "shard_module": {
             "model": model, **mesh, "plan": None, "example_inputs": (X,), "example_kwargs": None, "out_shardings": None,
-            "device_mesh": None, "local_inputs": False, "missing_rule": "warn", "pipeline": None,
+            "device_mesh": None, "local_inputs": False, "missing_rule": "warn", "pipeline": None, "cache": None,
         },
         "sharding_plan": {"plan": "fsdp", "model": model, **mesh},
         "ShardingPlan": {"shardings": {"x": "dp: S(0)"}, "out_shardings": None, "activations": {}, "keep": ("dp",)},
