@@ -153,6 +153,19 @@ def test_a_sharding_that_nobody_gave_may_be_edited(tmp_path: Path) -> None:
     assert read is not None and all(line in ir.print_ir(read) for line in EDITS.values())
 
 
+def test_a_result_that_is_like_an_argument_is_laid_out_as_it_in_a_file_too(tmp_path: Path) -> None:
+    module = spmdir.import_fx(PROGRAMS[False], MESH, {}, ["like:input"])
+    found = entry(tmp_path, module)
+    found.write(run_passes(module, DECIDING))
+    again = spmdir.import_fx(PROGRAMS[False], MESH, {}, ["like:input"])
+    assert found.read(again, DECIDING) is not None
+    text = found.path.read_text()
+    assert "dp: S(0), tp: S(0)>}) attr" in text
+    found.path.write_text(text.replace("dp: S(0), tp: S(0)>}) attr", "dp: S(0)>}) attr"))
+    with pytest.raises(spmdir.SpmdirError, match="result 0 is laid out otherwise than 'input', which it is to be like"):
+        found.read(again, DECIDING)
+
+
 def test_who_reads_while_others_write_finds_a_whole_program(tmp_path: Path) -> None:
     found, decided = written(tmp_path)
     writers = [Thread(target=lambda: [found.write(decided) for _ in range(20)]) for _ in range(2)]
