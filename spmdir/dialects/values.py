@@ -86,6 +86,11 @@ def signature_kind(function: Any, which: str, index: int) -> str:
     return said.data if isinstance(said, StringAttr) else "input" if which == "arg_attrs" else "output"
 
 
+def is_given(function: Any, index: int) -> bool:
+    """Return whether argument `index` is given by each call, as inputs and the gradients of outputs are."""
+    return signature_kind(function, "arg_attrs", index) in ("input", "tangent")
+
+
 def like_argument(function: Any, index: int) -> int | None:
     """Return the argument that result `index` is to be laid out as, by its `spmd.like`; None if it says none."""
     said = function_attrs(function, "res_attrs", index).get("spmd.like")

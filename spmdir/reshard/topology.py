@@ -151,6 +151,8 @@ def _read(path: Path) -> Topology:
             continue
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
             raise ParseError(f"{name} is {shown(value)}; expected a number from 0 on, in SI units", place)
+        if not value and name == "host_bandwidth":  # there is no way to the host
+            continue
         if not value and (name.endswith("bandwidth") or name == "memory"):
             raise ParseError(f"{name} is 0; expected bytes{' a second' if name != 'memory' else ''}", place)
         _check_range(name, value, (0, MOST_SECONDS) if name.endswith("latency") else RATES, place)

@@ -39,7 +39,9 @@ SHOWN = 4
 """How many differences an error names."""
 
 _NAMED = keyed("a dict of what is saved by names")
-_STEP = Kind(lambda value: type(value) is int and value >= 0, "the number of a step, 0 or more").optional
+_STEP = Kind(
+    lambda value: type(value) is int and 0 <= value < 10**18, "the number of a step, from 0 to below 10**18"
+).optional
 _KEEP = Kind(lambda value: type(value) is int and value > 0, "a number of checkpoints, 1 or more").optional
 
 

@@ -24,7 +24,7 @@ METADATA, DIGESTS = ".metadata", "digests.json"
 
 def complete(directory: Path) -> dict[int, Path]:
     """Return number → checkpoint of those in `directory`; each is complete, or it would not have its name."""
-    found = {path: re.fullmatch(r"step-(\d+)", path.name) for path in directory.glob("step-*")}
+    found = {path: re.fullmatch(r"step-([0-9]{1,18})", path.name) for path in directory.glob("step-*")}
     return {int(match[1]): path for path, match in found.items() if match}
 
 
@@ -86,7 +86,7 @@ def check_files(place: Path, rank: int, world: int) -> None:
         raise _damaged(place, DIGESTS, f"is no JSON: {error}") from error
     if not isinstance(digests, dict) or not all(map(_is_digest, digests, digests.values())):
         raise _damaged(place, DIGESTS, "has something else than the lengths and digests of the files beside it")
-    if not digests and re.fullmatch(r"step-\d+", place.name):
+    if not digests and re.fullmatch(r"step-[0-9]{1,18}", place.name):
         raise _damaged(place, DIGESTS, "is missing")
     for name, digest in sorted(digests.items())[rank::world]:
         file = place / name

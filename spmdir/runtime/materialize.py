@@ -23,7 +23,7 @@ Init = Callable[[nn.Module], Any]
 
 
 @accepts(
-    parallel=instance(Parallel, expected="what parallelize gives"),
+    sharded=instance(Parallel, nn.Module, expected="what parallelize or shard_module gives"),
     model=instance(nn.Module, expected="a nn.Module"),
     init=Kind(lambda value: isinstance(value, str) or callable(value), "the name of a method, or a function"),
     device=instance(str, torch.device, expected="a torch.device, or the name of one"),

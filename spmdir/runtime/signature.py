@@ -16,7 +16,7 @@ from spmdir.core.symbolic.parser import parse_number
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of, sharding_attr, sizes_of
-from spmdir.dialects.values import function_attrs, sharding_of, signature_kind, signature_name
+from spmdir.dialects.values import function_attrs, is_given, sharding_of, signature_kind, signature_name
 from spmdir.runtime.capture import Capture
 from spmdir.simulator.simulate import arrange_outputs
 
@@ -81,7 +81,7 @@ def read_signature(function: FuncOp, capture: Capture) -> Signature:
     arguments, of_state = [], []
     for value in function.args:
         name = signature_name(function, "arg_attrs", value.index)
-        user = signature_kind(function, "arg_attrs", value.index) in ("input", "tangent")
+        user = is_given(function, value.index)
         meta, sharding = meta_of(value.type), sharding_of(value)
         assert meta is not None and sharding is not None  # import and propagate see to it
         stays = user and len(of_state) < tensors

@@ -26,7 +26,7 @@ from spmdir.dialects.attributes import ArgumentsAttr, meta_of, sizes_of
 from spmdir.dialects.names import name_of
 from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.syntax.context import location_of
-from spmdir.dialects.values import function_attrs, global_type, sharding_of, signature_kind, signature_name
+from spmdir.dialects.values import function_attrs, global_type, is_given, sharding_of, signature_kind, signature_name
 from spmdir.dialects.verification import is_local
 from spmdir.lowering.emit import emit, measured_step
 from spmdir.lowering.process_groups import symbolic_group
@@ -298,7 +298,7 @@ def match_inputs(
     Raises:
         SpmdirError: one is missing or left over.
     """
-    users = [value for value in function.args if signature_kind(function, "arg_attrs", value.index) == "input"]
+    users = [value for value in function.args if is_given(function, value.index)]
     names = {value: signature_name(function, "arg_attrs", value.index) for value in function.args}
     require_type("inputs", inputs, (list, tuple, Mapping), "a list of tensors, or a dict by name")
     if isinstance(inputs, Mapping):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import SpmdirError, SpmdirErrors, shown
 from spmdir.core.number_text import integer, real
-from spmdir.dialects.values import signature_kind, signature_name
+from spmdir.dialects.values import is_given, signature_kind, signature_name
 from spmdir.passes.pipeline import STANDARD, Pipeline
 from spmdir.tools.command import ArgumentParser, guarded, parse_sizes, read_text
 
@@ -167,8 +167,8 @@ def random_inputs(
         wanted = DTYPES[dtype] if dtype and meta.dtype.name in _FLOATS else meta.dtype
         if dtype in ("f64", "f32") and meta.dtype.is_complex:
             wanted = DTYPES[dtype].complex
-        name, kind = (said(function, "arg_attrs", argument.index) for said in (signature_name, signature_kind))
-        target = inputs if kind == "input" else state_dict
+        name = signature_name(function, "arg_attrs", argument.index)
+        target = inputs if is_given(function, argument.index) else state_dict
         target[name] = value.to(TORCH_DTYPES[wanted])
     return inputs, state_dict
 

@@ -136,7 +136,7 @@ def right() -> dict[str, dict[str, Any]]:
         "load_rules": {"path": "none.rules"},
         "load_safetensors": {"path": "none.safetensors", "state": {"x": X.clone()}, "names": None, "convert": False},
         "lower_to_fx": {"module": module, "rank": 0, "device_mesh": None, "sizes": None, "pipeline": None},
-        "materialize": {"parallel": None, "model": model, "init": "reset_parameters", "device": "cpu"},
+        "materialize": {"sharded": None, "model": model, "init": "reset_parameters", "device": "cpu"},
         "memory_report": {"module": module, "pipeline": None},
         "save_checkpoint": {"directory": "saved", "state": {"x": X}, "step": None, "keep": None},
         "save_safetensors": {"directory": "saved", "state": {"x": X}, "names": None, "file_bytes": 10**6},

@@ -70,6 +70,6 @@ def test_a_training_step_gives_real_ranks_the_same_in_any_schedule(tmp_path):
     texts = [print_ir(module)]
     random_schedule(module, random.Random(1))
     texts += [print_ir(module), print_ir(run_passes(parse(texts[0]), "schedule"))]
-    assert min(text.count("_start") for text in texts[1:]) > 5 and re.search(r"%[\w.]+, %[\w.]+ = spmd.wait", texts[1])
+    assert min(text.count("_start") for text in texts[1:]) > 2 and re.search(r"%[\w.]+, %[\w.]+ = spmd.wait", texts[1])
     for plain, *others in on_ranks(mesh.world_size, run_texts, tmp_path, mesh, texts, tmp_path / "inputs"):
         assert plain[0] > 0 and all(all(map(torch.equal, plain, other)) for other in others)

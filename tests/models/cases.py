@@ -20,7 +20,6 @@ from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.values import signature_name
-from spmdir.runtime.training import OPTIMIZERS
 from tests.models import decisions, plans, shipped, zoo
 
 PIPELINE = "propagate{topology=flat},insert-reshard,verify-spmd,lower-reshard{topology=flat},fuse-collectives,localize"
@@ -136,7 +135,7 @@ def _warm(name: str, value: torch.Tensor) -> torch.Tensor:
     generator = torch.Generator().manual_seed(len(name))
     if name.startswith(("exp_avg.", "exp_avg_sq.", "momentum_buffer.")):
         return torch.rand(value.shape, generator=generator, dtype=value.dtype) * 0.1 + 0.01
-    return value + 3 if name == "step" else value
+    return value + 3 if name.startswith("step.") else value
 
 
 def errors(program: Program, layout: Layout, given: Mapping[str, object], out: Sequence[object] | None = None):
@@ -173,7 +172,7 @@ def program_of(
     """Return the program `llama` or `llama:core` (the forward) or `llama:adamw` (the training step) under a plan."""
     model, _, kind = name.partition(":")
     residual = layout.adapt(plans.RESIDUAL) if plan == SEQUENCE else None
-    if kind in OPTIMIZERS:
+    if kind in zoo.OPTIMIZERS:
         return training(model, dtype, sizes, kind, residual)
     return forward(model, dtype, sizes, kind, residual)
 

@@ -101,6 +101,10 @@ def forward_program(
     return torch.export.export(model, inputs), inputs
 
 
+OPTIMIZERS = ("adamw", "sgd")
+"""The names of optimizers that training steps of models are made with."""
+
+
 def optimizer_of(name: str, model: nn.Module, lr: float) -> torch.optim.Optimizer:
     """Return an optimizer of all parameters of a model."""
     if name == "sgd":

@@ -58,7 +58,7 @@ def run(module: ModuleOp, given: Sequence[torch.Tensor], pipeline: Pipeline) -> 
     function = ir.main_function(module)
     state, inputs = {}, []
     for argument, tensor in zip(function.args, given, strict=True):
-        if signature_kind(function, "arg_attrs", argument.index) == "input":
+        if signature_kind(function, "arg_attrs", argument.index) in ("input", "tangent"):
             inputs.append(tensor)
         else:
             state[signature_name(function, "arg_attrs", argument.index)] = tensor

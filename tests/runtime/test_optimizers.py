@@ -235,7 +235,7 @@ def test_micro_batches_give_the_update_of_the_batch():
 def test_rates_in_double_precision_leave_sums_in_f32_split_among_ranks():
     model = nn.Linear(64, 64, dtype=torch.float32)
     step, state = training_step(model, loss_of, torch.optim.SGD(model.parameters()))
-    graph = make_fx(step, tracing_mode="fake")(state, *torch.zeros(2, 4096, 64, dtype=torch.float32))
+    graph = make_fx(step, tracing_mode="fake")(state, *torch.zeros(2, 2**16, 64, dtype=torch.float32))
     module = spmdir.run_passes(spmdir.import_fx(graph, MESH, {"arg*": "dp: S(0)"}), "propagate")
     (product,) = (line for line in spmdir.print_ir(module).splitlines() if "aten.mm(" in line)
     assert "dp: P(sum)" in product
