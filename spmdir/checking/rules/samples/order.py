@@ -29,6 +29,7 @@ def samples() -> list[Sample]:
         *(sample(op, f(5, 4), dim=1) for op in ("sort", "argsort", "cumsum", "cumprod", "logcumsumexp")),
         *(sample(op, f(5, 4), dim=0) for op in ("cummax", "cummin")),
         sample("cumsum", i(9, 6, 4), dim=0),
+        *(sample(op, b(6, 4), dim=0) for op in ("cumsum", "cumprod")),
         *(sample(op, i(3, 5, 4), stable=True, dim=0) for op in ("sort.stable", "argsort.stable")),
         sample("msort", f(5, 4)),
         sample("topk", f(5, 4), k=2, dim=1),
