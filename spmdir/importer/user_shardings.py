@@ -68,12 +68,12 @@ def _unknown(
     key: str, names: Sequence[tuple[str, ...]], nodes: Sequence[str], positions: Sequence[int | None]
 ) -> ShardingError:
     """Return the error of a key that matches nothing; it says what there is."""
-    called = [entry[0] for entry, position in zip(names, positions, strict=True) if position is not None]
-    inputs = [name for name in called if not name.startswith(f"{TANGENTS}.")]
+    inputs = [entry[0] for entry, position in zip(names, positions, strict=True) if position is not None]
     if _POSITION.fullmatch(key):
         message = f"sharding is given for '{key}', but the program has {len(inputs)} tensor inputs"
         return ShardingError(message, key_location(key))
-    state = [entry[0] for entry, position in zip(names, positions, strict=True) if position is None and entry]
+    others = [entry[0] for entry, position in zip(names, positions, strict=True) if position is None and entry]
+    state = [name for name in others if not name.startswith(f"{TANGENTS}.")]
     groups = {"inputs": inputs, "parameters and buffers": state}
     told = [f"its {what} are {_first(group)}" for what, group in groups.items() if group]
     there = f"; {', and '.join(told)}" if told else ""

@@ -98,3 +98,10 @@ def test_both_parts_are_programs_of_their_own():
 def _names(module: ModuleOp) -> list[str]:
     function = ir.main_function(module)
     return [signature_name(function, "arg_attrs", argument.index) for argument in function.args]
+
+
+def test_a_key_that_matches_nothing_of_a_joint_program_is_not_told_of_gradients_of_outputs() -> None:
+    layer = nn.Linear(8, 8, bias=False)
+    joint = capture_joint(layer, (torch.zeros(8, 8),), {}, torch.device("cpu"), ShardingPlan())
+    with pytest.raises(spmdir.SpmdirError, match=r"its inputs are \w+, and its parameters and buffers are weight$"):
+        import_fx(joint.program, MESH, {"none.*": "dp: S(0)"})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import parse_sharding
 from spmdir.runtime.local_state import as_dtensor, laid_out, local_shard, own_shard
 from spmdir.simulator.distribution import local_tensor
+from tests.runtime.parallelize_cases import error_of
 
 SHAPE = (7, 5)
 FOUR, LINE = Mesh({"dp": 2, "tp": 2}), Mesh({"dp": 4})
@@ -102,15 +102,6 @@ def loop(module: nn.Module) -> dict[str, Any]:
 
 def run_loop(parts: dict[str, Any], count: int) -> list[Tensor]:
     return [update(parts["model"], parts["optimizer"], parts["scheduler"]) for _ in range(count)]
-
-
-def error_of(call: Callable[[], Any]) -> str:
-    """Return the message of the error that `call` raises."""
-    try:
-        call()
-    except spmdir.SpmdirError as error:
-        return error.message
-    return "no error"
 
 
 WHOLE = torch.arange(35, dtype=torch.float64).view(SHAPE)
