@@ -1,13 +1,16 @@
 """Train a small Llama with Hugging Face's Trainer, or by an Accelerate loop, and check both against one device.
 
-Run with `torchrun --nproc-per-node 2 examples/train_trainer.py`. Every rank gets its own batches from the library. What
-differs from a script for one device is the call of `shard_module` and two attributes.
+Run with `torchrun --nproc-per-node 2 examples/train_trainer.py`. Every rank gets its own batches from the library, and
+both ways stop in mid-run and resume from a checkpoint. What differs from a script for one device is the call of
+`shard_module`, two attributes, and how state is saved.
 """
 
 from __future__ import annotations
 
+import shutil
 import sys
 import tempfile
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -53,32 +56,72 @@ def sharded_llama(ranks: int) -> LlamaForCausalLM:
     model: Any = spmdir.shard_module(
         small_llama(), spmdir.Mesh({"dp": ranks}), PLAN, example_kwargs=examples, local_inputs=True
     )
-    model._is_accelerate_prepared = model._is_distributed_loading_by_transformers = True  # so that none wraps it again
+    model._is_accelerate_prepared = True  # so that it is not wrapped again
     model.accepts_loss_kwargs = False  # its loss is the mean over the tokens of all ranks
     return model
 
 
-def by_trainer(model: LlamaForCausalLM, ranks: int) -> None:
-    """Train with Trainer."""
-    with tempfile.TemporaryDirectory() as folder:
-        arguments = TrainingArguments(
-            folder, per_device_train_batch_size=ROWS, num_train_epochs=1, learning_rate=1e-2, report_to=[],
-            save_strategy="no", train_sampling_strategy="sequential", disable_tqdm=True, use_cpu=True,
-        )  # fmt: skip
-        Trainer(model, arguments, train_dataset=samples(ranks)).train()
+class ShardedTrainer(Trainer):
+    """A Trainer that saves the state of all ranks, where Trainer has the first one save what it holds."""
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Write the whole model, for `from_pretrained`."""
+        folder = Path(output_dir or self.args.output_dir)
+        if self.args.should_save:
+            for old in folder.glob("*.safetensors*"):
+                old.unlink()
+        spmdir.save_safetensors(folder, self.model)
+        if self.args.should_save:
+            self.model.config.save_pretrained(folder)
+
+    def _state(self) -> dict[str, Any]:
+        return {"model": self.model, "optimizer": self.optimizer, "scheduler": self.lr_scheduler}
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        spmdir.save_checkpoint(Path(output_dir) / "state", self._state())
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if checkpoint is not None:
+            spmdir.load_checkpoint(Path(checkpoint) / "state", self._state())
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        """Leave the model to the method above, which is called next."""
 
 
-def by_accelerate(model: LlamaForCausalLM, ranks: int) -> None:
-    """Train in a loop of one's own."""
+def by_trainer(model: LlamaForCausalLM, ranks: int, folder: Path) -> None:
+    """Train with Trainer, which saves after each update; then again from the checkpoint of the second."""
+    arguments = TrainingArguments(
+        str(folder), per_device_train_batch_size=ROWS, num_train_epochs=1, learning_rate=1e-2, report_to=[],
+        save_strategy="steps", save_steps=1, train_sampling_strategy="sequential", disable_tqdm=True, use_cpu=True,
+    )  # fmt: skip
+    ShardedTrainer(model, arguments, train_dataset=samples(ranks)).train()
+    erase(model)
+    ShardedTrainer(model, arguments, train_dataset=samples(ranks)).train(f"{folder}/checkpoint-2")
+
+
+def by_accelerate(model: LlamaForCausalLM, ranks: int, folder: Path) -> None:
+    """Train in a loop of one's own, which saves the state before the last update and loads it."""
     accelerator = Accelerator(cpu=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     loader = DataLoader(samples(ranks), batch_size=ROWS)  # type: ignore  # a list is a dataset
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    for batch in loader:
+    for update, batch in enumerate(loader):
+        if update == UPDATES - 1:
+            spmdir.save_checkpoint(folder, {"model": model, "optimizer": optimizer})
+            erase(model)
+            optimizer = accelerator.prepare(torch.optim.AdamW(model.parameters(), lr=0.0))
+            spmdir.load_checkpoint(folder, {"model": model, "optimizer": optimizer})
         accelerator.backward(model(**batch).loss)
         accelerator.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
+
+
+def erase(model: torch.nn.Module) -> None:
+    """Set the parameters to zero."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
 
 
 def alone(ranks: int, schedule: bool) -> dict[str, torch.Tensor]:
@@ -102,20 +145,32 @@ def gathered(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def main() -> int:
-    """Train in both ways; 0 if the parameters are those of one device."""
+    """Train in both ways; 0 if the parameters are those of one device, those that are saved too."""
     dist.init_process_group("gloo")
     ranks = dist.get_world_size()
-    model, worst = sharded_llama(ranks), 0.0
+    folders = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
+    dist.broadcast_object_list(folders)  # in a script, a path that all ranks share
+    folder = Path(folders[0])
+    model, equal = sharded_llama(ranks), True
     first = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     for train in (by_trainer, by_accelerate):
         model.load_state_dict(first)
-        train(model, ranks)
-        found, wanted = gathered(model), alone(ranks, schedule=train is by_trainer)
-        error = max(float((found[name] - wanted[name]).abs().max()) for name in wanted)
-        print(f"{train.__name__}: parameters differ from one device by at most {error:.1e}")
-        worst = max(worst, error)
+        train(model, ranks, folder / train.__name__)
+        found = {train.__name__: gathered(model)}
+        if train is by_trainer:
+            saved = folder / "by_trainer" / f"checkpoint-{UPDATES}"
+            found["from_pretrained"] = gathered(LlamaForCausalLM.from_pretrained(saved))
+        wanted = alone(ranks, schedule=train is by_trainer)
+        for name, state in found.items():
+            error = max(float((state[key] - wanted[key]).abs().max()) for key in wanted)
+            equal &= error < 1e-12
+            if dist.get_rank() == 0:
+                print(f"{name}: parameters differ from one device by less than 1e-12: {error < 1e-12}")
+    dist.barrier()
+    if dist.get_rank() == 0:
+        shutil.rmtree(folder)
     dist.destroy_process_group()
-    return int(worst > 1e-12)
+    return int(not equal)
 
 
 if __name__ == "__main__":

@@ -69,6 +69,20 @@ class ShardedModule:
         return getattr(self, RUNNER).call(self, args, kwargs)
 
 
+def save_pretrained(self: Any, *args: Any, state_dict: Any = None, **kwargs: Any) -> Any:
+    """Save a Hugging Face model with the whole tensors `state_dict`; without them, one rank has but its shards.
+
+    Raises:
+        SpmdirError: there is no `state_dict`.
+    """
+    if state_dict is None:
+        raise SpmdirError(
+            f"save_pretrained of a sharded {type(self).__name__} would save what one rank holds; call "
+            "spmdir.save_safetensors(directory, model) on all ranks, and model.config.save_pretrained(directory) on one"
+        )
+    return type(self).__bases__[1].save_pretrained(self, *args, state_dict=state_dict, **kwargs)
+
+
 def mode_of(module: nn.Module, device: torch.device) -> Mode:
     """Return which submodules are in training mode, which parameters learn, and the type of autocast on `device`."""
     training = tuple(each.training for each in module.modules())
@@ -90,6 +104,8 @@ def sharded_copy(model: nn.Module, tensors: Mapping[str, Tensor], runner: Runner
     base = type(model)
     forward = functools.wraps(base.forward)(lambda self, *args, **kwargs: ShardedModule.forward(self, *args, **kwargs))
     members = {"forward": forward, "__module__": base.__module__, "__doc__": base.__doc__}
+    if hasattr(base, "save_pretrained"):
+        members["save_pretrained"] = save_pretrained
     sharded.__class__ = type(base.__name__, (ShardedModule, base), members)
     sharded.__dict__[RUNNER] = runner
     return sharded

@@ -18,6 +18,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser("torchrun")
     parser.add_argument("--nproc-per-node", type=int, required=True)
     parser.add_argument("script")
+    parser.add_argument("arguments", nargs="*")
     options = parser.parse_args(arguments)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     os.environ |= {
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
         "WORLD_SIZE": str(options.nproc_per_node),
         "LOCAL_WORLD_SIZE": str(options.nproc_per_node),
     }
-    ranks = {fork(options.script, rank) for rank in range(options.nproc_per_node)}
+    ranks = {fork([options.script, *options.arguments], rank) for rank in range(options.nproc_per_node)}
     status = 0
     while ranks:
         rank, ended = os.wait()
@@ -39,17 +40,20 @@ def main(arguments: Sequence[str]) -> int:
     return status
 
 
-def fork(script: str, rank: int) -> int:
-    """The process that runs `script` as `rank`."""
+def fork(command: Sequence[str], rank: int) -> int:
+    """The process that runs a script with its arguments as `rank`."""
     process = os.fork()
     if process:
         return process
     status = 1
     try:
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
-        sys.path.insert(0, os.path.dirname(os.path.abspath(script)))
-        runpy.run_path(script, run_name="__main__")
+        sys.argv = list(command)
+        sys.path.insert(0, os.path.dirname(os.path.abspath(command[0])))
+        runpy.run_path(command[0], run_name="__main__")
         status = 0
+    except SystemExit as end:
+        status = int(end.code not in (None, 0))
     except BaseException:
         traceback.print_exc()
     finally:
