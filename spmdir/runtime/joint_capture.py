@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -62,10 +62,15 @@ def capture_joint(
     example_kwargs: Mapping[str, Any],
     device: torch.device,
     plan: ShardingPlan,
+    asked: Set[int] | None = None,
 ) -> JointCapture:
     """Return the forward and backward of a module on fake tensors of `device`; the module is left as it is.
 
     What `plan` says of activations is in the program.
+
+    Args:
+        asked: places of the inputs that have a gradient, among the leaves of the bound arguments; by default of the
+            examples that require one.
 
     Raises:
         UnsupportedError: torch cannot trace it whole, or it writes to its inputs.
@@ -73,7 +78,12 @@ def capture_joint(
     args, kwargs = bound_arguments(model, example_args, example_kwargs)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     traced, originals = _fake_module(model, mode, device)
-    fake_args, fake_kwargs = pytree.tree_map_only(Tensor, lambda x: _fake(x, mode, device), (args, dict(kwargs)))
+    leaves, in_spec = pytree.tree_flatten((args, dict(kwargs)))
+    fakes = [_fake(leaf, mode, device) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    for place, fake in enumerate(fakes):
+        if isinstance(fake, Tensor) and asked is not None:
+            fake.requires_grad_(place in asked)
+    fake_args, fake_kwargs = pytree.tree_unflatten(fakes, in_spec)
     with ExitStack() as stack:
         stack.enter_context(torch_errors("the module cannot be captured"))
         stack.enter_context(torch.enable_grad())
@@ -100,7 +110,6 @@ def capture_joint(
             raise UnsupportedError(f"the module writes to its input '{output.names[0]}'; expected it to be left alone")
     returned = [output for output in program.outputs if output.kind == "output"]
     gradients = tuple(output.like for output in returned if output.like is not None)
-    leaves, in_spec = pytree.tree_flatten((args, dict(kwargs)))
     examples = tuple("a tensor" if isinstance(leaf, Tensor) else leaf for leaf in leaves)
     convention = Convention(examples, in_spec, joint.out_spec)  # type: ignore  # a spec
     capture = Capture(module, convention, [], originals, [output.value for output in returned])

@@ -23,12 +23,12 @@ from spmdir.runtime.agreement import RankGroup
 from spmdir.runtime.decision import decided_once
 from spmdir.runtime.default_pipeline import running_pipeline
 from spmdir.runtime.digests import package_digest, tensor_digest, text_digest
-from spmdir.runtime.joint_capture import JointCapture, capture_joint
+from spmdir.runtime.joint_capture import JointCapture, bound_arguments, capture_joint
 from spmdir.runtime.joint_program import JointProgram, imported_joint, joint_program
 from spmdir.runtime.local_state import LocalShard, as_dtensor, own_shard
 from spmdir.runtime.rank_mesh import check_world, made_device_mesh, mesh_members, rank_device
 from spmdir.runtime.run_joint import Ranks
-from spmdir.runtime.sharded_module import Runner, mode_of, sharded_copy, unsharded_copy
+from spmdir.runtime.sharded_module import Places, Runner, asking, mode_of, sharded_copy, unsharded_copy
 from spmdir.runtime.signature import Argument
 
 
@@ -92,9 +92,11 @@ def shard_module(
         check_world(mesh, device_mesh)
         named = resolve(plan, model, mesh).over(ShardingPlan(out_shardings=_tuple(out_shardings)))
 
-    def decided(captured: nn.Module, layouts: Mapping[str, Sharding], what: str) -> tuple[JointCapture, ModuleOp]:
+    def decided(
+        captured: nn.Module, layouts: Mapping[str, Sharding], asked: Places | None, what: str
+    ) -> tuple[JointCapture, ModuleOp]:
         with group.checked(what) as status:
-            joint = capture_joint(captured, tuple(example_inputs), example_kwargs or {}, device, named)
+            joint = capture_joint(captured, tuple(example_inputs), example_kwargs or {}, device, named, asked)
             module = imported_joint(
                 joint, mesh, named.over(ShardingPlan(layouts)), pipeline, missing_rule, local_inputs
             )
@@ -105,7 +107,7 @@ def shard_module(
     def lowered(joint: JointCapture, module: ModuleOp) -> JointProgram:
         return joint_program(module, joint, group.index, device, pipeline)
 
-    joint, module = decided(model, {}, "the capture of the module")
+    joint, module = decided(model, {}, None, "the capture of the module")
     with group.checked("lowering") as status:
         program = lowered(joint, module)
         originals = {a.name: joint.capture.own[a.name] for a in program.held}
@@ -119,8 +121,8 @@ def shard_module(
         tensors = {a.name: _dtensor(a, shards[a.name], mesh, device_mesh) for a in program.held}
         layouts = {a.name: a.sharding for a in program.held}
 
-    def other_mode(sharded: nn.Module) -> JointProgram:
-        joint, module = decided(unsharded_copy(sharded), layouts, "another mode of the module")
+    def other_mode(sharded: nn.Module, asked: Places) -> JointProgram:
+        joint, module = decided(unsharded_copy(sharded), layouts, asked, "another mode of the module")
         with group.checked("lowering") as status:
             program = lowered(joint, module)
             status["program"] = program.digest
@@ -129,7 +131,8 @@ def shard_module(
 
     ranks = Ranks(mesh, device_mesh, device, group, local_inputs)
     placements = {name: tensor.placements for name, tensor in tensors.items()}
-    return sharded_copy(model, tensors, Runner(ranks, {mode_of(model, device): program}, placements, other_mode))
+    first = mode_of(model, device), asking(bound_arguments(model, tuple(example_inputs), example_kwargs or {}))
+    return sharded_copy(model, tensors, Runner(ranks, {first: program}, placements, other_mode))
 
 
 def _tuple(given: Sequence[ShardingLike | None] | None) -> tuple[ShardingLike | None, ...] | None:

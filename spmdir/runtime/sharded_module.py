@@ -11,6 +11,7 @@ import attrs
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.utils import _pytree as pytree
 
 from spmdir.core.errors import SpmdirError
 from spmdir.runtime.joint_capture import bound_arguments
@@ -26,21 +27,25 @@ RUNNER = "_spmdir_runner"
 Mode = tuple[object, ...]
 """What of a module changes what is traced of it, beside its values."""
 
+Places = frozenset[int]
+"""Places of tensors among the leaves of a call."""
+
 
 @attrs.frozen(eq=False)
 class Runner:
     """What runs a sharded module.
 
     Attributes:
-        programs: one for each mode that has run.
+        programs: one for each mode that has run, and the places of the inputs that have gradients in it.
         placements: those of its parameters and buffers, by name.
-        compile: makes the program of the mode that a module is in; all ranks call it together.
+        compile: makes the program of the mode that a module is in, for inputs at some places; all ranks call it
+            together.
     """
 
     ranks: Ranks
-    programs: dict[Mode, JointProgram]
+    programs: dict[tuple[Mode, Places], JointProgram]
     placements: Mapping[str, tuple[Any, ...]]
-    compile: Callable[[nn.Module], JointProgram]
+    compile: Callable[[nn.Module, Places], JointProgram]
 
     def __deepcopy__(self, memo: Any) -> Runner:
         """Return the runner itself: copies of a module run the same programs, by parameters of their own."""
@@ -53,12 +58,19 @@ class Runner:
         Raises:
             SpmdirError: a parameter has become another than the program takes, or the arguments do not fit.
         """
-        mode = mode_of(module, self.ranks.device)
-        if mode not in self.programs:
-            self.programs[mode] = self.compile(module)
-        program = self.programs[mode]
+        call = bound_arguments(module, args, kwargs)
+        program = self._program(module, call)
         held = {a.name: _checked(attribute(module, a.name), a, self.placements[a.name]) for a in program.held}
-        return run_joint(program, self.ranks, held, bound_arguments(module, args, kwargs))
+        return run_joint(program, self.ranks, held, call)
+
+    def _program(self, module: nn.Module, call: tuple[Any, Any]) -> JointProgram:
+        """Return a program of the mode of `module` that has the gradients that `call` asks for."""
+        mode, asked = mode_of(module, self.ranks.device), asking(call) if torch.is_grad_enabled() else frozenset()
+        for (known, given), program in self.programs.items():
+            if known == mode and asked <= given:
+                return program
+        next(iter(self.programs.values())).convention.tensors(call)  # places are those of a call that fits
+        return self.programs.setdefault((mode, asked), self.compile(module, asked))
 
 
 class ShardedModule:
@@ -89,6 +101,12 @@ def mode_of(module: nn.Module, device: torch.device) -> Mode:
     learning = tuple(parameter.requires_grad for parameter in module.parameters())
     autocast = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
     return training, learning, autocast
+
+
+def asking(call: tuple[Any, Any]) -> Places:
+    """Return the places of the tensors that require a gradient."""
+    leaves = enumerate(pytree.tree_leaves(call))
+    return frozenset(place for place, leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad)
 
 
 def sharded_copy(model: nn.Module, tensors: Mapping[str, Tensor], runner: Runner) -> nn.Module:

@@ -159,7 +159,10 @@ class Sums(nn.Module):
 
 
 def written_to() -> dict[str, Any]:
-    """Gradients that were added up, of which one was then scaled in place, on ranks and on one device."""
+    """Gradients that were added up, of which one was then scaled in place, on ranks and on one device.
+
+    The last one is of an input, which the example did not ask for.
+    """
     model, x = Sums(), torch.ones(8, 8, dtype=torch.float64)
     sharded, found = spmdir.shard_module(model, MESH, "fsdp", (x,)), {}
     for name, each in (("alone", model), ("ranks", sharded)):
@@ -168,6 +171,9 @@ def written_to() -> dict[str, Any]:
         assert each.a.grad is not None
         each.a.grad.mul_(10)
         found[name] = [full(parameter.grad) for parameter in each.parameters()]
+        asking = x.clone().requires_grad_()
+        (each(asking) * asking).sum().backward()
+        found[name].append(asking.grad)
     return found
 
 

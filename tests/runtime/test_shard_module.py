@@ -63,7 +63,7 @@ def test_a_loss_of_each_ranks_own_batch_gives_the_gradients_of_fsdp2(ranks):
             torch.testing.assert_close(mine, native, rtol=1e-12, atol=1e-12)
 
 
-def test_gradients_have_memory_of_their_own(ranks):
+def test_gradients_have_memory_of_their_own_and_an_input_has_one_if_the_call_asks_for_it(ranks):
     for found in ranks:
         torch.testing.assert_close(found["written_to"]["ranks"], found["written_to"]["alone"], rtol=0, atol=0)
 
