@@ -1,8 +1,10 @@
 """`parallelize` on real ranks is the single-device program, with sharded state."""
 
+import functools
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +30,22 @@ CASES = {
 
 
 @pytest.fixture(scope="module")
-def ranks(request, tmp_path_factory) -> tuple[Mesh, list[dict[str, Any]]]:
-    """The mesh, and what each of its ranks returns from `parallelize_cases.run`."""
-    mesh = request.param
-    folder = tmp_path_factory.mktemp("ranks")
-    return mesh, on_ranks(mesh.world_size, parallelize_cases.run, folder, mesh, CASES[mesh])
+def ranks_of(tmp_path_factory) -> Callable[[Mesh], list[dict[str, Any]]]:
+    """Mesh → what each of its ranks returns from `parallelize_cases.run`, which runs once for all tests."""
+
+    @functools.cache
+    def run(mesh: Mesh) -> list[dict[str, Any]]:
+        folder = tmp_path_factory.mktemp("ranks")
+        return on_ranks(mesh.world_size, parallelize_cases.run, folder, mesh, CASES[mesh])
+
+    return run
+
+
+@pytest.fixture
+def ranks(request, ranks_of) -> tuple[Mesh, list[dict[str, Any]]]:
+    """The mesh, and what each of its ranks returns."""
+    # A fixture of the module with parameters would be made anew whenever the order of tests goes to another mesh.
+    return request.param, ranks_of(request.param)
 
 
 def on(*meshes: Mesh):
