@@ -5,6 +5,7 @@ Processes from which others are forked import it.
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import torch
@@ -23,6 +24,8 @@ def _run() -> None:
     module = run_passes(ir.parse(MLP.read_text()), PASSES)
     simulate(module, [torch.zeros(shape) for shape in ((16, 1024), (1024, 4096), (4096, 1024))])
     ir.print_ir(module)
+    gc.freeze()  # collections of the processes to come neither look at all this nor copy its pages
+    gc.set_threshold(200_000, 10, 10)
 
 
 _run()
