@@ -20,6 +20,7 @@ from spmdir.core.sharding_plan import ShardingPlan, as_plan
 from spmdir.core.symbolic.expressions import is_symbolic
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.attributes import ArgumentsAttr, meta_of, type_of
+from spmdir.dialects.cast_first import note_first_casts
 from spmdir.dialects.ir import collector_paused, context, verify
 from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.names import distinguish, keep_name
@@ -137,7 +138,10 @@ def _module(
         names, nodes = [_names(a) for a in arguments], [a.node.name for a in arguments]
         given = input_shardings(plan.shardings, names, nodes, _positions(program), metas, mesh)
         annotated = dict(zip(arguments, zip(metas, given, strict=True), strict=True))
-        wanted = _result_shardings(program, returned, out_shardings, annotated, mesh)
+        updated = dict(zip(map(id, program.outputs), updated_inputs(program), strict=True))
+        wanted = _result_shardings(program, returned, out_shardings, annotated, updated, mesh)
+        renewed = [value for output, value in returned if output.kind == "mutation" or updated.get(id(output))]
+        note_first_casts([value for value in renewed if isinstance(value, SSAValue)])
         values = [value for _, value in returned if isinstance(value, SSAValue)]
         block.add_ops([*drop_unused(builder.ops), ReturnOp(*values)])
         distinguish(block)
@@ -225,6 +229,7 @@ def _result_shardings(
     returned: Returned,
     out_shardings: Sequence[ShardingLike | None] | None,
     arguments: dict[Input, tuple[TensorMeta, Sharding | None]],
+    updated: Mapping[int, Input | None],
     mesh: Mesh,
 ) -> list[tuple[Sharding | None, str | None]]:
     """Return what each result is wanted in, and the name of the argument that it is like where that is open.
@@ -242,7 +247,6 @@ def _result_shardings(
     by_name |= {entry.names[0]: entry for entry in arguments}
     places = zip(arguments, _positions(program), strict=True)
     by_name |= {f"input:{place}": entry for entry, place in places if place is not None}
-    updated = dict(zip(map(id, program.outputs), updated_inputs(program), strict=True))
     wanted: list[tuple[Sharding | None, str | None]] = []
     for index, (output, value) in enumerate(returned):
         entry = by_name.get(output.names[0]) if output.kind == "mutation" else updated.get(id(output))

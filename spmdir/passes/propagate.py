@@ -123,7 +123,7 @@ class PropagatePass(FunctionPass):
             failed = _located(makers[error.node], error, problem)
         wider = annotated
         if self.sub_axes == "auto":
-            free = searches[0].free if searches else None
+            free = searches[0].free if searches and not searches[0].contradicts else None
             wider = wanted_splits(split_weights(problem, rules_of(problem), free), annotated)
         if wider != annotated:
             # Plug-in placements that are not the same on sub-axes cannot be used with them.
@@ -133,6 +133,7 @@ class PropagatePass(FunctionPass):
         if not searches:
             assert failed is not None
             raise failed
+        searches = [one for one in searches if not one.contradicts] or searches
         best = min(searches, key=lambda one: one.free.cost)
         solution, seconds = best.free, best.write(best.free)
         if machine.memory < math.inf and machine.memory < most_bytes(function, mesh):

@@ -53,9 +53,10 @@ def joint_cost(
         }
         if len(wanted) == 1 and made in wanted:
             continue
-        if value in shared.ties:
+        seconds = value_seconds(meta, made, tuple(wanted), mesh, shared)
+        if seconds and value in shared.ties:
             return math.inf
-        total += shared.value_weight[value] * value_seconds(meta, made, tuple(wanted), mesh, shared)
+        total += shared.value_weight[value] * seconds
     return total
 
 

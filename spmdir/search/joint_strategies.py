@@ -153,7 +153,7 @@ def _legal(
     if not is_ordered:
         return found
     return [
-        row for row in found if _is_listed(source, axes, [of[index] for of, index in zip(by_axis, row, strict=True)])
+        row for row in found if is_listed(source, axes, [of[index] for of, index in zip(by_axis, row, strict=True)])
     ]
 
 
@@ -162,8 +162,8 @@ def _mixes(kinds: Sequence[tuple[str | None, ...]]) -> bool:
     return any(len({*value} - {None}) > 1 for value in zip(*kinds, strict=True))
 
 
-def _is_listed(source: StrategySource, axes: Axes, joint: Sequence[NodeStrategy]) -> bool:
-    """Return whether each strategy is listed beside all others."""
+def is_listed(source: StrategySource, axes: Axes, joint: Sequence[NodeStrategy]) -> bool:
+    """Return whether each strategy of a node, one an axis, is listed beside all others."""
     for at, (axis, count) in enumerate(axes):
         others = [(joint[other], ranks) for other, (_, ranks) in enumerate(axes) if other != at]
         if joint[at] not in source.strategies(axis, count, shard_counts(others)):

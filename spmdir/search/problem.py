@@ -199,7 +199,7 @@ class Problem:
         plugin_placements: the plug-in placements that values may have.
         collectives: those with axes by which values may be resharded.
         topology: the machine that says how long everything takes.
-        ties: values that are never resharded, so that the nodes that share one are placed alike; they are nothing else.
+        ties: values that are never resharded, so that the nodes that share one are placed alike.
     """
 
     mesh: Mesh
@@ -309,7 +309,7 @@ def tied(problem: Problem, pairs: Sequence[tuple[int, int]]) -> Problem:
             values.append(problem.values[problem.nodes[source].results[0]])
             nodes[source] = _with_tie(nodes[source], (), (ties[source],))
         nodes[end] = _with_tie(nodes[end], (ties[source],), ())
-    return attrs.evolve(problem, values=tuple(values), nodes=tuple(nodes), ties=frozenset(ties.values()))
+    return attrs.evolve(problem, values=tuple(values), nodes=tuple(nodes), ties=problem.ties.union(ties.values()))
 
 
 def _with_tie(node: Node, operands: tuple[int, ...], results: tuple[int, ...]) -> Node:

@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import spmdir
 from spmdir.core.errors import SpmdirError
+from tests.runtime.parallelize_cases import loss_of as cross_entropy
 
 MESH = spmdir.Mesh({"dp": 2, "tp": 2})
 PLAN = {"up.weight": "dp: S(0), tp: S(1)", "norm.*": "", "arg*": "dp: S(0)"}
@@ -294,6 +295,49 @@ def rounded() -> dict[str, Any]:
     return found
 
 
+def half() -> dict[str, Any]:
+    """How far ten updates in bfloat16 are from those in float64: of a step and a module on ranks, and on one device."""
+    torch.manual_seed(0)
+    ids, target = torch.randint(24, (2, 4, 6))
+    layers = nn.Embedding(24, 16), nn.RMSNorm(16), nn.Linear(16, 32), nn.SiLU(), nn.Linear(32, 24)
+    model = nn.Sequential(*layers).double()
+
+    def autocast(model: nn.Module, *args: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return cross_entropy(model, *args)
+
+    def run(model: nn.Module, loss: Any = cross_entropy) -> list[torch.Tensor]:
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for _ in range(10):
+            loss(model, ids, target).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        return [full(parameter).double() for parameter in model.parameters()]
+
+    def stepped(on_ranks: bool) -> list[torch.Tensor]:
+        optimizer = torch.optim.SGD(narrow.parameters(), lr=0.1, momentum=0.9)
+        step, state = spmdir.training_step(narrow, cross_entropy, optimizer, compute_dtype=torch.bfloat16)
+        if on_ranks:
+            parallel = spmdir.parallelize(step, (ids, target), MESH, plan, state=state)
+            for _ in range(10):
+                parallel(ids, target)
+            state = parallel.gather_state()
+        else:
+            for _ in range(10):
+                _, state = step(state, ids, target)
+        return [state["parameters"][name].double() for name, _ in narrow.named_parameters()]
+
+    plan = {"2.*": "dp: S(0), tp: S(0)", "4.weight": "dp: S(0), tp: S(1)", "arg*": "dp: S(0)"}
+    narrow, expected = copy.deepcopy(model).float(), run(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        sharded = spmdir.shard_module(narrow, MESH, plan, (ids,))
+    distance = lambda found: torch.stack([(a - b).square().sum() for a, b in zip(found, expected, strict=True)]).sum()  # noqa: E731
+    return {
+        "step": (distance(stepped(True)), distance(stepped(False))),
+        "module": (distance(run(sharded, autocast)), distance(run(copy.deepcopy(narrow), autocast))),
+    }
+
+
 def run(rank: int) -> dict[str, Any]:
     cases = (
         decided_programs,
@@ -305,5 +349,6 @@ def run(rank: int) -> dict[str, Any]:
         what_is_traced,
         no_buffer,
         copies,
+        half,
     )
     return {case.__name__: case() for case in cases}

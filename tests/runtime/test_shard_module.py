@@ -81,6 +81,12 @@ def test_a_module_is_traced_again_under_autocast_and_when_a_parameter_begins_to_
         torch.testing.assert_close(found["ranks"], found["alone"], rtol=2**-6, atol=2**-6)
 
 
+def test_updates_in_bf16_are_as_near_to_those_in_f64_as_on_one_device(ranks):
+    for found in (each["half"] for each in ranks):
+        for mine, alone in found.values():
+            assert mine.sqrt() <= 1.5 * alone.sqrt()
+
+
 def test_the_first_rank_decides_and_keeps_the_program(ranks):
     first, *others = (found["decided_programs"] for found in ranks)
     assert len(first[0]) == 1 and first[1] == first[0] and first[0][0].startswith("Sums-")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 import torch
 from torch import fx, nn
@@ -12,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import spmdir
 from spmdir.core.errors import ShardingError, UnsupportedError
 from spmdir.dialects import ir
+from spmdir.dialects.attributes import meta_of
 from spmdir.importer.importer import import_fx
 from spmdir.passes.pipeline import run_passes
 from spmdir.report.communication import comm_report
@@ -20,6 +22,8 @@ from spmdir.simulator.simulate import run_single
 from tests.importer.imported_programs import MESH, arguments, results
 from tests.models.catalog import MLP
 from tests.models.zoo import loss_of
+from tests.runtime.parallelize_cases import loss_of as cross_entropy
+from tests.runtime.parallelize_cases import transformer
 
 aten = torch.ops.aten
 
@@ -248,3 +252,25 @@ def test_inputs_are_told_apart_from_the_parameters_of_other_modules() -> None:
     assert len(set(names)) == len(names)
     assert spmdir.print_ir(spmdir.parse(spmdir.print_ir(module))) == spmdir.print_ir(module)
     spmdir.lower_to_fx(module)
+
+
+@pytest.mark.parametrize("is_cast", [False, True])
+def test_gradients_of_bf16_compute_are_reduced_in_f32(is_cast):
+    model = transformer()[0].float()
+
+    def loss(model: nn.Module, ids: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16, enabled=is_cast):
+            return cross_entropy(model, ids, target)
+
+    step, state = training_step(model, loss, adamw(model), compute_dtype=None if is_cast else torch.bfloat16)
+    mesh = spmdir.Mesh({"fsdp": 4})
+    plan = spmdir.sharding_plan("fsdp", model, mesh)
+    keys = {"arg*" if key == "input:*" else key: given for key, given in plan.shardings.items()}
+    ids = torch.zeros(512, 64, dtype=torch.int64)
+    module = import_fx(make_fx(step, tracing_mode="fake")(state, ids, ids), mesh, attrs.evolve(plan, shardings=keys))
+    module = run_passes(module, "propagate{topology=cpu-gloo},expand,insert-reshard,lower-reshard")
+    ops = [op for op in ir.functions(module)[0].body.block.ops if "reduce" in op.name]
+    reduced = [meta_of(operand.type) for op in ops for operand in op.operands]
+    shapes = {tuple(parameter.shape) for parameter in model.parameters()}
+    gradients = [meta.dtype.name for meta in reduced if meta and meta.shape in shapes]
+    assert len(gradients) >= 8 and {*gradients} == {"f32"}

@@ -28,6 +28,7 @@ from spmdir.passes.propagation.annotate import Maker
 from spmdir.passes.propagation.kept import kept_argument, kept_result
 from spmdir.passes.propagation.op_strategies import OpStrategies, rules_of
 from spmdir.passes.propagation.plugin_candidates import candidates, of_node
+from spmdir.passes.propagation.wide_sums import unreduced
 from spmdir.passes.type_check.type_check import rule_of
 from spmdir.reshard.topology import Topology
 from spmdir.rules import RuleSet
@@ -114,7 +115,11 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolo
         wanted = function_attrs(function, "res_attrs", index).get("spmd.sharding")
         add(index, Annotation(_meta(value), wanted.data if wanted else None, "output"), (value,), ())
     nodes = tuple(map(node, found, steps, works(steps, metas, topology.costs is not None)))
-    return makers, _with_candidates(tied(Problem(mesh, tuple(metas), nodes, topology=topology), alike))
+    decided = {
+        m: s for m, s in zip(makers, found, strict=True) if isinstance(m, AtenOp) and isinstance(s, OpStrategies)
+    }
+    fixed = frozenset([values[value] for value in unreduced(function, decided, mesh)])
+    return makers, _with_candidates(tied(Problem(mesh, tuple(metas), nodes, topology=topology, ties=fixed), alike))
 
 
 def _with_candidates(problem: Problem) -> Problem:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 
 from xdsl.dialects.builtin import ModuleOp, NameLoc, StringAttr
 from xdsl.dialects.func import FuncOp
@@ -27,6 +28,7 @@ from spmdir.schedule.memory import at_peak
 from spmdir.schedule.simulate import simulate
 from spmdir.search.budget import Decision, Held, cheapest_within
 from spmdir.search.hidden import Scheduled, fastest
+from spmdir.search.joint_strategies import is_listed
 from spmdir.search.problem import Problem
 from spmdir.search.solve import Search, Solution
 from spmdir.search.worth import Worth
@@ -70,6 +72,13 @@ class MeshSearch:
     def is_legal(self, solution: Solution) -> bool:
         """Return whether axes that were split shard evenly, as merged names require, if they have to."""
         return not self._is_even or fits(self.problem, self._rules, solution.strategies)
+
+    @cached_property
+    def contradicts(self) -> bool:
+        """Return whether annotations leave some op without a strategy, so that what is decided if memory is free is none."""
+        chosen, axes = self.free.strategies, self.problem.mesh.axes
+        joints = ([chosen[axis][index] for axis, _ in axes] for index in range(len(self.problem.nodes)))
+        return not all(is_listed(n.source, axes, joint) for n, joint in zip(self.problem.nodes, joints, strict=True))
 
     def write(self, solution: Solution) -> float:
         """Write a solution to the function in the place of any other, and return the seconds that it takes so."""
