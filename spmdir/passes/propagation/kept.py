@@ -29,11 +29,11 @@ def kept_argument(argument: Any, mesh: Mesh) -> Sharding | None:
 
 
 def kept_result(op: AtenOp, source: OpStrategies, kept: Mapping[SSAValue, Sharding], mesh: Mesh) -> Sharding | None:
-    """Return how the result of a view or a cast of a kept value is to be used; None of other ops.
+    """Return how the result of a view or a cast of a kept value is to be used; None of others and of annotated ones.
 
     A view or cast is what takes one tensor and gives one with as many elements.
     """
-    if len(op.tensors) != 1 or len(op.results) != 1 or op.tensors[0] not in kept:
+    if len(op.tensors) != 1 or len(op.results) != 1 or op.tensors[0] not in kept or any(op.shardings):
         return None
     taken, made = meta_of(op.tensors[0].type), meta_of(op.results[0].type)
     if taken is None or made is None or taken.numel != made.numel:

@@ -75,7 +75,7 @@ class MeshSearch:
 
     @cached_property
     def contradicts(self) -> bool:
-        """Return whether annotations leave some op without a strategy, so that what is decided if memory is free is none."""
+        """Return whether some op has no strategy for what is decided if memory is free: annotations leave it none."""
         chosen, axes = self.free.strategies, self.problem.mesh.axes
         joints = ([chosen[axis][index] for axis, _ in axes] for index in range(len(self.problem.nodes)))
         return not all(is_listed(n.source, axes, joint) for n, joint in zip(self.problem.nodes, joints, strict=True))
