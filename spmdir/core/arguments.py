@@ -49,7 +49,7 @@ def _is_named(value: Any) -> bool:
 
 
 def _is_path(value: Any) -> bool:
-    return isinstance(value, (str, os.PathLike)) and "\0" not in str(os.fspath(value))
+    return isinstance(value, (str, os.PathLike)) and bool(os.fspath(value)) and "\0" not in str(os.fspath(value))
 
 
 def keyed(expected: str) -> Kind:

@@ -30,6 +30,7 @@ from spmdir.dialects.verification import declaration, mesh_of
 _PLAINER = {
     "Could not parse entire input!": "expected an operation, as in `spmd.mesh @mesh <dp = 2>`",
     "in block definition": "expected an operation or '}'",
+    "Expected suffix identifier after {first_char}": "expected a name after '%', '#', '!' or '^'",
 }
 """Messages of xDSL that say what it did → messages that say what it expected."""
 

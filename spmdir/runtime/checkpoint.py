@@ -77,19 +77,20 @@ def save_checkpoint(
         _KEEP.check("keep", keep)
         for one in state.values():
             check_values(one)
-        values = _values(_trees(state))[0]
+        values, paths = _values(_trees(state))
         for name in fresh:
             if any(state[name].state.values()):
                 raise UnsupportedError(
                     f"'{name}' has taken no step, so it has nothing to save; save after its first step"
                 )
         status["saved"] = {name: _digest(value) for name, value in values.items() if not isinstance(value, DTensor)}
-        values |= {f"{GENERATORS}.{rank}.{kind}": drawn for kind, drawn in _generators().items()}
+        saved = _by_key(values, paths)
+        saved |= {f"{GENERATORS}.{rank}.{kind}": drawn for kind, drawn in _generators().items()}
     with checked("the beginning of a checkpoint"):
         place = begin(directory, step) if rank == 0 else None
     place, unfinished = from_first(place)
     with _torch_errors("the checkpoint cannot be saved"):
-        save(values, checkpoint_id=str(unfinished), no_dist=not dist.is_initialized())
+        save(saved, checkpoint_id=str(unfinished), no_dist=not dist.is_initialized())
     with checked("the digests of a checkpoint"):
         digests = {file.name: file_digest(file) for file in sorted(unfinished.glob(f"__{rank}_*.distcp"))}
     digests = {name: digest for one in of_all(digests) for name, digest in one.items()}
@@ -215,6 +216,18 @@ def _values(trees: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return flat, paths
 
 
+def _by_key(values: Mapping[str, Any], paths: Mapping[str, Any]) -> dict[str, Any]:
+    """Return key of the state → its values by the rest of their names, so that the metadata tells whose each is."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        key = paths[name][0]
+        if name == key:
+            found[key] = value
+        else:
+            found.setdefault(key, {})[name[len(key) + 1 :]] = value
+    return found
+
+
 def _replace(tree: Any, path: Sequence[Any], value: Any) -> None:
     """Put a plain value where the one of that path is."""
     *parents, last = path
@@ -258,9 +271,13 @@ def _set_generator(kind: str, drawn: Tensor) -> None:
 def _check_values(place: Path, values: Mapping[str, Any], metadata: Metadata, state: Mapping[str, Any]) -> None:
     """Raise SpmdirError unless the checkpoint has what `values` are, no more of what `state` names, and no less."""
     saved = metadata.state_dict_metadata
+    keys = {name: path[0] for name, path in (metadata.planner_data or {}).items()}
+    known = {keys.get(name, name) for name in saved if not name.startswith(f"{GENERATORS}.")}
     differences = [f"'{name}' is not in it" for name in values if name not in saved]
+    if values and not known & state.keys():
+        differences = [f"it has {', '.join(map(repr, sorted(known)))} and nothing of {', '.join(map(repr, state))}"]
     for name in saved:
-        if name not in values and any(name == key or name.startswith(f"{key}.") for key in state):
+        if name not in values and keys.get(name, name) in state:
             differences.append(f"'{name}' is in it alone")
     for name in values.keys() & saved.keys():
         found, expected = _described(saved[name]), _described(values[name])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +189,32 @@ def load_on_two(rank: int, folder: Path) -> dict[str, Any]:
         "norms": run_loop(parts, 2),
         "wrong": wrong,
     }
+
+
+def joined(rank: int, world_size: int, store: Path) -> None:
+    """Join the ranks that meet at a file."""
+    dist.init_process_group(
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=world_size, timeout=timedelta(seconds=100)
+    )
+
+
+def save_as_rank(rank: int, folder: Path, turn: int, before: Callable[[], None] | None) -> None:
+    """Save a tensor of four ranks, each of which may do something before."""
+    joined(rank, 4, folder / f"save {turn}")
+    held = distributed(WHOLE + turn, "dp: S(0)", LINE)
+    if before:
+        before()
+    spmdir.save_checkpoint(folder / "run", {"w": held, "progress": {"turn": turn}})
+
+
+def load_as_rank(rank: int, folder: Path, turn: int) -> None:
+    """Load it on two ranks, along the other dimension."""
+    joined(rank, 2, folder / f"load {turn}")
+    mesh = Mesh({"tp": 2})
+    state = {"w": distributed(WHOLE * 0, "tp: S(1)", mesh), "progress": {"turn": -1}}
+    spmdir.load_checkpoint(folder / "run", state)
+    own = local_tensor(WHOLE + state["progress"]["turn"], parse_sharding("tp: S(1)"), mesh, rank)
+    assert torch.equal(local_shard(state["w"]), own)
 
 
 def foreign(rank: int, folder: Path) -> list[Tensor]:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import signal
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +84,7 @@ def test_what_cannot_be_saved_or_loaded_is_an_error_on_all_ranks(saved):
         assert "ranks 0 and 1 save different values of 'w', of which a checkpoint keeps one" in result["differs"]
         assert "is damaged: '__3_0.distcp' has other bytes than were saved" in result["damaged"]
         assert result["one rank"].startswith("" if rank == 2 else "rank 2: ")
-        assert "does not fit: 'v' is not in it" in result["one rank"]
+        assert "does not fit: it has 'w' and nothing of 'v'; expected" in result["one rank"]
         assert "whose shards are laid out differently" in result["mixed"]
         assert "would take a shard for one of torch.chunk" in result["gathered"]
         assert result["written"] == 0
@@ -170,6 +174,10 @@ MISFITS = {
     "another type": (lambda state: {"model": state["model"].double()}, "torch.float32 in it and .* torch.float64 here"),
     "a missing key": (lambda state: {"model": nn.Linear(4, 3, bias=False)}, "'model.bias' is in it alone"),
     "a further key": (lambda state: {"model": state["model"], "ema": torch.ones(2)}, "'ema' is not in it"),
+    "another key": (
+        lambda state: {"ema": torch.ones(2)},
+        "it has 'model', 'optimizer', 'progress' and nothing of 'ema'",
+    ),
     "a tensor for a value": (lambda state: {"progress": {"epoch": torch.ones(2)}}, "'progress.epoch' is a plain value"),
     "no names": (lambda state: [state["model"]], "state is .* expected a dict of what is saved by names"),
     "one name twice": (lambda state: {"a.b": torch.ones(2), "a": {"b": torch.ones(2)}}, "two values .* have one name"),
@@ -279,27 +287,86 @@ def test_a_process_killed_anywhere_in_a_save_leaves_a_complete_checkpoint(run):
 
 def killed_in_save(run: Path, state: dict[str, Any], at: int) -> bool:
     """Save in a process of its own that is killed before its call number `at` of the system; whether it was."""
-    process = os.fork()
-    if not process:
-        calls = 0
 
-        def counted(call: Any) -> Any:
-            def run_or_die(*args: Any, **options: Any) -> Any:
-                nonlocal calls
-                calls += 1
-                if calls > at:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return call(*args, **options)
+    def save() -> None:
+        die_at(at)
+        spmdir.save_checkpoint(run, state, step=3)
 
-            return run_or_die
-
-        try:
-            for name in CALLS:
-                setattr(os, name, counted(getattr(os, name)))
-            spmdir.save_checkpoint(run, state, step=3)
-            os._exit(0)
-        finally:
-            os._exit(1)
-    status = os.waitpid(process, 0)[1]
+    (status,) = statuses([save])
     assert status in (0, signal.SIGKILL)
     return status != 0
+
+
+def statuses(works: Sequence[Callable[[], Any]]) -> list[int]:
+    """Run each of `works` in a process of its own, at once; how they end, 0 where nothing is raised.
+
+    Soon after one ends otherwise, the others are killed, as torchrun does.
+    """
+    processes, ended = [], {}
+    for work in works:
+        process = os.fork()
+        if not process:
+            try:
+                work()
+                os._exit(0)
+            finally:
+                os._exit(1)
+        processes.append(process)
+    for process in itertools.cycle(processes):
+        if process not in ended and (found := os.waitpid(process, os.WNOHANG))[0]:
+            ended[process] = found[1]
+            if found[1] and len(ended) < len(processes):
+                time.sleep(0.2)
+                for other in set(processes) - ended.keys():
+                    os.kill(other, signal.SIGKILL)
+        if len(ended) == len(processes):
+            break
+        time.sleep(0.001)
+    return [ended[process] for process in processes]
+
+
+def die_at(at: int) -> None:
+    """Let this process be killed before its call number `at` of the system."""
+    calls = itertools.count()
+
+    def counted(call: Any) -> Any:
+        def run_or_die(*args: Any, **options: Any) -> Any:
+            if next(calls) >= at:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*args, **options)
+
+        return run_or_die
+
+    for name in CALLS:
+        setattr(os, name, counted(getattr(os, name)))
+
+
+EVERY = (0, 1, 2, 3)
+
+
+@pytest.mark.gloo
+def test_ranks_killed_in_a_save_leave_a_checkpoint_that_other_ranks_load(tmp_path):
+    kills = [((), 0), ((1,), 0), ((0,), 5), (EVERY, 2), (EVERY, 6)]
+    newest = []
+    for turn, (killed, at) in enumerate(kills):
+        work = partial(checkpoint_cases.save_as_rank, folder=tmp_path, turn=turn)
+        ended = statuses(
+            [partial(work, rank, before=partial(die_at, at) if rank in killed else None) for rank in EVERY]
+        )
+        assert any(ended) == bool(killed)
+        assert statuses([partial(checkpoint_cases.load_as_rank, rank, tmp_path, turn) for rank in (0, 1)]) == [0, 0]
+        newest.append(max(path.name for path in (tmp_path / "run").glob("step-*")))
+    assert newest == ["step-00000000"] * len(kills)
+
+
+def test_empty_containers_stay_and_what_a_name_begins_with_is_no_owner(tmp_path):
+    saved = {"a": torch.ones(2), "a.q": torch.ones(3), "a.r": {"empty": {}, "none": [], "nested": [{}], "seen": 4}}
+    spmdir.save_checkpoint(tmp_path, saved)
+    found = {"a.r": {"empty": {}, "none": [], "nested": [{}], "seen": 0}}
+    spmdir.load_checkpoint(tmp_path, found)
+    assert found["a.r"] == saved["a.r"]
+    own = {"a": torch.zeros(2)}
+    spmdir.load_checkpoint(tmp_path, own)
+    assert_equal(own["a"], saved["a"])
+    with pytest.raises(spmdir.SpmdirError, match="expected the path of a file"):
+        spmdir.load_checkpoint("", own)

@@ -115,6 +115,7 @@ def test_another_machine_under_the_same_name_is_another_entry(tmp_path: Path) ->
             ":14:3: error: found `%x = aten.neg",
         ),
         ("  %relu =", "  %relu", ":12:9: error: Expected '=' after"),
+        ("  %relu =", "  % =", ":12:3: error: expected a name after '%'"),
         (
             "tensor<4x8xf32> <dp: S(0), tp: S(1)>",
             "tensor<4x8xf32> <dp: S(1)>",
