@@ -177,7 +177,7 @@ def _tree(name: str, value: Any, state: Mapping[str, Any]) -> Any:
 def _restore(name: str, value: Any, tree: Any, state: Mapping[str, Any]) -> None:
     """Give the values that were loaded to what does not hold them itself."""
     if isinstance(value, Parallel):
-        value.unset.clear()
+        value.note_values(tree)
         return
     if isinstance(value, nn.Module):
         if not all(isinstance(leaf, Tensor) for leaf in tree.values()):

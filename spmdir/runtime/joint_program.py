@@ -21,7 +21,7 @@ from spmdir.dialects.values import sharding_of, signature_kind
 from spmdir.importer.importer import import_fx
 from spmdir.importer.read_joint import TANGENTS
 from spmdir.lowering.emit import emit
-from spmdir.lowering.process_groups import name_groups, symbolic_group
+from spmdir.lowering.process_groups import symbolic_group
 from spmdir.passes.finish import localized
 from spmdir.passes.pipeline import Pipeline
 from spmdir.passes.split_backward import split_backward
@@ -29,6 +29,7 @@ from spmdir.runtime.capture import Convention
 from spmdir.runtime.digests import program_digest
 from spmdir.runtime.joint_capture import JointCapture
 from spmdir.runtime.rank_calls import draws
+from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.signature import Argument, Result, Signature, read_signature
 
 
@@ -107,10 +108,10 @@ class JointProgram:
     def digest(self) -> str:
         return " ".join(program_digest(half.module, half.graph) for half in (self.forward, self.backward))
 
-    def connect(self, mesh: Mesh, device_mesh: Any, timeout: float | None) -> None:
-        """Make the process groups of both programs; all ranks call this alike."""
+    def connect(self, ranks: Ranks) -> None:
+        """Make both programs ready to run; all ranks call this alike, for it makes process groups."""
         for half in (self.forward, self.backward):
-            name_groups(half.graph, mesh, device_mesh, timeout)
+            ranks.connect(half.graph)
 
 
 def imported_joint(

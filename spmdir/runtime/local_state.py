@@ -47,11 +47,11 @@ class LocalShard:
 def own_shard(tensor: Tensor, sharding: Sharding, mesh: Mesh, rank: int, device: torch.device) -> Tensor:
     """Return the shard of `rank` on `device`, in storage of its own, so that the global tensor can be freed.
 
-    The shard of a parameter is a parameter. That of a tensor on the meta device has room for values, and none yet.
+    The shard of a parameter is a parameter. That of a tensor on the meta device is there too.
     """
     shard = local_tensor(tensor.detach(), sharding, mesh, rank)
-    if shard.is_meta:
-        shard = torch.empty(shard.shape, dtype=shard.dtype, device=device)
+    if shard.is_meta:  # what a trace left is a fake tensor, and so would be a copy
+        shard = torch.empty(shard.shape, dtype=shard.dtype, device="meta")
     else:
         shard = shard.to(device).clone(memory_format=torch.contiguous_format)
     return nn.Parameter(shard, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else shard

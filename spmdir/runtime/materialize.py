@@ -78,7 +78,7 @@ def _unset(sharded: Parallel | nn.Module) -> Iterator[Mapping[str, Tensor | Loca
     """Give name → tensor of what has no values, with room for them; it has values when this ends without an error."""
     if isinstance(sharded, Parallel):
         yield {name: tensor for name, tensor in sharded.state.items() if name in sharded.unset}
-        sharded.unset.clear()
+        sharded.note_values(sharded.state)
     else:
         missing = on_meta(sharded)
         with room(missing):

@@ -6,39 +6,32 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
+from xdsl.dialects.builtin import ModuleOp
 
-from spmdir.core.arguments import DIRECTORY, FLAG, instance
 from spmdir.core.errors import SpmdirError, UnsupportedError
-from spmdir.core.mesh import Mesh, as_mesh
+from spmdir.core.mesh import Mesh
 from spmdir.core.progress import say
 from spmdir.core.sharding import ShardingLike
 from spmdir.dialects import ir
 from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.syntax.context import location_of
 from spmdir.importer.importer import import_fx
-from spmdir.lowering.compiled import run_compiled
-from spmdir.lowering.process_groups import name_groups
 from spmdir.passes.finish import bound
 from spmdir.passes.pipeline import Pipeline
 from spmdir.plans.activations import constrained_activations
 from spmdir.plans.resolve import PlanLike, plan_for
-from spmdir.runtime.agreement import RankGroup
 from spmdir.runtime.capture import Capture, capture_model, capture_step
-from spmdir.runtime.decision import decided_once
-from spmdir.runtime.default_pipeline import running_pipeline
-from spmdir.runtime.digests import package_digest, program_digest, tensor_digest, text_digest
-from spmdir.runtime.local_state import own_shard
-from spmdir.runtime.parallel import Parallel, kept_for_steps, lowered
-from spmdir.runtime.rank_calls import broadcast_first
-from spmdir.runtime.rank_mesh import check_world, made_device_mesh, mesh_members, rank_device
+from spmdir.runtime.digests import program_digest, text_digest
+from spmdir.runtime.initial_state import initial_state
+from spmdir.runtime.parallel import Parallel
+from spmdir.runtime.rank_programs import RankPrograms, lowered
+from spmdir.runtime.rank_state import Kept, RankState, kept_for_steps, with_room
+from spmdir.runtime.set_up import set_up
 from spmdir.runtime.signature import Argument, Signature, read_signature, return_whole
 from spmdir.runtime.training import TrainingStep
-from spmdir.simulator.distribution import local_tensor
-
-COMPILE = instance(bool, Mapping, expected="True, False or a dict of Inductor's options")
+from spmdir.torch_interop.tied_names import tied_names
 
 
 def parallelize(
@@ -101,110 +94,96 @@ def parallelize(
         >>> parallel = spmdir.parallelize(model, (x,), mesh, {"up.weight": "tp: S(0)", "down.weight": "tp: S(1)"})
         >>> y = parallel(x)
     """
-    device_mesh = mesh if device_mesh is None and isinstance(mesh, DeviceMesh) else device_mesh
-    ranks = RankGroup.join(mesh_members(device_mesh))
+    setup = set_up(
+        "parallelize",
+        mesh,
+        device_mesh=device_mesh,
+        pipeline=pipeline,
+        cache=cache,
+        local_inputs=local_inputs,
+        sync_state=sync_state,
+        compile=compile,
+    )
     step = model if isinstance(model, TrainingStep) else None
-    with ranks.checked("parallelize") as status:
-        _check_arguments(model, state, example_args, local_inputs, sync_state, dynamic_shapes)
-        mesh, device, rank = as_mesh(mesh), rank_device(device_mesh), ranks.index
-        DIRECTORY.check("cache", cache)
-        COMPILE.check("compile", compile)
-        pipeline = running_pipeline(pipeline, device.type)
-        status |= {"pipeline": {"text": str(pipeline), "digest": pipeline.digest}}
-        status |= {"torch": torch.__version__, "spmdir": package_digest(), "mesh": str(mesh)}
-        status |= {"sync_state": sync_state, "local_inputs": local_inputs}
-        check_world(mesh, device_mesh)
-        plan, planned = plan_for(shardings, model, mesh)
+    with setup.group.checked("the capture of the program") as status:
+        _check_arguments(model, state, example_args, local_inputs, dynamic_shapes)
+        plan, planned = plan_for(shardings, model, setup.mesh)
         say("tracing the program")
         with constrained_activations(planned, plan):
             if isinstance(model, nn.Module) and state is None:
                 capture = capture_model(model, tuple(example_args), dynamic_shapes)
             else:
                 micro = step.cut(tuple(example_args))[0] if step else tuple(example_args)
-                capture = capture_step(step.micro_step if step else model, state, micro, device, dynamic_shapes)
+                capture = capture_step(step.micro_step if step else model, state, micro, setup.device, dynamic_shapes)
         plan = plan.with_inputs(len(capture.state), len(capture.convention.examples))
         wanted = capture.result_shardings(plan.out_shardings if out_shardings is None else out_shardings)
         say("importing the program")
-        with pipeline.rules:
-            module = import_fx(capture.program, mesh, plan, wanted, missing_rule=missing_rule)
+        with setup.pipeline.rules:
+            module = import_fx(capture.program, setup.mesh, plan, wanted, missing_rule=missing_rule)
         if not local_inputs:
             return_whole(module, capture)
         examples = open_sizes(module).hints
         status |= {"sizes": examples, "program": text_digest(ir.print_ir(module))}
-    with pipeline.rules:
-        module = decided_once(module, pipeline, ranks, cache, _name(model))
-    with ranks.checked("lowering") as status:
+    module = setup.decided(module, model)
+    with setup.group.checked("lowering") as status:
         say("lowering the program")
-        with pipeline.rules:
+        with setup.pipeline.rules:
             signature = read_signature(ir.main_function(module), capture)
-            sized = bound(module, examples, pipeline) if examples else module
-            program, graph = lowered(sized, pipeline, rank, device)
-        originals = _originals(capture, signature)
+            sized = bound(module, examples, setup.pipeline) if examples else module
+            program, graph = lowered(sized, setup.pipeline, setup.rank, setup.device)
         status["program"] = program_digest(program, graph)
-        if not sync_state:
-            status["state"] = {name: tensor_digest(t) for name, t in originals.items() if not t.is_meta}
-        held = {a.name: own_shard(originals[a.name], a.sharding, mesh, rank, device) for a in signature.held}
-        kept = kept_for_steps(program, mesh, rank, device)
-        if kept and step and step.micro_batches > 1:
-            raise UnsupportedError(
-                f"the program keeps the state '{next(iter(kept))}' for a step, which micro-batches would not share; "
-                "expected accumulate=1, or a placement without state",
-                location_of(ir.main_function(module)),
-            )
-        if examples and kept:
-            raise UnsupportedError(
-                f"the program keeps the state '{next(iter(kept))}' for a step, whose shape depends on symbolic sizes; "
-                "expected fixed shapes: leave dynamic_shapes out, or use a placement without state",
-                location_of(ir.main_function(module)),
-            )
-        largest = max((tensor.nbytes for tensor in originals.values()), default=0)
-        buffer = torch.empty(largest if sync_state else 0, dtype=torch.uint8, device=device)
-    with ranks.reporting():
-        timeout = ranks.timeout if device_mesh is None else None
-        device_mesh = made_device_mesh(mesh, device) if device_mesh is None else device_mesh
-        name_groups(graph, mesh, device_mesh, timeout)
-        options = None if compile is False else {} if compile is True else compile
-        if options is not None:
-            run_compiled(graph, options)
-        unset = {a.name for a in signature.held if originals[a.name].is_meta}
-        for a in [a for a in signature.held if sync_state and a.name not in unset]:
-            full = _first_ranks(a.name, originals[a.name], buffer, mesh, device_mesh, ranks)
-            held[a.name].detach().copy_(local_tensor(full, a.sharding, mesh, rank))
-    ranks.agreed = tuple(examples.items())
+        originals = _originals(capture, signature)
+        initial = initial_state(signature.held, originals, setup, status)
+        kept = kept_for_steps(program, setup.mesh, setup.rank, setup.device)
+        _check_kept(kept, step, examples, module)
+        own = RankState(
+            held=with_room(initial.shards, setup.device),
+            kept=kept,
+            unset={name for name, tensor in originals.items() if tensor.is_meta},
+            rates={name: originals[name].item() for name in (step.rates() if step else ())},
+        )
+    with setup.group.reporting():
+        ranks = setup.connected()
+        ranks.connect(graph)
+        initial.take_first(ranks)
+    known = tuple(examples.items())
     return Parallel(
-        module if examples else program,
-        graph,
-        mesh,
-        rank,
-        device,
-        held,
-        kept,
-        device_mesh,
-        ranks,
-        signature,
-        capture.convention,
-        _aliases(capture, originals),
-        local_inputs,
-        {ranks.agreed: graph},
-        step,
-        {name: originals[name].item() for name in (step.rates() if step else ())},
-        pipeline,
-        pipeline.rules,
-        unset,
-        options,
+        ranks=ranks,
+        programs=RankPrograms(
+            module=module if examples else program,
+            pipeline=setup.pipeline,
+            examples=known,
+            ranks=ranks,
+            graphs={known: graph},
+        ),
+        signature=signature,
+        convention=capture.convention,
+        state=own,
+        tied=_further_names(capture, originals),
+        step=step,
     )
 
 
-def _name(model: Any) -> str:
-    """Return what files call a model or a step."""
-    return getattr(model, "__name__", type(model).__name__)
-
-
-def _check_arguments(
-    model: Any, state: Any, example_args: Any, local_inputs: bool, sync_state: bool, dynamic_shapes: Any
+def _check_kept(
+    kept: Mapping[str, Kept], step: TrainingStep | None, sizes: Mapping[str, int], module: ModuleOp
 ) -> None:
-    FLAG.check("local_inputs", local_inputs)
-    FLAG.check("sync_state", sync_state)
+    """Raise UnsupportedError if a program keeps for its steps what micro-batches or choices of sizes cannot share."""
+    if not kept:
+        return
+    found, where = f"the program keeps the state '{next(iter(kept))}' for a step", location_of(ir.main_function(module))
+    if step and step.micro_batches > 1:
+        raise UnsupportedError(
+            f"{found}, which micro-batches would not share; expected accumulate=1, or a placement without state", where
+        )
+    if sizes:
+        raise UnsupportedError(
+            f"{found}, whose shape depends on symbolic sizes; expected fixed shapes: leave dynamic_shapes out, or use "
+            "a placement without state",
+            where,
+        )
+
+
+def _check_arguments(model: Any, state: Any, example_args: Any, local_inputs: bool, dynamic_shapes: Any) -> None:
     if state is None and not isinstance(model, nn.Module):
         raise SpmdirError(
             f"cannot parallelize a {type(model).__name__}; expected a nn.Module, or a function "
@@ -216,16 +195,6 @@ def _check_arguments(
         raise SpmdirError("shards of inputs do not tell the global sizes; give global inputs with dynamic_shapes")
 
 
-def _first_ranks(name: str, tensor: Tensor, buffer: Tensor, mesh: Mesh, device_mesh: Any, ranks: RankGroup) -> Tensor:
-    """Return the first rank's values of `tensor`, in the bytes of `buffer`; nothing is allocated that could fail."""
-    full = buffer[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-    if ranks.index == 0:
-        full.copy_(tensor.detach())
-    if tensor.nbytes:
-        broadcast_first(buffer[: tensor.nbytes], f"'{name}' from the first rank", mesh, device_mesh, ranks)
-    return full
-
-
 def _originals(capture: Capture, signature: Signature) -> dict[str, Tensor]:
     """Return name → the unsharded tensor, of what stays with the ranks."""
     leaves = zip(signature.state, capture.state, strict=True)
@@ -233,7 +202,7 @@ def _originals(capture: Capture, signature: Signature) -> dict[str, Tensor]:
     return {a.name: of_state[a.name] if a.name in of_state else capture.own[a.name] for a in signature.held}
 
 
-def _aliases(capture: Capture, originals: Mapping[str, Tensor]) -> dict[str, str]:
+def _further_names(capture: Capture, originals: Mapping[str, Tensor]) -> dict[str, str]:
     """Return the further names of tied parameters → the name that the program has for them."""
-    names = {id(tensor): name for name, tensor in originals.items()}
-    return {k: names[id(t)] for k, t in capture.own.items() if k not in originals and id(t) in names}
+    ties = [names for names in tied_names(capture.own.items()) if len(names) > 1]
+    return {other: name for names in ties for name in names if name in originals for other in names if other != name}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -13,54 +13,58 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.traits import is_side_effect_free
 
 from spmdir.core.errors import SpmdirError
-from spmdir.core.mesh import Mesh
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.ir import main_function
 from spmdir.lowering.compiled import executable
 from spmdir.lowering.process_groups import device_groups
-from spmdir.runtime.agreement import RankGroup
 from spmdir.runtime.failures import failing_node, is_collective, run_failure
-from spmdir.runtime.signature import Argument
+from spmdir.runtime.ranks import Ranks
+from spmdir.runtime.signature import NO_SIZES, Argument
 from spmdir.simulator.distribution import local_tensor
 from spmdir.simulator.simulate import check_tensor
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 
-def run_rank(graph: fx.GraphModule, shards: Sequence[Tensor], ranks: RankGroup) -> Sequence[Tensor]:
+def run_rank(graph: fx.GraphModule, shards: Sequence[Tensor], ranks: Ranks, *, draws: bool = False) -> Sequence[Tensor]:
     """Run a program of this rank, compiled if `run_compiled` says so, together with the other ranks.
 
     `torch.autocast` changes nothing in it: the casts of its trace are in the program.
 
+    Args:
+        draws: whether it draws random numbers, which it does from the generator of the first rank.
+
     Raises:
         SpmdirError: a collective fails since another rank has ended, stalls, or had an error; or an op fails.
     """
-    device = shards[0].device.type if shards else "cpu"
+    if draws:
+        _share_generator(ranks)
     try:
-        with torch.autocast(device, enabled=False):
+        with torch.autocast(ranks.device.type, enabled=False):
             return executable(graph)(*shards)
     except Exception as error:
         node = failing_node(graph, error)
-        failure = run_failure(node, error, ranks.index, ranks.reports())
+        failure = run_failure(node, error, ranks.index, ranks.group.reports())
         if not is_collective(node):
-            ranks.report(failure)
+            ranks.group.report(failure)
         raise failure from error
 
 
 def input_shard(
-    argument: Argument, tensor: Tensor, shape: tuple[int, ...], mesh: Mesh, rank: int, is_local: bool
+    argument: Argument, tensor: Tensor, ranks: Ranks, *, sizes: Mapping[str, int] = NO_SIZES, is_local: bool
 ) -> Tensor:
-    """Return what the program of `rank` takes for an input of global `shape`.
+    """Return what the program of this rank takes for an input.
 
     Args:
-        is_local: whether `tensor` is the shard itself.
+        tensor: the input, or this rank's shard of it if `is_local`.
+        sizes: the symbolic sizes of the program.
 
     Raises:
         SpmdirError: the tensor has another shape or element type than the program takes.
     """
-    meta, sharding = TensorMeta(shape, argument.meta.dtype), argument.sharding
+    meta, sharding = TensorMeta(argument.shape(sizes), argument.meta.dtype), argument.sharding
     if is_local:
-        meta = sharding.local_type(meta, mesh, mesh.coordinate(rank))
+        meta = sharding.local_type(meta, ranks.mesh, ranks.mesh.coordinate(ranks.index))
     check_tensor(argument.name, tensor, meta.shape, meta.dtype)
     expected = TORCH_DTYPES[meta.dtype]
     if tensor.dtype != expected:
@@ -68,7 +72,7 @@ def input_shard(
             f"'{argument.name}' has dtype {tensor.dtype}; expected {expected}, as the program was traced: "
             f"convert it with .to({expected}), or trace the program with {tensor.dtype}"
         )
-    return tensor if is_local else local_tensor(tensor, sharding, mesh, rank)
+    return (tensor if is_local else local_tensor(tensor, sharding, ranks.mesh, ranks.index)).to(ranks.device)
 
 
 def apart(results: Sequence[Any], held: Iterable[Tensor], kept: Set[int] = frozenset()) -> list[Any]:
@@ -105,32 +109,26 @@ def draws(module: ModuleOp) -> bool:
     return any(isinstance(op, AtenOp) and not is_side_effect_free(op) for op in ops)
 
 
-def share_generator(device: torch.device, mesh: Mesh, device_mesh: Any, ranks: RankGroup) -> None:
-    """Set the generator of every rank's `device` to the state of the first rank's; all ranks must call this."""
-    source = torch.random if device.type == "cpu" else torch.get_device_module(device)
-    drawn = source.get_rng_state().to(device)
-    what = "the random generator, which comes before the run,"
-    broadcast_first(drawn, what, mesh, device_mesh, ranks)
+def _share_generator(ranks: Ranks) -> None:
+    """Set the generator of every rank's device to the state of the first rank's; all ranks must call this."""
+    source = torch.random if ranks.device.type == "cpu" else torch.get_device_module(ranks.device)
+    drawn = source.get_rng_state().to(ranks.device)
+    broadcast_first(drawn, "the random generator, which comes before the run,", ranks)
     source.set_rng_state(drawn.cpu())
 
 
-def mesh_group(mesh: Mesh, device_mesh: Any) -> Any:
-    """Return the process group of all ranks of the mesh."""
-    name: Any = device_groups(mesh, device_mesh)(mesh.axis_names)
-    return _resolve_process_group(name)
-
-
-def broadcast_first(values: Tensor, what: str, mesh: Mesh, device_mesh: Any, ranks: RankGroup) -> None:
+def broadcast_first(values: Tensor, what: str, ranks: Ranks) -> None:
     """Overwrite `values` by those of the first rank; all ranks of the mesh must call this.
 
     Raises:
         SpmdirError: another rank does not come, with what that one left.
     """
+    everyone: Any = device_groups(ranks.mesh, ranks.device_mesh)(ranks.mesh.axis_names)
     try:
-        dist.broadcast(values, group=mesh_group(mesh, device_mesh), group_src=0)
+        dist.broadcast(values, group=_resolve_process_group(everyone), group_src=0)
     except RuntimeError as error:
-        axes, reason = ", ".join(mesh.axis_names), str(error).partition("\n")[0]
+        axes, reason = ", ".join(ranks.mesh.axis_names), str(error).partition("\n")[0]
         raise SpmdirError(
             f"the broadcast of {what} on mesh axes [{axes}] fails on rank {ranks.index}: "
-            f"{ranks.reports() or 'another rank has ended or is stuck; '}{reason}"
+            f"{ranks.group.reports() or 'another rank has ended or is stuck; '}{reason}"
         ) from error

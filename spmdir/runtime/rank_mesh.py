@@ -6,10 +6,16 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 
 from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.lowering.process_groups import device_groups, device_rank
+
+
+def given_device_mesh(mesh: Mesh | DeviceMesh, device_mesh: DeviceMesh | None) -> DeviceMesh | None:
+    """Return the torch DeviceMesh that a caller gives: as `device_mesh`, else in the place of a mesh, if at all."""
+    return mesh if device_mesh is None and isinstance(mesh, DeviceMesh) else device_mesh
 
 
 def mesh_members(device_mesh: Any) -> list[int]:

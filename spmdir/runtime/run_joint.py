@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import attrs
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -14,43 +13,14 @@ from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from spmdir.core.errors import SpmdirError
-from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
-from spmdir.runtime.agreement import RankGroup
-from spmdir.runtime.joint_program import Half, JointProgram
+from spmdir.runtime.joint_program import JointProgram
 from spmdir.runtime.local_state import local_shard
-from spmdir.runtime.rank_calls import apart, input_shard, owned, run_rank, share_generator
+from spmdir.runtime.rank_calls import apart, input_shard, owned, run_rank
+from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.signature import Argument, Result
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
-
-
-@attrs.frozen(eq=False)
-class Ranks:
-    """This rank, the others, and how calls give tensors.
-
-    Attributes:
-        device: where this rank runs.
-        group: the ranks.
-        local_inputs: whether calls are given this rank's shards of the inputs.
-    """
-
-    mesh: Mesh
-    device_mesh: Any
-    device: torch.device
-    group: RankGroup
-    local_inputs: bool
-
-    def shard(self, argument: Argument, tensor: Tensor, is_local: bool) -> Tensor:
-        """Return what the program of this rank takes for an argument."""
-        shape = argument.shape({})
-        return input_shard(argument, tensor.detach(), shape, self.mesh, self.group.index, is_local).to(self.device)
-
-    def run(self, half: Half, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Run a program together with the other ranks; random ops draw from the generator of the first rank."""
-        if half.draws:
-            share_generator(self.device, self.mesh, self.device_mesh, self.group)
-        return run_rank(half.graph, tensors, self.group)
 
 
 def run_joint(program: JointProgram, ranks: Ranks, held: Mapping[str, DTensor], call: tuple[Any, Any]) -> Any:
@@ -67,8 +37,8 @@ def run_joint(program: JointProgram, ranks: Ranks, held: Mapping[str, DTensor], 
         inputs = iter(program.convention.tensors(call))
         given = [local_shard(held[a.name]) if a.held else next(inputs) for a in program.given]
         shards = [
-            tensor.detach() if argument.held else ranks.shard(argument, tensor, ranks.local_inputs)
-            for argument, tensor in zip(program.given, given, strict=True)
+            tensor.detach() if a.held else input_shard(a, tensor.detach(), ranks, is_local=ranks.local_inputs)
+            for a, tensor in zip(program.given, given, strict=True)
         ]
     returned: Any = iter(_Run.apply(program, ranks, held, shards, *given))
     leaves = [next(returned) if isinstance(leaf, Result) else leaf for leaf in program.leaves]
@@ -88,7 +58,7 @@ class _Run(torch.autograd.Function):
         *given: Tensor,
     ) -> Any:
         """Return the tensors among the outputs; gradients go to `given`, which `shards` were made of."""
-        results = ranks.run(program.forward, shards)
+        results = run_rank(program.forward.graph, shards, ranks, draws=program.forward.draws)
         by_name = {argument.name: shard for argument, shard in zip(program.given, shards, strict=True)}
         renewed = [(by_name[argument.name], results[index]) for argument, index in program.renewed]
         outputs = apart(results[: len(program.tensors)], shards)
@@ -118,7 +88,7 @@ class _Run(torch.autograd.Function):
         of = dict(zip(program.tensors, gradients, strict=True))
         tangents = [_tangent(program, ranks, number, argument, of[number]) for number, argument in program.tangents]
         given = [*ctx.saved_tensors, *tangents]
-        returned = owned(ranks.run(program.backward, given), given)
+        returned = owned(run_rank(program.backward.graph, given, ranks, draws=program.backward.draws), given)
         found = dict(zip(program.gradients, returned, strict=True))
         return None, None, None, None, *(found.get(argument.name) for argument in program.given)
 
@@ -142,12 +112,12 @@ def _tangent(program: JointProgram, ranks: Ranks, number: int, argument: Argumen
     """Return what the backward takes for the gradient of output `number`; zeros if nothing depends on the output."""
     output = program.shardings[number]
     if given is None:
-        whole = TensorMeta(argument.shape({}), argument.meta.dtype)
-        local = argument.sharding.local_type(whole, ranks.mesh, ranks.mesh.coordinate(ranks.group.index))
+        whole = TensorMeta(argument.shape(), argument.meta.dtype)
+        local = argument.sharding.local_type(whole, ranks.mesh, ranks.mesh.coordinate(ranks.index))
         return torch.zeros(local.shape, dtype=TORCH_DTYPES[local.dtype], device=ranks.device)
     if output is None or not output.entries:
-        return ranks.shard(argument, given, is_local=False)
-    return ranks.shard(argument, given, is_local=True) / _losses(program, ranks, output)
+        return input_shard(argument, given.detach(), ranks, is_local=False)
+    return input_shard(argument, given.detach(), ranks, is_local=True) / _losses(program, ranks, output)
 
 
 def _losses(program: JointProgram, ranks: Ranks, output: Sharding) -> int:

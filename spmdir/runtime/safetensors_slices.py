@@ -96,7 +96,7 @@ def load_safetensors(path: str | Path, state: Any, names: Names = None, *, conve
                 part = slices[tuple(slice(at, at + size) for at, size in zip(box.offsets, box.sizes, strict=True))]
                 box.of_local(shard).copy_(part)
         if isinstance(state, Parallel):
-            state.unset.difference_update(entry.place for entry, _ in found)
+            state.note_values(entry.place for entry, _ in found)
 
 
 @accepts(directory=PATH, names=_NAMES, file_bytes=_SIZE)

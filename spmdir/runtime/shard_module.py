@@ -6,28 +6,24 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from xdsl.dialects.builtin import ModuleOp
 
-from spmdir.core.arguments import DIRECTORY, FLAG
 from spmdir.core.errors import SpmdirError, UnsupportedError
-from spmdir.core.mesh import Mesh, as_mesh
+from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding, ShardingLike
 from spmdir.core.sharding_plan import ShardingPlan
 from spmdir.dialects import ir
 from spmdir.passes.pipeline import Pipeline
 from spmdir.plans.resolve import PlanLike, resolve
-from spmdir.runtime.agreement import RankGroup
-from spmdir.runtime.decision import decided_once
-from spmdir.runtime.default_pipeline import running_pipeline
-from spmdir.runtime.digests import package_digest, tensor_digest, text_digest
+from spmdir.runtime.digests import text_digest
+from spmdir.runtime.initial_state import initial_state
 from spmdir.runtime.joint_capture import JointCapture, bound_arguments, capture_joint
 from spmdir.runtime.joint_program import JointProgram, imported_joint, joint_program
-from spmdir.runtime.local_state import LocalShard, as_dtensor, own_shard
-from spmdir.runtime.rank_mesh import check_world, made_device_mesh, mesh_members, rank_device
-from spmdir.runtime.run_joint import Ranks
+from spmdir.runtime.local_state import LocalShard, as_dtensor
+from spmdir.runtime.ranks import Ranks
+from spmdir.runtime.set_up import set_up
 from spmdir.runtime.sharded_module import Places, Runner, asking, mode_of, sharded_copy, unsharded_copy
 from spmdir.runtime.signature import Argument
 
@@ -79,59 +75,48 @@ def shard_module(
         >>> model(x, y).backward()
         >>> optimizer.step()
     """
-    device_mesh = mesh if device_mesh is None and isinstance(mesh, DeviceMesh) else device_mesh
-    group = RankGroup.join(mesh_members(device_mesh))
-    with group.checked("shard_module") as status:
-        _check_arguments(model, example_inputs, example_kwargs, local_inputs)
-        DIRECTORY.check("cache", cache)
-        mesh, device = as_mesh(mesh), rank_device(device_mesh)
-        pipeline = running_pipeline(pipeline, device.type)
-        status |= {"pipeline": {"text": str(pipeline), "digest": pipeline.digest}}
-        status |= {"torch": torch.__version__, "spmdir": package_digest(), "mesh": str(mesh)}
-        status |= {"local_inputs": local_inputs}
-        check_world(mesh, device_mesh)
-        named = resolve(plan, model, mesh).over(ShardingPlan(out_shardings=_tuple(out_shardings)))
+    setup = set_up(
+        "shard_module", mesh, device_mesh=device_mesh, pipeline=pipeline, cache=cache, local_inputs=local_inputs
+    )
+    with setup.group.checked("the plan of the module"):
+        _check_arguments(model, example_inputs, example_kwargs)
+        named = resolve(plan, model, setup.mesh).over(ShardingPlan(out_shardings=_tuple(out_shardings)))
 
     def decided(
         captured: nn.Module, layouts: Mapping[str, Sharding], asked: Places | None, what: str
     ) -> tuple[JointCapture, ModuleOp]:
-        with group.checked(what) as status:
-            joint = capture_joint(captured, tuple(example_inputs), example_kwargs or {}, device, named, asked)
-            module = imported_joint(
-                joint, mesh, named.over(ShardingPlan(layouts)), pipeline, missing_rule, local_inputs
-            )
+        with setup.group.checked(what) as status:
+            joint = capture_joint(captured, tuple(example_inputs), example_kwargs or {}, setup.device, named, asked)
+            explicit = named.over(ShardingPlan(layouts))
+            module = imported_joint(joint, setup.mesh, explicit, setup.pipeline, missing_rule, local_inputs)
             status["program"] = text_digest(ir.print_ir(module))
-        with pipeline.rules:
-            return joint, decided_once(module, pipeline, group, cache, type(model).__name__)
+        return joint, setup.decided(module, model)
 
     def lowered(joint: JointCapture, module: ModuleOp) -> JointProgram:
-        return joint_program(module, joint, group.index, device, pipeline)
+        return joint_program(module, joint, setup.rank, setup.device, setup.pipeline)
 
     joint, module = decided(model, {}, None, "the capture of the module")
-    with group.checked("lowering") as status:
+    with setup.group.checked("lowering") as status:
         program = lowered(joint, module)
-        originals = {a.name: joint.capture.own[a.name] for a in program.held}
         status["program"] = program.digest
-        status["state"] = {name: tensor_digest(tensor) for name, tensor in originals.items() if not tensor.is_meta}
-        shards = {a.name: _shard(originals[a.name], a.sharding, mesh, group.index, device) for a in program.held}
-    with group.reporting():
-        timeout = group.timeout if device_mesh is None else None
-        device_mesh = made_device_mesh(mesh, device) if device_mesh is None else device_mesh
-        program.connect(mesh, device_mesh, timeout)
-        tensors = {a.name: _dtensor(a, shards[a.name], mesh, device_mesh) for a in program.held}
-        layouts = {a.name: a.sharding for a in program.held}
+        initial = initial_state(program.held, {a.name: joint.capture.own[a.name] for a in program.held}, setup, status)
+    with setup.group.reporting():
+        ranks = setup.connected()
+        program.connect(ranks)
+        initial.take_first(ranks)
+        tensors = {a.name: _dtensor(a, initial.shards[a.name], ranks) for a in program.held}
+    layouts = {a.name: a.sharding for a in program.held}
 
     def other_mode(sharded: nn.Module, asked: Places) -> JointProgram:
         joint, module = decided(unsharded_copy(sharded), layouts, asked, "another mode of the module")
-        with group.checked("lowering") as status:
+        with setup.group.checked("lowering") as status:
             program = lowered(joint, module)
             status["program"] = program.digest
-        program.connect(mesh, device_mesh, timeout)
+        program.connect(ranks)
         return program
 
-    ranks = Ranks(mesh, device_mesh, device, group, local_inputs)
     placements = {name: tensor.placements for name, tensor in tensors.items()}
-    first = mode_of(model, device), asking(bound_arguments(model, tuple(example_inputs), example_kwargs or {}))
+    first = mode_of(model, setup.device), asking(bound_arguments(model, tuple(example_inputs), example_kwargs or {}))
     return sharded_copy(model, tensors, Runner(ranks, {first: program}, placements, other_mode))
 
 
@@ -139,13 +124,8 @@ def _tuple(given: Sequence[ShardingLike | None] | None) -> tuple[ShardingLike | 
     return None if given is None else tuple(given)
 
 
-def _shard(tensor: Tensor, sharding: Sharding, mesh: Mesh, rank: int, device: torch.device) -> Tensor:
-    """Return the shard of `rank`, on the meta device if the tensor is."""
-    return own_shard(tensor, sharding, mesh, rank, tensor.device if tensor.is_meta else device)
-
-
-def _dtensor(argument: Argument, shard: Tensor, mesh: Mesh, device_mesh: Any) -> Any:
-    made = as_dtensor(argument.name, shard, argument.sharding, argument.meta.shape, mesh, device_mesh)
+def _dtensor(argument: Argument, shard: Tensor, ranks: Ranks) -> Any:
+    made = as_dtensor(argument.name, shard, argument.sharding, argument.meta.shape, ranks.mesh, ranks.device_mesh)
     if isinstance(made, LocalShard):
         raise UnsupportedError(
             f"'{argument.name}' is laid out as <{argument.sharding}>, which a DTensor cannot hold; name another layout "
@@ -154,8 +134,7 @@ def _dtensor(argument: Argument, shard: Tensor, mesh: Mesh, device_mesh: Any) ->
     return made
 
 
-def _check_arguments(model: Any, example_inputs: Any, example_kwargs: Any, local_inputs: bool) -> None:
-    FLAG.check("local_inputs", local_inputs)
+def _check_arguments(model: Any, example_inputs: Any, example_kwargs: Any) -> None:
     if not isinstance(model, nn.Module):
         raise SpmdirError(f"cannot shard a {type(model).__name__}; expected a nn.Module")
     if not isinstance(example_inputs, (tuple, list)):

@@ -16,8 +16,9 @@ from torch.utils import _pytree as pytree
 from spmdir.core.errors import SpmdirError
 from spmdir.runtime.joint_capture import bound_arguments
 from spmdir.runtime.joint_program import JointProgram
+from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.room import no_values
-from spmdir.runtime.run_joint import Ranks, run_joint
+from spmdir.runtime.run_joint import run_joint
 from spmdir.runtime.signature import Argument
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -19,6 +20,9 @@ from spmdir.dialects.attributes import meta_of, sharding_attr, sizes_of
 from spmdir.dialects.values import function_attrs, is_given, sharding_of, signature_kind, signature_name
 from spmdir.runtime.capture import Capture
 from spmdir.simulator.simulate import arrange_outputs
+
+NO_SIZES: Mapping[str, int] = MappingProxyType({})
+"""The sizes of a program that has no symbolic ones."""
 
 
 @attrs.frozen
@@ -39,7 +43,7 @@ class Argument:
     sharding: Sharding
     held: bool
 
-    def shape(self, known: Mapping[str, int]) -> tuple[int, ...]:
+    def shape(self, known: Mapping[str, int] = NO_SIZES) -> tuple[int, ...]:
         """Return its global shape where symbolic sizes are as `known`."""
         return tuple(evaluate(size, known) for size in self.sizes)
 

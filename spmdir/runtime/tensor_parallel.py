@@ -31,6 +31,7 @@ from spmdir.passes.pipeline import PIPELINE, Pipeline
 from spmdir.plans.styles import as_style, linear_placements, style_axis
 from spmdir.runtime.default_pipeline import running_pipeline
 from spmdir.runtime.exported import rank_program, user_outputs
+from spmdir.runtime.rank_mesh import given_device_mesh
 
 aten = torch.ops.aten
 
@@ -83,7 +84,7 @@ def tensor_parallel(
         >>> styles = {"layers.*.up": "colwise", "layers.*.down": "rowwise"}
         >>> program = spmdir.tensor_parallel(torch.export.export(model, (x,)), styles, mesh, rank=0)
     """
-    device_mesh = device_mesh if device_mesh is not None or isinstance(mesh, Mesh) else mesh
+    device_mesh = given_device_mesh(mesh, device_mesh)
     mesh = as_mesh(mesh)
     axis = style_axis(mesh, axis)
     if not 0 <= rank < mesh.world_size:

@@ -21,8 +21,7 @@ import spmdir
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.passes.propagate import PropagatePass
-from spmdir.runtime import parallel as parallel_module
-from spmdir.runtime import parallelize as parallelize_module
+from spmdir.runtime import initial_state, rank_programs
 from tests.runtime.parallelize_cases import error_of
 
 MESH = Mesh({"tp": 2})
@@ -71,8 +70,8 @@ def fresh_mesh() -> DeviceMesh:
 
 def impatient(program: spmdir.lowering.Parallel) -> spmdir.lowering.Parallel:  # type: ignore
     """The program, which from now on gives up soon on a rank that does not come at all."""
-    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=SOON), program._device_mesh.get_group())
-    program._ranks.timeout = SOON
+    dist.distributed_c10d._set_pg_timeout(timedelta(seconds=SOON), program._ranks.device_mesh.get_group())
+    program._ranks.group.timeout = SOON
     return program
 
 
@@ -103,7 +102,7 @@ def agreement(rank: int) -> dict[str, Any]:
 
 def error_of_raw(rank: int) -> str:
     """What rank 0 is told of an error of rank 1 that is not spmdir's."""
-    broken = mock.patch.object(parallelize_module, "own_shard", side_effect=MemoryError("no memory for it"))
+    broken = mock.patch.object(initial_state, "own_shard", side_effect=MemoryError("no memory for it"))
     try:
         with broken if rank else nullcontext():
             parallel()
@@ -126,7 +125,7 @@ def placing(rank: int) -> str:
     """An error of rank 1 while rank 0 waits to give it the state."""
     device_mesh = fresh_mesh()
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=SOON), device_mesh.get_group())
-    store, first_ranks = dist.distributed_c10d._get_default_store(), parallelize_module._first_ranks
+    store, first_ranks = dist.distributed_c10d._get_default_store(), initial_state.first_ranks
 
     def late(*arguments: Any) -> Tensor:
         if rank:
@@ -134,7 +133,7 @@ def placing(rank: int) -> str:
         store.wait(["rank 1 has no place"])
         return first_ranks(*arguments)
 
-    with mock.patch.object(parallelize_module, "_first_ranks", late):
+    with mock.patch.object(initial_state, "first_ranks", late):
         found = error_of(lambda: parallel(device_mesh=device_mesh, sync_state=True))
     if rank:
         store.set("rank 1 has no place", "")
@@ -147,7 +146,7 @@ def sizes(rank: int) -> dict[str, Any]:
     two, five = X[:2], torch.ones(5, 4, dtype=torch.float64)
     program(two)
     program(five)
-    broken = mock.patch.object(parallel_module, "lowered", side_effect=UnsupportedError("no program for it"))
+    broken = mock.patch.object(rank_programs, "lowered", side_effect=UnsupportedError("no program for it"))
     with nullcontext() if rank else broken:
         rejected = error_of(lambda: program(X[:1]))
     return {

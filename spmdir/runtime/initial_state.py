@@ -1,0 +1,72 @@
+"""The tensors that are to stay with the ranks: compared between them or taken from the first one, and divided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor
+
+from spmdir.runtime.digests import tensor_digest
+from spmdir.runtime.local_state import own_shard
+from spmdir.runtime.rank_calls import broadcast_first
+from spmdir.runtime.ranks import Ranks
+from spmdir.runtime.set_up import SetUp
+from spmdir.runtime.signature import Argument
+from spmdir.simulator.distribution import local_tensor
+
+
+@attrs.frozen(eq=False)
+class InitialState:
+    """What a program begins with.
+
+    Attributes:
+        arguments: of the program, those that stay with the ranks.
+        originals: name → the whole tensor.
+        shards: name → this rank's shard of it, on the meta device if the tensor is.
+        buffer: room for one whole tensor; None if the first rank's values are not asked for.
+    """
+
+    arguments: Sequence[Argument]
+    originals: Mapping[str, Tensor]
+    shards: dict[str, Tensor]
+    buffer: Tensor | None
+
+    def take_first(self, ranks: Ranks) -> None:
+        """Overwrite the shards by those of the first rank's values, if they are asked for; all ranks call this."""
+        if self.buffer is None:
+            return
+        for argument in self.arguments:
+            original = self.originals[argument.name]
+            if not original.is_meta:
+                whole = first_ranks(argument.name, original, self.buffer, ranks)
+                shard = local_tensor(whole, argument.sharding, ranks.mesh, ranks.index)
+                self.shards[argument.name].detach().copy_(shard)
+
+
+def initial_state(
+    arguments: Sequence[Argument], originals: Mapping[str, Tensor], setup: SetUp, status: dict[str, Any]
+) -> InitialState:
+    """Return what a program begins with on this rank; what ranks compare of it goes into `status`.
+
+    Raises:
+        MemoryError, RuntimeError: there is no memory; nothing is allocated later.
+    """
+    if not setup.sync_state:
+        status["state"] = {name: tensor_digest(tensor) for name, tensor in originals.items() if not tensor.is_meta}
+    shards = {a.name: own_shard(originals[a.name], a.sharding, setup.mesh, setup.rank, setup.device) for a in arguments}
+    largest = max((tensor.nbytes for tensor in originals.values() if not tensor.is_meta), default=0)
+    buffer = torch.empty(largest, dtype=torch.uint8, device=setup.device) if setup.sync_state else None
+    return InitialState(arguments, originals, shards, buffer)
+
+
+def first_ranks(name: str, tensor: Tensor, buffer: Tensor, ranks: Ranks) -> Tensor:
+    """Return the first rank's values of `tensor`, in the bytes of `buffer`; nothing is allocated that could fail."""
+    whole = buffer[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+    if ranks.index == 0:
+        whole.copy_(tensor.detach())
+    if tensor.nbytes:
+        broadcast_first(buffer[: tensor.nbytes], f"'{name}' from the first rank", ranks)
+    return whole

@@ -1,0 +1,119 @@
+"""What `parallelize` and `shard_module` begin with: the ranks agree on mesh, machine and options, and decide once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import torch
+from torch.distributed.device_mesh import DeviceMesh
+from xdsl.dialects.builtin import ModuleOp
+
+from spmdir.core.arguments import DIRECTORY, FLAG, instance
+from spmdir.core.mesh import Mesh, as_mesh
+from spmdir.passes.pipeline import Pipeline
+from spmdir.runtime.agreement import RankGroup
+from spmdir.runtime.decision import decided_once
+from spmdir.runtime.default_pipeline import running_pipeline
+from spmdir.runtime.digests import package_digest
+from spmdir.runtime.rank_mesh import check_world, given_device_mesh, made_device_mesh, mesh_members, rank_device
+from spmdir.runtime.ranks import Ranks
+
+COMPILE = instance(bool, Mapping, expected="True, False or a dict of Inductor's options")
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class SetUp:
+    """What the ranks of a mesh have agreed on, before a program is captured.
+
+    Attributes:
+        group: the ranks.
+        device: where this one runs.
+        given: the DeviceMesh of the caller; None to make one.
+        pipeline: what is run on the program.
+        cache: where the first rank keeps decided programs.
+        sync_state: whether the state is taken from the first rank instead of being compared.
+        local_inputs, compile: as of `Ranks`.
+    """
+
+    group: RankGroup
+    mesh: Mesh
+    device: torch.device
+    given: DeviceMesh | None
+    pipeline: Pipeline
+    cache: str | os.PathLike[str] | None
+    sync_state: bool
+    local_inputs: bool
+    compile: Mapping[str, Any] | None
+
+    @property
+    def rank(self) -> int:
+        """The place of this rank in the mesh."""
+        return self.group.index
+
+    def decided(self, imported: ModuleOp, model: Any) -> ModuleOp:
+        """Return the decided form of a module that all ranks have imported alike, kept under the name of `model`.
+
+        Raises:
+            SpmdirError: as `decided_once`.
+        """
+        name = getattr(model, "__name__", type(model).__name__)
+        with self.pipeline.rules:
+            return decided_once(imported, self.pipeline, self.group, self.cache, name)
+
+    def connected(self) -> Ranks:
+        """Return the ranks with a device mesh; all of them call this alike, for it may make process groups."""
+        return Ranks(
+            mesh=self.mesh,
+            device_mesh=made_device_mesh(self.mesh, self.device) if self.given is None else self.given,
+            device=self.device,
+            group=self.group,
+            local_inputs=self.local_inputs,
+            timeout=self.group.timeout if self.given is None else None,
+            compile=self.compile,
+        )
+
+
+def set_up(
+    what: str,
+    mesh: Mesh | DeviceMesh,
+    *,
+    device_mesh: DeviceMesh | None,
+    pipeline: Pipeline | str | None,
+    cache: str | os.PathLike[str] | None,
+    local_inputs: bool,
+    sync_state: bool = False,
+    compile: bool | Mapping[str, Any] = False,
+) -> SetUp:
+    """Return what the ranks that begin `what` have in common; the arguments are those of `parallelize`.
+
+    Raises:
+        SpmdirError: there is no process group, or it has another size than the mesh; an argument is none; or ranks
+            differ. All ranks raise.
+    """
+    device_mesh = given_device_mesh(mesh, device_mesh)
+    group = RankGroup.join(mesh_members(device_mesh))
+    with group.checked(what) as status:
+        FLAG.check("local_inputs", local_inputs)
+        FLAG.check("sync_state", sync_state)
+        DIRECTORY.check("cache", cache)
+        COMPILE.check("compile", compile)
+        mesh, device = as_mesh(mesh), rank_device(device_mesh)
+        pipeline = running_pipeline(pipeline, device.type)
+        status |= {"pipeline": {"text": str(pipeline), "digest": pipeline.digest}}
+        status |= {"torch": torch.__version__, "spmdir": package_digest(), "mesh": str(mesh)}
+        status |= {"sync_state": sync_state, "local_inputs": local_inputs}
+        check_world(mesh, device_mesh)
+    return SetUp(
+        group=group,
+        mesh=mesh,
+        device=device,
+        given=device_mesh,
+        pipeline=pipeline,
+        cache=cache,
+        sync_state=sync_state,
+        local_inputs=local_inputs,
+        compile=({} if compile else None) if isinstance(compile, bool) else compile,
+    )
