@@ -70,7 +70,7 @@ def run_op(name: str, slots: Sequence[Any], tensors: Sequence[torch.Tensor], arg
         target = decomposition_table.get(target, target)
     with torch.random.fork_rng((), enabled=draws):
         if draws:
-            torch.manual_seed(17)
+            torch.default_generator.manual_seed(17)
         result = target(*positional, **values)
     return list(result) if isinstance(result, (tuple, list)) else [result]
 
