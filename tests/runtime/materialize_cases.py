@@ -171,13 +171,6 @@ def sharded_module(folder: Path, rank: int) -> dict[str, Any]:
     return found
 
 
-def materialized(model: nn.Module, init: Any) -> None:
-    """Compile a model from the meta device that takes a [4] input, and initialise it."""
-    x = torch.ones(4)
-    program = spmdir.parallelize(model.to("meta"), (x,), Mesh({"dp": 4}))
-    spmdir.materialize(program, model, init)
-
-
 def reset_all(module: nn.Module) -> None:
     for parameter in module.parameters():
         nn.init.ones_(parameter)
@@ -196,6 +189,8 @@ def errors(folder: Path, parallel: spmdir.Parallel) -> dict[str, str]:
     broken.write_bytes(file.read_bytes()[:-8])
     held = parallel.state["up.weight"]
     load = spmdir.load_safetensors
+    bare = Bare().to("meta")
+    unset = spmdir.parallelize(bare, (torch.ones(4),), Mesh({"dp": 4}))
     found = {
         "missing": error_of(lambda: load(file, {"upper": held})),
         "shape": error_of(lambda: load(file, {"down.weight": held})),
@@ -203,9 +198,9 @@ def errors(folder: Path, parallel: spmdir.Parallel) -> dict[str, str]:
         "broken": error_of(lambda: load(broken, parallel)),
         "no file": error_of(lambda: load(folder / "nowhere", parallel)),
         "there": error_of(lambda: spmdir.save_safetensors(folder / "one", parallel)),
-        "no method": error_of(lambda: materialized(Bare(), "reset_parameters")),
-        "others": error_of(lambda: materialized(Bare(), reset_all)),
-        "no values": error_of(lambda: materialized(nn.Linear(4, 4), lambda module: nn.init.zeros_(module.weight))),
+        "no method": error_of(lambda: spmdir.materialize(unset, bare)),
+        "others": error_of(lambda: spmdir.materialize(unset, bare, reset_all)),
+        "no values": error_of(lambda: spmdir.materialize(unset, bare, lambda module: nn.init.zeros_(module.weight))),
     }
     converted = torch.zeros(7, 6)
     load(file, {"weight": converted}, {"weight": "up.weight"}, convert=True)

@@ -109,7 +109,7 @@ ERRORS = {
     "there": "has 'model.safetensors' already",
     "no method": "'' is a Bare, which has parameters or buffers and no reset_parameters()",
     "others": "the initialisation of '' writes to tensors of other modules",
-    "no values": "the initialisation of '' leaves 'bias' without values",
+    "no values": "the initialisation of 'inner' leaves 'bias' without values",
 }
 
 
