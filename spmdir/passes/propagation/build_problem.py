@@ -37,9 +37,9 @@ from spmdir.search.problem import Annotation, Node, Problem, StrategySource, tie
 from spmdir.search.work import NO_WORK, Work, input_work
 
 DOUBLE = (F64, COMPLEX_F64)
-"""Element types in which results are compared closely. A narrower sum in a program with inputs of them, such as a norm
-that is always computed in f32, is not split: another order of additions would be visible in the result. Inputs without
-dimensions do not count: rates and counts of updates are in double precision whatever a model computes in."""
+"""Element types in which results are compared closely. A narrower sum of what is computed from inputs of them, such as a
+norm that is always computed in f32, is not split: another order of additions would be visible in the result. Inputs
+without dimensions do not count: rates and counts of updates are in double precision whatever a model computes in."""
 
 
 def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topology) -> tuple[list[Maker], Problem]:
@@ -56,13 +56,15 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolo
     sources: dict[tuple[StrategySource, Work], StrategySource] = {}
     known: dict[object, OpStrategies] = {}
     kept: dict[SSAValue, Sharding] = {}
+    double: set[SSAValue] = set()
 
     def op_strategies(op: AtenOp) -> OpStrategies:
         operands = tuple([kept.get(value) for value in op.tensors])
         operands = operands if any(operands) else ()
-        key = op.call(), op.shardings, operands
+        of_double = not double.isdisjoint(op.tensors)
+        key = op.call(), op.shardings, operands, of_double
         if key not in known:
-            made = _op_strategies(op, mesh, rules, double, operands)
+            made = _op_strategies(op, mesh, rules, of_double, operands)
             if made.rule is None:
                 return made  # each such op is warned about
             known[key] = made
@@ -95,7 +97,8 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolo
         source = Annotation(meta, sharding_of(argument), "input", input_work(meta))
         add(argument, source, (), (argument,))
         keep(argument, kept_argument(argument, mesh))
-    double = any(meta.dtype in DOUBLE and meta.rank for meta in metas)
+        if meta.dtype in DOUBLE and meta.rank:
+            double.add(argument)
     for op in function.body.block.ops:
         if isinstance(op, AtenOp):
             strategies = op_strategies(op)
@@ -108,6 +111,8 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolo
             add(op, Annotation(_meta(op.results[0]), op.target, "constraint"), op.operands, op.results)
         elif isinstance(op, ValueOp) and not isinstance(op, SizeOp):
             raise UnsupportedError(f"'{op.name}' is a decision already made; propagate runs before it", location_of(op))
+        if not double.isdisjoint(op.operands):
+            double.update(op.results)
     alike: list[tuple[int, int]] = []
     for index, value in enumerate(ir.terminator(function).operands):
         like = like_argument(function, index)
@@ -147,11 +152,11 @@ def _meta(value: SSAValue) -> TensorMeta:
 
 
 def _op_strategies(
-    op: AtenOp, mesh: Mesh, rules: RuleSet, double: bool, kept: tuple[Sharding | None, ...]
+    op: AtenOp, mesh: Mesh, rules: RuleSet, of_double: bool, kept: tuple[Sharding | None, ...]
 ) -> OpStrategies:
     rule = rule_of(op, rules)
     if rule is None:
         warn(f"'{op.name}' has no rule, so it runs replicated; give it one with --load-plugin", location_of(op))
     narrow = any(meta.dtype.is_inexact and meta.dtype not in DOUBLE for meta in op.metas if meta)
     sizes = mesh.axes if any(op.shardings) or kept else ()
-    return OpStrategies(rule, len(op.tensors), op.shardings, NO_WORK, double and narrow, (), sizes, kept=kept)
+    return OpStrategies(rule, len(op.tensors), op.shardings, NO_WORK, of_double and narrow, (), sizes, kept=kept)
