@@ -37,8 +37,8 @@ from spmdir.search.problem import Annotation, Node, Problem, StrategySource, tie
 from spmdir.search.work import NO_WORK, Work, input_work
 
 DOUBLE = (F64, COMPLEX_F64)
-"""Element types in which results are compared closely. A narrower sum of what is computed from inputs of them, such as a
-norm that is always computed in f32, is not split: another order of additions would be visible in the result. Inputs
+"""Element types in which results are compared closely. A narrower sum of what is computed from inputs of them, such as
+a norm that is always computed in f32, is not split: another order of additions would be visible in the result. Inputs
 without dimensions do not count: rates and counts of updates are in double precision whatever a model computes in."""
 
 
