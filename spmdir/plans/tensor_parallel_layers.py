@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from torch import nn
 
 from spmdir.core.errors import ShardingError
-from spmdir.plans.module_names import modules_of
+from spmdir.plans.module_names import matching, modules_of
 
 COLWISE = {
     *("q_proj", "k_proj", "v_proj", "query", "key", "value", "wq", "wk", "wv", "q", "k", "v"),
@@ -22,6 +22,10 @@ ROWWISE = {
 """What linear layers are called that take these."""
 
 
+ADAPTED = ".base_layer"
+"""How names of layers end that peft has put adapters beside."""
+
+
 def is_linear(module: nn.Module) -> bool:
     """Return whether `module` is a linear layer; Conv1D is one of transformers."""
     return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
@@ -33,12 +37,12 @@ def tensor_parallel_layers(model: nn.Module) -> Mapping[str, object]:
     Raises:
         ShardingError: the model has neither.
     """
-    own = getattr(model, "tp_plan", None)
+    own, modules = getattr(model, "tp_plan", None), modules_of(model)
     if isinstance(own, Mapping) and own:
-        return own
+        return _with_adapters(own, modules) if any(name.endswith(ADAPTED) for name in modules) else own
     found: dict[str, object] = {}
-    for name, module in modules_of(model).items():
-        last = name.rpartition(".")[2]
+    for name, module in modules.items():
+        last = name.removesuffix(ADAPTED).rpartition(".")[2]
         if is_linear(module):
             found |= dict.fromkeys([name] if last in COLWISE else [], "colwise")
             found |= dict.fromkeys([name] if last in ROWWISE else [], "rowwise")
@@ -48,4 +52,13 @@ def tensor_parallel_layers(model: nn.Module) -> Mapping[str, object]:
             'called as those of known models, such as up_proj and down_proj; name them: {"*.first": "colwise", '
             '"*.second": "rowwise"}'
         )
+    return found
+
+
+def _with_adapters(plan: Mapping[str, object], names: Collection[str]) -> dict[str, object]:
+    """Return the plan of a model for what peft makes of it: a model around it, with layers beside adapters."""
+    found: dict[str, object] = {}
+    for key, style in plan.items():
+        for name in matching(f"*.{key}", names):
+            found[name + ADAPTED if name + ADAPTED in names else name] = style
     return found

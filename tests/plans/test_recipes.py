@@ -7,7 +7,9 @@ import textwrap
 
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from torch import nn
+from transformers import LlamaConfig, LlamaForCausalLM
 
 import spmdir
 from spmdir.core.errors import SpmdirError
@@ -143,6 +145,16 @@ WRONG = {
 def test_a_wrong_recipe_says_what_is_expected(recipe: str) -> None:
     with pytest.raises(SpmdirError, match=WRONG[recipe]):
         resolve(recipe, MLP(), TWO)
+
+
+def test_tp_shards_what_peft_has_put_adapters_beside() -> None:
+    config = LlamaConfig(hidden_size=8, intermediate_size=8, num_hidden_layers=2, num_attention_heads=4, vocab_size=8)
+    llama = LlamaForCausalLM(config)
+    plan = spmdir.sharding_plan("tp", get_peft_model(llama, LoraConfig(target_modules=["q_proj"])), Mesh({"tp": 2}))
+    layer = "base_model.model.model.layers.*.self_attn"
+    assert str(plan.shardings[f"{layer}.q_proj.base_layer.weight"]) == "tp: S(0)"
+    assert str(plan.shardings[f"{layer}.o_proj.weight"]) == "tp: S(1)"
+    assert str(plan.shardings[f"{layer}.q_proj.lora_A.default.weight"]) == ""
 
 
 def test_tp_asks_for_names_where_it_does_not_know_the_layers() -> None:

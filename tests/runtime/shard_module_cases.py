@@ -7,6 +7,7 @@ import os
 import tempfile
 from typing import Any
 
+import peft
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -338,6 +339,47 @@ def half() -> dict[str, Any]:
     }
 
 
+class Projections(nn.Module):
+    """Two linear layers that recipes know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up_proj, self.down_proj = nn.Linear(8, 16), nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down_proj(self.up_proj(x).relu())
+
+
+def adapters() -> dict[str, Any]:
+    """Parameters after updates of the adapters that peft makes, by a module and a step on ranks, and on one device."""
+    torch.manual_seed(0)
+    config = peft.LoraConfig(r=4, target_modules=["up_proj", "down_proj"], init_lora_weights=False)
+    model: nn.Module = peft.get_peft_model(Projections(), config).double()
+    x, target = batches(1)[0][0], torch.ones(8, 4, dtype=torch.float64)
+    loss = lambda model, x, target: (model(x) - target).square().mean()  # noqa: E731
+    tp, fsdp = spmdir.Mesh({"tp": 4}), spmdir.Mesh({"fsdp": 4})
+
+    def adamw(model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
+
+    step, state = spmdir.training_step(model, loss, adamw(model))
+    parallel = spmdir.parallelize(step, (x, target), fsdp, spmdir.sharding_plan("fsdp", model, fsdp), state=state)
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    found: dict[str, Any] = {"kept": len(frozen & state["exp_avg"].keys())}
+    module = spmdir.shard_module(model, tp, "tp", (x,))
+    found["placements"] = str(module.get_parameter("base_model.model.up_proj.base_layer.weight").placements)  # type: ignore
+    for name, each in (("module", module), ("alone", model)):
+        optimizer = adamw(each)
+        for _ in range(3):
+            loss(each, x, target).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        found[name] = {name: full(parameter) for name, parameter in each.named_parameters()}
+    for _ in range(3):
+        parallel(x, target)
+    return {**found, "step": parallel.gather_state()["parameters"]}
+
+
 def run(rank: int) -> dict[str, Any]:
     cases = (
         decided_programs,
@@ -350,5 +392,6 @@ def run(rank: int) -> dict[str, Any]:
         no_buffer,
         copies,
         half,
+        adapters,
     )
     return {case.__name__: case() for case in cases}

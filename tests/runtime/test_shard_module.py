@@ -87,6 +87,13 @@ def test_updates_in_bf16_are_as_near_to_those_in_f64_as_on_one_device(ranks):
             assert mine.sqrt() <= 1.5 * alone.sqrt()
 
 
+def test_adapters_of_peft_are_trained_beside_sharded_layers_that_are_frozen(ranks):
+    for found in (each["adapters"] for each in ranks):
+        assert found["placements"] == "(Shard(dim=0),)" and not found["kept"]
+        for mine in ("module", "step"):
+            torch.testing.assert_close(found[mine], found["alone"], rtol=1e-12, atol=1e-12)
+
+
 def test_the_first_rank_decides_and_keeps_the_program(ranks):
     first, *others = (found["decided_programs"] for found in ranks)
     assert len(first[0]) == 1 and first[1] == first[0] and first[0][0].startswith("Sums-")
