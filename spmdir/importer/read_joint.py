@@ -17,11 +17,15 @@ TANGENTS = "tangents"
 """What the gradients of outputs, which the backward begins with, are called: `tangents.0` is that of output 0."""
 
 
+ARGUMENT = "spmdir_argument"
+"""The key in the `meta` of a placeholder for what the caller calls the input."""
+
+
 def read_joint(module: fx.GraphModule) -> Program:
     """Return the program of a joint graph: forward outputs, then gradients by what they are of, then mutations.
 
-    Parameters and buffers are called by their FQN; a user input by the name of its placeholder, and `arg0` for its
-    place; a missing gradient is no output. Checkpointed regions are computed again in the backward.
+    Parameters and buffers are called by their FQN; a user input by what its placeholder has as `ARGUMENT`, and `arg0`
+    for its place; a missing gradient is no output. Checkpointed regions are computed again in the backward.
 
     Raises:
         UnsupportedError: the graph takes or returns something else.
@@ -30,7 +34,7 @@ def read_joint(module: fx.GraphModule) -> Program:
     repeat_regions(module.graph)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     end = next(node for node in module.graph.nodes if node.op == "output")
-    named = [node.name for node in placeholders]
+    named = [node.meta.get(ARGUMENT, node.name) for node in placeholders]
     asked, told = [node.meta["desc"] for node in placeholders], end.meta["desc"]
     program = read_traced(module, None)
     constants = program.inputs[: len(program.inputs) - len(asked)]

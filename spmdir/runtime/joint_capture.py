@@ -12,12 +12,13 @@ import attrs
 import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.sharding_plan import ShardingPlan
 from spmdir.importer.program import Program
-from spmdir.importer.read_joint import read_joint
+from spmdir.importer.read_joint import ARGUMENT, read_joint
 from spmdir.importer.torch_errors import torch_errors
 from spmdir.plans.activations import constrained_activations
 from spmdir.runtime.capture import Capture, Convention
@@ -63,6 +64,7 @@ def capture_joint(
     device: torch.device,
     plan: ShardingPlan,
     asked: Set[int] | None = None,
+    dynamic_shapes: Any = None,
 ) -> JointCapture:
     """Return the forward and backward of a module on fake tensors of `device`; the module is left as it is.
 
@@ -71,12 +73,13 @@ def capture_joint(
     Args:
         asked: places of the inputs that have a gradient, among the leaves of the bound arguments; by default of the
             examples that require one.
+        dynamic_shapes: as in torch.export.export.
 
     Raises:
         UnsupportedError: torch cannot trace it whole, or it writes to its inputs.
     """
     args, kwargs = bound_arguments(model, example_args, example_kwargs)
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv() if dynamic_shapes else None)
     traced, originals = _fake_module(model, mode, device)
     leaves, in_spec = pytree.tree_flatten((args, dict(kwargs)))
     fakes = [_fake(leaf, mode, device) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
@@ -88,7 +91,9 @@ def capture_joint(
         stack.enter_context(torch_errors("the module cannot be captured"))
         stack.enter_context(torch.enable_grad())
         stack.enter_context(constrained_activations(traced, plan))
-        graph = joint_export.capture_graph(traced)(*fake_args, **fake_kwargs)
+        constraints = joint_export.constraints(traced, fake_args, fake_kwargs, dynamic_shapes)
+        capture = joint_export.capture_graph(traced, constraints=constraints, dynamic_shapes=dynamic_shapes)
+        graph = capture(*fake_args, **fake_kwargs)
         _name_parameters(traced, graph)
         stack.enter_context(_tracing(graph))
         joint = joint_export.export_joint(stack, graph, fake_args, fake_kwargs)
@@ -186,5 +191,6 @@ def _name_inputs(module: fx.GraphModule, paths: Sequence[str]) -> None:
     for node in module.graph.nodes:
         descriptor = node.meta.get("desc")
         if node.op == "placeholder" and isinstance(descriptor, joint_export.descriptors.PlainAOTInput):
-            node._rename(paths[descriptor.idx])
+            path = node.meta[ARGUMENT] = paths[descriptor.idx]
+            node._rename(path)
             node.target = node.name

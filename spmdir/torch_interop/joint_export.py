@@ -1,6 +1,12 @@
 """What torch has, not for the public, to capture the forward and the backward of a module as one graph."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
 import torch
+from torch import nn
 
 from spmdir.core.admission import VERSIONS
 from spmdir.core.errors import UnsupportedError
@@ -13,6 +19,7 @@ try:
     from torch._guards import TracingContext as TracingContext
     from torch._guards import tracing as tracing
     from torch.export._trace import _restore_state_dict as restore_names
+    from torch.export.dynamic_shapes import _check_dynamic_shapes, _combine_args, _process_dynamic_shapes
     from torch.fx.graph_module import _assign_attr as assign_attribute
 except ImportError as error:
     raise UnsupportedError(
@@ -25,8 +32,24 @@ __all__ = [
     "TracingContext",
     "assign_attribute",
     "capture_graph",
+    "constraints",
     "descriptors",
     "export_joint",
     "restore_names",
     "tracing",
 ]
+
+
+def constraints(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], dynamic_shapes: Any
+) -> list[Any] | None:
+    """Return what `dynamic_shapes` says of the arguments of a call, as torch.export.export reads it; None of None.
+
+    Raises:
+        torch._dynamo.exc.UserError: it is not built like the arguments.
+    """
+    if dynamic_shapes is None:
+        return None
+    combined = _combine_args(model, args, kwargs)
+    _check_dynamic_shapes(combined, dynamic_shapes)
+    return _process_dynamic_shapes(combined, dynamic_shapes)

@@ -4,9 +4,13 @@ import re
 
 import pytest
 import torch
+from torch.export import Dim
 
 from spmdir.core.errors import SpmdirError, UnsupportedError
+from spmdir.core.mesh import Mesh
 from spmdir.core.sharding_plan import ShardingPlan
+from spmdir.dialects.ir import print_ir
+from spmdir.importer.importer import import_fx
 from spmdir.runtime.capture import capture_model, capture_step
 from spmdir.runtime.joint_capture import capture_joint
 from spmdir.runtime.training import training_step
@@ -122,3 +126,24 @@ def test_a_module_that_branches_on_values_is_an_error_at_its_line():
     message = r"^test_capture.py:\d+:1: error: the module cannot be captured: .*branch"
     with pytest.raises(UnsupportedError, match=message):
         capture_joint(Branches(), (X,), {}, CPU, ShardingPlan({}))
+
+
+class Flattened(torch.nn.Module):
+    """Takes an argument that is called as an op of its backward."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 4)
+
+    def forward(self, t, *, scale=1.0):
+        return self.layer(t.reshape(t.size(0) * t.size(1), 4)).sum() * scale
+
+
+def test_open_sizes_of_a_module_with_its_gradients_have_ranges_and_arguments_their_names():
+    shapes, x = {"t": {0: Dim("b", max=16), 1: Dim("l")}, "scale": None}, torch.ones(2, 3, 4)
+    joint = capture_joint(Flattened(), (x,), {"scale": 2.0}, CPU, ShardingPlan({}), dynamic_shapes=shapes)
+    module = import_fx(joint.program, Mesh({"dp": 2}), {"t": "dp: S(0)"}, [None] * 3)
+    assert "spmd.sizes {s0 = 2 in 2..16, s1 = 3 in 2..}" in print_ir(module)
+    assert "t: tensor<2x3x4xf32, #spmd.dims<s0, s1, 4>>" in print_ir(module)
+    with pytest.raises(UnsupportedError, match=r"the module cannot be captured: .*'y'"):
+        capture_joint(Flattened(), (x,), {"scale": 2.0}, CPU, ShardingPlan({}), dynamic_shapes={"y": {0: Dim("b")}})
