@@ -62,6 +62,7 @@ if TYPE_CHECKING:  # what type checkers see; the same names as in _HOMES
     from spmdir.runtime.safetensors_slices import load_safetensors as load_safetensors
     from spmdir.runtime.safetensors_slices import save_safetensors as save_safetensors
     from spmdir.runtime.shard_module import shard_module as shard_module
+    from spmdir.runtime.sharded_module import programs as programs
     from spmdir.runtime.tensor_parallel import tensor_parallel as tensor_parallel
     from spmdir.runtime.training import training_step as training_step
     from spmdir.simulator.simulate import simulate as simulate
@@ -112,6 +113,7 @@ _HOMES = {
     "parse_placement": "spmdir.core.placement.standard",
     "plan_reshard": "spmdir.reshard.plan",
     "print_ir": "spmdir.dialects.ir",
+    "programs": "spmdir.runtime.sharded_module",
     "run_passes": "spmdir.passes.pipeline",
     "save_checkpoint": "spmdir.runtime.checkpoint",
     "save_safetensors": "spmdir.runtime.safetensors_slices",

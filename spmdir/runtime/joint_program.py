@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -99,6 +99,12 @@ class JointProgram:
         """The arguments of the forward, in order."""
         return [argument for argument in self.signature.arguments if not _is_tangent(argument)]
 
+    @cached_property
+    def input_axes(self) -> tuple[str, ...]:
+        """The mesh axes that shard the inputs."""
+        inputs = [argument for argument in self.given if not argument.held]
+        return tuple(dict.fromkeys(axis for argument in inputs for axis, _ in argument.sharding.entries))
+
     @property
     def held(self) -> list[Argument]:
         """The parameters and buffers."""
@@ -115,17 +121,26 @@ class JointProgram:
 
 
 def imported_joint(
-    joint: JointCapture, mesh: Mesh, plan: ShardingPlan, pipeline: Pipeline, missing_rule: Any, local_inputs: bool
+    joint: JointCapture,
+    mesh: Mesh,
+    plan: ShardingPlan,
+    pipeline: Pipeline,
+    missing_rule: Any,
+    local_inputs: bool,
+    gradients: Mapping[str, Sharding],
 ) -> ModuleOp:
-    """Return a captured module in the IR, with what `plan` says. Gradients are laid out as what they are of.
+    """Return a captured module in the IR, with what `plan` says.
+
+    Gradients are laid out as `gradients` says by the name of what they are of, else as what they are of.
 
     Raises:
         SpmdirError: the module cannot be imported, or the plan does not fit it.
     """
     outputs = _out_shardings(joint, plan.out_shardings)
     plan = plan.with_inputs(0, len(joint.capture.convention.examples)).over(_tangent_plan(joint, outputs))
-    gradients = [None if local_inputs or name in joint.capture.own else "" for name in joint.gradients]
-    wanted = [*outputs, *gradients]
+    wanted: list[ShardingLike | None] = [*outputs]
+    for name in joint.gradients:
+        wanted.append(gradients.get(name, None if local_inputs or name in joint.capture.own else ""))
     with pipeline.rules:
         return import_fx(joint.program, mesh, plan, wanted, missing_rule=missing_rule)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -10,24 +10,21 @@ import attrs
 import torch
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
-from xdsl.dialects.func import FuncOp, ReturnOp
-from xdsl.ir import Block, Region
+from xdsl.dialects.builtin import ModuleOp
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
 from spmdir.core.symbolic.expressions import evaluate
-from spmdir.dialects.attributes import sharding_attr, type_of
-from spmdir.dialects.mesh_op import MeshOp
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.lowering.process_groups import name_groups
 from spmdir.passes.pipeline import Pipeline
 from spmdir.runtime.capture import Convention
 from spmdir.runtime.local_state import LocalShard
 from spmdir.runtime.rank_calls import apart, input_shard, run_rank
-from spmdir.runtime.rank_programs import RankPrograms
+from spmdir.runtime.rank_programs import RankGraph, RankPrograms
 from spmdir.runtime.rank_state import RankState
 from spmdir.runtime.ranks import Ranks
+from spmdir.runtime.resharding import LayoutChange, resharding
 from spmdir.runtime.signature import Argument, Result, Signature
 from spmdir.runtime.training import TrainingStep
 from spmdir.simulator.simulate import check_memory
@@ -38,7 +35,7 @@ class Parallel:
     """One rank's part of a partitioned program; calling it runs it together with the other ranks."""
 
     _ranks: Ranks = attrs.field(alias="ranks")
-    _programs: RankPrograms = attrs.field(alias="programs")
+    _programs: RankPrograms[RankGraph] = attrs.field(alias="programs")
     _signature: Signature = attrs.field(alias="signature")
     _convention: Convention = attrs.field(alias="convention")
     _state: RankState = attrs.field(alias="state")
@@ -59,7 +56,7 @@ class Parallel:
     @property
     def graph(self) -> fx.GraphModule:
         """The program of this rank; with symbolic sizes, that for the example arguments."""
-        return self._programs.graph
+        return self._programs.first.graph
 
     @property
     def rank_module(self) -> ModuleOp:
@@ -138,18 +135,19 @@ class Parallel:
             tensors = self._convention.tensors(args)
             given = {argument.name: tensor for argument, tensor in zip(inputs, tensors, strict=True)}
             check_memory(given, (a.name for a, _ in self._signature.renewed if not a.held))
-            sizes = self._programs.sizes(inputs, given)
+            sizes = self._programs.sizes(given)
             shards = [
                 held[a.name]
                 if a.held
                 else input_shard(a, given[a.name], self._ranks, sizes=sizes, is_local=self._ranks.local_inputs)
                 for a in self._signature.arguments
             ]
-        graph = self._programs.of(sizes)
+        program = self._programs.of(sizes)
+        graph = program.graph
         renewed = self._signature.renewed
         if not is_last and self._step is not None:
             renewed = [(argument, result) for argument, result in renewed if self._step.is_accumulated(argument.name)]
-            graph = self._programs.part(graph, {result.index for _, result in renewed})
+            graph = program.part({result.index for _, result in renewed})
         tensors = [*shards, *(one.tensor for one in kept.values())]
         returned = run_rank(graph, tensors, self._ranks, draws=self._programs.draws)
         returned, new = returned[: len(returned) - len(kept)], returned[len(returned) - len(kept) :]
@@ -223,19 +221,8 @@ class Parallel:
     @cached_property
     def _gather(self) -> fx.GraphModule:
         """The program that gathers the state."""
-        program = lower_to_fx(_gathering(self._signature.held, self.mesh), self.rank).to(self.device)
+        whole = Sharding((), self.mesh.name)
+        changes = [LayoutChange(argument.meta, argument.sharding, whole) for argument in self._signature.held]
+        program = lower_to_fx(resharding("gather", changes, self.mesh), self.rank).to(self.device)
         name_groups(program, self.mesh, self._ranks.device_mesh)
         return program
-
-
-def _gathering(arguments: Sequence[Argument], mesh: Mesh) -> ModuleOp:
-    """Return a program that gathers its arguments."""
-    types = [type_of(argument.meta) for argument in arguments]
-    block = Block(arg_types=types)
-    block.add_op(ReturnOp(*block.args))
-    held = [DictionaryAttr({"spmd.sharding": sharding_attr(argument.sharding)}) for argument in arguments]
-    replicated = [DictionaryAttr({"spmd.sharding": sharding_attr(Sharding((), mesh.name))})] * len(types)
-    function = FuncOp(
-        "gather", (types, types), Region(block), arg_attrs=ArrayAttr(held), res_attrs=ArrayAttr(replicated)
-    )
-    return ModuleOp([MeshOp.build(mesh), function])

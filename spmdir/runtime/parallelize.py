@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -18,17 +19,16 @@ from spmdir.dialects import ir
 from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.syntax.context import location_of
 from spmdir.importer.importer import import_fx
-from spmdir.passes.finish import bound
 from spmdir.passes.pipeline import Pipeline
 from spmdir.plans.activations import constrained_activations
 from spmdir.plans.resolve import PlanLike, plan_for
 from spmdir.runtime.capture import Capture, capture_model, capture_step
-from spmdir.runtime.digests import program_digest, text_digest
+from spmdir.runtime.digests import text_digest
 from spmdir.runtime.initial_state import initial_state
 from spmdir.runtime.parallel import Parallel
-from spmdir.runtime.rank_programs import RankPrograms, lowered
+from spmdir.runtime.rank_programs import RankPrograms, lowered, sized
 from spmdir.runtime.rank_state import Kept, RankState, kept_for_steps, with_room
-from spmdir.runtime.set_up import set_up
+from spmdir.runtime.set_up import check_sizes_are_told, set_up
 from spmdir.runtime.signature import Argument, Signature, read_signature, return_whole
 from spmdir.runtime.training import TrainingStep
 from spmdir.torch_interop.tied_names import tied_names
@@ -125,16 +125,16 @@ def parallelize(
         examples = open_sizes(module).hints
         status |= {"sizes": examples, "program": text_digest(ir.print_ir(module))}
     module = setup.decided(module, model)
+    lower = partial(lowered, pipeline=setup.pipeline, rank=setup.rank, device=setup.device)
     with setup.group.checked("lowering") as status:
         say("lowering the program")
         with setup.pipeline.rules:
             signature = read_signature(ir.main_function(module), capture)
-            sized = bound(module, examples, setup.pipeline) if examples else module
-            program, graph = lowered(sized, setup.pipeline, setup.rank, setup.device)
-        status["program"] = program_digest(program, graph)
+            program = lower(sized(module, examples, setup.pipeline))
+        status["program"] = program.digest
         originals = _originals(capture, signature)
         initial = initial_state(signature.held, originals, setup, status)
-        kept = kept_for_steps(program, setup.mesh, setup.rank, setup.device)
+        kept = kept_for_steps(program.module, setup.mesh, setup.rank, setup.device)
         _check_kept(kept, step, examples, module)
         own = RankState(
             held=with_room(initial.shards, setup.device),
@@ -144,17 +144,18 @@ def parallelize(
         )
     with setup.group.reporting():
         ranks = setup.connected()
-        ranks.connect(graph)
+        program.connect(ranks)
         initial.take_first(ranks)
     known = tuple(examples.items())
     return Parallel(
         ranks=ranks,
         programs=RankPrograms(
-            module=module if examples else program,
+            module=module if examples else program.module,
             pipeline=setup.pipeline,
             examples=known,
             ranks=ranks,
-            graphs={known: graph},
+            lower=lower,
+            made={known: program},
         ),
         signature=signature,
         convention=capture.convention,
@@ -191,8 +192,7 @@ def _check_arguments(model: Any, state: Any, example_args: Any, local_inputs: bo
         )
     if not isinstance(example_args, (tuple, list)):
         raise SpmdirError(f"example_args is a {type(example_args).__name__}; expected a tuple of positional arguments")
-    if local_inputs and dynamic_shapes is not None:
-        raise SpmdirError("shards of inputs do not tell the global sizes; give global inputs with dynamic_shapes")
+    check_sizes_are_told(local_inputs, dynamic_shapes)
 
 
 def _originals(capture: Capture, signature: Signature) -> dict[str, Tensor]:

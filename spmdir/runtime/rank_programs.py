@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Set
 from functools import cached_property
+from typing import Generic, Protocol, TypeVar
 
 import attrs
 import torch
 from torch import Tensor, fx
 from xdsl.dialects.builtin import ModuleOp
 
+from spmdir.dialects.attributes import sizes_of
+from spmdir.dialects.ir import main_function
 from spmdir.dialects.sizes import open_sizes
+from spmdir.dialects.values import signature_name
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.passes.finish import bound, localized, rest
 from spmdir.passes.pipeline import Pipeline, run_passes
@@ -18,15 +22,30 @@ from spmdir.runtime.digests import program_digest
 from spmdir.runtime.partial_runs import part_of
 from spmdir.runtime.rank_calls import draws
 from spmdir.runtime.ranks import Ranks
-from spmdir.runtime.signature import Argument
 from spmdir.simulator.simulate import solve_shapes
 
 Known = tuple[tuple[str, int], ...]
 """Symbolic sizes by name."""
 
 
+class RankProgram(Protocol):
+    """What one rank runs of a program without symbolic sizes."""
+
+    @property
+    def digest(self) -> str:
+        """What ranks compare."""
+        ...
+
+    def connect(self, ranks: Ranks) -> None:
+        """Make it ready to run; all ranks call this alike, for it makes process groups."""
+        ...
+
+
+Lowered = TypeVar("Lowered", bound=RankProgram)
+
+
 @attrs.define(eq=False, slots=False, kw_only=True)
-class RankPrograms:
+class RankPrograms(Generic[Lowered]):
     """The programs of one rank.
 
     Attributes:
@@ -39,29 +58,28 @@ class RankPrograms:
     pipeline: Pipeline
     examples: Known
     _ranks: Ranks = attrs.field(alias="ranks")
-    _graphs: dict[Known, fx.GraphModule] = attrs.field(alias="graphs")
-    _parts: dict[tuple[fx.GraphModule, Set[int]], fx.GraphModule] = attrs.field(factory=dict, init=False)
+    _lower: Callable[[ModuleOp], Lowered] = attrs.field(alias="lower")
+    _made: dict[Known, Lowered] = attrs.field(alias="made")
     _last: Known | None = attrs.field(default=None, init=False)
 
     @property
-    def graph(self) -> fx.GraphModule:
+    def first(self) -> Lowered:
         """The program for the example arguments."""
-        return self._graphs[self.examples]
+        return self._made[self.examples]
 
     @cached_property
     def rank_module(self) -> ModuleOp:
         """The program of a rank in the IR, for the example arguments."""
         with self.pipeline.rules:
-            sizes = dict(self.examples)
-            return localized(bound(self.module, sizes, self.pipeline) if sizes else self.module, self.pipeline)
+            return localized(sized(self.module, dict(self.examples), self.pipeline), self.pipeline)
 
     @cached_property
     def draws(self) -> bool:
         """Whether programs draw random numbers."""
         return draws(self.module)
 
-    def sizes(self, arguments: Sequence[Argument], given: Mapping[str, Tensor]) -> dict[str, int]:
-        """Return the symbolic sizes in a call with `given` for the `arguments` that are inputs.
+    def sizes(self, given: Mapping[str, Tensor]) -> dict[str, int]:
+        """Return the symbolic sizes in a call with `given` for the arguments of these names.
 
         Raises:
             SpmdirError: the inputs have no such sizes.
@@ -69,11 +87,13 @@ class RankPrograms:
         known: dict[str, int] = {}
         declared = open_sizes(self.module)
         if declared.symbols:
-            solve_shapes(known, [(a.name, a.sizes, given[a.name]) for a in arguments])
+            function = main_function(self.module)
+            types = {signature_name(function, "arg_attrs", value.index): value.type for value in function.args}
+            solve_shapes(known, [(name, sizes_of(types[name]), tensor) for name, tensor in given.items()])
             declared.check(known)
         return known
 
-    def of(self, sizes: Mapping[str, int]) -> fx.GraphModule:
+    def of(self, sizes: Mapping[str, int]) -> Lowered:
         """Return the program for `sizes`; the ranks agree on sizes that are not those of the last call.
 
         Raises:
@@ -81,30 +101,57 @@ class RankPrograms:
         """
         key = tuple(sizes.items())
         if key == (self.examples if self._last is None else self._last):
-            return self._graphs[key]
+            return self._made[key]
         with self._ranks.group.checked("a run with new sizes") as status:
             status["sizes"] = dict(sizes)
-            graph = self._graphs.get(key)
-            if graph is None:
+            program = self._made.get(key)
+            if program is None:
                 with self.pipeline.rules:
-                    module = bound(self.module, sizes, self.pipeline)
-                    program, graph = lowered(module, self.pipeline, self._ranks.index, self._ranks.device)
-                status["program"] = program_digest(program, graph)
-        if key not in self._graphs:
-            self._ranks.connect(graph)
-            self._graphs[key] = graph
+                    program = self._lower(bound(self.module, sizes, self.pipeline))
+                status["program"] = program.digest
+        if key not in self._made:
+            program.connect(self._ranks)
+            self._made[key] = program
         self._last = key
-        return graph
+        return program
 
-    def part(self, graph: fx.GraphModule, results: Set[int]) -> fx.GraphModule:
-        """Return what of a program makes these results."""
-        key = graph, frozenset(results)
+
+@attrs.frozen(eq=False, slots=False)
+class RankGraph:
+    """A program of one rank, whose groups are named by mesh axes.
+
+    Attributes:
+        module: it in the IR, with its collectives.
+    """
+
+    module: ModuleOp
+    graph: fx.GraphModule
+
+    @property
+    def digest(self) -> str:
+        return program_digest(self.module, self.graph)
+
+    def connect(self, ranks: Ranks) -> None:
+        ranks.connect(self.graph)
+
+    def part(self, results: Set[int]) -> fx.GraphModule:
+        """Return what of it makes these results."""
+        key = frozenset(results)
         if key not in self._parts:
-            self._parts[key] = part_of(graph, results)
+            self._parts[key] = part_of(self.graph, results)
         return self._parts[key]
 
+    @cached_property
+    def _parts(self) -> dict[Set[int], fx.GraphModule]:
+        return {}
 
-def lowered(module: ModuleOp, pipeline: Pipeline, rank: int, device: torch.device) -> tuple[ModuleOp, fx.GraphModule]:
-    """Return a decided module with its collectives, and a rank's program, whose groups are named by mesh axes."""
+
+def lowered(module: ModuleOp, pipeline: Pipeline, rank: int, device: torch.device) -> RankGraph:
+    """Return the program of a rank of a decided module, which gets its collectives."""
     run_passes(module, rest(pipeline, module).before("localize"))
-    return module, lower_to_fx(module, rank, pipeline=pipeline).to(device)
+    return RankGraph(module, lower_to_fx(module, rank, pipeline=pipeline).to(device))
+
+
+def sized(module: ModuleOp, sizes: Mapping[str, int], pipeline: Pipeline) -> ModuleOp:
+    """Return a copy of a module with the numbers `sizes`, or the module itself if it has no symbolic ones."""
+    return bound(module, sizes, pipeline) if sizes else module

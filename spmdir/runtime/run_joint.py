@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,25 +22,30 @@ from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.signature import Argument, Result
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
+Received = Callable[[dict[str, Tensor]], Mapping[str, Tensor]]
 
-def run_joint(program: JointProgram, ranks: Ranks, held: Mapping[str, DTensor], call: tuple[Any, Any]) -> Any:
+
+def run_joint(
+    program: JointProgram, ranks: Ranks, held: Mapping[str, DTensor], inputs: Sequence[Tensor], received: Received
+) -> Any:
     """Return what the module returns for a call; gradients of outputs flow to `held` and to the inputs.
 
     Args:
         held: parameters and buffers; into buffers that the module updates, new values are put.
-        call: the positional and the keyword arguments.
+        inputs: the tensors of the call.
+        received: makes of what the backward computes, by the names of arguments, the gradients that it gives.
 
     Raises:
         SpmdirError: the arguments do not fit, or a collective fails.
     """
     with ranks.group.reporting():
-        inputs = iter(program.convention.tensors(call))
-        given = [local_shard(held[a.name]) if a.held else next(inputs) for a in program.given]
+        called = iter(inputs)
+        given = [local_shard(held[a.name]) if a.held else next(called) for a in program.given]
         shards = [
             tensor.detach() if a.held else input_shard(a, tensor.detach(), ranks, is_local=ranks.local_inputs)
             for a, tensor in zip(program.given, given, strict=True)
         ]
-    returned: Any = iter(_Run.apply(program, ranks, held, shards, *given))
+    returned: Any = iter(_Run.apply(program, ranks, held, shards, received, *given))
     leaves = [next(returned) if isinstance(leaf, Result) else leaf for leaf in program.leaves]
     return pytree.tree_unflatten(leaves, program.convention.out_spec)
 
@@ -55,6 +60,7 @@ class _Run(torch.autograd.Function):
         ranks: Ranks,
         held: Mapping[str, DTensor],
         shards: Sequence[Tensor],
+        received: Received,
         *given: Tensor,
     ) -> Any:
         """Return the tensors among the outputs; gradients go to `given`, which `shards` were made of."""
@@ -65,7 +71,7 @@ class _Run(torch.autograd.Function):
         saved = apart(results[len(results) - program.saved :], [old for old, _ in renewed])
         for old, new in renewed:
             old.copy_(new)
-        ctx.program, ctx.ranks = program, ranks
+        ctx.program, ctx.ranks, ctx.received = program, ranks, received
         ctx.save_for_backward(*saved)
         ctx.versions = _versions(held, by_name, saved) if any(ctx.needs_input_grad) else []
         ctx.set_materialize_grads(False)
@@ -89,8 +95,8 @@ class _Run(torch.autograd.Function):
         tangents = [_tangent(program, ranks, number, argument, of[number]) for number, argument in program.tangents]
         given = [*ctx.saved_tensors, *tangents]
         returned = owned(run_rank(program.backward.graph, given, ranks, draws=program.backward.draws), given)
-        found = dict(zip(program.gradients, returned, strict=True))
-        return None, None, None, None, *(found.get(argument.name) for argument in program.given)
+        found = ctx.received(dict(zip(program.gradients, returned, strict=True)))
+        return None, None, None, None, None, *(found.get(argument.name) for argument in program.given)
 
 
 def _versions(
@@ -124,5 +130,4 @@ def _losses(program: JointProgram, ranks: Ranks, output: Sharding) -> int:
     """Return how many losses the mean is taken of: as many as there are shards of inputs that the output is of."""
     if not ranks.local_inputs:
         return 1
-    axes = {axis for argument in program.given if not argument.held for axis, _ in argument.sharding.entries}
-    return math.prod(ranks.mesh.sizes[axis] for axis, _ in output.entries if axis in axes)
+    return math.prod(ranks.mesh.sizes[axis] for axis, _ in output.entries if axis in program.input_axes)

@@ -12,6 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from xdsl.dialects.builtin import ModuleOp
 
 from spmdir.core.arguments import DIRECTORY, FLAG, instance
+from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh, as_mesh
 from spmdir.passes.pipeline import Pipeline
 from spmdir.runtime.agreement import RankGroup
@@ -74,6 +75,12 @@ class SetUp:
             timeout=self.group.timeout if self.given is None else None,
             compile=self.compile,
         )
+
+
+def check_sizes_are_told(local_inputs: bool, dynamic_shapes: Any) -> None:
+    """Raise SpmdirError if calls could have other sizes that one rank cannot tell."""
+    if local_inputs and dynamic_shapes is not None:
+        raise SpmdirError("shards of inputs do not tell the global sizes; give global inputs with dynamic_shapes")
 
 
 def set_up(

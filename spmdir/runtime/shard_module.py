@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal
 
+import attrs
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from xdsl.dialects.builtin import ModuleOp
@@ -15,6 +17,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding, ShardingLike
 from spmdir.core.sharding_plan import ShardingPlan
 from spmdir.dialects import ir
+from spmdir.dialects.sizes import open_sizes
 from spmdir.passes.pipeline import Pipeline
 from spmdir.plans.resolve import PlanLike, resolve
 from spmdir.runtime.digests import text_digest
@@ -22,10 +25,14 @@ from spmdir.runtime.initial_state import initial_state
 from spmdir.runtime.joint_capture import JointCapture, bound_arguments, capture_joint
 from spmdir.runtime.joint_program import JointProgram, imported_joint, joint_program
 from spmdir.runtime.local_state import LocalShard, as_dtensor
+from spmdir.runtime.local_sums import Reduction
+from spmdir.runtime.rank_programs import RankPrograms, sized
 from spmdir.runtime.ranks import Ranks
-from spmdir.runtime.set_up import set_up
+from spmdir.runtime.set_up import SetUp, check_sizes_are_told, set_up
 from spmdir.runtime.sharded_module import Places, Runner, asking, mode_of, sharded_copy, unsharded_copy
 from spmdir.runtime.signature import Argument
+
+NOTHING: Mapping[str, Sharding] = MappingProxyType({})
 
 
 def shard_module(
@@ -38,9 +45,12 @@ def shard_module(
     out_shardings: Sequence[ShardingLike | None] | None = None,
     device_mesh: DeviceMesh | None = None,
     local_inputs: bool = False,
+    dynamic_shapes: Any = None,
+    sync_state: bool = False,
     missing_rule: Literal["warn", "error"] = "warn",
     pipeline: Pipeline | str | None = None,
     cache: str | os.PathLike[str] | None = None,
+    compile: bool | Mapping[str, Any] = False,
 ) -> nn.Module:
     """Return a module like `model` whose parameters and buffers are DTensors, laid out by `plan`, to train as usual.
 
@@ -62,8 +72,11 @@ def shard_module(
         device_mesh: a torch DeviceMesh like `mesh`; made over the default process group if None.
         local_inputs: whether calls are given this rank's shards of the inputs instead of global inputs. The gradient
             of an output that comes back as a shard is then that of this rank's loss, of which the mean is taken.
+        dynamic_shapes: as for torch.export.export: calls may have other sizes. Shardings are decided once; each choice
+            of sizes is lowered when it first occurs.
+        sync_state: as for `parallelize`.
         missing_rule: as for `import_fx`.
-        pipeline, cache: what is run on the program, and where the decided one is kept, as for `parallelize`.
+        pipeline, cache, compile: as for `parallelize`.
 
     Raises:
         SpmdirError: there is no process group, or it has another size than the mesh; the module cannot be captured or
@@ -76,48 +89,91 @@ def shard_module(
         >>> optimizer.step()
     """
     setup = set_up(
-        "shard_module", mesh, device_mesh=device_mesh, pipeline=pipeline, cache=cache, local_inputs=local_inputs
+        "shard_module",
+        mesh,
+        device_mesh=device_mesh,
+        pipeline=pipeline,
+        cache=cache,
+        local_inputs=local_inputs,
+        sync_state=sync_state,
+        compile=compile,
     )
     with setup.group.checked("the plan of the module"):
-        _check_arguments(model, example_inputs, example_kwargs)
+        _check_arguments(model, example_inputs, example_kwargs, local_inputs, dynamic_shapes)
         named = resolve(plan, model, setup.mesh).over(ShardingPlan(out_shardings=_tuple(out_shardings)))
+    call = (tuple(example_inputs), example_kwargs or {})
 
     def decided(
-        captured: nn.Module, layouts: Mapping[str, Sharding], asked: Places | None, what: str
-    ) -> tuple[JointCapture, ModuleOp]:
+        captured: nn.Module,
+        what: str,
+        layouts: Mapping[str, Sharding] = NOTHING,
+        gradients: Mapping[str, Sharding] = NOTHING,
+        asked: Places | None = None,
+    ) -> _Decided:
         with setup.group.checked(what) as status:
-            joint = capture_joint(captured, tuple(example_inputs), example_kwargs or {}, setup.device, named, asked)
+            joint = capture_joint(captured, *call, setup.device, named, asked, dynamic_shapes)
             explicit = named.over(ShardingPlan(layouts))
-            module = imported_joint(joint, setup.mesh, explicit, setup.pipeline, missing_rule, local_inputs)
-            status["program"] = text_digest(ir.print_ir(module))
-        return joint, setup.decided(module, model)
+            module = imported_joint(joint, setup.mesh, explicit, setup.pipeline, missing_rule, local_inputs, gradients)
+            sizes = open_sizes(module).hints
+            status |= {"sizes": sizes, "program": text_digest(ir.print_ir(module))}
+        return _Decided(joint, setup.decided(module, model), sizes, setup)
 
-    def lowered(joint: JointCapture, module: ModuleOp) -> JointProgram:
-        return joint_program(module, joint, setup.rank, setup.device, setup.pipeline)
-
-    joint, module = decided(model, {}, None, "the capture of the module")
+    first = decided(model, "the capture of the module")
     with setup.group.checked("lowering") as status:
-        program = lowered(joint, module)
+        program = first.lowered()
         status["program"] = program.digest
-        initial = initial_state(program.held, {a.name: joint.capture.own[a.name] for a in program.held}, setup, status)
+        originals = {a.name: first.joint.capture.own[a.name] for a in program.held}
+        initial = initial_state(program.held, originals, setup, status)
     with setup.group.reporting():
         ranks = setup.connected()
-        program.connect(ranks)
+        programs = first.connected(program, ranks)
         initial.take_first(ranks)
         tensors = {a.name: _dtensor(a, initial.shards[a.name], ranks) for a in program.held}
     layouts = {a.name: a.sharding for a in program.held}
+    reduction = Reduction({a.name: a for a in program.held}, program.input_axes, setup.pipeline, ranks)
 
-    def other_mode(sharded: nn.Module, asked: Places) -> JointProgram:
-        joint, module = decided(unsharded_copy(sharded), layouts, asked, "another mode of the module")
+    def other_mode(sharded: nn.Module, is_local: bool, asked: Places) -> RankPrograms[JointProgram]:
+        unreduced = {name: reduction.unreduced(name) for name in layouts} if is_local else NOTHING
+        found = decided(unsharded_copy(sharded), "another mode of the module", layouts, unreduced, asked)
         with setup.group.checked("lowering") as status:
-            program = lowered(joint, module)
+            program = found.lowered()
             status["program"] = program.digest
-        program.connect(ranks)
-        return program
+        return found.connected(program, ranks)
 
     placements = {name: tensor.placements for name, tensor in tensors.items()}
-    first = mode_of(model, setup.device), asking(bound_arguments(model, tuple(example_inputs), example_kwargs or {}))
-    return sharded_copy(model, tensors, Runner(ranks, {first: program}, placements, other_mode))
+    mode = mode_of(model, setup.device), False, asking(bound_arguments(model, *call))
+    return sharded_copy(model, tensors, Runner(ranks, {mode: programs}, placements, reduction, other_mode))
+
+
+@attrs.frozen(eq=False)
+class _Decided:
+    """A decided module with its gradients, and the sizes of the examples."""
+
+    joint: JointCapture
+    module: ModuleOp
+    sizes: Mapping[str, int]
+    setup: SetUp
+
+    def lowered(self) -> JointProgram:
+        """Return the program of this rank for the examples."""
+        with self.setup.pipeline.rules:
+            return self._lowered(sized(self.module, self.sizes, self.setup.pipeline))
+
+    def connected(self, program: JointProgram, ranks: Ranks) -> RankPrograms[JointProgram]:
+        """Return the programs of this rank, of which `program` is that for the examples; all ranks call this alike."""
+        program.connect(ranks)
+        known = tuple(self.sizes.items())
+        return RankPrograms(
+            module=self.module,
+            pipeline=self.setup.pipeline,
+            examples=known,
+            ranks=ranks,
+            lower=self._lowered,
+            made={known: program},
+        )
+
+    def _lowered(self, module: ModuleOp) -> JointProgram:
+        return joint_program(module, self.joint, self.setup.rank, self.setup.device, self.setup.pipeline)
 
 
 def _tuple(given: Sequence[ShardingLike | None] | None) -> tuple[ShardingLike | None, ...] | None:
@@ -134,7 +190,9 @@ def _dtensor(argument: Argument, shard: Tensor, ranks: Ranks) -> Any:
     return made
 
 
-def _check_arguments(model: Any, example_inputs: Any, example_kwargs: Any) -> None:
+def _check_arguments(
+    model: Any, example_inputs: Any, example_kwargs: Any, local_inputs: bool, dynamic_shapes: Any
+) -> None:
     if not isinstance(model, nn.Module):
         raise SpmdirError(f"cannot shard a {type(model).__name__}; expected a nn.Module")
     if not isinstance(example_inputs, (tuple, list)):
@@ -144,6 +202,7 @@ def _check_arguments(model: Any, example_inputs: Any, example_kwargs: Any) -> No
             "there are no example inputs; give example_inputs, the positional arguments of a call with global shapes, "
             "or example_kwargs"
         )
+    check_sizes_are_told(local_inputs, dynamic_shapes)
     if "forward" in vars(model):
         raise UnsupportedError(
             f"the {type(model).__name__} has a model.forward of its own, which would run instead of the sharded "

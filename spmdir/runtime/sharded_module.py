@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import attrs
@@ -16,6 +17,8 @@ from torch.utils import _pytree as pytree
 from spmdir.core.errors import SpmdirError
 from spmdir.runtime.joint_capture import bound_arguments
 from spmdir.runtime.joint_program import JointProgram
+from spmdir.runtime.local_sums import LocalSums, Reduction
+from spmdir.runtime.rank_programs import RankPrograms
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.room import no_values
 from spmdir.runtime.run_joint import run_joint
@@ -24,6 +27,9 @@ from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 RUNNER = "_spmdir_runner"
 """The attribute of a sharded module that holds what runs it."""
+
+SUMS = "_spmdir_sums"
+"""The attribute of a sharded module that holds the gradients that were left unreduced."""
 
 Mode = tuple[object, ...]
 """What of a module changes what is traced of it, beside its values."""
@@ -37,16 +43,18 @@ class Runner:
     """What runs a sharded module.
 
     Attributes:
-        programs: one for each mode that has run, and the places of the inputs that have gradients in it.
+        programs: those of each mode that has run, whether they leave gradients unreduced, and the places of the inputs
+            that have gradients in them.
         placements: those of its parameters and buffers, by name.
-        compile: makes the program of the mode that a module is in, for inputs at some places; all ranks call it
-            together.
+        reduction: adds up the gradients that were left unreduced.
+        compile: makes the programs of the mode that a module is in; all ranks call it together.
     """
 
     ranks: Ranks
-    programs: dict[tuple[Mode, Places], JointProgram]
+    programs: dict[tuple[Mode, bool, Places], RankPrograms[JointProgram]]
     placements: Mapping[str, tuple[Any, ...]]
-    compile: Callable[[nn.Module, Places], JointProgram]
+    reduction: Reduction
+    compile: Callable[[nn.Module, bool, Places], RankPrograms[JointProgram]]
 
     def __deepcopy__(self, memo: Any) -> Runner:
         """Return the runner itself: copies of a module run the same programs, by parameters of their own."""
@@ -60,18 +68,37 @@ class Runner:
             SpmdirError: a parameter has become another than the program takes, or the arguments do not fit.
         """
         call = bound_arguments(module, args, kwargs)
-        program = self._program(module, call)
+        with self.ranks.group.reporting():
+            inputs = next(iter(self.programs.values())).first.convention.tensors(call)
+        sums: LocalSums = module.__dict__[SUMS]
+        is_local = bool(self.reduction.axes) and torch.is_grad_enabled() and (sums.is_adding or bool(sums.tensors))
+        programs = self._programs(module, is_local, call)
+        with self.ranks.group.reporting():
+            names = [argument.name for argument in programs.first.given if not argument.held]
+            sizes = programs.sizes(dict(zip(names, inputs, strict=True)))
+        program = programs.of(sizes)
         held = {a.name: _checked(attribute(module, a.name), a, self.placements[a.name]) for a in program.held}
-        return run_joint(program, self.ranks, held, call)
+        received = functools.partial(self._received, sums, is_local, sums.is_adding)
+        return run_joint(program, self.ranks, held, inputs, received)
 
-    def _program(self, module: nn.Module, call: tuple[Any, Any]) -> JointProgram:
-        """Return a program of the mode of `module` that has the gradients that `call` asks for."""
+    def _received(
+        self, sums: LocalSums, is_local: bool, is_adding: bool, found: dict[str, Tensor]
+    ) -> Mapping[str, Tensor]:
+        """Return the gradients that a backward gives of those that it has found; others are in `sums`."""
+        if is_local:
+            sums.add({name: found.pop(name) for name in list(found) if name in self.placements})
+        if not is_adding and sums.tensors:
+            for name, gradient in self.reduction.reduced(sums.taken()).items():
+                found[name] = found[name] + gradient if name in found else gradient
+        return found
+
+    def _programs(self, module: nn.Module, is_local: bool, call: tuple[Any, Any]) -> RankPrograms[JointProgram]:
+        """Return programs of the mode of `module` that have the gradients that `call` asks for."""
         mode, asked = mode_of(module, self.ranks.device), asking(call) if torch.is_grad_enabled() else frozenset()
-        for (known, given), program in self.programs.items():
-            if known == mode and asked <= given:
-                return program
-        next(iter(self.programs.values())).convention.tensors(call)  # places are those of a call that fits
-        return self.programs.setdefault((mode, asked), self.compile(module, asked))
+        for (known, local, given), programs in self.programs.items():
+            if (known, local) == (mode, is_local) and asked <= given:
+                return programs
+        return self.programs.setdefault((mode, is_local, asked), self.compile(module, is_local, asked))
 
 
 class ShardedModule:
@@ -80,6 +107,20 @@ class ShardedModule:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Run this rank's part of the module's forward, together with the other ranks."""
         return getattr(self, RUNNER).call(self, args, kwargs)
+
+    @contextmanager
+    def no_sync(self: Any) -> Iterator[None]:
+        """Let each rank add up gradients of calls inside by itself; the backward of a call outside reduces the sums."""
+        sums = self.__dict__[SUMS]
+        before, sums.is_adding = sums.is_adding, True
+        try:
+            yield
+        finally:
+            sums.is_adding = before
+
+    def set_requires_gradient_sync(self: Any, requires_gradient_sync: bool) -> None:
+        """Say whether the backwards of the calls that follow reduce gradients, as for FSDP2."""
+        self.__dict__[SUMS].is_adding = not requires_gradient_sync
 
 
 def save_pretrained(self: Any, *args: Any, state_dict: Any = None, **kwargs: Any) -> Any:
@@ -94,6 +135,29 @@ def save_pretrained(self: Any, *args: Any, state_dict: Any = None, **kwargs: Any
             "spmdir.save_safetensors(directory, model) on all ranks, and model.config.save_pretrained(directory) on one"
         )
     return type(self).__bases__[1].save_pretrained(self, *args, state_dict=state_dict, **kwargs)
+
+
+def programs(sharded: nn.Module) -> tuple[RankPrograms[JointProgram], ...]:
+    """Return the programs of a sharded module, in the order in which they were made: one for each mode that has run.
+
+    Each has the decided program of all ranks, forward and backward together, as `module`; what was run on it as
+    `pipeline`; and as `rank_module` the program of a rank, with its schedule. Both are for `print_ir` and the reports.
+    What this rank runs of it for the example inputs is `first`, in two halves: `first.forward.graph` and
+    `first.backward.graph`.
+
+    Args:
+        sharded: what `shard_module` returned, or a copy of it.
+
+    Raises:
+        SpmdirError: it is none.
+
+    Example:
+        >>> (program,) = spmdir.programs(sharded)
+        >>> print(spmdir.comm_report(program.module, pipeline=program.pipeline))
+    """
+    if not isinstance(sharded, ShardedModule):
+        raise SpmdirError(f"programs takes what shard_module returned, not a {type(sharded).__name__}")
+    return tuple(sharded.__dict__[RUNNER].programs.values())
 
 
 def mode_of(module: nn.Module, device: torch.device) -> Mode:
@@ -126,18 +190,18 @@ def sharded_copy(model: nn.Module, tensors: Mapping[str, Tensor], runner: Runner
     if hasattr(base, "save_pretrained"):
         members["save_pretrained"] = save_pretrained
     sharded.__class__ = type(base.__name__, (ShardedModule, base), members)
-    sharded.__dict__[RUNNER] = runner
+    sharded.__dict__[RUNNER], sharded.__dict__[SUMS] = runner, LocalSums()
     return sharded
 
 
 def unsharded_copy(sharded: nn.Module) -> nn.Module:
     """Return a copy of a sharded module as it was before, with parameters and buffers on the meta device."""
-    memo: dict[int, Any] = {id(sharded.__dict__[RUNNER]): None}
+    memo: dict[int, Any] = {id(sharded.__dict__[key]): None for key in (RUNNER, SUMS)}
     for tensor in (*sharded.parameters(), *sharded.buffers()):
         meta = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
         memo[id(tensor)] = nn.Parameter(meta, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else meta
     plain = copy.deepcopy(sharded, memo)
-    del plain.__dict__[RUNNER]
+    del plain.__dict__[RUNNER], plain.__dict__[SUMS]
     plain.__dict__.pop("forward", None)  # what a library put around the sharded forward is not of the program
     plain.__class__ = type(sharded).__bases__[1]
     return plain

@@ -152,6 +152,7 @@ def right() -> dict[str, dict[str, Any]]:
             "shape": (4, 4), "dtype": "f32", "src": {}, "dst": "dp: S(0)", **mesh, "topology": None, "collectives": (),
         },
         "print_ir": {"module": module, "generic": False, "debuginfo": False},
+        "programs": {"sharded": model},
         "run_passes": {
             "module": module, "pipeline": "verify-spmd", "verify_each": False, "context": None,
             "after": lambda name, module: None,
@@ -162,7 +163,8 @@ def right() -> dict[str, dict[str, Any]]:
         },
         "shard_module": {
             "model": model, **mesh, "plan": None, "example_inputs": (X,), "example_kwargs": None, "out_shardings": None,
-            "device_mesh": None, "local_inputs": False, "missing_rule": "warn", "pipeline": None, "cache": None,
+            "device_mesh": None, "local_inputs": False, "dynamic_shapes": None, "sync_state": False,
+            "missing_rule": "warn", "pipeline": None, "cache": None, "compile": False,
         },
         "sharding_plan": {"plan": "fsdp", "model": model, **mesh},
         "ShardingPlan": {"shardings": {"x": "dp: S(0)"}, "out_shardings": None, "activations": {}, "keep": ("dp",)},

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.export import Dim
 
 import spmdir
@@ -41,6 +43,28 @@ def inputs(batch: int, length: int) -> tuple[Tensor, Tensor]:
     return ids, target
 
 
+def modules(rank: int, mesh: Mesh, model: nn.Module, plan: Any, open_sizes: Any) -> list[list[Any]]:
+    """Losses and gradients at all sizes, of a sharded module that begins as the first rank's, and of that one alone."""
+    own = copy.deepcopy(model)
+    with torch.no_grad():
+        own.up.weight.add_(rank)  # type: ignore  # a parameter
+    ids, _ = inputs(*PAIRS[0])
+    sharded = spmdir.shard_module(own, mesh, plan, (ids,), dynamic_shapes={"ids": open_sizes}, sync_state=True)
+    found = []
+    for each in (sharded, model):
+        found.append([])
+        for pair in PAIRS:
+            loss = loss_of(each, *inputs(*pair))
+            loss.backward()
+            found[-1].append([loss.detach(), *(full(parameter.grad) for parameter in each.parameters())])
+            each.zero_grad()
+    return found
+
+
+def full(tensor: Any) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.clone()
+
+
 def run(rank: int, mesh: Mesh) -> dict[str, Any]:
     """A forward and training steps, each decided once and called at all sizes."""
     torch.manual_seed(0)
@@ -60,6 +84,7 @@ def run(rank: int, mesh: Mesh) -> dict[str, Any]:
         loss, state = step(state, *inputs(*pair))
         wanted.append(loss)
     return {
+        "modules": modules(rank, mesh, model, {**plan, "ids": "dp: S(0)"}, open_sizes),
         "outputs": [*outputs, again],
         "expected": [*expected, expected[0]],
         "losses": losses,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import tempfile
+from contextlib import nullcontext
 from typing import Any
 
 import peft
@@ -215,6 +216,46 @@ def what_is_traced() -> dict[str, Any]:
     return found
 
 
+class Divided(nn.Module):
+    """Its first gradients are made of shards of the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.drop, self.down = nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = spmdir.constrain(self.drop(self.up(x)), "dp: S(0), tp: S(1)")
+        return self.down(hidden.relu()).square().mean()
+
+
+def accumulated() -> dict[str, Any]:
+    """Gradients of three batches that are reduced once, twice over; what the programs send; an option of Inductor."""
+    torch.manual_seed(0)
+    model, (x, _) = Divided().double(), batches(1)[0]
+    alone, plan = copy.deepcopy(model), {"up.weight": "tp: S(0), dp: S(0)", "*.bias": "dp: S(0)", "x": "dp: S(0)"}
+    sharded: Any = spmdir.shard_module(model, MESH, plan, (x,))
+    pairs, unreduced = [], True
+    for number in range(1, 7):
+        torch.manual_seed(number)
+        alone(number * x).backward()
+        torch.manual_seed(number)
+        if number > 3:
+            sharded.set_requires_gradient_sync(number == 6)
+        with sharded.no_sync() if number in (1, 2) else nullcontext():
+            sharded(number * x).backward()
+        unreduced &= number > 2 or sharded.up.weight.grad is None
+        if number % 3 == 0:
+            both = zip(sharded.parameters(), alone.parameters(), strict=True)
+            pairs += [(full(a.grad), full(b.grad)) for a, b in both]
+    sends = [spmdir.comm_report(each.module, pipeline=each.pipeline).by_kind for each in spmdir.programs(sharded)]
+    try:
+        spmdir.shard_module(model, MESH, plan, (x,), compile={"no_such": 1})
+        error = ""
+    except SpmdirError as raised:
+        error = raised.message
+    return {"pairs": pairs, "unreduced": unreduced, "sends": [sorted(kinds) for kinds in sends], "error": error}
+
+
 class Constant(nn.Module):
     """Has a tensor that is no buffer."""
 
@@ -391,6 +432,7 @@ def run(rank: int) -> dict[str, Any]:
         what_is_traced,
         no_buffer,
         copies,
+        accumulated,
         half,
         adapters,
     )

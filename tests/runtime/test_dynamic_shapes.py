@@ -35,6 +35,12 @@ def test_a_training_step_runs_at_every_size_and_goes_on_with_its_state(ranks):
 
 
 @pytest.mark.gloo
+def test_a_sharded_module_runs_forward_and_backward_at_every_size_with_the_state_of_the_first_rank(ranks):
+    for result in ranks:
+        torch.testing.assert_close(*result["modules"], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.gloo
 def test_sizes_that_the_program_was_not_traced_for_are_refused(ranks):
     for result in ranks:
         assert result["refused"] == "size 's0' is 17; the program was traced for 0 to 16"

@@ -100,6 +100,17 @@ def test_the_first_rank_decides_and_keeps_the_program(ranks):
     assert others == [[[], []]] * 3
 
 
+def test_gradients_of_several_batches_are_reduced_once(ranks):
+    for found in (each["accumulated"] for each in ranks):
+        for mine, alone in found["pairs"]:
+            torch.testing.assert_close(mine, alone, rtol=1e-12, atol=1e-12)
+        assert found["unreduced"]
+        every, none = found["sends"]
+        assert {"all_reduce", "reduce_scatter"} & set(every)
+        assert not {"all_reduce", "reduce_scatter"} & set(none)
+        assert "no_such" in found["error"]
+
+
 def test_a_tensor_that_is_no_buffer_is_named(ranks):
     assert all("which is no parameter or buffer; make it one" in found["no_buffer"] for found in ranks)
 

@@ -1,0 +1,84 @@
+"""Gradients that each rank adds up by itself, until a backward reduces the sums: `no_sync`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import attrs
+from torch import Tensor
+
+from spmdir.core.placement.standard import P
+from spmdir.core.sharding import Sharding
+from spmdir.passes.pipeline import Pipeline
+from spmdir.runtime.rank_calls import run_rank
+from spmdir.runtime.rank_programs import RankGraph, lowered
+from spmdir.runtime.ranks import Ranks
+from spmdir.runtime.resharding import LayoutChange, resharding
+from spmdir.runtime.signature import Argument
+
+
+@attrs.define(eq=False)
+class LocalSums:
+    """What a rank has added up of the gradients of a module.
+
+    Attributes:
+        is_adding: whether calls leave their gradients here.
+        tensors: name of a parameter → the sum of its gradients of this rank.
+    """
+
+    is_adding: bool = False
+    tensors: dict[str, Tensor] = attrs.field(factory=dict)
+
+    def add(self, gradients: Mapping[str, Tensor]) -> None:
+        """Add gradients that are this sum's own to write to."""
+        for name, gradient in gradients.items():
+            self.tensors[name] = self.tensors[name].add_(gradient) if name in self.tensors else gradient
+
+    def taken(self) -> dict[str, Tensor]:
+        """Return the sums, and begin anew."""
+        taken, self.tensors = self.tensors, {}
+        return taken
+
+
+@attrs.frozen(eq=False)
+class Reduction:
+    """What reduces the sums of a module.
+
+    Attributes:
+        parameters: those of the module by name.
+        axes: the mesh axes along which gradients are added up, which are those that shard its inputs.
+        pipeline: what is run on programs.
+    """
+
+    parameters: Mapping[str, Argument]
+    axes: tuple[str, ...]
+    pipeline: Pipeline
+    ranks: Ranks
+    _programs: dict[tuple[str, ...], RankGraph] = attrs.field(factory=dict)
+
+    def unreduced(self, name: str) -> Sharding:
+        """Return the layout of the gradient of a parameter that has not been added up along the axes."""
+        layout = self.parameters[name].sharding
+        others = [(axis, placement) for axis, placement in layout.entries if axis not in self.axes]
+        return Sharding((*others, *((axis, P("sum")) for axis in self.axes)), layout.mesh)
+
+    def reduced(self, sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the sums over all ranks, laid out as their parameters; all ranks call this together.
+
+        Raises:
+            SpmdirError: ranks have sums of other parameters, or a collective fails.
+        """
+        names = tuple(sums)
+        if names not in self._programs:
+            with self.ranks.group.checked("the reduction of gradients") as status, self.pipeline.rules:
+                program = self._program(names)
+                status["program"] = program.digest
+            program.connect(self.ranks)
+            self._programs[names] = program
+        returned = run_rank(self._programs[names].graph, list(sums.values()), self.ranks)
+        return dict(zip(names, returned, strict=True))
+
+    def _program(self, names: Iterable[str]) -> RankGraph:
+        changes = [LayoutChange(self.parameters[n].meta, self.unreduced(n), self.parameters[n].sharding) for n in names]
+        module = resharding("reduce", changes, self.ranks.mesh)
+        return lowered(module, self.pipeline, self.ranks.index, self.ranks.device)

@@ -1,0 +1,38 @@
+"""A program that only changes the layout of its arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Block, Region
+
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding
+from spmdir.core.tensor import TensorMeta
+from spmdir.dialects.attributes import sharding_attr, type_of
+from spmdir.dialects.mesh_op import MeshOp
+
+
+@attrs.frozen
+class LayoutChange:
+    """A tensor that goes from one layout to another."""
+
+    meta: TensorMeta
+    source: Sharding
+    target: Sharding
+
+
+def resharding(name: str, changes: Sequence[LayoutChange], mesh: Mesh) -> ModuleOp:
+    """Return a program with one argument and one result for each of `changes`, in the function `name`."""
+    types = [type_of(change.meta) for change in changes]
+    block = Block(arg_types=types)
+    block.add_op(ReturnOp(*block.args))
+    said, wanted = (
+        ArrayAttr([DictionaryAttr({"spmd.sharding": sharding_attr(sharding)}) for sharding in shardings])
+        for shardings in ([change.source for change in changes], [change.target for change in changes])
+    )
+    function = FuncOp(name, (types, types), Region(block), arg_attrs=said, res_attrs=wanted)
+    return ModuleOp([MeshOp.build(mesh), function])
