@@ -20,6 +20,7 @@ from spmdir.importer.locations import source_line
 from spmdir.importer.program import Input, Output, Program, is_small
 from spmdir.importer.retrace import decompositions, needs_retrace
 from spmdir.importer.torch_errors import torch_errors
+from spmdir.torch_interop.tied_names import tied_names
 
 MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)
 
@@ -140,18 +141,16 @@ def _without_tokens(exported: torch.export.ExportedProgram) -> fx.Graph:
 
 def _without_ties(inputs: list[Input], state: Mapping[str, Any]) -> list[Input]:
     """Return the inputs without unused ones that are the same tensor as a used one, whose names it takes over."""
-    tied: dict[int, list[Input]] = {}
-    for entry in inputs:
-        if entry.names[0] in state:
-            tied.setdefault(id(state[entry.names[0]]), []).append(entry)
+    entries = {entry.names[0]: entry for entry in inputs if entry.names[0] in state}
     heirs: dict[str, Input | None] = {}
-    for group in tied.values():
+    for names in tied_names((name, state[name]) for name in entries):
+        group = [entries[name] for name in names]
         used = next((entry for entry in group if entry.node.users), None)
         if used is not None:
             others = [entry for entry in group if entry is not used and not entry.node.users]
-            names = tuple(name for entry in others for name in entry.names)
-            heirs[used.names[0]] = attrs.evolve(used, names=used.names + names)
-            heirs |= dict.fromkeys(names)
+            further = tuple(name for entry in others for name in entry.names)
+            heirs[used.names[0]] = attrs.evolve(used, names=used.names + further)
+            heirs |= dict.fromkeys(further)
     merged = [heirs.get(entry.names[0], entry) for entry in inputs]
     return [entry for entry in merged if entry is not None]
 

@@ -15,7 +15,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.attributes import PendingType, ShapesAttr, sharding_attr
 from spmdir.dialects.names import take_name
 from spmdir.dialects.value_op import ValueOp
-from spmdir.dialects.values import function_attrs, sharding_of
+from spmdir.dialects.values import function_attrs, sharding_of, signature_kind
 from spmdir.passes.finish import copied
 from spmdir.passes.local_programs.globalize import steps
 from spmdir.passes.scheduling.units import Unit
@@ -36,18 +36,19 @@ class SplitProgram:
     saved: int
 
 
-def split_backward(module: ModuleOp, tangents: Collection[int], gradients: Collection[int]) -> SplitProgram:
+def split_backward(module: ModuleOp, gradients: Collection[int]) -> SplitProgram:
     """Return the two parts of a localized program; both keep the order of ops, so all ranks send in one order.
 
     Forward is what its results need, and what draws random numbers without reading a tangent; all else, such as what
     is computed again to save memory, is backward. Nothing is in flight between them, and local forms stay whole.
 
     Args:
-        tangents: which arguments the backward is given.
-        gradients: which results it returns.
+        module: its arguments of the kind `tangent` are given to the backward.
+        gradients: which results the backward returns.
     """
     function = ir.main_function(module)
     block, returned = function.body.block, ir.terminator(function).operands
+    tangents = [at for at in range(len(block.args)) if signature_kind(function, "arg_attrs", at) == "tangent"]
     outputs = [index for index in range(len(returned)) if index not in gradients]
     units = [ops for _, ops in steps(block)]
     is_forward = _forward_ops(units, [returned[i] for i in outputs], [block.args[i] for i in tangents])

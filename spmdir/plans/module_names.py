@@ -10,6 +10,7 @@ from torch import nn
 
 from spmdir.core.errors import ShardingError, did_you_mean
 from spmdir.core.toml_text import key_location
+from spmdir.torch_interop.tied_names import tied_names
 
 Value = TypeVar("Value")
 
@@ -26,9 +27,7 @@ def parameters_of(model: nn.Module) -> dict[str, nn.Parameter]:
 
 def first_names(model: nn.Module) -> dict[str, str]:
     """Return name of a parameter → the first of its names, by which a step's state knows it."""
-    parameters = parameters_of(model)
-    names = {id(parameter): name for name, parameter in reversed(parameters.items())}
-    return {name: names[id(parameter)] for name, parameter in parameters.items()}
+    return {name: names[0] for names in tied_names(parameters_of(model).items()) for name in names}
 
 
 def is_glob(key: str) -> bool:

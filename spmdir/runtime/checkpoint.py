@@ -28,7 +28,7 @@ from spmdir.core.arguments import PATH, Kind, accepts, keyed
 from spmdir.core.errors import SpmdirError, UnsupportedError, shown
 from spmdir.runtime.checkpoint_files import begin, check_files, chosen, complete, file_digest, publish, read_metadata
 from spmdir.runtime.default_group import checked, from_first, of_all, own_rank
-from spmdir.runtime.digests import tensor_digest
+from spmdir.runtime.digests import value_digest
 from spmdir.runtime.local_state import LocalShard, checkpointable
 from spmdir.runtime.parallel import Parallel
 from spmdir.runtime.room import check_values, room
@@ -83,7 +83,7 @@ def save_checkpoint(
                 raise UnsupportedError(
                     f"'{name}' has taken no step, so it has nothing to save; save after its first step"
                 )
-        status["saved"] = {name: _digest(value) for name, value in values.items() if not isinstance(value, DTensor)}
+        status["saved"] = {n: _digest(n, value) for n, value in values.items() if not isinstance(value, DTensor)}
         saved = _by_key(values, paths)
         saved |= {f"{GENERATORS}.{rank}.{kind}": drawn for kind, drawn in _generators().items()}
     with checked("the beginning of a checkpoint"):
@@ -141,17 +141,22 @@ def load_checkpoint(directory: str | Path, state: Mapping[str, Any], *, step: in
             trees = _trees(state)
             values, paths = _values(trees)
             _check_values(place, values, metadata, state)
+            for name, path in paths.items():
+                if len(path) == 1 and not isinstance(values[name], Tensor):
+                    found = shown(values[name])
+                    raise UnsupportedError(f"'{name}' is {found}, which cannot be loaded in place; put it into a dict")
         drawn = _saved_generators(metadata, rank)
         values |= drawn
         with _torch_errors(f"the checkpoint '{place}' cannot be loaded"):
             load(values, checkpoint_id=str(place), no_dist=not dist.is_initialized())
-    for name, path in paths.items():
-        if not isinstance(values[name], Tensor):
-            _replace(trees, path, values[name])
-    for name, value in state.items():
-        _restore(name, value, trees[name], state)
-    for name in drawn:
-        _set_generator(name.rpartition(".")[2], values[name])
+    with checked("the restoring of a checkpoint"):
+        for name, path in paths.items():
+            if not isinstance(values[name], Tensor):
+                _replace(trees, path, values[name])
+        for name, value in state.items():
+            _restore(name, value, trees[name], state)
+        for name in drawn:
+            _set_generator(name.rpartition(".")[2], values[name])
     return place
 
 
@@ -186,8 +191,6 @@ def _restore(name: str, value: Any, tree: Any, state: Mapping[str, Any]) -> None
         named.set_optimizer_state_dict(_module_of(name, value, state), value, tree, options=FLAT)
     elif hasattr(value, "state_dict") and hasattr(value, "load_state_dict"):
         value.load_state_dict(tree)
-    elif not isinstance(value, Tensor) and value is not tree:
-        raise UnsupportedError(f"'{name}' is {shown(value)}, which cannot be loaded in place; put it into a dict")
 
 
 def _module_of(name: str, optimizer: Optimizer, state: Mapping[str, Any]) -> nn.Module:
@@ -242,9 +245,12 @@ def _own_key(held: Any, key: Any) -> Any:
     return next(own for own in held if str(own) == key) if is_other else key
 
 
-def _digest(value: Any) -> str:
+def _digest(name: str, value: Any) -> str:
     """Return what is compared between ranks of a value that one of them saves for all."""
-    return tensor_digest(value) if isinstance(value, Tensor) else repr(value)
+    try:
+        return value_digest(value)
+    except TypeError as error:
+        raise UnsupportedError(f"'{name}' is {shown(value)}, which cannot be saved: {error}") from error
 
 
 def _generators() -> dict[str, Tensor]:

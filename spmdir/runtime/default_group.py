@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
 from spmdir.runtime.agreement import RankGroup
+
+_JOINED: WeakKeyDictionary[Any, RankGroup] = WeakKeyDictionary()
+"""Process group → the group of its ranks, joined once, so that what ranks say in a round is forgotten in the next."""
 
 
 def own_rank() -> int:
@@ -26,7 +30,10 @@ def checked(what: str) -> Iterator[dict[str, Any]]:
     if not dist.is_initialized():
         yield {}
         return
-    with RankGroup.join(range(dist.get_world_size())).checked(what) as status:
+    everyone = dist.group.WORLD
+    if everyone not in _JOINED:
+        _JOINED[everyone] = RankGroup.join(range(dist.get_world_size()))
+    with _JOINED[everyone].checked(what) as status:
         yield status
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from functools import cache
 from pathlib import Path
+from types import BuiltinFunctionType, FunctionType
+from typing import Any
 
 import torch
 from torch import Tensor, fx
@@ -36,3 +38,39 @@ def tensor_digest(tensor: Tensor) -> str:
     """Return the digest of a tensor's bits."""
     bits = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
     return hashlib.sha256(bits.numpy()).hexdigest()[:16]  # type: ignore  # an array is a buffer
+
+
+def value_digest(value: Any) -> str:
+    """Return a digest of what can be pickled, which is the same in all processes that have equal values.
+
+    Pickles are not, as they tell which parts are one object, and `repr` is not where it tells an address.
+
+    Raises:
+        TypeError: it cannot be pickled.
+    """
+    return text_digest(_told(value, ()))
+
+
+def _told(value: Any, inside: tuple[int, ...]) -> str:
+    """Return a text of a value and of all that it is made of."""
+    if isinstance(value, Tensor):
+        return f"{value.dtype} {list(value.shape)} {tensor_digest(value)}"
+    if value is None or type(value) in (bool, int, float, complex, str, bytes):
+        return repr(value)
+    if id(value) in inside:
+        return f"the one {len(inside) - inside.index(id(value))} outside"
+    inside = (*inside, id(value))
+    if isinstance(value, (type, FunctionType, BuiltinFunctionType)):
+        return f"{value.__module__}.{value.__qualname__}"
+    if type(value) in (list, tuple):
+        return f"{type(value).__name__}({', '.join(_told(one, inside) for one in value)})"
+    if type(value) in (set, frozenset):
+        return f"{type(value).__name__}({', '.join(sorted(_told(one, inside) for one in value))})"
+    if type(value) is dict:
+        items = ", ".join(f"{_told(key, inside)}: {_told(one, inside)}" for key, one in value.items())
+        return f"dict({items})"
+    made: Any = value.__reduce_ex__(4)
+    if isinstance(made, str):
+        return made
+    parts: list[Any] = [list(part) if hasattr(part, "__next__") else part for part in made]
+    return _told(tuple(parts), inside)

@@ -91,13 +91,13 @@ class JointProgram:
     @cached_property
     def tangents(self) -> list[tuple[int, Argument]]:
         """(place of an output among the leaves, the argument that is its gradient)."""
-        late = [argument for argument in self.signature.inputs if _is_tangent(argument)]
+        late = [argument for argument in self.signature.inputs if argument.is_tangent]
         return [(int(argument.name.rpartition(".")[2]), argument) for argument in late]
 
     @cached_property
     def given(self) -> list[Argument]:
         """The arguments of the forward, in order."""
-        return [argument for argument in self.signature.arguments if not _is_tangent(argument)]
+        return [argument for argument in self.signature.arguments if not argument.is_tangent]
 
     @cached_property
     def input_axes(self) -> tuple[str, ...]:
@@ -180,10 +180,9 @@ def _lowered(
             "the program keeps a state for a step, which a module has no place for; use parallelize with training_step",
             location_of(function),
         )
-    tangents = [index for index, argument in enumerate(signature.arguments) if _is_tangent(argument)]
     leaves = signature.outputs[: joint.outputs]
     first = sum(isinstance(leaf, Result) for leaf in leaves)
-    split = split_backward(module, tangents, range(first, first + len(joint.gradients)))
+    split = split_backward(module, range(first, first + len(joint.gradients)))
     forward, backward = (
         Half(part, emit(part, mesh, rank, symbolic_group).to(device), draws(part))
         for part in (split.forward, split.backward)
@@ -200,7 +199,3 @@ def _lowered(
                 "on axes that out_shardings names, such as dp: S(0)"
             )
     return program
-
-
-def _is_tangent(argument: Argument) -> bool:
-    return not argument.held and argument.name.startswith(f"{TANGENTS}.")

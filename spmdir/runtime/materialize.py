@@ -18,6 +18,7 @@ from spmdir.runtime.default_group import checked, from_first
 from spmdir.runtime.local_state import LocalShard, held_parts
 from spmdir.runtime.parallel import Parallel
 from spmdir.runtime.room import on_meta, room
+from spmdir.torch_interop.tied_names import tied_names
 
 Init = Callable[[nn.Module], Any]
 
@@ -88,13 +89,8 @@ def _unset(sharded: Parallel | nn.Module) -> Iterator[Mapping[str, Tensor | Loca
 def _places(sharded: Parallel | nn.Module, model: nn.Module, unset: Collection[str]) -> dict[str, str]:
     """Return each name that the model has for a tensor of the state in `unset` → its name in the state."""
     inside = {name.partition(".")[2] if _is_of_model(sharded, name) else name: name for name in unset}
-    names: dict[int, list[str]] = {}
-    for name, tensor in (
-        *model.named_parameters(remove_duplicate=False),
-        *model.named_buffers(remove_duplicate=False),
-    ):
-        names.setdefault(id(tensor), []).append(name)
-    return {name: inside[known] for tied in names.values() for known in tied if known in inside for name in tied}
+    held = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    return {name: inside[known] for tied in tied_names(held) for known in tied if known in inside for name in tied}
 
 
 def _is_of_model(sharded: Parallel | nn.Module, name: str) -> bool:

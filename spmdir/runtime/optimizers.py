@@ -10,16 +10,16 @@ from __future__ import annotations
 import copy
 import inspect
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, suppress
-from typing import Any
-from unittest import mock
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from types import FunctionType
+from typing import Any, Literal
 
 import attrs
 import torch
 from torch import Tensor, nn
 from torch._subclasses.functional_tensor import dispatch_functionalize
-from torch.optim import Optimizer, _adafactor
+from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
 from spmdir.core.errors import UnsupportedError, shown
@@ -206,8 +206,9 @@ class Updates:
             own |= {key: value for key, value in _TRACEABLE.items() if key in group}
             groups.append(own | ({"lr": state["lr"][index]} if index in state["lr"] else {}))
         replica = self._replica(groups, states)
+        step: Any = inspect.unwrap(type(replica).step)
         with _numbers_are_tensors():
-            inspect.unwrap(type(replica).step)(replica)  # type: ignore
+            _with_limits(step)(replica)
         for index, names in self.groups.items():
             for name in names:
                 for key, _, place in _entries(state, name, index) if name in gradients else ():
@@ -236,15 +237,51 @@ class _NumbersAreTensors(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _numbers_are_tensors() -> ExitStack:
-    """Return the context in which optimizers compute with tensors what they compute with numbers."""
-    stack = ExitStack()
-    stack.enter_context(mock.patch.object(torch.compiler, "_is_compiling_flag", True))
-    # Python's own compare by the truth of a tensor.
-    limits = {"max": lambda least, x: torch.clamp(x, min=least), "min": lambda most, x: torch.clamp(x, max=most)}
-    stack.enter_context(mock.patch.dict(vars(_adafactor), limits))
-    stack.enter_context(_NumbersAreTensors())
-    return stack
+@contextmanager
+def _numbers_are_tensors() -> Iterator[None]:
+    """Let optimizers compute with tensors what they compute with numbers.
+
+    The flag that tells them so is one of the process, as where torch.export traces: other threads should not.
+    """
+    before = torch.compiler._is_compiling_flag
+    torch.compiler._is_compiling_flag = True
+    try:
+        with _NumbersAreTensors():
+            yield
+    finally:
+        torch.compiler._is_compiling_flag = before
+
+
+def _with_limits(step: FunctionType) -> Callable[..., Any]:
+    """Return a step that takes `max` and `min` of tensors, and so do the functions of its file that it calls.
+
+    Python's own compare by the truth of a tensor. The file itself is left as it is: these are copies.
+    """
+    own: dict[str, Any] = {**step.__globals__, "max": _limit(max, "min"), "min": _limit(min, "max")}
+    for name, one in step.__globals__.items():
+        plain = inspect.unwrap(one) if inspect.isfunction(one) else None
+        if plain is not None and plain.__globals__ is step.__globals__:
+            own[name] = _copy(plain, own)
+    return _copy(step, own)
+
+
+def _copy(function: FunctionType, own: dict[str, Any]) -> FunctionType:
+    """Return a function with other global names."""
+    made = FunctionType(function.__code__, own, function.__name__, function.__defaults__, function.__closure__)
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
+
+
+def _limit(builtin: Callable[..., Any], bound: Literal["min", "max"]) -> Callable[..., Any]:
+    """Return what `max` or `min` is where one of two numbers may be a tensor; `bound` is what clamp calls the other."""
+
+    def limit(*given: Any, **options: Any) -> Any:
+        if len(given) != 2 or not any(isinstance(one, Tensor) for one in given):
+            return builtin(*given, **options)
+        other, tensor = sorted(given, key=lambda one: isinstance(one, Tensor))
+        return torch.clamp(tensor, **{bound: other})
+
+    return limit
 
 
 def _entries(state: OptimizerState, name: str, index: str) -> Iterator[tuple[str, Tensor, str]]:

@@ -35,6 +35,7 @@ class Argument:
         sizes: its global shape, symbolic sizes as they are.
         sharding: its sharding.
         held: whether it stays with the ranks between calls, as state does; else every call gives it.
+        is_tangent: whether it is the gradient of an output.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Argument:
     sizes: tuple[int | Size, ...]
     sharding: Sharding
     held: bool
+    is_tangent: bool = False
 
     def shape(self, known: Mapping[str, int] = NO_SIZES) -> tuple[int, ...]:
         """Return its global shape where symbolic sizes are as `known`."""
@@ -89,7 +91,8 @@ def read_signature(function: FuncOp, capture: Capture) -> Signature:
         meta, sharding = meta_of(value.type), sharding_of(value)
         assert meta is not None and sharding is not None  # import and propagate see to it
         stays = user and len(of_state) < tensors
-        arguments.append(Argument(name, meta, sizes_of(value.type), sharding, stays or not user))
+        tangent = signature_kind(function, "arg_attrs", value.index) == "tangent"
+        arguments.append(Argument(name, meta, sizes_of(value.type), sharding, stays or not user, tangent))
         if stays:
             of_state.append(arguments[-1])
     count = len(function.function_type.outputs.data)

@@ -47,10 +47,7 @@ def split(model: nn.Module, x: torch.Tensor, pipeline: Pipeline) -> tuple[Module
     imported = import_fx(joint.program, MESH, PLAN, [""] + [None] * len(joint.gradients))
     with pipeline.rules:
         module = localized(imported, pipeline)
-    arguments = range(len(ir.main_function(module).args))
-    names = [signature_name(ir.main_function(module), "arg_attrs", index) for index in arguments]
-    tangents = [index for index, name in enumerate(names) if name.startswith("tangents.")]
-    return imported, split_backward(module, tangents, range(1, 1 + len(joint.gradients)))
+    return imported, split_backward(module, range(1, 1 + len(joint.gradients)))
 
 
 def run(module: ModuleOp, given: Sequence[torch.Tensor], pipeline: Pipeline) -> list[Any]:

@@ -143,12 +143,27 @@ def save_on_four(rank: int, folder: Path) -> dict[str, Any]:
     }
 
 
+class Counted:
+    """What loads its own state; of that, `repr` tells the address."""
+
+    def __init__(self, is_full: bool = False):
+        self.is_full = is_full
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"of": object(), "rate": float("nan")}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self.is_full:
+            raise spmdir.SpmdirError("no place for a state")
+
+
 def errors(rank: int, folder: Path) -> dict[str, Any]:
     """What is refused on all ranks, one of which alone finds it."""
     whole = distributed(WHOLE, "", FOUR)
     odd = laid_out(torch.zeros(1 + 2 * (rank > 1), 5), SHAPE, whole.device_mesh, [Shard(0), Replicate()])
     spmdir.save_checkpoint(folder / "one", {"w": whole})
     spmdir.save_checkpoint(folder / "bad", {"w": distributed(WHOLE, "dp: S(0), tp: S(0)", FOUR)})
+    spmdir.save_checkpoint(folder / "own", {"own": Counted(), "bare": 3})
     if rank == 0:
         file = next((folder / "bad" / "step-00000000").glob("__3_*"))
         file.write_bytes(file.read_bytes()[:-1] + b"x")
@@ -160,6 +175,8 @@ def errors(rank: int, folder: Path) -> dict[str, Any]:
         "differs": error_of(lambda: spmdir.save_checkpoint(folder / "none", {"w": torch.full((2,), rank)})),
         "damaged": error_of(lambda: spmdir.load_checkpoint(folder / "bad", {"w": held})),
         "one rank": error_of(lambda: spmdir.load_checkpoint(folder / "one", {"v" if rank == 2 else "w": held})),
+        "restored": error_of(lambda: spmdir.load_checkpoint(folder / "own", {"own": Counted(is_full=rank == 2)})),
+        "bare": error_of(lambda: spmdir.load_checkpoint(folder / "own", {"bare": 3})),
         "mixed": error_of(lambda: held + distributed(WHOLE, "dp: Cyclic(0, 1), tp: S(0)", FOUR)),
         "gathered": error_of(lambda: held.full_tensor()),
     }

@@ -1,0 +1,85 @@
+"""Digests are equal where values are, in whatever process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from spmdir.runtime.agreement import RankGroup
+from spmdir.runtime.default_group import checked
+from spmdir.runtime.digests import value_digest
+
+
+class Progress:
+    """A value whose repr has its address."""
+
+    def __init__(self, step: int, of: Any = None):
+        self.step, self.of = step, of
+
+
+def ring() -> Progress:
+    """A value that has itself inside."""
+    made = Progress(1)
+    made.of = [made]
+    return made
+
+
+LONG = torch.zeros(3000)
+DIFFERING = torch.zeros(3000).index_fill(0, torch.tensor([1500]), 1.0)
+WORD = "".join(["w", "ord"])
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Progress(1), Progress(1)),
+        (float("nan"), float("nan")),
+        ({"a": [1, (2.0, None)]}, {"a": [1, (2.0, None)]}),
+        ([WORD, WORD], ["word", "".join(["wo", "rd"])]),
+        ({"b", "a", "c"}, {"c", "b", "a"}),
+        (ring(), ring()),
+        (torch.float32, torch.float32),
+        (Progress(1, LONG), Progress(1, LONG.clone())),
+    ],
+)
+def test_equal_values_have_one_digest(one: Any, other: Any):
+    assert value_digest(one) == value_digest(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Progress(1), Progress(2)),
+        (1, True),
+        (0.0, -0.0),
+        ([1, 2], (1, 2)),
+        ("1", 1),
+        ({1: 2}, {2: 1}),
+        ([LONG], [DIFFERING]),
+        (torch.zeros(2, 3), torch.zeros(3, 2)),
+        (Progress, Progress(1)),
+    ],
+)
+def test_other_values_have_another_digest(one: Any, other: Any):
+    assert value_digest(one) != value_digest(other)
+
+
+def test_what_cannot_be_saved_has_no_digest():
+    with pytest.raises(TypeError, match="cannot pickle"):
+        value_digest([iter(()), (n for n in ())])
+
+
+def test_the_ranks_of_the_default_group_join_once(monkeypatch: pytest.MonkeyPatch):
+    joined: list[Any] = []
+    join = RankGroup.join
+    monkeypatch.setattr(RankGroup, "join", lambda members: joined.append(members) or join(members))
+    for groups in (1, 2):
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        for _ in range(3):
+            with checked("a test"):
+                pass
+        dist.destroy_process_group()
+        assert len(joined) == groups
