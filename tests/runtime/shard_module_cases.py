@@ -249,7 +249,7 @@ def accumulated() -> dict[str, Any]:
             pairs += [(full(a.grad), full(b.grad)) for a, b in both]
     sends = [spmdir.comm_report(each.module, pipeline=each.pipeline).by_kind for each in spmdir.programs(sharded)]
     try:
-        spmdir.shard_module(model, MESH, plan, (x,), compile={"no_such": 1})
+        spmdir.shard_module(Sums(), MESH, "fsdp", (x,), compile={"no_such": 1})
         error = ""
     except SpmdirError as raised:
         error = raised.message
