@@ -23,8 +23,8 @@ from spmdir.importer.read_joint import TANGENTS
 from spmdir.lowering.emit import emit
 from spmdir.lowering.process_groups import symbolic_group
 from spmdir.passes.finish import localized
+from spmdir.passes.local_programs.split_backward import split_backward
 from spmdir.passes.pipeline import Pipeline
-from spmdir.passes.split_backward import split_backward
 from spmdir.runtime.capture import Convention
 from spmdir.runtime.digests import program_digest
 from spmdir.runtime.joint_capture import JointCapture

@@ -15,8 +15,8 @@ from spmdir.dialects import ir
 from spmdir.dialects.values import signature_kind, signature_name
 from spmdir.importer.importer import import_fx
 from spmdir.passes.finish import localized
+from spmdir.passes.local_programs.split_backward import SplitProgram, split_backward
 from spmdir.passes.pipeline import SCHEDULED, Pipeline
-from spmdir.passes.split_backward import SplitProgram, split_backward
 from spmdir.runtime.joint_capture import capture_joint
 from spmdir.simulator.simulate import run_single, simulate
 
