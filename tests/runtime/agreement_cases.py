@@ -146,7 +146,7 @@ def sizes(rank: int) -> dict[str, Any]:
     two, five = X[:2], torch.ones(5, 4, dtype=torch.float64)
     program(two)
     program(five)
-    broken = mock.patch.object(rank_programs, "lowered", side_effect=UnsupportedError("no program for it"))
+    broken = mock.patch.object(rank_programs, "lower_to_fx", side_effect=UnsupportedError("no program for it"))
     with nullcontext() if rank else broken:
         rejected = error_of(lambda: program(X[:1]))
     return {
