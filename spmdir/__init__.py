@@ -33,6 +33,12 @@ if TYPE_CHECKING:  # what type checkers see; the same names as in _HOMES
     from spmdir.core.tensor import TensorMeta as TensorMeta
     from spmdir.dialects.ir import parse as parse
     from spmdir.dialects.ir import print_ir as print_ir
+    from spmdir.explanation.difference import Difference as Difference
+    from spmdir.explanation.difference import compare as compare
+    from spmdir.explanation.explain import explain as explain
+    from spmdir.explanation.explained import Explanation as Explanation
+    from spmdir.explanation.explained import Explanations as Explanations
+    from spmdir.explanation.what_if import what_if as what_if
     from spmdir.importer.constrain import constrain as constrain
     from spmdir.importer.importer import import_fx as import_fx
     from spmdir.lowering.compiled import compile_program as compile_program
@@ -73,6 +79,9 @@ _HOMES = {
     "State": "spmdir.core.placement.edge",
     "Error": "spmdir.core.placement.error",
     "UNKNOWN": "spmdir.core.placement.error",
+    "Difference": "spmdir.explanation.difference",
+    "Explanation": "spmdir.explanation.explained",
+    "Explanations": "spmdir.explanation.explained",
     "JointPlacement": "spmdir.core.placement.joint",
     "MemoryReport": "spmdir.report.memory",
     "Mesh": "spmdir.core.mesh",
@@ -98,8 +107,10 @@ _HOMES = {
     "check_placement": "spmdir.checking.placements",
     "check_rules": "spmdir.checking.rules",
     "compile_program": "spmdir.lowering.compiled",
+    "compare": "spmdir.explanation.difference",
     "comm_report": "spmdir.report.communication",
     "constrain": "spmdir.importer.constrain",
+    "explain": "spmdir.explanation.explain",
     "import_fx": "spmdir.importer.importer",
     "load_checkpoint": "spmdir.runtime.checkpoint",
     "load_safetensors": "spmdir.runtime.safetensors_slices",
@@ -124,6 +135,7 @@ _HOMES = {
     "strategies": "spmdir.rules.listing",
     "tensor_parallel": "spmdir.runtime.tensor_parallel",
     "training_step": "spmdir.runtime.training",
+    "what_if": "spmdir.explanation.what_if",
 }
 """Public name → the module that it is imported from."""
 

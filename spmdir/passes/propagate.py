@@ -87,7 +87,21 @@ class PropagatePass(FunctionPass):
             _remark_unused(costs, op)
 
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
-        mesh = ir.mesh(module)
+        search, _, objective = self.decide(ctx, module, function)
+        if self.certify:
+            _certify(function, search.problem, objective)
+        for child in function.body.block.ops:
+            if isinstance(child, SizeOp):
+                child.tell_axes()
+
+    def decide(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> tuple[MeshSearch, Solution, float]:
+        """Annotate `function` with what is cheapest within the memory, and note what it was decided for.
+
+        Returns: the search, what it found, and the seconds that a step of a rank takes so.
+
+        Raises:
+            SpmdirError: an op cannot be decided, annotations contradict each other, or nothing found fits; located.
+        """
         if self.missing_rule == "error":
             _reject_missing_rules(function, ctx.rules)
         with ir.collector_paused():
@@ -97,20 +111,16 @@ class PropagatePass(FunctionPass):
             digest = topology.costs.digest if self.costs and topology.costs else ""
             note_options(function, dataclasses.replace(self, costs_digest=digest), sizes_op(module) is not None)
             note_machine(function, attrs.evolve(machine, memory=math.inf))  # what follows is not to mind the limit yet
-            problem, objective = self._decide(function, mesh, ctx, machine)
+            search, solution, objective = self._decide(function, ir.mesh(module), ctx, machine)
             note_objective(function, objective)
             note_machine(function, machine)
-            if self.certify:
-                _certify(function, problem, objective)
-            for child in function.body.block.ops:
-                if isinstance(child, SizeOp):
-                    child.tell_axes()
+        return search, solution, objective
 
-    def _decide(self, function: FuncOp, mesh: Mesh, ctx: IRContext, machine: Machine) -> tuple[Problem, float]:
-        """Annotate `function` with what is cheapest within the memory; return the problem, and the seconds it takes.
-
-        Axes are split as in the user annotations; then also as views ask for, if that costs less.
-        """
+    def _decide(
+        self, function: FuncOp, mesh: Mesh, ctx: IRContext, machine: Machine
+    ) -> tuple[MeshSearch, Solution, float]:
+        """Annotate `function`; axes are split as in the user annotations, then also as views ask for, if that costs
+        less."""
         annotated = _annotated_mesh(function, mesh)
         makers, problem = build_problem(function, mesh, ctx.rules, machine.topology)
         problem = attrs.evolve(problem, collectives=ctx.collectives).on(annotated)
@@ -149,7 +159,7 @@ class PropagatePass(FunctionPass):
         if self.explain:
             text = f"searched in at most {max(self.effort, 1)} turns: {'; '.join(map(str, solution.ends))}"
             print(remark(text, location_of(function)), file=sys.stderr)
-        return best.problem, seconds
+        return best, solution, seconds
 
     def _limited(
         self, function: FuncOp, best: MeshSearch, searches: Sequence[MeshSearch], budget: float

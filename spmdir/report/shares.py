@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
 from spmdir.core.byte_size import size_text
@@ -37,7 +39,7 @@ class Share:
         return str(self.count), size_text(self.wire_bytes), f"{self.seconds * 1e3:.4g}", prices
 
 
-def table(rows: list[tuple[str, ...]], numbers: range) -> list[str]:
+def table(rows: Sequence[tuple[str, ...]], numbers: range) -> list[str]:
     """Return the lines of a table, its columns of `numbers` to the right and the others to the left."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
 

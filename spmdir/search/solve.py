@@ -66,6 +66,11 @@ class Search:
         self.problem, self.effort = problem, effort
         self._shared = quotient(problem, len(problem.nodes) if problem.is_small else depth)
 
+    def alike(self, node: int) -> list[int]:
+        """Return the nodes of the program that are merged with `node`, itself among them."""
+        part = self._shared.node_class[node]
+        return [index for index, other in enumerate(self._shared.node_class) if other == part]
+
     def solution(self, worth: Worth = PLAIN) -> Solution:
         """Return the best decision that is found.
 

@@ -1,7 +1,7 @@
 """The command-line tools. A Ctrl-C while one is still being imported ends it in one line, as later ones do.
 
 May import: core, reshard, dialects, plugins, passes, torch_interop, lowering, simulator, importer, report,
-checking, and the names of spmdir.
+explanation, checking, and the names of spmdir.
 Start with command.py and spmd_opt.py.
 """
 
@@ -22,6 +22,8 @@ def _ended(kind: type[BaseException], error: BaseException, trace: TracebackType
 SCRIPTS = (
     "spmd-check-placement",
     "spmd-check-rules",
+    "spmd-diff",
+    "spmd-explain",
     "spmd-opt",
     "spmd-plan",
     "spmd-reduce",

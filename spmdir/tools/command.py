@@ -49,7 +49,7 @@ class ArgumentParser(argparse.ArgumentParser):
 
     def parse(self, argv: Sequence[str], passes: Sequence[str] = ()) -> argparse.Namespace:
         """Return the options in `argv`; `passes` are further option names worth suggesting."""
-        options, unknown = self.parse_known_args(argv)
+        options, unknown = self.parse_known_intermixed_args(argv)
         if unknown:
             found = unknown[0].partition("=")[0]
             self.error(f"unknown option '{found}'{did_you_mean(found, [*self._option_string_actions, *passes])}")

@@ -60,6 +60,12 @@ def _transform(text: str, file: str, first_line: int, pipeline: Pipeline, option
     watch.lap("parse")
     if options.verify_roundtrip:
         check_roundtrip(module)
+    if options.explain:
+        from spmdir.explanation.decided import DecidedProgram
+        from spmdir.explanation.explain import MOST, explanations
+
+        program = DecidedProgram(module, pipeline)
+        print(*(explanations(program, at, MOST) for at in options.explain), sep="\n\n", file=sys.stderr)
     with Instrumentation(pipeline.steps, options, watch, print_ir).around(module) as after:
         run_passes(module, pipeline, options.verify_each, after=after)
     output = print_ir(module)

@@ -169,6 +169,8 @@ def argument_parser(epilog: str | None = None) -> ArgumentParser:
     group.add_argument("--cost-by", choices=("op", "line"), help=explained)
     explained = f"how many rows --cost-by prints, or all (default {ROWS})"
     group.add_argument("--cost-rows", type=_rows, default=ROWS, metavar="N", help=explained)
+    explained = "print why a value is sharded and resharded as propagate decides, to stderr; see spmd-explain"
+    group.add_argument("--explain", action="append", default=[], metavar="%NAME", help=explained.replace("%", "%%"))
     group.add_argument("--memory-report", action="store_true", help="print the memory of a rank, to stderr")
     explained = "print how long a rank takes in the order of the result, and what is exposed, to stderr"
     group.add_argument("--schedule-report", action="store_true", help=explained)

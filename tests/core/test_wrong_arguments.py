@@ -130,6 +130,8 @@ def right() -> dict[str, dict[str, Any]]:
         "comm_report": {"module": module, "topology": None, "pipeline": None},
         "compile_program": {"program": GRAPH, "options": None},
         "constrain": {"x": X, "sharding": "dp: S(0)"},
+        "compare": {"before": module, "after": module, "pipeline": None},
+        "explain": {"module": module, "at": "*", "most": 1, "pipeline": None},
         "import_fx": {"source": GRAPH, **mesh, **given, "example_inputs": None, "fold_views": True, "check": False},
         "load_checkpoint": {"directory": "saved", "state": {"x": X.clone()}, "step": None},
         "load_plugin": {"source": "none.py"},
@@ -180,6 +182,9 @@ def right() -> dict[str, dict[str, Any]]:
             "gradients": None, "clip_grad_norm": 1.0, "compute_dtype": None, "accumulate": 1,
         },
         "UnsupportedError": {"message": "", "location": None},
+        "what_if": {
+            "module": module, "shardings": None, "forbid": None, "drop_annotations": (), "pipeline": None,
+        },
     }  # fmt: skip
 
 
@@ -201,6 +206,7 @@ def test_any_value_for_any_argument_gives_a_result_or_is_rejected(tmp_path: Path
     }  # have no arguments, or others
     others |= {"R", "ShardingLike", "UNKNOWN"}  # are values
     # Are made by functions, or plain.
+    others |= {"Difference", "Explanation", "Explanations"}
     others |= {"CommReport", "MemoryReport", "Parallel", "Plan", "Plugin", "ScheduleReport", "Topology"}
     calls = right()
     assert set(calls) | others == set(spmdir.__all__)

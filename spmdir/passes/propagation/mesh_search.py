@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 
+import attrs
 from xdsl.dialects.builtin import ModuleOp, NameLoc, StringAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import BlockArgument, OpResult, SSAValue
@@ -28,8 +30,10 @@ from spmdir.schedule.memory import at_peak
 from spmdir.schedule.simulate import simulate
 from spmdir.search.budget import Decision, Held, cheapest_within
 from spmdir.search.hidden import Scheduled, fastest
+from spmdir.search.joint_cost import compute_seconds
 from spmdir.search.joint_strategies import is_listed
-from spmdir.search.problem import Problem
+from spmdir.search.nesting import Nested, nest
+from spmdir.search.problem import Node, Problem, StrategySource
 from spmdir.search.solve import Search, Solution
 from spmdir.search.worth import Worth
 
@@ -47,6 +51,7 @@ class MeshSearch:
         is_even: whether axes that shard one factor must shard it evenly if they are parts of one axis.
 
     Attributes:
+        rules: the rule of each node that is a torch op.
         free: what is decided if memory is free.
 
     Raises:
@@ -63,15 +68,52 @@ class MeshSearch:
         is_even: bool = False,
     ):
         self.function, self.makers, self.problem, self.pipeline = function, makers, problem, pipeline
-        self._is_even, self._rules = is_even, rules_of(problem)
+        self._is_even, self.rules = is_even, rules_of(problem)
         self._nodes = {_NODE.format(index): index for index in range(len(problem.nodes))}
         self._annotations = [user_annotations(function, maker, problem.mesh) for maker in makers]
         self._search = Search(problem, effort)
         self.free = self._search.solution()
 
+    def again(self, sources: Mapping[int, StrategySource], worth: Worth) -> tuple[MeshSearch, Solution]:
+        """Decide again with other strategies of some nodes; return the search, and what it finds.
+
+        Args:
+            sources: node → where its strategies come from.
+            worth: what counts beside time.
+
+        Raises:
+            Unsolvable: a node is left without a strategy.
+        """
+        other = copy.copy(self)
+        other.__dict__.pop("contradicts", None)
+        nodes = [
+            Node(sources.get(index, node.source), node.operands, node.results)
+            for index, node in enumerate(self.problem.nodes)
+        ]
+        other.problem = attrs.evolve(self.problem, nodes=tuple(nodes))
+        other._search = Search(other.problem, self._search.effort)
+        other._annotations = [
+            list(sources[index].annotations) if index in sources else annotations
+            for index, annotations in enumerate(self._annotations)
+        ]
+        other.free = other._search.solution(worth)
+        return other, other.free
+
+    def alike(self, node: int) -> list[int]:
+        """Return the nodes that are decided as one with `node`, those of equal layers; itself among them."""
+        return self._search.alike(node)
+
+    def nested(self, solution: Solution) -> Nested:
+        """Return the shardings that a solution means, and what reshards between them take."""
+        return nest(self.problem, solution.strategies, self._annotations, self.rules, solution.orders)
+
+    def seconds(self, solution: Solution) -> float:
+        """Return how long a step of a rank takes under a solution."""
+        return compute_seconds(self.problem, solution.strategies, self.problem.mesh) + self.nested(solution).seconds
+
     def is_legal(self, solution: Solution) -> bool:
         """Return whether axes that were split shard evenly, as merged names require, if they have to."""
-        return not self._is_even or fits(self.problem, self._rules, solution.strategies)
+        return not self._is_even or fits(self.problem, self.rules, solution.strategies)
 
     @cached_property
     def contradicts(self) -> bool:
@@ -82,7 +124,7 @@ class MeshSearch:
 
     def write(self, solution: Solution) -> float:
         """Write a solution to the function in the place of any other, and return the seconds that it takes so."""
-        return annotate(self.function, self.problem, self.makers, self._rules, solution, self._annotations)
+        return annotate(self.function, self.problem, self.makers, self.rules, solution, self._annotations)
 
     def within(self, budget: float, free: Decision | None) -> Decision:
         """Return the cheapest decision found that holds at most `budget` bytes; if none does, that which holds least.

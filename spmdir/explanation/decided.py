@@ -1,0 +1,223 @@
+"""A function as `propagate` decides it, and as it would be decided if something were different."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+
+import attrs
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import SSAValue
+
+from spmdir.core.errors import Location, ShardingError, UnsupportedError
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import Placement, parse_placement
+from spmdir.core.sharding import Sharding
+from spmdir.dialects import ir
+from spmdir.dialects.names import text_name
+from spmdir.dialects.syntax.context import location_of
+from spmdir.dialects.value_op import ValueOp
+from spmdir.explanation.places import SourcePlaces, places_of
+from spmdir.passes.finish import copied
+from spmdir.passes.pipeline import Pipeline, run_passes
+from spmdir.passes.propagate import PropagatePass
+from spmdir.passes.propagation.objective import note_objective
+from spmdir.passes.propagation.op_strategies import OpStrategies
+from spmdir.reshard.plan_tree import Planner, PlanTree, plan_tree
+from spmdir.rules import OpRule
+from spmdir.search.joint_states import Unsolvable
+from spmdir.search.nesting import Nested
+from spmdir.search.problem import Annotation, NodeStrategy, StrategySource
+from spmdir.search.restricted import Restricted, ends_of
+
+_OPEN = parse_placement("?")
+
+
+@attrs.frozen(eq=False)
+class Otherwise:
+    """What is decided if something is different.
+
+    Attributes:
+        strategies: axis → the strategy of each node.
+        seconds: how long a step of a rank takes so.
+    """
+
+    strategies: Mapping[str, list[NodeStrategy]]
+    seconds: float
+
+
+class DecidedProgram:
+    """The first function of a module as a pipeline decides it.
+
+    Attributes:
+        module: as it is decided.
+        mesh: over whose axes it is decided.
+        seconds: how long a step of a rank takes so.
+    """
+
+    def __init__(self, module: ModuleOp, pipeline: Pipeline):
+        """Decide a copy of `module`.
+
+        Raises:
+            SpmdirError: the pipeline has no propagate, or a pass before it or propagate itself rejects the module.
+        """
+        found = [made for made in pipeline.made() if isinstance(made, PropagatePass)]
+        if not found:
+            raise UnsupportedError(f"the pipeline '{pipeline}' decides nothing; expected one with propagate in it")
+        copy = run_passes(copied(module), pipeline.before("propagate"))
+        context, self.function = pipeline.context(), ir.main_function(copy)
+        self._search, self._solution, self.seconds = found[0].decide(context, copy, self.function)
+        self.module = copy
+        self.mesh: Mesh = self._search.problem.mesh
+        self.problem = self._search.problem
+        self.strategies = self._solution.strategies
+
+    @cached_property
+    def nested(self) -> Nested:
+        """The shardings that the decision means."""
+        return self._search.nested(self._solution)
+
+    @cached_property
+    def maker(self) -> dict[int, int]:
+        """Value → the node that makes it."""
+        return {value: index for index, node in enumerate(self.problem.nodes) for value in node.results}
+
+    @cached_property
+    def users(self) -> dict[int, list[tuple[int, int]]]:
+        """Value → the (node, operand) pairs that use it."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for index, node in enumerate(self.problem.nodes):
+            for slot, value in enumerate(node.operands):
+                if value not in self.problem.ties:
+                    found.setdefault(value, []).append((index, slot))
+        return found
+
+    @cached_property
+    def values(self) -> dict[str, int]:
+        """The name of each value in text → its number."""
+        found: dict[str, int] = {}
+        for index, maker in enumerate(self._search.makers):
+            results = self.problem.nodes[index].results
+            if not isinstance(maker, int):
+                named = [maker] if isinstance(maker, SSAValue) else list(maker.results)
+                found.update((text_name(value), number) for value, number in zip(named, results, strict=False))
+        return found
+
+    @cached_property
+    def names(self) -> dict[int, str]:
+        """Value → how text names it."""
+        return {number: name for name, number in self.values.items()}
+
+    def rule(self, node: int) -> OpRule | None:
+        """Return the rule of a node; None where it is no torch op, or has none."""
+        return self._search.rules[node]
+
+    def op(self, node: int) -> str:
+        """Return what a node is: the name of an op, `argument` or `result N`."""
+        maker = self._search.makers[node]
+        if isinstance(maker, int):
+            return f"result {maker}"
+        return maker.name if isinstance(maker, ValueOp) else "argument"
+
+    def location(self, node: int) -> Location | None:
+        """Return where the source has a node."""
+        maker = self._search.makers[node]
+        return location_of(maker) if isinstance(maker, ValueOp) else None
+
+    def annotated(self, node: int, axis: str) -> Placement | None:
+        """Return the placement that a user annotation gives a node on an axis; None if there is none."""
+        source = self.problem.nodes[node].source
+        for sharding in source.annotations:
+            if axis not in sharding.open_axes:
+                return sharding[axis]
+        return None
+
+    def places(self, node: int) -> SourcePlaces:
+        """Return the module path of a node, and the frames of its call stack."""
+        maker = self._search.makers[node]
+        return places_of(maker.location) if isinstance(maker, ValueOp) else SourcePlaces()
+
+    def reshard(self, value: int, targets: tuple[Sharding, ...]) -> PlanTree:
+        """Return how a value gets from its sharding to others.
+
+        Args:
+            targets: other ones than its own.
+        """
+        root = self.mesh.root or self.mesh
+        planner = Planner(root, self.problem.topology, self.problem.collectives)
+        return plan_tree(self.problem.values[value], self.nested.made[value], targets, planner)
+
+    @cached_property
+    def reshard_seconds(self) -> list[float]:
+        """What all reshards of each value take."""
+        found = [0.0] * len(self.problem.values)
+        for value, users in self.users.items():
+            made = self.nested.made[value]
+            needed = dict.fromkeys(self.nested.needed[node][slot] for node, slot in users)
+            targets = tuple([sharding for sharding in needed if sharding != made])
+            found[value] = self.reshard(value, targets).seconds if targets else 0.0
+        return found
+
+    def alike(self, node: int) -> list[int]:
+        """Return the nodes that are decided as one with `node`."""
+        return self._search.alike(node)
+
+    def without_strategy(self, node: int, axis: str) -> Otherwise | None:
+        """Return what is decided if a node and those alike may not have its strategy on an axis; None if it has no
+        other."""
+        chosen = ends_of(self.strategies[axis][node])
+        return self._again(node, lambda source: Restricted(source, axis, without=(chosen,)))
+
+    def with_strategy(self, node: int, axis: str, strategy: NodeStrategy) -> Otherwise | None:
+        """Return what is decided if a node and those alike must have a strategy on an axis."""
+        return self._again(node, lambda source: Restricted(source, axis, only=ends_of(strategy)))
+
+    def with_sharded_result(self, node: int, axis: str, position: int) -> Otherwise | None:
+        """Return what is decided if a node and those alike must shard a result on an axis; None if they cannot."""
+        listed = self.problem.nodes[node].source.candidates(axis, self.mesh.sizes[axis])
+        left_out = tuple([ends_of(one) for one in listed if one.results[position].trait != "shard"])
+        return self._again(node, lambda source: Restricted(source, axis, without=left_out))
+
+    def without_annotation(self, node: int, axis: str) -> Otherwise | None:
+        """Return what is decided if the annotations of a node and of those alike leave an axis open."""
+
+        def opened(source: StrategySource) -> StrategySource:
+            if isinstance(source, OpStrategies):
+                return attrs.evolve(source, results=tuple(s and s.replace(axis, _OPEN) for s in source.results))
+            assert isinstance(source, Annotation) and source.sharding is not None
+            return attrs.evolve(source, sharding=source.sharding.replace(axis, _OPEN))
+
+        return self._again(node, opened)
+
+    def forbid(self, placed: Iterable[tuple[str, str, Placement]]) -> None:
+        """Decide again where values may not be placed so, they and those alike; the module has that decision then.
+
+        Args:
+            placed: name of a value, axis, and placement.
+
+        Raises:
+            ShardingError: a value cannot be placed otherwise.
+        """
+        sources: dict[int, StrategySource] = {}
+        for name, axis, placement in placed:
+            node = self.maker[self.values[name]]
+            position = self.problem.nodes[node].results.index(self.values[name])
+            for index in self.alike(node):
+                source = sources.get(index, self.problem.nodes[index].source)
+                listed = source.candidates(axis, self.mesh.sizes[axis])
+                left_out = tuple([ends_of(one) for one in listed if one.results[position] == placement])
+                sources[index] = Restricted(source, axis, without=left_out)
+        try:
+            search, solution = self._search.again(sources, self._solution.worth)
+        except Unsolvable as error:
+            named = self.names.get(self.problem.nodes[error.node].results[0], "a result")
+            raise ShardingError(f"{named} cannot be placed otherwise on axis '{error.axis}'; forbid less") from None
+        note_objective(self.function, search.write(solution))
+
+    def _again(self, node: int, change: Callable[[StrategySource], StrategySource]) -> Otherwise | None:
+        sources = {index: change(self.problem.nodes[index].source) for index in self.alike(node)}
+        try:
+            search, solution = self._search.again(sources, self._solution.worth)
+        except Unsolvable:
+            return None
+        return Otherwise(solution.strategies, search.seconds(solution))

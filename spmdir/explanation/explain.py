@@ -1,0 +1,172 @@
+"""`explain`: why values are sharded and resharded as they are, with alternatives that are decided again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from spmdir.core.arguments import COUNT, accepts, instance
+from spmdir.core.errors import SpmdirError, did_you_mean, shown
+from spmdir.dialects.arguments import MODULE
+from spmdir.explanation.decided import DecidedProgram, Otherwise
+from spmdir.explanation.explained import AxisReason, Choice, Explanation, Explanations, Source, UserReason
+from spmdir.explanation.origins import origins
+from spmdir.explanation.places import is_at
+from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
+from spmdir.reshard.cost import step_cost
+from spmdir.rules.strategies.obstacle import Dropped
+from spmdir.search.problem import NodeStrategy
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
+MOST = 3
+"""How many values of a place are explained unless others are asked for."""
+
+REASONS = 2
+"""How many reasons are given why an op has no other strategy."""
+
+
+@accepts(
+    module=MODULE,
+    at=instance(str, expected="a name as '%mm', a line as 'model.py:12', a module path or a glob"),
+    most=COUNT,
+    pipeline=PIPELINE,
+)
+def explain(
+    module: ModuleOp, at: str = "*", *, most: int = MOST, pipeline: Pipeline | str | None = None
+) -> Explanations:
+    """Return why values of a program are sharded and resharded as they are; the program is left as it is.
+
+    Every alternative is decided again in full, in all equal layers alike.
+
+    Args:
+        module: as it is before propagate: annotations are taken for the user's.
+        at: the values: a name in the text, as `%mm`; a line of source, as `model.py:12`; the path of a module, as
+            `layers.0.mlp`; or a glob of names or paths. What takes `most` time to reshard is explained.
+        most: how many values are explained.
+        pipeline: whose propagate decides; the standard one if None.
+
+    Raises:
+        SpmdirError: nothing is there, or the program cannot be decided.
+
+    Example:
+        >>> print(spmdir.explain(module, "%mm"))
+    """
+    return explanations(DecidedProgram(module, as_pipeline(pipeline)), at, most)
+
+
+def explanations(program: DecidedProgram, at: str, most: int) -> Explanations:
+    """Return why the values of a decided program that `at` names are as they are; see `explain`.
+
+    Raises:
+        SpmdirError: there is none.
+    """
+    asked = at.partition(".reshard")[0] if at.startswith("%") else at
+    found = [
+        value
+        for name, value in program.values.items()
+        if is_at(program.places(program.maker[value]), [name], at) or name == asked
+    ]
+    if not found:
+        raise SpmdirError(
+            f"there is nothing at {shown(at)}{did_you_mean(at, program.values)}; expected the name of a value before "
+            "propagate, as %mm, a line as model.py:12, the path of a module, or a glob"
+        )
+    dearest = sorted(found, key=lambda value: -program.reshard_seconds[value])[:most]
+    return Explanations(tuple([_explained(program, value) for value in dearest]), len(found) - len(dearest))
+
+
+def _explained(program: DecidedProgram, value: int) -> Explanation:
+    node, meta = program.maker[value], program.problem.values[value]
+    sharding = program.nested.made[value]
+    root = program.mesh.root or program.mesh
+    first = dict.fromkeys(root.axis_names, 0)
+    return Explanation(
+        name=program.names[value],
+        op=program.op(node),
+        location=program.location(node),
+        times=len(program.alike(node)),
+        meta=meta,
+        sharding=sharding,
+        local_bytes=sharding.local_type(meta, root, first).bytes,
+        axes=tuple([_on_axis(program, value, axis) for axis in program.mesh.axis_names]),
+        users=tuple([_user(program, value, *user) for user in program.users.get(value, ())]),
+        seconds=program.seconds,
+    )
+
+
+def _on_axis(program: DecidedProgram, value: int, axis: str) -> AxisReason:
+    node = program.maker[value]
+    position = program.problem.nodes[node].results.index(value)
+    found = []
+    for origin in origins(program, value, axis):
+        name, otherwise = _name(program, origin.node), program.without_annotation(origin.node, axis)
+        if otherwise is not None:
+            through = [program.names[one] for one in reversed(origin.path) if one != value]
+            placed = str(otherwise.strategies[axis][node].results[position])
+            without = tuple([other for other in through if other != name]), placed, otherwise.seconds
+            found.append(Source(name, f"{axis}: {origin.placement}", *without))
+    placement = program.strategies[axis][node].results[position]
+    if placement.trait == "shard":
+        return AxisReason(str(placement), _choice(program, node, axis), tuple(found))
+    otherwise = program.with_sharded_result(node, axis, position)
+    return AxisReason(str(placement), _beside(program, node, axis, otherwise, " that shards it"), tuple(found))
+
+
+def _choice(program: DecidedProgram, node: int, axis: str) -> Choice:
+    return _beside(program, node, axis, program.without_strategy(node, axis))
+
+
+def _beside(program: DecidedProgram, node: int, axis: str, otherwise: Otherwise | None, sought: str = "") -> Choice:
+    chosen = _text(program.strategies[axis][node])
+    if otherwise is None:
+        return Choice(axis, chosen, reasons=_reasons(program, node, axis), sought=sought)
+    return Choice(axis, chosen, _text(otherwise.strategies[axis][node]), otherwise.seconds, sought=sought)
+
+
+def _reasons(program: DecidedProgram, node: int, axis: str) -> tuple[str, ...]:
+    """Return why a node has no other strategy on an axis."""
+    annotated = program.annotated(node, axis)
+    if annotated is not None:
+        return (f"it is annotated {axis}: {annotated}",)
+    rule = program.rule(node)
+    if rule is None:
+        return ("the op has no rule",)
+    return tuple([str(one) for one in rule.considered(program.mesh.sizes[axis]) if isinstance(one, Dropped)][:REASONS])
+
+
+def _user(program: DecidedProgram, value: int, node: int, slot: int) -> UserReason:
+    made, needed = program.nested.made[value], program.nested.needed[node][slot]
+    name, op, location = _name(program, node), program.op(node), program.location(node)
+    if made == needed:
+        return UserReason(name, op, location, str(needed), (), 0.0, 0.0, ())
+    problem, meta = program.problem, program.problem.values[value]
+    root, tree = program.mesh.root or program.mesh, program.reshard(value, (needed,))
+    costs = [step_cost(step, meta.shape, meta.dtype.itemsize, root, problem.topology) for step in tree.steps.values()]
+    source = program.strategies
+    maker = program.maker[value]
+    position = problem.nodes[maker].results.index(value)
+    changed = [
+        axis
+        for axis in program.mesh.axis_names
+        if source[axis][maker].results[position] != source[axis][node].operands[slot]
+    ]
+    return UserReason(
+        name,
+        op,
+        location,
+        str(needed),
+        tuple(map(str, tree.steps.values())),
+        sum(cost.wire_bytes for cost in costs),
+        tree.seconds,
+        tuple([_choice(program, node, axis) for axis in changed]),
+    )
+
+
+def _name(program: DecidedProgram, node: int) -> str:
+    results = program.problem.nodes[node].results
+    return program.names.get(results[0], program.op(node)) if results else program.op(node)
+
+
+def _text(strategy: NodeStrategy) -> str:
+    return f"({', '.join(map(str, strategy.operands))}) -> ({', '.join(map(str, strategy.results))})"

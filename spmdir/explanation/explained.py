@@ -1,0 +1,179 @@
+"""What explains a value: plain values, and their text."""
+
+from __future__ import annotations
+
+import attrs
+
+from spmdir.core.byte_size import size_text
+from spmdir.core.errors import Location
+from spmdir.core.sharding import Sharding
+from spmdir.core.tensor import TensorMeta
+
+
+@attrs.frozen
+class Choice:
+    """What an op does on one mesh axis, and what it would do next best.
+
+    Attributes:
+        axis: of the mesh.
+        chosen: its strategy.
+        other: the strategy that it gets if it may not have that one; empty if there is none.
+        seconds: how long a step of a rank takes then, decided again; None if there is no other strategy.
+        reasons: why there is no other.
+        sought: which others count, as text; all if empty.
+    """
+
+    axis: str
+    chosen: str
+    other: str = ""
+    seconds: float | None = None
+    reasons: tuple[str, ...] = ()
+    sought: str = ""
+
+    def text(self, seconds: float) -> str:
+        """Return the strategy, and the next best beside a step of so many `seconds`."""
+        if self.seconds is None:
+            return f"strategy {self.chosen}; no other{self.sought}{''.join(f'; {reason}' for reason in self.reasons)}"
+        return f"strategy {self.chosen}; next best{self.sought} {self.other}: {_beside(self.seconds, seconds)}"
+
+
+@attrs.frozen
+class Source:
+    """An annotation that a placement follows from.
+
+    Attributes:
+        name: what is annotated.
+        placement: what the annotation says on the axis.
+        through: the values between, in order.
+        without: the placement on the axis that is decided if the annotation leaves the axis open.
+        seconds: how long a step of a rank takes then.
+    """
+
+    name: str
+    placement: str
+    through: tuple[str, ...]
+    without: str
+    seconds: float
+
+    def text(self, seconds: float) -> str:
+        """Return where the annotation is, and what is decided without it beside a step of so many `seconds`."""
+        through = f", through {', '.join(self.through)}" if self.through else ""
+        without = f"without it {self.without}: {_beside(self.seconds, seconds)}"
+        return f"{self.name}, annotated {self.placement}{through}; {without}"
+
+
+@attrs.frozen
+class AxisReason:
+    """Why a value is placed as it is on one mesh axis.
+
+    Attributes:
+        placement: as decided.
+        choice: what the op that makes it does.
+        sources: the annotations that it follows from, the nearest first.
+    """
+
+    placement: str
+    choice: Choice
+    sources: tuple[Source, ...]
+
+
+@attrs.frozen
+class UserReason:
+    """How a user takes a value: what is sent for it, and why.
+
+    Attributes:
+        name: of the first result of the user, or `result N` of the function.
+        op: what it is.
+        location: of it in the source.
+        needs: the sharding that it takes the value in.
+        steps: collectives on the way, as text.
+        wire_bytes: what the busiest rank sends on the way.
+        seconds: what the way takes.
+        choices: what the user does on the axes that are resharded.
+    """
+
+    name: str
+    op: str
+    location: Location | None
+    needs: str
+    steps: tuple[str, ...]
+    wire_bytes: float
+    seconds: float
+    choices: tuple[Choice, ...]
+
+
+@attrs.frozen
+class Explanation:
+    """Why a value is sharded as it is, and why it is resharded.
+
+    Attributes:
+        name: of the value, as in the text.
+        op: that makes it, or `argument`.
+        location: of that in the source; None if it is not known.
+        times: how many equal values of equal layers are decided together with it.
+        meta: its global shape and element type.
+        sharding: as decided.
+        local_bytes: what the first rank has of it.
+        axes: by mesh axis, why.
+        users: who takes it, and how.
+        seconds: how long a step of a rank takes.
+    """
+
+    name: str
+    op: str
+    location: Location | None
+    times: int
+    meta: TensorMeta
+    sharding: Sharding
+    local_bytes: float
+    axes: tuple[AxisReason, ...]
+    users: tuple[UserReason, ...]
+    seconds: float
+
+    def __str__(self) -> str:
+        alike = f", one of {self.times} alike" if self.times > 1 else ""
+        held = f"{size_text(self.local_bytes)} of {size_text(self.meta.bytes)}"
+        lines = [f"{self.name} = {self.op} : {self.meta} <{self.sharding}>{_place(self.location)}{alike}"]
+        lines += [f"  a rank has {held}; a step takes {time_text(self.seconds)}"]
+        for one in self.axes:
+            lines += [f"  {one.choice.axis}: {one.placement}", f"    {one.choice.text(self.seconds)}"]
+            lines += [f"    from {source.text(self.seconds)}" for source in one.sources]
+        for user in self.users:
+            lines.append(f"  used by {user.name} = {user.op}{_place(user.location)}")
+            if not user.steps:
+                lines.append("    as it is")
+                continue
+            sent = f"{', '.join(user.steps)}, {size_text(user.wire_bytes)} sent, {time_text(user.seconds)}"
+            lines.append(f"    as <{user.needs}>: {sent}")
+            lines += [f"    {choice.axis}: {choice.text(self.seconds)}" for choice in user.choices]
+        return "\n".join(lines)
+
+
+@attrs.frozen
+class Explanations:
+    """Why the values that a question names are as they are.
+
+    Attributes:
+        values: those whose reshards take most time, longest first.
+        left_out: how many more the question names.
+    """
+
+    values: tuple[Explanation, ...]
+    left_out: int = 0
+
+    def __str__(self) -> str:
+        more = [f"{self.left_out} more; ask for them by name"] if self.left_out else []
+        return "\n\n".join([*map(str, self.values), *more])
+
+
+def time_text(seconds: float) -> str:
+    """Return a time in ms or us."""
+    return f"{seconds * 1e3:.4g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.4g} us"
+
+
+def _place(location: Location | None) -> str:
+    return f"  {location.file}:{location.line}" if location is not None else ""
+
+
+def _beside(seconds: float, now: float) -> str:
+    return f"a step takes {time_text(seconds)}, {100 * (seconds / now - 1):+.1f} %"

@@ -1,0 +1,63 @@
+"""What a question names: values by name, source line, module path or glob."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+import attrs
+from xdsl.dialects.builtin import CallSiteLoc, FileLineColLoc, FusedLoc, NameLoc
+from xdsl.ir import Attribute
+
+_LINE = re.compile(r"(.+):([0-9]{1,9})")
+
+
+@attrs.frozen
+class SourcePlaces:
+    """Where the source has an op.
+
+    Attributes:
+        paths: of the modules that it belongs to, the outermost name first.
+        frames: (file, line) of its call stack.
+    """
+
+    paths: tuple[str, ...] = ()
+    frames: tuple[tuple[str, int], ...] = ()
+
+
+def places_of(location: Attribute) -> SourcePlaces:
+    """Return all places that a location names."""
+    paths: list[str] = []
+    frames: list[tuple[str, int]] = []
+    waiting = [location]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, FileLineColLoc):
+            frames.append((one.filename.data, one.line.data))
+        elif isinstance(one, NameLoc):
+            paths.append(one.desc.data)
+            waiting.append(one.location)
+        elif isinstance(one, CallSiteLoc):
+            waiting += [one.caller, one.callee]
+        elif isinstance(one, FusedLoc):
+            waiting += one.locations  # type: ignore  # xDSL says Attribute of an array
+    return SourcePlaces(tuple(paths), tuple(frames))
+
+
+def is_at(places: SourcePlaces, names: Sequence[str], text: str) -> bool:
+    """Return whether `text` names what is at `places` and has `names`.
+
+    A text is `%name`, a glob of names or module paths, a module path, which stands for all below it, or `file.py:line`,
+    where folders may be left out.
+    """
+    line = _LINE.fullmatch(text)
+    if line:
+        return any(_is_file(file, line[1]) and number == int(line[2]) for file, number in places.frames)
+    if any(fnmatchcase(name, text) or fnmatchcase(name, f"%{text}") for name in names):
+        return True
+    return any(fnmatchcase(path, text) or fnmatchcase(path, f"{text}.*") for path in places.paths)
+
+
+def _is_file(file: str, text: str) -> bool:
+    return file == text or file.endswith(f"/{text}") or text.endswith(f"/{file}")

@@ -1,0 +1,158 @@
+"""`what_if`: a program decided with other annotations, beside what was decided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr
+from xdsl.ir import BlockArgument, OpResult, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from spmdir.core.arguments import SHARDINGS, accepts, instance, many
+from spmdir.core.brackets import split_entries
+from spmdir.core.errors import SpmdirError, did_you_mean, shown
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import Placement, parse_placement
+from spmdir.core.sharding import Sharding, ShardingLike, as_sharding
+from spmdir.dialects import ir
+from spmdir.dialects.arguments import MODULE
+from spmdir.dialects.attributes import meta_of, sharding_attr
+from spmdir.dialects.names import text_name
+from spmdir.dialects.reshard_ops import ConstraintOp
+from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import function_attrs, sharding_of
+from spmdir.explanation.decided import DecidedProgram
+from spmdir.explanation.difference import Difference, compare
+from spmdir.explanation.places import SourcePlaces, is_at, places_of
+from spmdir.passes.finish import copied
+from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+    from xdsl.dialects.func import FuncOp
+
+_OPEN = parse_placement("?")
+
+
+@accepts(
+    module=MODULE,
+    shardings=SHARDINGS,
+    forbid=SHARDINGS,
+    drop_annotations=many(instance(str, expected=""), "a list of names or globs"),
+    pipeline=PIPELINE,
+)
+def what_if(
+    module: ModuleOp,
+    shardings: Mapping[str, ShardingLike] | None = None,
+    *,
+    forbid: Mapping[str, ShardingLike] | None = None,
+    drop_annotations: Sequence[str] = (),
+    pipeline: Pipeline | str | None = None,
+) -> Difference:
+    """Return what a program would be with other annotations, beside what it is; the program is left as it is.
+
+    Args:
+        module: as it is before propagate.
+        shardings: name, module path or glob → a sharding of what is there, for the axes that it lists; of a module,
+            of the last value that it makes.
+        forbid: the same → placements that are not allowed there.
+        drop_annotations: what loses its annotation: names of arguments, constraints and ops, or globs.
+        pipeline: whose propagate decides; the standard one if None.
+
+    Raises:
+        SpmdirError: a name is that of nothing, or the program cannot be decided so.
+
+    Example:
+        >>> print(spmdir.what_if(module, {"%x": "dp: S(1)"}))
+    """
+    pipeline = as_pipeline(pipeline)
+    before = DecidedProgram(module, pipeline)
+    changed = copied(module)
+    function, mesh = ir.main_function(changed), ir.mesh(changed)
+    for at in drop_annotations:
+        for value in _named(function, at):
+            _annotate(value, None, mesh.axis_names)
+    for at, given in (shardings or {}).items():
+        asked = _placements(given, mesh)
+        for value in _ends(_named(function, at)):
+            _annotate(value, _over(sharding_of(value), asked, mesh.axis_names), mesh.axis_names)
+    after = DecidedProgram(changed, pipeline)
+    if forbid:
+        after.forbid(
+            [
+                (text_name(value), axis, placement)
+                for at, given in forbid.items()
+                for value in _ends(_named(function, at))
+                for axis, placement in _placements(given, mesh).items()
+            ]
+        )
+    return compare(before.module, after.module, pipeline)
+
+
+def _named(function: FuncOp, at: str) -> list[SSAValue]:
+    found = [value for value, places in _values(function) if is_at(places, [text_name(value)], at)]
+    if not found:
+        names = [text_name(value) for value, _ in _values(function)]
+        raise SpmdirError(
+            f"there is nothing at {shown(at)}{did_you_mean(at, names)}; expected the name of a value before propagate, "
+            "as %mm, the path of a module, or a glob"
+        )
+    return found
+
+
+def _values(function: FuncOp) -> Iterator[tuple[SSAValue, SourcePlaces]]:
+    for argument in function.args:
+        yield argument, SourcePlaces()
+    for op in function.body.block.ops:
+        if isinstance(op, ValueOp):
+            for value in op.results:
+                if meta_of(value.type) is not None:
+                    yield value, places_of(op.location)
+
+
+def _ends(values: Sequence[SSAValue]) -> list[SSAValue]:
+    """Return, of the values that a module makes, the last one; others as they are."""
+    last: dict[object, SSAValue] = {}
+    for value in values:
+        paths = places_of(value.op.location).paths if isinstance(value, OpResult) else ()
+        last[paths[0] if paths else value] = value
+    return list(last.values())
+
+
+def _placements(given: ShardingLike, mesh: Mesh) -> dict[str, Placement]:
+    """Return axis → placement of the axes that are named, also of those that are to replicate."""
+    sharding, named = as_sharding(given, mesh), mesh.axis_names
+    if isinstance(given, str):
+        named = [entry.partition(":")[0].strip() for entry in split_entries(given)]
+    elif isinstance(given, Mapping):
+        named = list(given)
+    return {axis: sharding[axis] for axis in named}
+
+
+def _over(found: Sharding | None, asked: Mapping[str, Placement], axes: Sequence[str]) -> Sharding:
+    """Return an annotation with other placements on some axes; axes of neither are open."""
+    own = dict(found.entries) if found is not None else dict.fromkeys(axes, _OPEN)
+    return Sharding([*asked.items(), *((axis, placement) for axis, placement in own.items() if axis not in asked)])
+
+
+def _annotate(value: SSAValue, sharding: Sharding | None, axes: Sequence[str]) -> None:
+    """Give a value an annotation in the place of its own, or none; what an op makes gets a constraint."""
+    everywhere_open = Sharding([(axis, _OPEN) for axis in axes])
+    if isinstance(value, BlockArgument):
+        function: Any = value.owner.parent_op()
+        entries = [function_attrs(function, "arg_attrs", index) for index in range(len(function.args))]
+        entries[value.index]["spmd.sharding"] = sharding_attr(sharding or everywhere_open)
+        function.properties["arg_attrs"] = ArrayAttr([DictionaryAttr(entry) for entry in entries])
+        return
+    op: Any = value.owner
+    if isinstance(op, ConstraintOp):
+        op.set_shardings([sharding or everywhere_open])
+    elif sharding is None:
+        op.set_shardings(
+            [None if result is value else own for result, own in zip(op.results, op.shardings, strict=True)]
+        )
+    else:
+        constraint = ConstraintOp.build(value, sharding, op.location)
+        Rewriter.insert_op(constraint, InsertPoint.after(op))
+        value.replace_uses_with_if(constraint.results[0], lambda use: use.operation is not constraint)

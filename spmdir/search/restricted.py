@@ -1,0 +1,66 @@
+"""A node with fewer strategies: what the search decides if one of them is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import attrs
+
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import Placement
+from spmdir.core.sharding import Sharding
+from spmdir.rules.strategies.strategy import ShardCounts
+from spmdir.search.problem import NodeStrategy, StrategySource
+from spmdir.search.work import Work
+
+Ends = tuple[tuple[Placement, ...], tuple[Placement, ...]]
+"""What a strategy is told by: the placements of the operands and of the results of a node on one axis."""
+
+
+def ends_of(strategy: NodeStrategy) -> Ends:
+    """Return the placements of the operands and of the results of a strategy."""
+    return strategy.operands, strategy.results
+
+
+@attrs.frozen(cache_hash=True)
+class Restricted:
+    """The strategies of a source but for some on one axis; nodes of equal sources stay interchangeable.
+
+    Attributes:
+        source: all strategies.
+        axis: of which some are left out.
+        only: the placements of those that are left; any if None.
+        without: the placements of those that are left out.
+    """
+
+    source: StrategySource
+    axis: str
+    only: Ends | None = None
+    without: tuple[Ends, ...] = ()
+
+    @property
+    def work(self) -> Work:
+        return self.source.work
+
+    @property
+    def annotations(self) -> Collection[Sharding]:
+        return self.source.annotations
+
+    @property
+    def majors(self) -> Mapping[int, Collection[int]]:
+        return self.source.majors
+
+    def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[NodeStrategy, ...]:
+        return self._left(axis, self.source.strategies(axis, count, sharded))
+
+    def candidates(self, axis: str, count: int) -> tuple[NodeStrategy, ...]:
+        return self._left(axis, self.source.candidates(axis, count))
+
+    def on(self, mesh: Mesh) -> Restricted:
+        return attrs.evolve(self, source=self.source.on(mesh))
+
+    def _left(self, axis: str, strategies: Iterable[NodeStrategy]) -> tuple[NodeStrategy, ...]:
+        if axis != self.axis:
+            return tuple(strategies)
+        fitting = (one for one in strategies if ends_of(one) not in self.without)
+        return tuple([one for one in fitting if self.only is None or ends_of(one) == self.only])

@@ -1,0 +1,49 @@
+"""`spmd-diff`: what differs between two partitioned programs, by meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from spmdir.tools.command import ArgumentParser, guarded, read_text
+
+_DESCRIPTION = "Print what differs between two partitioned programs: time, bytes, memory, collectives, shardings."
+_EXAMPLES = """\
+examples:
+  spmd-diff before.mlir after.mlir
+
+Values go by their names. The programs may be at any stage between propagate and localize, each at another.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool on `argv` (the process's arguments when None) and return its exit status."""
+    return guarded(_main, argv)
+
+
+def _main(argv: Sequence[str]) -> int:
+    options = argument_parser().parse(argv)
+    before, after = (read_text(path) for path in (options.before, options.after))
+    from spmdir.dialects import ir
+    from spmdir.explanation.difference import compare
+    from spmdir.passes.pipeline import STANDARD, Pipeline
+
+    machine = {"topology": options.topology, "costs": options.costs}
+    pipeline = Pipeline(options.pass_pipeline or STANDARD, plugins=options.load_plugin, **machine)
+    with pipeline.rules:
+        print(compare(ir.parse(*before), ir.parse(*after), pipeline))
+    return 0
+
+
+def argument_parser() -> ArgumentParser:
+    """Return the options of the tool."""
+    parser = ArgumentParser("spmd-diff", description=_DESCRIPTION, epilog=_EXAMPLES)
+    parser.add_argument("before", help="file of textual IR; - is stdin")
+    parser.add_argument("after", help="file of textual IR")
+    parser.add_argument("--topology", metavar="NAME", help="the machine: a name or a .toml file")
+    parser.add_argument("--costs", metavar="FILE", help="measured times, which come before those of the machine")
+    parser.add_pipeline()
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

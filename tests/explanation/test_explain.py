@@ -1,0 +1,139 @@
+"""What `explain` says is what deciding again gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from xdsl.dialects.builtin import ModuleOp
+
+import spmdir
+from spmdir.explanation.decided import DecidedProgram
+from spmdir.passes.pipeline import Pipeline
+from spmdir.tools.input_parts import parts_of
+from spmdir.tools.spmd_explain import main
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "propagate"
+PROGRAMS = (
+    "a_softmax_over_a_sharded_dimension_is_two_small_reductions",
+    "data_parallel_gradients_are_partial_over_the_batch_axis",
+    "query_heads_are_sharded_where_there_are_fewer_key_heads_than_ranks",
+    "two_axes_shard_one_dimension_in_either_order",
+)
+MLP = """
+spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @mlp(%x: tensor<4096x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: ?>},
+               %w1: tensor<1024x4096xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: ?, tp: S(1)>},
+               %w2: tensor<4096x1024xf32>) -> tensor<4096x1024xf32> {
+  %h = aten.mm(%x, %w1) : tensor<4096x4096xf32> loc("layers.0.up"(callsite("mlp.py":3:1 at "train.py":9:1)))
+  %a = aten.gelu(%h) {approximate = "none"} : tensor<4096x4096xf32> loc("layers.0"("mlp.py":4:1))
+  %y = aten.mm(%a, %w2) : tensor<4096x1024xf32> loc("layers.0.down"("models/mlp.py":5:1))
+  return %y : tensor<4096x1024xf32>
+}
+"""
+
+
+def decided(text: str) -> tuple[ModuleOp, float]:
+    """Return a program after propagate, and how long a step takes."""
+    module = spmdir.run_passes(spmdir.parse(text), "propagate")
+    seconds = spmdir.comm_report(module).objective
+    assert seconds is not None
+    return module, seconds
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_next_best_strategy_is_what_deciding_with_it_gives_and_nothing_is_better(name: str) -> None:
+    found = 0
+    for _, part in parts_of((GOLDEN / f"{name}.mlir").read_text()):
+        program = DecidedProgram(spmdir.parse(part), Pipeline())
+        assert program.seconds == decided(part)[1]
+        for node in range(len(program.problem.nodes)):
+            for axis in program.mesh.axis_names:
+                other = program.without_strategy(node, axis)
+                if other is None:
+                    continue
+                again = program.with_strategy(node, axis, other.strategies[axis][node])
+                assert again is not None and again.seconds == pytest.approx(other.seconds, rel=1e-9)
+                assert other.seconds >= program.seconds * (1 - 1e-9)
+                found += 1
+    assert found
+
+
+def test_what_is_decided_without_an_annotation_is_what_the_text_without_it_gives() -> None:
+    (explanation,) = spmdir.explain(spmdir.parse(MLP), "%a").values
+    sources = {axis.choice.axis: axis.sources for axis in explanation.axes}
+    assert [(one.name, one.placement) for one in sources["tp"]] == [("%w1", "tp: S(1)")]
+    module, seconds = decided(MLP.replace("dp: ?, tp: S(1)", "dp: ?, tp: ?"))
+    assert sources["tp"][0].seconds == seconds
+    assert f"tp: {sources['tp'][0].without}" in spmdir.print_ir(module).partition("%a =")[2].partition("\n")[0]
+    assert [(one.name, one.seconds) for one in sources["dp"]] == [
+        ("%x", decided(MLP.replace("dp: S(0), tp: ?", "dp: ?, tp: ?"))[1])
+    ]
+
+
+def test_a_reshard_says_what_it_sends_and_what_both_ends_would_do_instead() -> None:
+    (explanation,) = spmdir.explain(spmdir.parse(MLP), "y").values
+    (user,) = explanation.users
+    assert (user.name, user.steps) == ("result 0", ("reduce_scatter on [tp] dim 0 op sum",))
+    module = spmdir.run_passes(spmdir.parse(MLP), "propagate,insert-reshard,lower-reshard")
+    report = spmdir.comm_report(module)
+    assert (user.wire_bytes, user.seconds) == (report.wire_bytes, report.seconds)
+    made, taken = explanation.axes[1].choice, user.choices[0]
+    assert (made.axis, made.other) == ("tp", "(S(0), R) -> (S(0))")
+    assert (taken.axis, taken.chosen, taken.other) == ("tp", "(S(0)) -> ()", "(S(1)) -> ()")
+
+
+@pytest.mark.parametrize(
+    ("at", "names"),
+    [
+        ("%h", ["%h"]),
+        ("h", ["%h"]),
+        ("%w?", ["%w1", "%w2"]),
+        ("mlp.py:3", ["%h"]),
+        ("train.py:9", ["%h"]),
+        ("mlp.py:5", ["%y"]),
+        ("layers.0.up", ["%h"]),
+        ("layers.0", ["%h", "%a", "%y"]),
+        ("layers.*.down", ["%y"]),
+        ("%y.reshard", ["%y"]),
+    ],
+)
+def test_a_question_names_values_lines_modules_and_globs(at: str, names: list[str]) -> None:
+    found = spmdir.explain(spmdir.parse(MLP), at)
+    assert sorted(one.name for one in found.values) == sorted(names) and not found.left_out
+
+
+def test_the_values_whose_reshards_take_longest_come_first_and_the_others_are_counted() -> None:
+    found = spmdir.explain(spmdir.parse(MLP), most=1)
+    assert [one.name for one in found.values] == ["%y"] and found.left_out == 5
+    assert str(found).endswith("\n\n5 more; ask for them by name")
+
+
+def test_the_program_is_left_as_it_is() -> None:
+    module = spmdir.parse(MLP)
+    spmdir.explain(module, "%y")
+    assert spmdir.print_ir(module) == spmdir.print_ir(spmdir.parse(MLP))
+
+
+@pytest.mark.parametrize(
+    ("at", "pipeline", "message"),
+    [
+        ("%hh", None, "there is nothing at '%hh'; did you mean '%h'?"),
+        ("mlp.py:77", None, "there is nothing at 'mlp.py:77'.*; expected the name of a value"),
+        ("%h", "insert-reshard", "the pipeline 'insert-reshard' decides nothing; expected one with propagate in it"),
+    ],
+)
+def test_what_cannot_be_explained_is_an_error(at: str, pipeline: str | None, message: str) -> None:
+    with pytest.raises(spmdir.SpmdirError, match=message):
+        spmdir.explain(spmdir.parse(MLP), at, pipeline=pipeline)
+
+
+def test_the_tool_answers_several_questions_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mlp.mlir"
+    path.write_text(MLP)
+    assert main([str(path), "%h", "--at", "mlp.py:5", "--topology", "flat"]) == 0
+    out = capsys.readouterr().out
+    assert [line.split()[0] for line in out.splitlines() if line.startswith("%")] == ["%h", "%y"]
+    assert main([str(path), "--most", "0"]) == 1
+    assert "expected a number from 1 on" in capsys.readouterr().err

@@ -1,0 +1,106 @@
+"""What would differ is what a program with these annotations is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spmdir
+from spmdir.tools import spmd_diff, spmd_explain
+from tests.explanation.test_explain import MLP, decided
+
+WITHOUT_W1 = MLP.replace("dp: ?, tp: S(1)", "dp: ?, tp: ?")
+
+
+def test_a_dropped_annotation_gives_what_the_text_without_it_does() -> None:
+    difference = spmdir.what_if(spmdir.parse(MLP), drop_annotations=["%w1"])
+    (before, was), (after, now) = decided(MLP), decided(WITHOUT_W1)
+    assert (difference.before.seconds, difference.after.seconds) == pytest.approx((was, now), rel=1e-9)
+    for figures, module in ((difference.before, before), (difference.after, after)):
+        report = spmdir.comm_report(module)
+        assert (figures.wire_bytes, figures.count) == (report.wire_bytes, report.count)
+        assert figures.peak_bytes == spmdir.memory_report(module).peak_bytes
+    assert difference == spmdir.compare(before, after)
+
+
+def test_a_sharding_of_an_argument_takes_the_place_of_its_own_on_the_axes_that_it_lists() -> None:
+    difference = spmdir.what_if(spmdir.parse(MLP), {"%w1": "tp: S(0)"})
+    now = decided(MLP.replace("dp: ?, tp: S(1)", "dp: ?, tp: S(0)"))[1]
+    assert difference.after.seconds == pytest.approx(now, rel=1e-9)
+    assert str(difference.after.shardings["%w1"]) == "tp: S(0)"
+
+
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [({"%h": "dp: S(1)"}, "%h"), ({"layers.0.up": {"dp": "S(1)"}}, "%h"), ({"layers.*": "tp: R"}, "%a")],
+)
+def test_a_sharding_of_what_an_op_makes_holds_for_its_users(asked: dict[str, Any], name: str) -> None:
+    difference = spmdir.what_if(spmdir.parse(MLP), asked)
+    assert difference.after.seconds > difference.before.seconds and difference.changed
+    if name == "%h":
+        line = "  %g = spmd.constraint %h : tensor<4096x4096xf32> <dp: S(1), tp: ?>\n  %a = aten.gelu(%g)"
+        assert difference.after.seconds == pytest.approx(
+            decided(MLP.replace("  %a = aten.gelu(%h)", line))[1], rel=1e-9
+        )
+
+
+def test_what_is_forbidden_is_not_decided() -> None:
+    forbidden = {"%w2": "tp: S(0)"}
+    difference = spmdir.what_if(spmdir.parse(MLP), forbid=forbidden)
+    assert (str(difference.before.shardings["%w2"]), str(difference.after.shardings["%w2"])) == ("tp: S(0)", "")
+    with pytest.raises(spmdir.SpmdirError, match="%x cannot be placed otherwise on axis 'dp'; forbid less"):
+        spmdir.what_if(spmdir.parse(MLP), forbid={"%x": "dp: S(0)"})
+
+
+def test_equal_programs_do_not_differ_whatever_their_stage_and_the_order_of_their_lines() -> None:
+    decisions, _ = decided(MLP)
+    lowered = spmdir.run_passes(spmdir.parse(spmdir.print_ir(decisions)), "insert-reshard,lower-reshard")
+    difference = spmdir.compare(decisions, lowered)
+    assert not difference.changed and difference.before.count == 1
+    assert str(difference).endswith("no sharding and no collective differs")
+
+
+def test_equal_layers_are_one_row() -> None:
+    layers = "\n".join(
+        f'  %a.{at} = aten.mm(%{f"a.{at - 1}" if at else "x"}, %w) : tensor<64x64xf32> loc("layers.{at}"("m.py":1:1))'
+        for at in range(4)
+    )
+    head = (
+        "spmd.mesh @mesh <tp = 2>\nfunc.func @f(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}"
+    )
+    text = f"{head}, %w: tensor<64x64xf32>) -> tensor<64x64xf32> {{\n{layers}\n  return %a.3 : tensor<64x64xf32>\n}}\n"
+    difference = spmdir.what_if(spmdir.parse(text), forbid={"%a.?": "tp: S(0)"})
+    rows = {names: (was, now) for (_, was, now), names in difference.changed.items()}
+    assert rows[("%a.0", "%a.1", "%a.2", "%a.3")] == ("<tp: S(0)>", "<>")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"drop_annotations": ["%z"]}, "there is nothing at '%z'"),
+        ({"shardings": {"%h": "ep: S(0)"}}, "'ep'"),
+        ({"shardings": {"%x": "dp: S(7)"}}, "dimension 7"),
+    ],
+)
+def test_a_change_that_cannot_be_is_an_error(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(spmdir.SpmdirError, match=message):
+        spmdir.what_if(spmdir.parse(MLP), **changes)
+
+
+def test_the_tools_print_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given, before, after = (tmp_path / name for name in ("given.mlir", "before.mlir", "after.mlir"))
+    for path, text in ((before, MLP), (after, WITHOUT_W1)):
+        path.write_text(spmdir.print_ir(decided(text)[0], debuginfo=True))
+    given.write_text(MLP)
+    assert spmd_diff.main([str(before), str(after)]) == 0
+    found = capsys.readouterr().out
+    assert spmd_explain.main([str(given), "--drop-annotation", "%w1"]) == 0
+    assert [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith(("%", "sent"))] == [
+        line.split() for line in found.splitlines() if line.startswith(("%", "sent"))
+    ]
+    assert spmd_explain.main([str(given), "--set", "%w1"]) == 1
+    assert "'%w1' is no change; expected as in" in capsys.readouterr().err
+    assert spmd_diff.main([str(given), str(after)]) == 1
+    assert "the program has values without a sharding; run propagate on it first" in capsys.readouterr().err
