@@ -11,13 +11,14 @@ from collections.abc import Iterable
 
 from xdsl.dialects.builtin import UnitAttr
 from xdsl.ir import Operation, SSAValue
+from xdsl.utils.exceptions import VerifyException
 
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
 
 CAST_FIRST = "spmd.cast_first"
-"""The attribute of the cast; `propagate` goes by it."""
+"""The attribute of the cast, a unit; `propagate` goes by it."""
 
 
 def note_first_casts(values: Iterable[SSAValue]) -> None:
@@ -40,13 +41,24 @@ def note_first_casts(values: Iterable[SSAValue]) -> None:
         known.update(operand for operand, _ in taken)
 
 
+def check_first_cast(op: Operation) -> None:
+    """Raise VerifyException if an op has the note and casts no floating type to a wider one."""
+    note = op.attributes.get(CAST_FIRST)
+    if note is not None and not (isinstance(note, UnitAttr) and is_widening(op)):
+        raise VerifyException(
+            f"has {CAST_FIRST}, which is for a cast to a wider floating type and has no value; expected aten._to_copy "
+            "from a narrower type, or no such attribute"
+        )
+
+
 def is_widening(op: Operation) -> bool:
     """Return whether an op casts a floating type to a wider one."""
-    if op.name != "aten._to_copy":
+    if op.name != "aten._to_copy" or not op.operands:
         return False
     taken, made = meta_of(op.operands[0].type), meta_of(op.results[0].type)
-    is_floating = taken is not None and made is not None and taken.dtype.is_float and made.dtype.is_float
-    return is_floating and taken.dtype.itemsize < made.dtype.itemsize  # type: ignore  # neither is None
+    if taken is None or made is None or not (taken.dtype.is_float and made.dtype.is_float):
+        return False
+    return taken.dtype.itemsize < made.dtype.itemsize
 
 
 def _is_part(taken: TensorMeta, made: TensorMeta) -> bool:

@@ -17,6 +17,7 @@ from spmdir.core.arguments import FLAG, INTEGER, TEXT, accepts, instance
 from spmdir.core.errors import Location, ParseError, SpmdirError, UnsupportedError, require_type
 from spmdir.core.limits import check_types
 from spmdir.core.mesh import Mesh
+from spmdir.dialects.cast_first import check_first_cast
 from spmdir.dialects.function_checks import check_function
 from spmdir.dialects.in_flight import check_in_flight
 from spmdir.dialects.mesh_op import MeshOp
@@ -143,6 +144,7 @@ def verify(module: ModuleOp, kinds: tuple[type[Operation], ...] = (Operation,)) 
         try:
             _check_place(op)
             op.verify(verify_nested_ops=False)
+            check_first_cast(op)
             if declared:
                 check_sizes(op.result_types, sizes)
             if isinstance(op, FuncOp):
