@@ -67,8 +67,8 @@ def _told(value: Any, inside: tuple[int, ...]) -> str:
     if type(value) in (set, frozenset):
         return f"{type(value).__name__}({', '.join(sorted(_told(one, inside) for one in value))})"
     if type(value) is dict:
-        items = ", ".join(f"{_told(key, inside)}: {_told(one, inside)}" for key, one in value.items())
-        return f"dict({items})"
+        items = sorted(f"{_told(key, inside)}: {_told(one, inside)}" for key, one in value.items())
+        return f"dict({', '.join(items)})"
     made: Any = value.__reduce_ex__(4)
     if isinstance(made, str):
         return made

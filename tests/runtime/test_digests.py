@@ -40,6 +40,7 @@ WORD = "".join(["w", "ord"])
         ({"a": [1, (2.0, None)]}, {"a": [1, (2.0, None)]}),
         ([WORD, WORD], ["word", "".join(["wo", "rd"])]),
         ({"b", "a", "c"}, {"c", "b", "a"}),
+        ({"b": 1, "a": 2}, {"a": 2, "b": 1}),
         (ring(), ring()),
         (torch.float32, torch.float32),
         (Progress(1, LONG), Progress(1, LONG.clone())),
