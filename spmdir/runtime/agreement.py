@@ -31,6 +31,7 @@ COMPARED: dict[str, Callable[[Any, Any, str], str]] = {
     "what": lambda a, b, ranks: f"{ranks} begin different things, {a} and {b}; all ranks make the same calls in order",
     "sync_state": lambda a, b, ranks: f"{ranks} give sync_state={a} and sync_state={b}; give every rank the same",
     "local_inputs": lambda a, b, ranks: f"{ranks} give local_inputs={a} and local_inputs={b}; give every rank the same",
+    "compile": lambda a, b, ranks: f"{ranks} give different options of compile; give every rank the same",
     "pipeline": lambda a, b, ranks: (
         f"{ranks} give {_pipelines(a, b)}; give every rank the same pipeline, plug-ins and topology"
     ),

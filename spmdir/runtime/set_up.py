@@ -18,7 +18,7 @@ from spmdir.passes.pipeline import Pipeline
 from spmdir.runtime.agreement import RankGroup
 from spmdir.runtime.decision import decided_once
 from spmdir.runtime.default_pipeline import running_pipeline
-from spmdir.runtime.digests import package_digest
+from spmdir.runtime.digests import package_digest, value_digest
 from spmdir.runtime.rank_mesh import check_world, given_device_mesh, made_device_mesh, mesh_members, rank_device
 from spmdir.runtime.ranks import Ranks
 
@@ -107,11 +107,12 @@ def set_up(
         FLAG.check("sync_state", sync_state)
         DIRECTORY.check("cache", cache)
         COMPILE.check("compile", compile)
+        options = ({} if compile else None) if isinstance(compile, bool) else dict(compile)
         mesh, device = as_mesh(mesh), rank_device(device_mesh)
         pipeline = running_pipeline(pipeline, device.type)
         status |= {"pipeline": {"text": str(pipeline), "digest": pipeline.digest}}
         status |= {"torch": torch.__version__, "spmdir": package_digest(), "mesh": str(mesh)}
-        status |= {"sync_state": sync_state, "local_inputs": local_inputs}
+        status |= {"sync_state": sync_state, "local_inputs": local_inputs, "compile": value_digest(options)}
         check_world(mesh, device_mesh)
     return SetUp(
         group=group,
@@ -122,5 +123,5 @@ def set_up(
         cache=cache,
         sync_state=sync_state,
         local_inputs=local_inputs,
-        compile=({} if compile else None) if isinstance(compile, bool) else compile,
+        compile=options,
     )

@@ -85,6 +85,7 @@ def agreement(rank: int) -> dict[str, Any]:
         "weights": error_of(lambda: parallel(Model(rank))),
         "sync_state": error_of(lambda: parallel(Model(rank), sync_state=bool(rank))),
         "local_inputs": error_of(lambda: parallel(local_inputs=bool(rank))),
+        "compile": error_of(lambda: parallel(compile={"max_autotune": bool(rank)})),
     }
     state = error_of_raw(rank)
     synchronised = parallel(Model(rank), sync_state=True)

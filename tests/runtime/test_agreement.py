@@ -50,6 +50,7 @@ def test_an_error_that_is_not_spmdirs_is_told_to_the_others_and_stays_what_it_is
         ("weights", "ranks 0 and 1 begin with different values of 'up.weight'"),
         ("sync_state", "ranks 0 and 1 give sync_state=False and sync_state=True"),
         ("local_inputs", "ranks 0 and 1 give local_inputs=False and local_inputs=True"),
+        ("compile", "ranks 0 and 1 give different options of compile"),
     ],
 )
 def test_ranks_that_differ_are_an_error_on_all(ranks, case, message):
