@@ -132,8 +132,8 @@ def shard_module(
     layouts = {a.name: a.sharding for a in program.held}
     reduction = Reduction({a.name: a for a in program.held}, program.input_axes, setup.pipeline, ranks)
 
-    def other_mode(sharded: nn.Module, is_local: bool, asked: Places) -> RankPrograms[JointProgram]:
-        unreduced = {name: reduction.unreduced(name) for name in layouts} if is_local else NOTHING
+    def other_mode(sharded: nn.Module, is_unreduced: bool, asked: Places) -> RankPrograms[JointProgram]:
+        unreduced = {name: reduction.unreduced(name) for name in layouts} if is_unreduced else NOTHING
         found = decided(unsharded_copy(sharded), "another mode of the module", layouts, unreduced, asked)
         with setup.group.checked("lowering") as status:
             program = found.lowered()

@@ -71,34 +71,34 @@ class Runner:
         with self.ranks.group.reporting():
             inputs = next(iter(self.programs.values())).first.convention.tensors(call)
         sums: LocalSums = module.__dict__[SUMS]
-        is_local = bool(self.reduction.axes) and torch.is_grad_enabled() and (sums.is_adding or bool(sums.tensors))
-        programs = self._programs(module, is_local, call)
+        is_unreduced = bool(self.reduction.axes) and torch.is_grad_enabled() and (sums.is_adding or bool(sums.tensors))
+        programs = self._programs(module, is_unreduced, call)
         with self.ranks.group.reporting():
             names = [argument.name for argument in programs.first.given if not argument.held]
             sizes = programs.sizes(dict(zip(names, inputs, strict=True)))
         program = programs.of(sizes)
         held = {a.name: _checked(attribute(module, a.name), a, self.placements[a.name]) for a in program.held}
-        received = functools.partial(self._received, sums, is_local, sums.is_adding)
+        received = functools.partial(self._received, sums, is_unreduced, sums.is_adding)
         return run_joint(program, self.ranks, held, inputs, received)
 
     def _received(
-        self, sums: LocalSums, is_local: bool, is_adding: bool, found: dict[str, Tensor]
+        self, sums: LocalSums, is_unreduced: bool, is_adding: bool, found: dict[str, Tensor]
     ) -> Mapping[str, Tensor]:
         """Return the gradients that a backward gives of those that it has found; others are in `sums`."""
-        if is_local:
+        if is_unreduced:
             sums.add({name: found.pop(name) for name in list(found) if name in self.placements})
         if not is_adding and sums.tensors:
             for name, gradient in self.reduction.reduced(sums.taken()).items():
                 found[name] = found[name] + gradient if name in found else gradient
         return found
 
-    def _programs(self, module: nn.Module, is_local: bool, call: tuple[Any, Any]) -> RankPrograms[JointProgram]:
+    def _programs(self, module: nn.Module, is_unreduced: bool, call: tuple[Any, Any]) -> RankPrograms[JointProgram]:
         """Return programs of the mode of `module` that have the gradients that `call` asks for."""
         mode, asked = mode_of(module, self.ranks.device), asking(call) if torch.is_grad_enabled() else frozenset()
-        for (known, local, given), programs in self.programs.items():
-            if (known, local) == (mode, is_local) and asked <= given:
+        for (known, unreduced, given), programs in self.programs.items():
+            if (known, unreduced) == (mode, is_unreduced) and asked <= given:
                 return programs
-        return self.programs.setdefault((mode, is_local, asked), self.compile(module, is_local, asked))
+        return self.programs.setdefault((mode, is_unreduced, asked), self.compile(module, is_unreduced, asked))
 
 
 class ShardedModule:
@@ -107,6 +107,11 @@ class ShardedModule:
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         """Run this rank's part of the module's forward, together with the other ranks."""
         return getattr(self, RUNNER).call(self, args, kwargs)
+
+    def zero_grad(self: Any, set_to_none: bool = True) -> None:
+        """Forget the gradients, those too that were left unreduced."""
+        super().zero_grad(set_to_none)  # type: ignore  # of the other base
+        self.__dict__[SUMS].taken()
 
     @contextmanager
     def no_sync(self: Any) -> Iterator[None]:

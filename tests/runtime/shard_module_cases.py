@@ -234,6 +234,9 @@ def accumulated() -> dict[str, Any]:
     model, (x, _) = Divided().double(), batches(1)[0]
     alone, plan = copy.deepcopy(model), {"up.weight": "tp: S(0), dp: S(0)", "*.bias": "dp: S(0)", "x": "dp: S(0)"}
     sharded: Any = spmdir.shard_module(model, MESH, plan, (x,))
+    with sharded.no_sync():
+        sharded(x).backward()
+    sharded.zero_grad()
     pairs, unreduced = [], True
     for number in range(1, 7):
         torch.manual_seed(number)
