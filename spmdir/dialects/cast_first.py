@@ -16,16 +16,17 @@ from xdsl.utils.exceptions import VerifyException
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
+from spmdir.rules import RuleSet
 
 CAST_FIRST = "spmd.cast_first"
 """The attribute of the cast, a unit; `propagate` goes by it."""
 
 
-def note_first_casts(values: Iterable[SSAValue]) -> None:
+def note_first_casts(values: Iterable[SSAValue], rules: RuleSet) -> None:
     """Note on the casts to wider types from which `values`, such as gradients and new parameters, are made.
 
     They are those behind ops on tensors of as many elements, such as the additions of an optimizer and views, which
-    belong to the update; what is before a cast is not looked at.
+    belong to the update; what is before a cast or a matrix product is not looked at.
     """
     known, left = set(values), list(values)
     while left:
@@ -36,6 +37,9 @@ def note_first_casts(values: Iterable[SSAValue]) -> None:
         taken = [(operand, meta) for operand in op.tensors if (meta := meta_of(operand.type)) and _is_part(meta, made)]
         if is_widening(op):
             op.attributes[CAST_FIRST] = UnitAttr()
+            continue
+        rule = rules.instantiate(op.call()) if len(op.tensors) > 1 else None
+        if rule is not None and rule.contracts:  # of square matrices, all have as many elements
             continue
         left += [operand for operand, _ in taken if operand not in known]
         known.update(operand for operand, _ in taken)

@@ -141,7 +141,7 @@ def _module(
         updated = dict(zip(map(id, program.outputs), updated_inputs(program), strict=True))
         wanted = _result_shardings(program, returned, out_shardings, annotated, updated, mesh)
         renewed = [value for output, value in returned if output.kind == "mutation" or updated.get(id(output))]
-        note_first_casts([value for value in renewed if isinstance(value, SSAValue)])
+        note_first_casts([value for value in renewed if isinstance(value, SSAValue)], builder.rules)
         values = [value for _, value in returned if isinstance(value, SSAValue)]
         block.add_ops([*drop_unused(builder.ops), ReturnOp(*values)])
         distinguish(block)

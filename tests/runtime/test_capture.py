@@ -147,3 +147,23 @@ def test_open_sizes_of_a_module_with_its_gradients_have_ranges_and_arguments_the
     assert "t: tensor<2x3x4xf32, #spmd.dims<s0, s1, 4>>" in print_ir(module)
     with pytest.raises(UnsupportedError, match=r"the module cannot be captured: .*'y'"):
         capture_joint(Flattened(), (x,), {"scale": 2.0}, CPU, ShardingPlan({}), dynamic_shapes={"y": {0: Dim("b")}})
+
+
+class Squares(torch.nn.Module):
+    """Its first product is in bf16 and its second one in f32."""
+
+    def __init__(self):
+        super().__init__()
+        self.narrow = torch.nn.Linear(16, 8, bias=False).bfloat16()
+        self.wide = torch.nn.Linear(8, 8, bias=False)
+
+    def forward(self, x):
+        return self.wide(self.narrow(x).float()).relu().square().mean()
+
+
+@pytest.mark.parametrize("batch", [8, 12])
+def test_a_cast_of_an_activation_is_none_of_a_gradient_whatever_the_batch(batch):
+    x = torch.zeros(batch, 16, dtype=torch.bfloat16)
+    joint = capture_joint(Squares(), (x,), {}, CPU, ShardingPlan({}))
+    text = print_ir(import_fx(joint.program, Mesh({"dp": 2}), {}, [None] * 3))
+    assert "{dtype = f32}" in text and "spmd.cast_first" not in text
