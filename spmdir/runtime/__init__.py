@@ -1,5 +1,5 @@
-"""Front doors to real process groups: parallelize, tensor_parallel, training_step, and agreement between ranks.
+"""Front doors to real process groups: shard_module, parallelize, training_step and checkpoints; agreement of ranks.
 
 May import: core, reshard, dialects, passes, torch_interop, lowering, simulator, importer, plans.
-Start with parallelize.py.
+Start with set_up.py, then parallelize.py or shard_module.py.
 """
