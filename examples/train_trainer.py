@@ -19,6 +19,7 @@ from accelerate import Accelerator
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+from transformers.utils.logging import disable_progress_bar
 
 import spmdir
 
@@ -147,6 +148,7 @@ def gathered(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 def main() -> int:
     """Train in both ways; 0 if the parameters are those of one device, those that are saved too."""
     dist.init_process_group("gloo")
+    disable_progress_bar()  # that of each rank would come between the lines of the first
     ranks = dist.get_world_size()
     folders = [tempfile.mkdtemp() if dist.get_rank() == 0 else ""]
     dist.broadcast_object_list(folders)  # in a script, a path that all ranks share
