@@ -8,6 +8,7 @@ Gradients of bfloat16 compute are summed in float32 so.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from xdsl.dialects.builtin import UnitAttr
 from xdsl.ir import Operation, SSAValue
@@ -16,7 +17,9 @@ from xdsl.utils.exceptions import VerifyException
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
-from spmdir.rules import RuleSet
+
+if TYPE_CHECKING:  # a program that is only read needs no rules
+    from spmdir.rules import RuleSet
 
 CAST_FIRST = "spmd.cast_first"
 """The attribute of the cast, a unit; `propagate` goes by it."""
