@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import attrs
 from torch import Tensor
@@ -22,7 +24,7 @@ class LocalSums:
     """What a rank has added up of the gradients of a module.
 
     Attributes:
-        is_adding: whether calls leave their gradients here.
+        is_adding: whether backwards leave their gradients here.
         tensors: name of a parameter → the sum of its gradients of this rank.
     """
 
@@ -38,6 +40,10 @@ class LocalSums:
         """Return the sums, and begin anew."""
         taken, self.tensors = self.tensors, {}
         return taken
+
+    def __deepcopy__(self, memo: Any) -> LocalSums:
+        """Return a copy that is not adding, for no context will end it."""
+        return LocalSums(False, copy.deepcopy(self.tensors, memo))
 
 
 @attrs.frozen(eq=False)

@@ -78,16 +78,14 @@ class Runner:
             sizes = programs.sizes(dict(zip(names, inputs, strict=True)))
         program = programs.of(sizes)
         held = {a.name: _checked(attribute(module, a.name), a, self.placements[a.name]) for a in program.held}
-        received = functools.partial(self._received, sums, is_unreduced, sums.is_adding)
+        received = functools.partial(self._received, sums, is_unreduced)
         return run_joint(program, self.ranks, held, inputs, received)
 
-    def _received(
-        self, sums: LocalSums, is_unreduced: bool, is_adding: bool, found: dict[str, Tensor]
-    ) -> Mapping[str, Tensor]:
+    def _received(self, sums: LocalSums, is_unreduced: bool, found: dict[str, Tensor]) -> Mapping[str, Tensor]:
         """Return the gradients that a backward gives of those that it has found; others are in `sums`."""
         if is_unreduced:
             sums.add({name: found.pop(name) for name in list(found) if name in self.placements})
-        if not is_adding and sums.tensors:
+        if not sums.is_adding and sums.tensors:
             for name, gradient in self.reduction.reduced(sums.taken()).items():
                 found[name] = found[name] + gradient if name in found else gradient
         return found
@@ -115,7 +113,7 @@ class ShardedModule:
 
     @contextmanager
     def no_sync(self: Any) -> Iterator[None]:
-        """Let each rank add up gradients of calls inside by itself; the backward of a call outside reduces the sums."""
+        """Let each rank add up gradients of calls inside by itself; the next backward outside reduces the sums."""
         sums = self.__dict__[SUMS]
         before, sums.is_adding = sums.is_adding, True
         try:

@@ -229,7 +229,11 @@ class Divided(nn.Module):
 
 
 def accumulated() -> dict[str, Any]:
-    """Gradients of three batches that are reduced once, twice over; what the programs send; an option of Inductor."""
+    """Gradients of batches that are reduced once; what the programs send; an option of Inductor.
+
+    There are three batches, twice over, and then a sum of two forwards, the first of them in `no_sync`, after others
+    were forgotten.
+    """
     torch.manual_seed(0)
     model, (x, _) = Divided().double(), batches(1)[0]
     alone, plan = copy.deepcopy(model), {"up.weight": "tp: S(0), dp: S(0)", "*.bias": "dp: S(0)", "x": "dp: S(0)"}
@@ -250,6 +254,21 @@ def accumulated() -> dict[str, Any]:
         if number % 3 == 0:
             both = zip(sharded.parameters(), alone.parameters(), strict=True)
             pairs += [(full(a.grad), full(b.grad)) for a, b in both]
+    with sharded.no_sync():
+        sharded(x).backward()
+        sharded.zero_grad(), alone.zero_grad()
+        torch.manual_seed(7)
+        inside, copied = sharded(x), copy.deepcopy(sharded)
+    (inside + sharded(2 * x)).backward()
+    torch.manual_seed(7)
+    (alone(x) + alone(2 * x)).backward()
+    torch.manual_seed(7)
+    (copied(x) + copied(2 * x)).backward()
+    pairs += [
+        (full(a.grad), b.grad)
+        for each in (sharded, copied)
+        for a, b in zip(each.parameters(), alone.parameters(), strict=True)
+    ]
     sends = [spmdir.comm_report(each.module, pipeline=each.pipeline).by_kind for each in spmdir.programs(sharded)]
     try:
         spmdir.shard_module(Sums(), MESH, "fsdp", (x,), compile={"no_such": 1})
