@@ -39,6 +39,9 @@ COMPARED: dict[str, Callable[[Any, Any, str], str]] = {
         f"{ranks} call with the sizes {_sizes(a)} and {_sizes(b)}; give all the same arguments"
     ),
     "program": lambda a, b, ranks: f"{ranks} of the mesh would run different programs; {SAME}",
+    "meta": lambda a, b, ranks: (
+        f"{ranks} differ in whether '{min(set(a) ^ set(b))}' is on the meta device; give values to all ranks or none"
+    ),
     "state": lambda a, b, ranks: (
         f"{ranks} begin with different values of '{_first_difference(a, b)}'; make the model from the same seed or "
         "checkpoint on every rank, or give sync_state=True, which takes the first rank's"

@@ -54,6 +54,7 @@ def initial_state(
     Raises:
         MemoryError, RuntimeError: there is no memory; nothing is allocated later.
     """
+    status["meta"] = [name for name, tensor in originals.items() if tensor.is_meta]
     if not setup.sync_state:
         status["state"] = {name: tensor_digest(tensor) for name, tensor in originals.items() if not tensor.is_meta}
     shards = {a.name: own_shard(originals[a.name], a.sharding, setup.mesh, setup.rank, setup.device) for a in arguments}

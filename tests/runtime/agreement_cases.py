@@ -77,6 +77,7 @@ def impatient(program: spmdir.lowering.Parallel) -> spmdir.lowering.Parallel:  #
 
 def agreement(rank: int) -> dict[str, Any]:
     """Errors before a run, on one rank or by comparison."""
+    own = Model().to("meta") if rank else Model()
     found: dict[str, Any] = {
         "import": error_of(lambda: parallel(shardings={"nope": "tp: S(0)"} if rank else PLAN)),
         "trace": error_of(lambda: parallel(Model() if rank else Numbers())),
@@ -84,6 +85,7 @@ def agreement(rank: int) -> dict[str, Any]:
         "program": error_of(lambda: parallel(shardings={} if rank else PLAN)),
         "weights": error_of(lambda: parallel(Model(rank))),
         "sync_state": error_of(lambda: parallel(Model(rank), sync_state=bool(rank))),
+        "meta": error_of(lambda: spmdir.shard_module(own, MESH, PLAN, (X,), sync_state=True)),
         "local_inputs": error_of(lambda: parallel(local_inputs=bool(rank))),
         "compile": error_of(lambda: parallel(compile={"max_autotune": bool(rank)})),
     }

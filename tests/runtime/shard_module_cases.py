@@ -256,7 +256,8 @@ def accumulated() -> dict[str, Any]:
             pairs += [(full(a.grad), full(b.grad)) for a, b in both]
     with sharded.no_sync():
         sharded(x).backward()
-        sharded.zero_grad(), alone.zero_grad()
+        sharded.zero_grad()
+        alone.zero_grad()
         torch.manual_seed(7)
         inside, copied = sharded(x), copy.deepcopy(sharded)
     (inside + sharded(2 * x)).backward()

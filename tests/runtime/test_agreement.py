@@ -48,6 +48,7 @@ def test_an_error_that_is_not_spmdirs_is_told_to_the_others_and_stays_what_it_is
         ("mesh", "ranks 0 and 1 give the meshes <tp = 2> and <dp = 2>"),
         ("program", "ranks 0 and 1 of the mesh would run different programs"),
         ("weights", "ranks 0 and 1 begin with different values of 'up.weight'"),
+        ("meta", "ranks 0 and 1 differ in whether 'down.bias' is on the meta device"),
         ("sync_state", "ranks 0 and 1 give sync_state=False and sync_state=True"),
         ("local_inputs", "ranks 0 and 1 give local_inputs=False and local_inputs=True"),
         ("compile", "ranks 0 and 1 give different options of compile"),
