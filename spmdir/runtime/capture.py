@@ -52,7 +52,10 @@ class Convention:
         if len(args) != self.in_spec.num_children:
             raise SpmdirError(f"{len(args)} arguments given; expected {self.in_spec.num_children}, as in example_args")
         if spec != self.in_spec:
-            raise SpmdirError(f"the arguments are built as {spec}; expected {self.in_spec}, as in example_args")
+            raise SpmdirError(
+                f"the arguments are {_outline(spec)}; expected {_outline(self.in_spec)}, "
+                "as in the example arguments: other arguments need a program of their own, made with them as examples"
+            )
         for index, (leaf, example) in enumerate(zip(leaves, self.examples, strict=True)):
             if _kept(leaf) != example:
                 raise SpmdirError(
@@ -60,6 +63,17 @@ class Convention:
                     "trace it again for another value, or pass a tensor both times"
                 )
         return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+
+def _outline(spec: pytree.TreeSpec) -> str:
+    """Return the structure of arguments in Python's form, with `_` for each leaf."""
+
+    @attrs.frozen
+    class Leaf:
+        def __repr__(self) -> str:
+            return "_"
+
+    return repr(pytree.tree_unflatten([Leaf()] * spec.num_leaves, spec))
 
 
 @attrs.frozen(eq=False)

@@ -128,7 +128,9 @@ def _initialised(
                 owner[name] = tensor
         for name, whole in made.items():
             if whole.is_floating_point() and whole.isnan().any():
-                raise SpmdirError(f"the initialisation of '{path}' leaves '{name}' without values; write to all of it")
+                raise SpmdirError(
+                    f"the initialisation of {_called(path)} leaves '{name}' without values; write to all of it"
+                )
             yield prefix + name, whole
 
 
@@ -149,9 +151,13 @@ def _initialise(path: str, module: nn.Module, init: str | Init) -> None:
         getattr(module, init)()
     else:
         raise SpmdirError(
-            f"'{path}' is a {type(module).__name__}, which has parameters or buffers and no {init}(); give init=, "
-            "a function of the module that initialises them"
+            f"{_called(path)} is a {type(module).__name__}, which has parameters or buffers of its own and no {init}()"
+            "; add this method, or give init=, a function that is called with each module and initialises what it owns"
         )
+
+
+def _called(path: str) -> str:
+    return f"'{path}'" if path else "the model itself"
 
 
 class _OwnTensors(TorchDispatchMode):
@@ -164,7 +170,8 @@ class _OwnTensors(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func._schema.is_mutable and any(isinstance(t, Tensor) and t.is_meta for t in pytree.tree_leaves(args)):
             raise UnsupportedError(
-                f"the initialisation of '{self.path}' writes to tensors of other modules, which are initialised for "
-                "themselves; give init=, a function that writes to the module's own parameters and buffers"
+                f"the initialisation of {_called(self.path)} writes to tensors of other modules, which are "
+                "initialised for themselves; give init=, a function that writes to the module's own parameters "
+                "and buffers"
             )
         return func(*args, **(kwargs or {}))

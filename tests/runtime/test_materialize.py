@@ -107,8 +107,8 @@ ERRORS = {
     "broken": "cannot be read: ",
     "no file": "is no index of safetensors files",
     "there": "has 'model.safetensors' already",
-    "no method": "'' is a Bare, which has parameters or buffers and no reset_parameters()",
-    "others": "the initialisation of '' writes to tensors of other modules",
+    "no method": "the model itself is a Bare, which has parameters or buffers of its own and no reset_parameters()",
+    "others": "the initialisation of the model itself writes to tensors of other modules",
     "no values": "the initialisation of 'inner' leaves 'bias' without values",
 }
 
