@@ -29,7 +29,15 @@ from spmdir.runtime.local_sums import Reduction
 from spmdir.runtime.rank_programs import RankPrograms, sized
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.set_up import SetUp, check_sizes_are_told, set_up
-from spmdir.runtime.sharded_module import Places, Runner, asking, mode_of, sharded_copy, unsharded_copy
+from spmdir.runtime.sharded_module import (
+    Places,
+    Runner,
+    asking,
+    mode_of,
+    plain_attributes,
+    sharded_copy,
+    unsharded_copy,
+)
 from spmdir.runtime.signature import Argument
 
 NOTHING: Mapping[str, Sharding] = MappingProxyType({})
@@ -141,8 +149,9 @@ def shard_module(
         return found.connected(program, ranks)
 
     placements = {name: tensor.placements for name, tensor in tensors.items()}
-    mode = mode_of(model, setup.device), False, asking(bound_arguments(model, *call))
-    return sharded_copy(model, tensors, Runner(ranks, {mode: programs}, placements, reduction, other_mode))
+    attributes = plain_attributes(model)
+    mode = mode_of(model, setup.device, attributes), False, asking(bound_arguments(model, *call))
+    return sharded_copy(model, tensors, Runner(ranks, {mode: programs}, placements, reduction, attributes, other_mode))
 
 
 @attrs.frozen(eq=False)

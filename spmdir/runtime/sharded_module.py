@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -47,6 +47,7 @@ class Runner:
             that have gradients in them.
         placements: those of its parameters and buffers, by name.
         reduction: adds up the gradients that were left unreduced.
+        attributes: name of a submodule → its attributes that belong to a mode.
         compile: makes the programs of the mode that a module is in; all ranks call it together.
     """
 
@@ -54,6 +55,7 @@ class Runner:
     programs: dict[tuple[Mode, bool, Places], RankPrograms[JointProgram]]
     placements: Mapping[str, tuple[Any, ...]]
     reduction: Reduction
+    attributes: Mapping[str, Sequence[str]]
     compile: Callable[[nn.Module, bool, Places], RankPrograms[JointProgram]]
 
     def __deepcopy__(self, memo: Any) -> Runner:
@@ -92,7 +94,8 @@ class Runner:
 
     def _programs(self, module: nn.Module, is_unreduced: bool, call: tuple[Any, Any]) -> RankPrograms[JointProgram]:
         """Return programs of the mode of `module` that have the gradients that `call` asks for."""
-        mode, asked = mode_of(module, self.ranks.device), asking(call) if torch.is_grad_enabled() else frozenset()
+        mode = mode_of(module, self.ranks.device, self.attributes)
+        asked = asking(call) if torch.is_grad_enabled() else frozenset()
         for (known, unreduced, given), programs in self.programs.items():
             if (known, unreduced) == (mode, is_unreduced) and asked <= given:
                 return programs
@@ -163,12 +166,32 @@ def programs(sharded: nn.Module) -> tuple[RankPrograms[JointProgram], ...]:
     return tuple(sharded.__dict__[RUNNER].programs.values())
 
 
-def mode_of(module: nn.Module, device: torch.device) -> Mode:
-    """Return which submodules are in training mode, which parameters learn, and the type of autocast on `device`."""
+def mode_of(module: nn.Module, device: torch.device, attributes: Mapping[str, Sequence[str]]) -> Mode:
+    """Return which submodules are in training mode, which parameters learn, the type of autocast on `device`, and the
+    values of `attributes`, which `plain_attributes` names."""
     training = tuple(each.training for each in module.modules())
     learning = tuple(parameter.requires_grad for parameter in module.parameters())
     autocast = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
-    return training, learning, autocast
+    values = tuple(
+        repr(vars(each).get(attribute))
+        for name, each in module.named_modules()
+        for attribute in attributes.get(name, ())
+    )
+    return training, learning, autocast, values
+
+
+def plain_attributes(module: nn.Module) -> dict[str, tuple[str, ...]]:
+    """Return the name of each submodule → its attributes that a forward may branch on: numbers, texts, and lists."""
+    return {
+        name: tuple(key for key, value in vars(each).items() if key != "training" and _is_plain(value))
+        for name, each in module.named_modules()
+    }
+
+
+def _is_plain(value: object) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (bool, int, float, str))
 
 
 def asking(call: tuple[Any, Any]) -> Places:

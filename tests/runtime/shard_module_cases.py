@@ -439,6 +439,9 @@ def adapters() -> dict[str, Any]:
             optimizer.step()
             optimizer.zero_grad()
         found[name] = {name: full(parameter) for name, parameter in each.named_parameters()}
+        each.merge_adapter()  # type: ignore  # of peft
+        with torch.no_grad():
+            found[f"{name}, merged"] = each(x)
     for _ in range(3):
         parallel(x, target)
     return {**found, "step": parallel.gather_state()["parameters"]}

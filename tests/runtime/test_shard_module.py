@@ -38,7 +38,7 @@ def test_calls_that_do_not_fit_say_why(ranks):
         shape, number, structure, replaced, own_forward, whole, shards = found
         assert "'x' has shape" in shape
         assert "argument" in number and "traced with 2.0" in number
-        assert "built as" in structure
+        assert "expected ((_,), {'target': _, 'scale': _}), as in the example arguments" in structure
         assert replaced.startswith("'again.bias' has become no DTensor; expected [")
         assert "the Linear has a model.forward of its own" in own_forward
         assert not whole and "call spmdir.save_safetensors(directory, model) on all ranks" in shards
@@ -92,6 +92,7 @@ def test_adapters_of_peft_are_trained_beside_sharded_layers_that_are_frozen(rank
         assert found["placements"] == "(Shard(dim=0),)" and not found["kept"]
         for mine in ("module", "step"):
             torch.testing.assert_close(found[mine], found["alone"], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(found["module, merged"], found["alone, merged"], rtol=1e-12, atol=1e-12)
 
 
 def test_the_first_rank_decides_and_keeps_the_program(ranks):
