@@ -6,6 +6,7 @@ import argparse
 import os
 import runpy
 import signal
+import socket
 import sys
 import traceback
 from collections.abc import Sequence
@@ -20,15 +21,20 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("script")
     parser.add_argument("arguments", nargs="*")
     options = parser.parse_args(arguments)
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    listening = socket.create_server(("127.0.0.1", 0))
+    port = listening.getsockname()[1]
     os.environ |= {
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(store.port),
+        "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "WORLD_SIZE": str(options.nproc_per_node),
         "LOCAL_WORLD_SIZE": str(options.nproc_per_node),
     }
     ranks = {fork([options.script, *options.arguments], rank) for rank in range(options.nproc_per_node)}
+    # The store has threads, whose locks a process that is forked beside them may find taken for ever.
+    store = dist.TCPStore(
+        "127.0.0.1", port, is_master=True, wait_for_workers=False, master_listen_fd=listening.detach()
+    )
     status = 0
     while ranks:
         rank, ended = os.wait()
@@ -37,6 +43,7 @@ def main(arguments: Sequence[str]) -> int:
             status = 1
             for other in ranks:
                 os.kill(other, signal.SIGKILL)
+    del store
     return status
 
 
