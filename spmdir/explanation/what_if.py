@@ -75,7 +75,7 @@ def what_if(
             _annotate(value, None, mesh.axis_names)
     for at, given in (shardings or {}).items():
         asked = _placements(given, mesh)
-        for value in _ends(_named(function, at)):
+        for value in _ends(function, at):
             _annotate(value, _over(sharding_of(value), asked, mesh.axis_names), mesh.axis_names)
     after = DecidedProgram(changed, pipeline)
     if forbid:
@@ -83,7 +83,7 @@ def what_if(
             [
                 (text_name(value), axis, placement)
                 for at, given in forbid.items()
-                for value in _ends(_named(function, at))
+                for value in _ends(function, at)
                 for axis, placement in _placements(given, mesh).items()
             ]
         )
@@ -111,8 +111,11 @@ def _values(function: FuncOp) -> Iterator[tuple[SSAValue, SourcePlaces]]:
                     yield value, places_of(op.location)
 
 
-def _ends(values: Sequence[SSAValue]) -> list[SSAValue]:
-    """Return, of the values that a module makes, the last one; others as they are."""
+def _ends(function: FuncOp, at: str) -> list[SSAValue]:
+    """Return the values that `at` names, as `%h` or `%h*`; of modules and lines, the last value that each makes."""
+    values = _named(function, at)
+    if at.startswith("%"):
+        return values
     last: dict[object, SSAValue] = {}
     for value in values:
         paths = places_of(value.op.location).paths if isinstance(value, OpResult) else ()

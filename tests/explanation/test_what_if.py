@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import spmdir
+from spmdir.core.placement.standard import S
 from spmdir.tools import spmd_diff, spmd_explain
 from tests.explanation.test_explain import MLP, decided
 
@@ -44,6 +45,13 @@ def test_a_sharding_of_what_an_op_makes_holds_for_its_users(asked: dict[str, Any
         assert difference.after.seconds == pytest.approx(
             decided(MLP.replace("  %a = aten.gelu(%h)", line))[1], rel=1e-9
         )
+
+
+def test_a_glob_of_names_is_about_all_values_of_one_module_and_a_module_about_its_last() -> None:
+    text = MLP.replace('"layers.0.up"', '"layers.0"').replace('"layers.0.down"', '"layers.0"')
+    one, every = (spmdir.what_if(spmdir.parse(text), forbid={at: "dp: S(0)"}) for at in ("layers.0", "%[hay]"))
+    left = [[name for name in ("%h", "%a", "%y") if d.after.shardings[name]["dp"] == S(0)] for d in (one, every)]
+    assert "%y" not in left[0] and left[1] == []
 
 
 def test_what_is_forbidden_is_not_decided() -> None:
