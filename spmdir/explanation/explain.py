@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from spmdir.core.arguments import COUNT, accepts, instance
-from spmdir.core.errors import SpmdirError, did_you_mean, shown
 from spmdir.dialects.arguments import MODULE
 from spmdir.explanation.decided import DecidedProgram, Otherwise
 from spmdir.explanation.explained import AxisReason, Choice, Explanation, Explanations, Source, UserReason
 from spmdir.explanation.origins import origins
-from spmdir.explanation.places import is_at
+from spmdir.explanation.places import is_at, nothing_there
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.reshard.cost import step_cost
 from spmdir.rules.strategies.obstacle import Dropped
@@ -68,10 +67,7 @@ def explanations(program: DecidedProgram, at: str, most: int) -> Explanations:
         if is_at(program.places(program.maker[value]), [name], at) or name == asked
     ]
     if not found:
-        raise SpmdirError(
-            f"there is nothing at {shown(at)}{did_you_mean(at, program.values)}; expected the name of a value before "
-            "propagate, as %mm, a line as model.py:12, the path of a module, or a glob"
-        )
+        raise nothing_there(at, program.values)
     dearest = sorted(found, key=lambda value: -program.reshard_seconds[value])[:most]
     return Explanations(tuple([_explained(program, value) for value in dearest]), len(found) - len(dearest))
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
 import attrs
 from xdsl.dialects.builtin import CallSiteLoc, FileLineColLoc, FusedLoc, NameLoc
 from xdsl.ir import Attribute
+
+from spmdir.core.errors import SpmdirError, did_you_mean, shown
 
 _LINE = re.compile(r"(.+):([0-9]{1,9})")
 
@@ -57,6 +59,14 @@ def is_at(places: SourcePlaces, names: Sequence[str], text: str) -> bool:
     if any(fnmatchcase(name, text) or fnmatchcase(name, f"%{text}") for name in names):
         return True
     return any(fnmatchcase(path, text) or fnmatchcase(path, f"{text}.*") for path in places.paths)
+
+
+def nothing_there(at: str, names: Iterable[str]) -> SpmdirError:
+    """Return the error of a question that names nothing, with the nearest of `names`."""
+    return SpmdirError(
+        f"there is nothing at {shown(at)}{did_you_mean(at, names)}; expected the name of a value before propagate, as "
+        "%mm, a line as model.py:12, the path of a module, or a glob"
+    )
 
 
 def _is_file(file: str, text: str) -> bool:

@@ -11,7 +11,6 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from spmdir.core.arguments import SHARDINGS, accepts, instance, many
 from spmdir.core.brackets import split_entries
-from spmdir.core.errors import SpmdirError, did_you_mean, shown
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement, parse_placement
 from spmdir.core.sharding import Sharding, ShardingLike, as_sharding
@@ -24,7 +23,7 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.explanation.decided import DecidedProgram
 from spmdir.explanation.difference import Difference, compare
-from spmdir.explanation.places import SourcePlaces, is_at, places_of
+from spmdir.explanation.places import SourcePlaces, is_at, nothing_there, places_of
 from spmdir.passes.finish import copied
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
 
@@ -93,11 +92,7 @@ def what_if(
 def _named(function: FuncOp, at: str) -> list[SSAValue]:
     found = [value for value, places in _values(function) if is_at(places, [text_name(value)], at)]
     if not found:
-        names = [text_name(value) for value, _ in _values(function)]
-        raise SpmdirError(
-            f"there is nothing at {shown(at)}{did_you_mean(at, names)}; expected the name of a value before propagate, "
-            "as %mm, the path of a module, or a glob"
-        )
+        raise nothing_there(at, [text_name(value) for value, _ in _values(function)])
     return found
 
 
