@@ -45,6 +45,8 @@ if TYPE_CHECKING:  # what type checkers see; the same names as in _HOMES
     from spmdir.lowering.emit import lower_to_fx as lower_to_fx
     from spmdir.passes.pipeline import Pipeline as Pipeline
     from spmdir.passes.pipeline import run_passes as run_passes
+    from spmdir.pictures.visualize import TensorPicture as TensorPicture
+    from spmdir.pictures.visualize import visualize as visualize
     from spmdir.plans.resolve import sharding_plan as sharding_plan
     from spmdir.plugins import Plugin as Plugin
     from spmdir.plugins import load_plugin as load_plugin
@@ -101,6 +103,7 @@ _HOMES = {
     "ShardingPlan": "spmdir.core.sharding_plan",
     "SpmdirError": "spmdir.core.errors",
     "TensorMeta": "spmdir.core.tensor",
+    "TensorPicture": "spmdir.pictures.visualize",
     "Topology": "spmdir.reshard.topology",
     "UnsupportedError": "spmdir.core.errors",
     "backend": "spmdir.runtime.backend",
@@ -135,6 +138,7 @@ _HOMES = {
     "strategies": "spmdir.rules.listing",
     "tensor_parallel": "spmdir.runtime.tensor_parallel",
     "training_step": "spmdir.runtime.training",
+    "visualize": "spmdir.pictures.visualize",
     "what_if": "spmdir.explanation.what_if",
 }
 """Public name → the module that it is imported from."""

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from spmdir.core.errors import SpmdirError, UnsupportedError, shown
-from spmdir.core.intervals import Ranges, length, select
+from spmdir.core.holding import holding
+from spmdir.core.intervals import Ranges
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import ShardPlacement, own_type, take
 from spmdir.core.placement.evaluated import place
@@ -103,33 +104,13 @@ def held_ranges(sharding: Sharding, shape: Sequence[int], mesh: Mesh, rank: int)
     Raises:
         UnsupportedError: what ranks hold are not elements of the tensor, as partial values.
     """
-    mesh = refinement(mesh, sharding)
-    ranges: list[Ranges] = [((0, size),) for size in shape]
-    local = list(shape)
-    for axes, placement in sharding.layers:
-        count, index = mesh.group_size(axes), mesh.index(rank, axes)
-        held = placement.held_ranges(tuple(local), count, index)
-        if held is None:
-            raise UnsupportedError(
-                f"what ranks hold by {placement} on axis '{axes[0]}' are not elements of the tensor, so no rank can "
-                "save its part; lay the tensor out by shards, or replicate it"
-            )
-        for dim, positions in held.items():
-            ranges[dim] = select(ranges[dim], _before_padding(positions, length(ranges[dim])))
-        local = [*placement.local_type(tuple(local), None, count, index)[0]]  # type: ignore[arg-type]
-    return tuple(ranges)
-
-
-def _before_padding(positions: Ranges, end: int) -> Ranges:
-    """Return the `positions` before `end`.
-
-    Raises:
-        UnsupportedError: a later one comes first on the rank.
-    """
-    inside = tuple((start, min(stop, end)) for start, stop in positions if start < end)
-    if any(start >= end or stop > end for start, stop in positions[: len(inside) - 1]):
-        raise UnsupportedError("padding comes before elements on a rank; shard the padded dimension in another order")
-    return inside
+    held = holding(sharding, shape, mesh, rank)
+    for axes, placement in held.mixed:
+        raise UnsupportedError(
+            f"what ranks hold by {placement} on axis '{axes[0]}' are not elements of the tensor, so no rank can "
+            "save its part; lay the tensor out by shards, or replicate it"
+        )
+    return held.ranges
 
 
 def collect(

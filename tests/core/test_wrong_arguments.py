@@ -182,6 +182,7 @@ def right() -> dict[str, dict[str, Any]]:
             "gradients": None, "clip_grad_norm": 1.0, "compute_dtype": None, "accumulate": 1,
         },
         "UnsupportedError": {"message": "", "location": None},
+        "visualize": {"what": "2x3xf32", **mesh, "sharding": "dp: S(0)", "slices": None},
         "what_if": {
             "module": module, "shardings": None, "forbid": None, "drop_annotations": (), "pipeline": None,
         },
@@ -207,7 +208,16 @@ def test_any_value_for_any_argument_gives_a_result_or_is_rejected(tmp_path: Path
     others |= {"R", "ShardingLike", "UNKNOWN"}  # are values
     # Are made by functions, or plain.
     others |= {"Difference", "Explanation", "Explanations"}
-    others |= {"CommReport", "MemoryReport", "Parallel", "Plan", "Plugin", "ScheduleReport", "Topology"}
+    others |= {
+        "CommReport",
+        "MemoryReport",
+        "Parallel",
+        "Plan",
+        "Plugin",
+        "ScheduleReport",
+        "TensorPicture",
+        "Topology",
+    }
     calls = right()
     assert set(calls) | others == set(spmdir.__all__)
     for name, arguments in calls.items():

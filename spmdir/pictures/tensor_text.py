@@ -1,0 +1,111 @@
+"""A cut tensor in characters: rectangles of box-drawing lines, with the ranks that hold them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from spmdir.core.axis_colors import AXIS_COLORS
+from spmdir.core.intervals import Range
+from spmdir.pictures.tiling import Tiling
+
+WIDTH = 72
+"""How many characters wide a picture is, unless its labels need more."""
+
+HEIGHT = 12
+"""How many lines high, unless it has more rows, or one alone."""
+
+_LINES = " ╵╷│╴┘┐┤╶└┌├─┴┬┼"
+"""By the lines that meet: 1 from above, 2 from below, 4 from the left, 8 from the right."""
+
+
+def terminal_text(tiling: Tiling, color: bool) -> str:
+    """Return the picture, with the escapes of a terminal that fill the rectangles if `color`."""
+    if 0 in tiling.meta.shape:
+        return "\n".join([tiling.title, "no elements", *tiling.notes])
+    labels = tiling.labels
+    across = _widths(tiling, labels)
+    down = _spread(tiling.rows, [1] * len(tiling.rows), min(HEIGHT, 4 * len(tiling.rows)) * (len(tiling.dims) == 2))
+    rights = list(itertools.accumulate([width + 1 for width in across], initial=0))
+    bottoms = list(itertools.accumulate([height + 1 for height in down], initial=0))
+    owner: dict[tuple[int, int], int] = {}
+    text: dict[tuple[int, int], str] = {}
+    for number, tile in enumerate(tiling.tiles):
+        top, bottom = (bottoms[at] for at in tile.rows)
+        left, right = (rights[at] for at in tile.columns)
+        for row, column in itertools.product(range(top + 1, bottom), range(left + 1, right)):
+            owner[row, column] = number
+        label, middle = labels[tile.holder], (top + bottom) // 2
+        for place, character in enumerate(label, left + 1 + max(0, (right - left - 1 - len(label)) // 2)):
+            text[middle, place] = character
+    lines = [_heading(tiling.columns, rights)] if tiling.dims else []
+    for row in range(bottoms[-1] + 1):
+        cells = [_cell(owner, text, row, column) for column in range(rights[-1] + 1)]
+        runs = itertools.groupby(
+            cells, key=lambda cell: tiling.tiles[cell[1]].holder if color and cell[1] is not None else None
+        )
+        lines.append("".join(_filled("".join(character for character, _ in run), holder) for holder, run in runs))
+    starts = {bottoms[at] + 1: str(start) for at, (start, _) in enumerate(tiling.rows)} if len(tiling.dims) == 2 else {}
+    margin = max(map(len, starts.values()), default=0) + bool(starts)
+    first = len(lines) - bottoms[-1] - 1
+    lines = [f"{starts.get(at - first, ''):<{margin}}{line}" for at, line in enumerate(lines)]
+    return "\n".join([tiling.title, *(line.rstrip() for line in lines), *tiling.notes])
+
+
+def _widths(tiling: Tiling, labels: Sequence[str]) -> list[int]:
+    """Return the width of each column, inside its lines."""
+    needed = [1] * len(tiling.columns)
+    for tile in tiling.tiles:
+        first, end = tile.columns
+        share = -(-(len(labels[tile.holder]) + 3 - (end - first)) // (end - first))
+        for at in range(first, end):
+            needed[at] = max(needed[at], share)
+    if tiling.dims:
+        for at, (start, _) in enumerate(tiling.columns):
+            needed[at] = max(needed[at], len(str(start)))
+    return _spread(tiling.columns, needed, min(WIDTH, 10 * len(needed) + 6))
+
+
+def _spread(pieces: Sequence[Range], needed: Sequence[int], room: int) -> list[int]:
+    """Return a size for each piece: as much as it needs, and what is left of the `room` by its length."""
+    total = sum(end - start for start, end in pieces) or 1
+    return [max(least, (end - start) * room // total - 1) for (start, end), least in zip(pieces, needed, strict=True)]
+
+
+def _heading(columns: Sequence[Range], rights: Sequence[int]) -> str:
+    """Return the line of the positions at which the columns begin."""
+    line = ""
+    for at, (start, _) in enumerate(columns):
+        line += " " * (rights[at] + 1 - len(line)) + str(start)
+    return line
+
+
+def _cell(
+    owner: dict[tuple[int, int], int], text: dict[tuple[int, int], str], row: int, column: int
+) -> tuple[str, int | None]:
+    """Return a character, and the tile that it is inside of; None on lines."""
+    if (row, column) in owner:
+        return text.get((row, column), " "), owner[row, column]
+    above, below, left, right = (owner.get((row + down, column + across)) for down, across in _BESIDE)
+    if above is not None or below is not None:
+        lines = 0 if above == below else 12
+    elif left is not None or right is not None:
+        lines = 0 if left == right else 3
+    else:
+        corners = [owner.get((row + down, column + across)) for down, across in _CORNERS_OF]
+        pairs = (corners[:2], corners[2:], corners[::2], corners[1::2])
+        lines = sum(1 << bit for bit, (one, other) in enumerate(pairs) if one != other)
+        left = corners[0]
+    return _LINES[lines], None if lines else above if above is not None else left
+
+
+_BESIDE = ((-1, 0), (1, 0), (0, -1), (0, 1))
+_CORNERS_OF = ((-1, -1), (-1, 1), (1, -1), (1, 1))
+
+
+def _filled(text: str, holder: int | None) -> str:
+    if holder is None:
+        return text
+    color = AXIS_COLORS[holder % len(AXIS_COLORS)]
+    red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
+    return f"\x1b[48;2;{red};{green};{blue};97m{text}\x1b[0m"
