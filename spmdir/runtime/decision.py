@@ -35,10 +35,13 @@ def decided_once(
     def first() -> str:
         entry = None if cache is None else CacheEntry.of(cache, name, imported, deciding)
         kept = entry.read(imported, deciding) if entry else None
-        say("deciding shardings")
-        found.append(run_passes(imported, deciding) if kept is None else kept)
-        if entry and kept is None:
-            entry.write(found[0])
+        if kept is None:
+            say("deciding shardings")
+            found.append(run_passes(imported, deciding))
+            if entry:
+                entry.write(found[0])
+        else:
+            found.append(kept)
         return ir.print_ir(found[0], debuginfo=True)
 
     text = ranks.from_first("the decision of the first rank", first)
