@@ -32,6 +32,9 @@ COMPARED: dict[str, Callable[[Any, Any, str], str]] = {
     "sync_state": lambda a, b, ranks: f"{ranks} give sync_state={a} and sync_state={b}; give every rank the same",
     "local_inputs": lambda a, b, ranks: f"{ranks} give local_inputs={a} and local_inputs={b}; give every rank the same",
     "compile": lambda a, b, ranks: f"{ranks} give different options of compile; give every rank the same",
+    "step": lambda a, b, ranks: f"{ranks} give step={a} and step={b}; give every rank the same",
+    "keep": lambda a, b, ranks: f"{ranks} give keep={a} and keep={b}; give every rank the same",
+    "directory": lambda a, b, ranks: f"{ranks} give the directories {a!r} and {b!r}; give one that all share",
     "pipeline": lambda a, b, ranks: (
         f"{ranks} give {_pipelines(a, b)}; give every rank the same pipeline, plug-ins and topology"
     ),

@@ -75,6 +75,7 @@ def save_checkpoint(
     with checked("save_checkpoint") as status, _fresh_optimizers(state) as fresh:
         _STEP.check("step", step)
         _KEEP.check("keep", keep)
+        status |= {"step": step, "keep": keep, "directory": str(directory)}
         for one in state.values():
             check_values(one)
         values, paths = _values(_trees(state))
@@ -128,7 +129,8 @@ def load_checkpoint(directory: str | Path, state: Mapping[str, Any], *, step: in
         >>> spmdir.load_checkpoint("run", {"model": model, "optimizer": optimizer, "progress": progress})
     """
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    with checked("load_checkpoint"):
+    with checked("load_checkpoint") as status:
+        status |= {"step": step, "directory": str(directory)}
         place = chosen(Path(directory), step) if rank == 0 else None
     place = from_first(place)
     with ExitStack() as loading:

@@ -28,7 +28,7 @@ from spmdir.runtime.initial_state import initial_state
 from spmdir.runtime.parallel import Parallel
 from spmdir.runtime.rank_programs import RankPrograms, lowered, sized
 from spmdir.runtime.rank_state import Kept, RankState, kept_for_steps, with_room
-from spmdir.runtime.set_up import check_sizes_are_told, set_up
+from spmdir.runtime.set_up import check_dynamic_shapes, set_up
 from spmdir.runtime.signature import Argument, Signature, read_signature, return_whole
 from spmdir.runtime.training import TrainingStep
 from spmdir.torch_interop.tied_names import tied_names
@@ -192,7 +192,7 @@ def _check_arguments(model: Any, state: Any, example_args: Any, local_inputs: bo
         )
     if not isinstance(example_args, (tuple, list)):
         raise SpmdirError(f"example_args is a {type(example_args).__name__}; expected a tuple of positional arguments")
-    check_sizes_are_told(local_inputs, dynamic_shapes)
+    check_dynamic_shapes(dynamic_shapes, local_inputs)
 
 
 def _originals(capture: Capture, signature: Signature) -> dict[str, Tensor]:

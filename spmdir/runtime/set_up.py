@@ -24,6 +24,8 @@ from spmdir.runtime.ranks import Ranks
 
 COMPILE = instance(bool, Mapping, expected="True, False or a dict of Inductor's options")
 
+DYNAMIC_SHAPES = instance(Mapping, tuple, list, expected="dimensions by argument, as of torch.export.export").optional
+
 
 @attrs.frozen(eq=False, kw_only=True)
 class SetUp:
@@ -77,8 +79,9 @@ class SetUp:
         )
 
 
-def check_sizes_are_told(local_inputs: bool, dynamic_shapes: Any) -> None:
-    """Raise SpmdirError if calls could have other sizes that one rank cannot tell."""
+def check_dynamic_shapes(dynamic_shapes: Any, local_inputs: bool) -> None:
+    """Raise SpmdirError if `dynamic_shapes` tells no sizes, or sizes in calls that one rank cannot tell."""
+    DYNAMIC_SHAPES.check("dynamic_shapes", dynamic_shapes)
     if local_inputs and dynamic_shapes is not None:
         raise SpmdirError("shards of inputs do not tell the global sizes; give global inputs with dynamic_shapes")
 

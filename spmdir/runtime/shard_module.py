@@ -28,7 +28,7 @@ from spmdir.runtime.local_state import LocalShard, as_dtensor
 from spmdir.runtime.local_sums import Reduction
 from spmdir.runtime.rank_programs import RankPrograms, sized
 from spmdir.runtime.ranks import Ranks
-from spmdir.runtime.set_up import SetUp, check_sizes_are_told, set_up
+from spmdir.runtime.set_up import SetUp, check_dynamic_shapes, set_up
 from spmdir.runtime.sharded_module import (
     Places,
     Runner,
@@ -211,7 +211,7 @@ def _check_arguments(
             "there are no example inputs; give example_inputs, the positional arguments of a call with global shapes, "
             "or example_kwargs"
         )
-    check_sizes_are_told(local_inputs, dynamic_shapes)
+    check_dynamic_shapes(dynamic_shapes, local_inputs)
     if "forward" in vars(model):
         raise UnsupportedError(
             f"the {type(model).__name__} has a model.forward of its own, which would run instead of the sharded "

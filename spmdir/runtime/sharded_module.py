@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from spmdir.core.errors import SpmdirError
 from spmdir.runtime.joint_capture import bound_arguments
 from spmdir.runtime.joint_program import JointProgram
+from spmdir.runtime.local_state import like_shard
 from spmdir.runtime.local_sums import LocalSums, Reduction
 from spmdir.runtime.rank_programs import RankPrograms
 from spmdir.runtime.ranks import Ranks
@@ -80,16 +81,26 @@ class Runner:
             sizes = programs.sizes(dict(zip(names, inputs, strict=True)))
         program = programs.of(sizes)
         held = {a.name: _checked(attribute(module, a.name), a, self.placements[a.name]) for a in program.held}
-        received = functools.partial(self._received, sums, is_unreduced)
+        frozen = {name: tensor for name, tensor in held.items() if not tensor.requires_grad}
+        received = functools.partial(self._received, sums, is_unreduced, frozen)
         return run_joint(program, self.ranks, held, inputs, received)
 
-    def _received(self, sums: LocalSums, is_unreduced: bool, found: dict[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return the gradients that a backward gives of those that it has found; others are in `sums`."""
+    def _received(
+        self, sums: LocalSums, is_unreduced: bool, frozen: Mapping[str, DTensor], found: dict[str, Tensor]
+    ) -> Mapping[str, Tensor]:
+        """Return the gradients that a backward gives of those that it has found; others are in `sums`.
+
+        What was added up of a parameter before it was `frozen` is put into its `grad`, as autograd would not.
+        """
         if is_unreduced:
             sums.add({name: found.pop(name) for name in list(found) if name in self.placements})
         if not sums.is_adding and sums.tensors:
             for name, gradient in self.reduction.reduced(sums.taken()).items():
-                found[name] = found[name] + gradient if name in found else gradient
+                if name in frozen:
+                    gradient, before = like_shard(frozen[name], gradient), frozen[name].grad
+                    frozen[name].grad = gradient if before is None else before + gradient
+                else:
+                    found[name] = found[name] + gradient if name in found else gradient
         return found
 
     def _programs(self, module: nn.Module, is_unreduced: bool, call: tuple[Any, Any]) -> RankPrograms[JointProgram]:

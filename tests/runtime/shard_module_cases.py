@@ -231,8 +231,8 @@ class Divided(nn.Module):
 def accumulated() -> dict[str, Any]:
     """Gradients of batches that are reduced once; what the programs send; an option of Inductor.
 
-    There are three batches, twice over, and then a sum of two forwards, the first of them in `no_sync`, after others
-    were forgotten.
+    There are three batches, twice over, then a sum of two forwards, the first of them in `no_sync`, after others
+    were forgotten, and then one whose gradients are reduced when a parameter is frozen.
     """
     torch.manual_seed(0)
     model, (x, _) = Divided().double(), batches(1)[0]
@@ -271,6 +271,14 @@ def accumulated() -> dict[str, Any]:
         for a, b in zip(each.parameters(), alone.parameters(), strict=True)
     ]
     sends = [spmdir.comm_report(each.module, pipeline=each.pipeline).by_kind for each in spmdir.programs(sharded)]
+    alone.zero_grad(), copied.zero_grad()
+    for number in range(2):
+        with copied.no_sync() if number == 0 else nullcontext():
+            for each in (copied, alone):
+                torch.manual_seed(number)
+                each(x).backward()
+                each.up.weight.requires_grad_(False)
+    pairs += [(full(a.grad), b.grad) for a, b in zip(copied.parameters(), alone.parameters(), strict=True)]
     try:
         spmdir.shard_module(Sums(), MESH, "fsdp", (x,), compile={"no_such": 1})
         error = ""

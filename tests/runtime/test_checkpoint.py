@@ -82,6 +82,9 @@ def test_what_cannot_be_saved_or_loaded_is_an_error_on_all_ranks(saved):
         assert "'w' is laid out as <dp: P(sum)>: what ranks hold by P(sum) on axis 'dp' are not" in result["partial"]
         assert "of which this rank holds [" in result["odd"]
         assert "ranks 0 and 1 save different values of 'w', of which a checkpoint keeps one" in result["differs"]
+        assert "ranks 0 and 1 give step=0 and step=1; give every rank the same" in result["step"]
+        assert "ranks 0 and 1 give keep=1 and keep=2" in result["keep"]
+        assert "ranks 0 and 1 give the directories" in result["directory"]
         assert "is damaged: '__3_0.distcp' has other bytes than were saved" in result["damaged"]
         assert result["one rank"].startswith("" if rank == 2 else "rank 2: ")
         assert "does not fit: it has 'w' and nothing of 'v'; expected" in result["one rank"]
