@@ -45,6 +45,7 @@ def distinguish(block: Block) -> None:
     """Let no two values of `block` have one name: of several the first keeps it, others get a number, as in text."""
     values = [*block.args, *(result for op in block.ops for result in op.results)]
     names = {value.name_hint for value in values}
+    unnamed = max((int(name[1:]) + 1 for name in names if name and is_number(name)), default=0)
     seen: set[str] = set()
     for value in values:
         name = first = value.name_hint
@@ -53,7 +54,8 @@ def distinguish(block: Block) -> None:
         number = 0
         while name in seen or (number and name in names):
             number += 1
-            name = f"{first}_{number}"
+            name = f".{unnamed}" if is_number(first) else f"{first}_{number}"
+            unnamed += is_number(first)
         seen.add(name)
         if number:
             keep_name(value, name)

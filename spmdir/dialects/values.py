@@ -20,6 +20,7 @@ from spmdir.dialects.attributes import (
     meta_of,
     sharding_attr,
 )
+from spmdir.dialects.layer_calls import returned_value
 from spmdir.dialects.names import name_of
 from spmdir.dialects.verification import is_local
 
@@ -30,7 +31,10 @@ def sharding_of(value: Any) -> Sharding | None:
     """Return the sharding of a value; None where undecided."""
     if type(value) is OpResult:  # told by its class, for asking what an op is an instance of is slow
         attribute: Any = value.op.properties.get("sharding")
-        return attribute.data[value.index] if isinstance(attribute, ShardingsAttr) else None
+        if isinstance(attribute, ShardingsAttr):
+            return attribute.data[value.index]
+        returned = returned_value(value)
+        return None if returned is None else sharding_of(returned)
     given = function_attrs(value.owner.parent_op(), "arg_attrs", value.index).get("spmd.sharding")
     return given.data if isinstance(given, ShardingAttr) else None
 
@@ -50,6 +54,8 @@ def global_type(value: Any, mesh: Mesh | None) -> TensorMeta | None:
     if not is_local(owner.parent_op()):
         return meta
     if type(value) is OpResult:
+        if (returned := returned_value(value)) is not None:
+            return global_type(returned, mesh)
         attribute: Any = owner.properties.get("of")
         given = attribute.data[value.index] if attribute is not None else None
     else:

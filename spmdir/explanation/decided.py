@@ -18,7 +18,7 @@ from spmdir.dialects.names import text_name
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.explanation.places import SourcePlaces, places_of
-from spmdir.passes.finish import copied
+from spmdir.passes.finish import copied, without_layers
 from spmdir.passes.pipeline import Pipeline, run_passes
 from spmdir.passes.propagate import PropagatePass
 from spmdir.passes.propagation.objective import note_objective
@@ -64,7 +64,7 @@ class DecidedProgram:
         found = [made for made in pipeline.made() if isinstance(made, PropagatePass)]
         if not found:
             raise UnsupportedError(f"the pipeline '{pipeline}' decides nothing; expected one with propagate in it")
-        copy = run_passes(copied(module), pipeline.before("propagate"))
+        copy = run_passes(copied(without_layers(module)), pipeline.before("propagate"))
         context, self.function = pipeline.context(), ir.main_function(copy)
         self._search, self._solution, self.seconds = found[0].decide(context, copy, self.function)
         self.module = copy

@@ -24,7 +24,7 @@ from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.explanation.decided import DecidedProgram
 from spmdir.explanation.difference import Difference, compare
 from spmdir.explanation.places import SourcePlaces, is_at, nothing_there, places_of
-from spmdir.passes.finish import copied
+from spmdir.passes.finish import copied, without_layers
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def what_if(
     """
     pipeline = as_pipeline(pipeline)
     before = DecidedProgram(module, pipeline)
-    changed = copied(module)
+    changed = copied(without_layers(module))
     function, mesh = ir.main_function(changed), ir.mesh(changed)
     for at in drop_annotations:
         for value in _named(function, at):

@@ -33,6 +33,7 @@ PASSES: PassTable = {
     "schedule": "spmdir.passes.schedule:SchedulePass",
     "verify-spmd": "spmdir.passes.verify_spmd:VerifySpmdPass",
     "print-rules": "spmdir.passes.print_rules:PrintRulesPass",
+    "outline-layers": "spmdir.passes.outline_layers:OutlineLayersPass",
     "strip-spmd": "spmdir.passes.strip_spmd:StripSpmdPass",
     "canonicalize": "spmdir.passes.cleanup:Canonicalize",
     "cse": "spmdir.passes.cleanup:CSE",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
@@ -39,6 +40,7 @@ class ExpandPass(FunctionPass):
     """Replaces ops that are sharded along a dimension they reduce inside, such as softmax, by ops that can run so."""
 
     name = "expand"
+    takes_layers: ClassVar[bool] = True
 
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
         expand_all(function, ir.mesh(module), ctx.rules)

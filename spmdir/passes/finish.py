@@ -20,6 +20,8 @@ from spmdir.dialects.values import sharding_of
 from spmdir.dialects.verification import is_local
 from spmdir.passes.bind_sizes import BindSizesPass
 from spmdir.passes.executed import executed, note_all
+from spmdir.passes.inline import inline
+from spmdir.passes.layers.around import is_outlined
 from spmdir.passes.local_programs.trusted import is_trusted
 from spmdir.passes.pipeline import Pipeline, Step, run_passes
 from spmdir.passes.propagation.objective import copy_notes
@@ -42,7 +44,7 @@ def bound(module: ModuleOp, sizes: Mapping[str, int], pipeline: Pipeline) -> Mod
         require_type("the name of a size", name, str, "a string")
         if type(number) is not int:
             raise SpmdirError(f"size '{name}' is {number!r}; expected an int")
-    copy = copied(module)
+    copy = copied(without_layers(module))
     if is_undecided(ir.main_function(copy)):
         run_passes(copy, rest(pipeline.through("propagate"), copy))
     BindSizesPass(dict(sizes)).apply(pipeline.context(), copy)
@@ -58,6 +60,7 @@ def localized(module: ModuleOp, pipeline: Pipeline) -> ModuleOp:
     Raises:
         SpmdirError: a pass rejects the module.
     """
+    module = without_layers(module)
     function, needed = ir.main_function(module), rest(pipeline, module)
     if is_local(function):
         checked = module if is_trusted(function) else run_passes(module, "verify-spmd")
@@ -126,6 +129,15 @@ def inlined(module: ModuleOp) -> ModuleOp:
     if not any(isinstance(op, CallOp) for function in ir.functions(module) for op in function.body.block.ops):
         return module
     return run_passes(copied(module), "inline")
+
+
+def without_layers(module: ModuleOp) -> ModuleOp:
+    """Return `module` if no layers of it are outlined; else a copy in which they are inlined."""
+    if not is_outlined(module):
+        return module
+    copy = copied(module)
+    inline(copy, layers_only=True)
+    return copy
 
 
 def is_undecided(function: FuncOp) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
+from typing import ClassVar
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import CallSiteLoc, ModuleOp, StringAttr
@@ -17,39 +18,56 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.limits import INLINED
 from spmdir.dialects import ir
-from spmdir.dialects.names import Names, distinguish, name_of, take_name
+from spmdir.dialects.layer_calls import layer_named
+from spmdir.dialects.names import Names, distinguish, keep_name, name_of, take_name
 from spmdir.dialects.reshard_ops import ConstraintOp
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.dialects.verification import is_local
+from spmdir.passes.layers.layer_names import renumbered
 
 
 @dataclass(frozen=True)
 class InlinePass(ModulePass):
     """Replace each call by the body of the function it calls, and drop private functions that nothing calls any more.
 
-    Shardings that the called function annotates on its arguments and results become constraints.
+    Shardings that the called function annotates on its arguments and results become constraints. The call of an
+    outlined layer is replaced as if it had not been outlined.
     """
 
     name = "inline"
+    takes_layers: ClassVar[bool] = True
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        functions = {function.sym_name.data: function for function in ir.functions(op)}
-        ordered, called = callees_first(functions), set[str]()
-        _check_size(ordered)
-        for function in ordered:
-            calls, names = calls_in(function), Names(function.body.block)
-            called.update(call.callee.string_value() for call in calls)
-            for call in calls:
-                callee = functions[call.callee.string_value()]
-                _check_call(call, callee, function)
-                _inline(call, callee, names)
-            if calls:
-                distinguish(function.body.block)
-        for name in called:
-            visibility = functions[name].sym_visibility
-            if visibility is not None and visibility.data == "private":
-                Rewriter.erase_op(functions[name])
+        inline(op)
+
+
+def inline(module: ModuleOp, layers_only: bool = False) -> None:
+    """Replace calls by the bodies of the functions that they call.
+
+    Args:
+        layers_only: whether calls stay that do not stand for outlined layers.
+
+    Raises:
+        UnsupportedError: a call cannot be inlined; located.
+    """
+    functions = {function.sym_name.data: function for function in ir.functions(module)}
+    ordered, called = callees_first(functions), set[str]()
+    _check_size(ordered)
+    for function in ordered:
+        calls, names = calls_in(function), Names(function.body.block)
+        calls = [call for call in calls if not layers_only or layer_named(call) is not None]
+        called.update(call.callee.string_value() for call in calls)
+        for call in calls:
+            callee = functions[call.callee.string_value()]
+            _check_call(call, callee, function)
+            _inline(call, callee, names)
+        if calls:
+            distinguish(function.body.block)
+    for name in called:
+        visibility = functions[name].sym_visibility
+        if visibility is not None and visibility.data == "private":
+            Rewriter.erase_op(functions[name])
 
 
 def calls_in(function: FuncOp) -> list[CallOp]:
@@ -90,6 +108,8 @@ def _check_size(ordered: Sequence[FuncOp]) -> None:
 
 def _check_call(call: CallOp, callee: FuncOp, caller: FuncOp) -> None:
     """Raise UnsupportedError unless the body of `callee` says all that the call does; located."""
+    if layer_named(call) is not None:
+        return
     if is_local(callee) or is_local(caller):
         raise UnsupportedError(
             "calls between programs of one rank cannot be inlined; run inline before localize", location_of(call)
@@ -112,17 +132,24 @@ def _check_call(call: CallOp, callee: FuncOp, caller: FuncOp) -> None:
 
 
 def _inline(call: CallOp, callee: FuncOp, names: Names) -> None:
-    body = callee.body.block
+    body, layer = callee.body.block, layer_named(call)
     operands = [_constrained(operand, callee, "arg_attrs", index, call) for index, operand in enumerate(call.operands)]
     values: dict[SSAValue, SSAValue] = dict(zip(body.args, operands, strict=True))
+    stands_for = {name: name_of(value) for argument, value in values.items() if (name := name_of(argument))}
     end = ir.terminator(callee)
     for op in body.ops:
         if op is end:
             break
         new = op.clone(values)
-        new.location = CallSiteLoc(op.location, call.location)
+        if layer is None:
+            new.location = CallSiteLoc(op.location, call.location)
+        else:
+            new.location = renumbered(op.location, layer_named(callee) or "", layer)
         for before, after in zip(op.results, new.results, strict=True):
-            if name_of(before) or not call.results:
+            hint = name_of(before)
+            if hint and (other := stands_for.get(_made_of(hint, stands_for))):
+                keep_name(after, other + hint[len(_made_of(hint, stands_for)) :])
+            elif hint or not call.results or layer is not None:
                 take_name(after, before)
             else:
                 names.give(after, call.results[0], op.name.split(".")[1])
@@ -134,6 +161,14 @@ def _inline(call: CallOp, callee: FuncOp, names: Names) -> None:
             take_name(new, old)
         old.replace_all_uses_with(new)
     Rewriter.erase_op(call)
+
+
+def _made_of(name: str, arguments: Collection[str]) -> str:
+    """Return the argument that a name says a value to be made of, as `w` of `w.reshape`; "" if there is none."""
+    origin = name.rpartition(".")[0]
+    while origin and origin not in arguments:
+        origin = origin.rpartition(".")[0]
+    return origin
 
 
 def _constrained(value: SSAValue, callee: FuncOp, which: str, index: int, call: CallOp) -> SSAValue:

@@ -11,12 +11,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 from xdsl.context import Context
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, ModuleOp, UnitAttr
-from xdsl.dialects.func import FuncOp
+from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Attribute, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
@@ -61,12 +61,13 @@ class LocalizePass(ModulePass):
     """Replace global types by those of one rank, and sizes and offsets among the arguments to match."""
 
     name = "localize"
+    takes_layers: ClassVar[bool] = True
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         assert isinstance(ctx, IRContext)
         reject_open_sizes(op, self.name)
         mesh = ir.mesh(op)
-        for function in flat_functions(op):
+        for function in flat_functions(op, with_layers=True):
             if not is_local(function):
                 _localize(function, mesh, ctx.rules)
 
@@ -104,6 +105,9 @@ def _localize(function: FuncOp, mesh: Mesh, rules: RuleSet) -> None:
     known: dict[object, _Typed] = {}
     # Last op first: an op is then read while its operands still have their global types.
     for op in reversed(list(block.ops)):
+        if isinstance(op, CallOp):  # of a layer, which is localized too
+            for result in op.results:
+                _localize_value(result, mesh)
         if not isinstance(op, ValueOp):
             continue
         typed = _typed(op, mesh, rules, known) if isinstance(op, AtenOp) else None

@@ -351,6 +351,7 @@ def run_passes(
     """
     from spmdir.dialects import ir
     from spmdir.passes.executed import note_executed
+    from spmdir.passes.layers.around import apply
 
     pipeline = as_pipeline(pipeline)
     steps = pipeline.made()
@@ -359,7 +360,7 @@ def run_passes(
     context = context or pipeline.context()
     with ir.collector_paused():
         for position, step in enumerate(steps, 1):
-            step.apply(context, module)
+            apply(step, context, module)
             note_executed(module, step.name)
             if verify_each or position == len(steps):
                 ir.verify(module)

@@ -11,6 +11,7 @@ from xdsl.passes import ModulePass
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.dialects import ir
+from spmdir.dialects.layer_calls import layer_named
 from spmdir.dialects.sizes import sizes_op
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.verification import is_local
@@ -21,9 +22,11 @@ class FunctionPass(ModulePass):
 
     Attributes:
         needs_numbers: whether symbolic sizes must have been bound to numbers before.
+        takes_layers: whether it runs once on each outlined layer, as one that treats each op by itself may.
     """
 
     needs_numbers: ClassVar[bool] = True
+    takes_layers: ClassVar[bool] = False
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run the pass on each function of `op`.
@@ -34,7 +37,7 @@ class FunctionPass(ModulePass):
         assert isinstance(ctx, IRContext)
         if self.needs_numbers:
             reject_open_sizes(op, self.name)
-        for function in global_functions(op, self.name):
+        for function in global_functions(op, self.name, self.takes_layers):
             self.run_on_function(ctx, op, function)
 
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
@@ -42,13 +45,16 @@ class FunctionPass(ModulePass):
         raise NotImplementedError(f"{type(self).__name__}.run_on_function")
 
 
-def global_functions(module: ModuleOp, pass_name: str) -> list[FuncOp]:
+def global_functions(module: ModuleOp, pass_name: str, with_layers: bool = False) -> list[FuncOp]:
     """Return the functions of `module`, for a pass that reads global types.
+
+    Args:
+        with_layers: whether calls may stand for outlined layers.
 
     Raises:
         UnsupportedError: there is none, one calls another, or localize has made its types those of one rank; located.
     """
-    functions = flat_functions(module)
+    functions = flat_functions(module, with_layers)
     for function in functions:
         if is_local(function):
             raise UnsupportedError(
@@ -75,8 +81,11 @@ def local_functions(module: ModuleOp, pass_name: str) -> list[FuncOp]:
     return functions
 
 
-def flat_functions(module: ModuleOp) -> list[FuncOp]:
+def flat_functions(module: ModuleOp, with_layers: bool = False) -> list[FuncOp]:
     """Return the functions of `module`.
+
+    Args:
+        with_layers: whether calls may stand for outlined layers.
 
     Raises:
         UnsupportedError: there is none, or one calls another; located.
@@ -86,7 +95,8 @@ def flat_functions(module: ModuleOp) -> list[FuncOp]:
         raise UnsupportedError("the module has no function; expected one or more", location_of(module))
     for function in functions:
         for op in function.body.block.ops:
-            if type(op) is CallOp:  # isinstance is slow on ops that are others
+            # isinstance is slow on ops that are others
+            if type(op) is CallOp and not (with_layers and layer_named(op)):
                 raise UnsupportedError(f"calls {op.callee}; run inline first", location_of(op))
     return functions
 

@@ -30,6 +30,7 @@ class PrintRulesPass(FunctionPass):
     """
 
     name = "print-rules"
+    takes_layers: ClassVar[bool] = True
 
     needs_numbers: ClassVar = False
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
@@ -23,9 +24,10 @@ class StripSpmdPass(ModulePass):
     """Removes the mesh, all shardings and all spmd ops: what is left is the single-device program."""
 
     name = "strip-spmd"
+    takes_layers: ClassVar[bool] = True
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        for function in global_functions(op, self.name):
+        for function in global_functions(op, self.name, with_layers=True):
             for child in list(function.body.block.ops):
                 _strip(child)
             function.arg_attrs = _without_shardings(function.arg_attrs)

@@ -14,7 +14,7 @@ from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.verification import is_local
 from spmdir.passes.executed import executed
-from spmdir.passes.finish import bound, copied, is_undecided, rest
+from spmdir.passes.finish import bound, copied, is_undecided, rest, without_layers
 from spmdir.passes.pipeline import Pipeline, run_passes
 
 _LOWERED = frozenset(("lower-reshard", "fuse-collectives"))
@@ -24,11 +24,13 @@ _LOWERED = frozenset(("lower-reshard", "fuse-collectives"))
 def with_collectives(module: ModuleOp, pipeline: Pipeline) -> tuple[ModuleOp, tuple[str, ...]]:
     """Return `module` with collectives, and the passes that put them in: on a copy, if there are reshards to lower.
 
-    Symbolic sizes have the numbers of their examples then. What is not decided stays as it is.
+    Outlined layers are in the places of their calls then, and symbolic sizes have the numbers of their examples. What
+    is not decided stays as it is.
 
     Raises:
         SpmdirError: a pass rejects the module.
     """
+    module = without_layers(module)
     if examples := open_sizes(module).hints:
         sized = bound(module, examples, pipeline)
         return run_passes(sized, rest(pipeline, sized).before("localize")), ()

@@ -1,5 +1,5 @@
 """The schedule of one rank: its ops as plain tasks with times, transfers and buffers, and what an order of them takes.
 
-May import: nothing of spmdir.
+May import: core.
 Start with program.py (tasks), then simulate.py (times) and memory.py.
 """

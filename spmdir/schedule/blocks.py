@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
+from spmdir.core.repetition import distances, longest_run
 from spmdir.schedule.program import Program, Task
-
-WINDOW = 12
-"""How many tasks in a row have to be equal to count as a repetition."""
 
 SIZE = 64
 """How many tasks a block has that is not of equal layers."""
@@ -24,7 +21,7 @@ def blocks(program: Program, end: int, layers: int) -> list[range]:
     held = _held_within(program, end)
     looks = [_look(program, task) for task in program.tasks[:end]]
     period = _period(looks)
-    start, stop = _run(looks, period) if period else (0, 0)
+    start, stop = longest_run(looks, period) if period else (0, 0)
     first = min(range(start, start + period), key=held.__getitem__, default=0)
     cuts = [*range(first, stop + 1, period * layers)] if period else []
     head, tail = range(cuts[0] if cuts else 0), range(cuts[-1] if cuts else 0, end)
@@ -45,33 +42,14 @@ def _parts(tasks: range, held: Sequence[float], size: int) -> Iterator[range]:
         yield tasks
 
 
-def _look(program: Program, task: Task) -> object:
+def _look(program: Program, task: Task) -> Hashable:
     return task.op, task.seconds, tuple(program.buffers[buffer].bytes for buffer in task.makes), len(task.reads)
 
 
-def _period(looks: Sequence[object]) -> int:
+def _period(looks: Sequence[Hashable]) -> int:
     """Return how many tasks a layer has; 0 if there are no equal ones."""
-    numbers: dict[object, int] = {}
-    numbered = [numbers.setdefault(look, len(numbers)) for look in looks]
-    last: dict[tuple[int, ...], int] = {}
-    distances: Counter[int] = Counter()
-    for index in range(len(looks) - WINDOW + 1):
-        window = tuple(numbered[index : index + WINDOW])
-        if window in last:
-            distances[index - last[window]] += 1
-        last[window] = index
-    return max(distances, key=lambda distance: (distances[distance], -distance), default=0)
-
-
-def _run(looks: Sequence[object], period: int) -> tuple[int, int]:
-    """Return the first task of equal layers, and the one after the last."""
-    best, first = (0, 0), 0
-    for index in range(len(looks) - period + 1):
-        is_end = index == len(looks) - period
-        if is_end or looks[index] != looks[index + period]:
-            best = max(best, (first, index), key=lambda run: run[1] - run[0])
-            first = index + 1
-    return best[0], best[1] + period
+    found = distances(looks)
+    return max(found, key=lambda distance: (found[distance], -distance), default=0)
 
 
 def _held_within(program: Program, end: int) -> list[float]:

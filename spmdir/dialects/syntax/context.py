@@ -33,6 +33,7 @@ from spmdir.core.limits import FRAMES
 from spmdir.core.literals import LiteralError
 from spmdir.dialects.attributes import is_sized, meta_of, print_type
 from spmdir.dialects.collectives import plugin_collective
+from spmdir.dialects.layer_calls import taking_layer
 from spmdir.dialects.named import class_of
 from spmdir.dialects.names import is_number, keep_name
 from spmdir.dialects.syntax.declared import declared_hints
@@ -194,7 +195,7 @@ class IRParser(Parser):
 
 
 class IRPrinter(Printer):
-    """Prints a module: one function argument a line, names as they are.
+    """Prints a module: one function argument a line, or those of one outlined layer; names as they are.
 
     Values without a name are numbered behind the numbers of the function; of several with one name the first keeps it.
     """
@@ -262,9 +263,11 @@ class IRPrinter(Printer):
         self.print_symbol_name(op.sym_name.data)
         self.print_string("(")
         margin = " " * len(f"func.func {visibility}@{op.sym_name.data}(")
+        layers = [taking_layer(argument) for argument in op.args]
         for index, argument in enumerate(op.args):
             if index:
-                self.print_string(",\n" + "  " * self._indent + margin)
+                is_with = layers[index] is not None and layers[index] == layers[index - 1]
+                self.print_string(", " if is_with else ",\n" + "  " * self._indent + margin)
             self.print_ssa_value(argument)
             self.print_string(": ")
             self.print_attribute(argument.type)

@@ -1,0 +1,81 @@
+"""Which layer an op is of: by the path of its module, or else by the names of the parameters that it takes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from typing import Any
+
+from xdsl.dialects.builtin import FusedLoc, NameLoc, StringAttr
+from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
+
+from spmdir.dialects.names import name_of
+
+_NUMBERED = re.compile(r"(.*?)([0-9]{1,9})(?=\.|\Z)")
+
+
+def layer_of(ops: Iterable[Operation], taken: Iterable[SSAValue]) -> tuple[str, int] | None:
+    """Return the prefix and the number of the layer that most ops are of, as ("model.layers.", 3); None if none says.
+
+    Args:
+        taken: arguments of the function that name the layer where no path does; those of the ops are looked at too.
+    """
+    ops = list(ops)
+    paths = Counter(filter(None, (_first(_paths(op.location)) for op in ops)))
+    values = {*taken, *(operand for op in ops for operand in op.operands)}
+    arguments = [name_of(value) for value in values if isinstance(value, BlockArgument)]
+    found = paths or Counter(filter(None, (_layer(name) for name in arguments if name and "." in name)))
+    return max(found, key=lambda layer: (found[layer], layer), default=None)
+
+
+def function_name(prefix: str | None, which: int | None, does: str, taken: Collection[str]) -> str:
+    """Return the name of a function of layers, as `layers_forward`, or `layers_5_forward` of those that differ.
+
+    Args:
+        prefix: that of the layers; None if they have no name.
+        which: the first of the layers that differ from most; None of most.
+        does: what the function does.
+        taken: names that others have.
+    """
+    words = re.findall(r"[A-Za-z_]+", prefix or "")
+    parts = [words[-1] if words else "layer" if prefix is None else "layers", which, does]
+    name = first = "_".join(str(part).strip("_") for part in parts if part is not None)
+    number = 0
+    while name in taken:
+        number += 1
+        name = f"{first}_{number}"
+    return name
+
+
+def _first(paths: Iterable[str]) -> tuple[str, int] | None:
+    return next(filter(None, map(_layer, paths)), None)
+
+
+def _layer(name: str) -> tuple[str, int] | None:
+    match = _NUMBERED.match(name)
+    return (match[1], int(match[2])) if match else None
+
+
+def _paths(location: Attribute) -> Iterator[str]:
+    """Yield the paths of modules that a location names."""
+    if isinstance(location, NameLoc):
+        yield location.desc.data
+        yield from _paths(location.location)
+    elif isinstance(location, FusedLoc):
+        for one in location.locations:  # type: ignore  # xDSL says Attribute of an array
+            yield from _paths(one)
+
+
+def renumbered(location: Any, old: str, new: str) -> Any:
+    """Return a location in which the paths of the layer `old`, as "layers.0", are those of `new`."""
+    if isinstance(location, NameLoc):
+        path = location.desc.data
+        inside = renumbered(location.location, old, new)
+        if path == old or path.startswith(f"{old}."):
+            path = new + path[len(old) :]
+        return NameLoc(StringAttr(path), inside)
+    if isinstance(location, FusedLoc):
+        members = [renumbered(one, old, new) for one in location.locations]  # type: ignore
+        return FusedLoc(members, location.metadata)  # type: ignore[arg-type]
+    return location

@@ -1,0 +1,133 @@
+"""Functions of the equal layers of a program, with calls in their places."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, BlockArgument, OpResult, Region, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from spmdir.dialects import ir
+from spmdir.dialects.attributes import ShapesAttr, sharding_attr
+from spmdir.dialects.layer_calls import LAYER
+from spmdir.dialects.names import distinguish, keep_name, name_of, take_name
+from spmdir.dialects.values import function_attrs, sharding_of
+from spmdir.passes.layers.layer_names import function_name
+from spmdir.passes.layers.segments import Segment, repeated_segments
+
+
+def outline_layers(module: ModuleOp) -> None:
+    """Make functions of the equal layers of each function that calls none."""
+    for function in ir.functions(module):
+        if any(isinstance(op, CallOp) for op in function.body.block.ops):
+            continue
+        taken = {one.sym_name.data for one in ir.functions(module)}
+        groups = repeated_segments(function)
+        for group, does in zip(groups, _phases(groups), strict=True):
+            _outline(function, group, does, taken)
+
+
+def _phases(groups: Sequence[Sequence[Segment]]) -> list[str]:
+    """Return what each group does, told by the order of its layers: what comes after a backward updates parameters."""
+    found: list[str] = []
+    for group in groups:
+        numbers = [segment.layer[1] for segment in group if segment.layer is not None]
+        falling = sum(one > other for one, other in itertools.pairwise(numbers))
+        if 2 * falling > len(numbers) - 1:
+            found.append("backward")
+        else:
+            found.append("update" if "backward" in found else "forward")
+    return found
+
+
+def _outline(function: FuncOp, group: Sequence[Segment], does: str, taken: set[str]) -> None:
+    """Put calls in the places of the segments of a group; equal ones call one function."""
+    alike: dict[Hashable, list[Segment]] = {}
+    for segment in group:
+        alike.setdefault(segment.form, []).append(segment)
+    usual = max(alike.values(), key=len)
+    for segments in alike.values():
+        numbers = [segment.layer[1] for segment in segments if segment.layer is not None]
+        prefix = segments[0].layer[0] if segments[0].layer is not None else None
+        which = None if segments is usual else numbers[0] if numbers else group.index(segments[0])
+        name = function_name(prefix, which, does, taken)
+        taken.add(name)
+        outputs = sorted({output for segment in segments for output in segment.outputs()})
+        new = _function(function, segments[0], outputs, name)
+        Rewriter.insert_op(new, InsertPoint.before(function))
+        for number, segment in enumerate(segments):
+            _call(segment, name, outputs, number)
+
+
+def _layer_text(segment: Segment, number: object) -> str:
+    """Return how text names a layer, as "model.layers.3"."""
+    return f"{segment.layer[0]}{segment.layer[1]}" if segment.layer else f"part.{number}"
+
+
+def _function(around: FuncOp, segment: Segment, outputs: Sequence[tuple[int, int]], name: str) -> FuncOp:
+    """Return the function of a segment."""
+    layer, inputs = _layer_text(segment, 0), segment.inputs()
+    block = Block(arg_types=[value.type for value in inputs])
+    values: dict[SSAValue, SSAValue] = dict(zip(inputs, block.args, strict=True))
+    for op in segment.ops:
+        new = op.clone(values)
+        new.location = op.location
+        block.add_op(new)
+    for old, new in values.items():
+        hint = name_of(old)
+        keep_name(new, hint.removeprefix(f"{layer}.")) if hint else take_name(new, old)
+    returned = [values[segment.ops[place].results[index]] for place, index in outputs]
+    block.add_op(ReturnOp(*returned))
+    distinguish(block)
+    made = FuncOp(
+        name,
+        ([value.type for value in block.args], [value.type for value in returned]),
+        Region(block),
+        visibility="private",
+        arg_attrs=_stated(map(_value_attrs, inputs)),
+        res_attrs=_stated(_result_attrs(segment.ops[place].results[index]) for place, index in outputs),
+    )
+    made.location = segment.ops[0].location
+    made.attributes[LAYER] = StringAttr(layer)
+    if "spmd.local" in around.attributes:
+        made.attributes["spmd.local"] = around.attributes["spmd.local"]
+    return made
+
+
+def _call(segment: Segment, name: str, outputs: Sequence[tuple[int, int]], number: int) -> None:
+    """Put a call in the place of a segment."""
+    first, results = segment.ops[0], [segment.ops[place].results[index] for place, index in outputs]
+    call = CallOp(name, segment.inputs(), [value.type for value in results])
+    call.attributes[LAYER] = StringAttr(_layer_text(segment, number))
+    call.location = first.location
+    Rewriter.insert_op(call, InsertPoint.before(first))
+    for old, new in zip(results, call.results, strict=True):
+        take_name(new, old)
+        old.replace_all_uses_with(new)
+    for op in reversed(segment.ops):
+        Rewriter.erase_op(op)
+
+
+def _value_attrs(value: SSAValue) -> Mapping[str, Attribute]:
+    """Return what an argument says of the value that it takes."""
+    if isinstance(value, BlockArgument):
+        said = function_attrs(value.owner.parent_op(), "arg_attrs", value.index)
+        return {key: said[key] for key in ("spmd.sharding", "spmd.of") if key in said}
+    assert isinstance(value, OpResult)
+    found, of = dict(_result_attrs(value)), value.op.properties.get("of")
+    if isinstance(of, ShapesAttr) and of.data[value.index] is not None:
+        found["spmd.of"] = ShapesAttr((of.data[value.index],))
+    return found
+
+
+def _result_attrs(value: SSAValue) -> Mapping[str, Attribute]:
+    sharding = sharding_of(value)
+    return {} if sharding is None else {"spmd.sharding": sharding_attr(sharding)}
+
+
+def _stated(attrs: Iterable[Mapping[str, Any]]) -> ArrayAttr[DictionaryAttr]:
+    return ArrayAttr(map(DictionaryAttr, attrs))  # type: ignore[arg-type]

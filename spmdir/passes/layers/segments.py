@@ -1,0 +1,101 @@
+"""Ranges of the ops of a function that are equal but for what they take: its layers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+
+import attrs
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Attribute, Operation, SSAValue
+
+from spmdir.core.repetition import repeated_parts
+from spmdir.dialects.attributes import HostType, PendingType, meta_of
+from spmdir.dialects.recomputation import RECOMPUTES
+from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import sharding_of
+from spmdir.passes.layers.layer_names import layer_of
+
+SMALLEST = 4
+"""The fewest ops of a layer."""
+
+_DECIDED = ("sharding", "needs")
+"""What an op says that may differ between layers that are otherwise equal."""
+
+
+@attrs.frozen(eq=False)
+class Segment:
+    """A range of the ops of a function.
+
+    Attributes:
+        ops: in program order.
+        form: equal for segments that differ only in the values that they take.
+        layer: prefix and number of the layer that it is of, as names say; None if they do not.
+    """
+
+    ops: Sequence[Operation]
+    form: Hashable
+    layer: tuple[str, int] | None
+
+    def inputs(self) -> list[SSAValue]:
+        """Return the values that it takes from outside, in the order of their first use."""
+        inside = set(self.ops)
+        return list(dict.fromkeys(one for op in self.ops for one in op.operands if one.owner not in inside))
+
+    def outputs(self) -> Iterator[tuple[int, int]]:
+        """Yield (op, result) of the values that are used outside."""
+        inside = set(self.ops)
+        for place, op in enumerate(self.ops):
+            for index, result in enumerate(op.results):
+                if any(use.operation not in inside for use in result.uses):
+                    yield place, index
+
+
+def repeated_segments(function: FuncOp) -> list[list[Segment]]:
+    """Return groups of segments that are equal but for shardings, in program order; in each two are equal or more."""
+    ops = list(function.body.block.ops)
+    place = {op: index for index, op in enumerate(ops)}
+    numbers: dict[Hashable, int] = {}
+    looks = [_number(numbers, _look(op)) for op in ops]
+    labels = [layer_of([op], ()) for op in ops]
+    links = [[place[operand.owner] for operand in op.operands if isinstance(operand.owner, Operation)] for op in ops]
+    groups = repeated_parts(looks, links, labels, SMALLEST)
+    found = [[segment for part in parts if (segment := _segment(ops[part.start : part.stop]))] for parts in groups]
+    kept = [group for group in found if max(Counter(one.form for one in group).values(), default=0) > 1]
+    return sorted(kept, key=lambda group: place[group[0].ops[0]])
+
+
+def _number(numbers: dict[Hashable, int], look: Hashable) -> int:
+    return numbers.setdefault(look, len(numbers))
+
+
+def _look(op: Operation) -> Hashable:
+    """Return what equal layers have in common in an op; of what stays where it is, as a return, the op itself."""
+    if not isinstance(op, ValueOp) or RECOMPUTES in op.attributes:
+        return op
+    said = tuple((key, value) for key, value in op.properties.items() if key not in _DECIDED)
+    return op.name, said, tuple(op.result_types), len(op.operands)
+
+
+def _segment(ops: Sequence[Operation]) -> Segment | None:
+    """Return the segment of some ops; None if it cannot be a function."""
+    made: dict[SSAValue, tuple[int, int]] = {}
+    taken: dict[SSAValue, int] = {}
+    form: list[Hashable] = []
+    for place, op in enumerate(ops):
+        operands = tuple([made[one] if one in made else taken.setdefault(one, len(taken)) for one in op.operands])
+        form.append((op.name, _sorted(op.properties), _sorted(op.attributes), tuple(op.result_types), operands))
+        made.update({result: (place, index) for index, result in enumerate(op.results)})
+    form += [(value.type, sharding_of(value)) for value in taken]
+    segment = Segment(ops, tuple(form), layer_of(ops, taken))
+    crossing = [value.type for value in taken]
+    crossing += [ops[place].results[index].type for place, index in segment.outputs()]
+    return segment if all(map(_may_cross, crossing)) else None
+
+
+def _sorted(entries: dict[str, Attribute]) -> tuple[tuple[str, Attribute], ...]:
+    return tuple(sorted(entries.items(), key=lambda entry: entry[0]))
+
+
+def _may_cross(type_: Attribute) -> bool:
+    return meta_of(type_) is not None and not isinstance(type_, (PendingType, HostType))

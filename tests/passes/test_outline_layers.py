@@ -1,0 +1,136 @@
+"""outline-layers and inline are each other's inverse but for names, and passes do the same to outlined programs."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import spmdir
+from spmdir.core.repetition import repeated_parts
+from spmdir.dialects import ir
+from spmdir.passes.finish import copied, without_layers
+from spmdir.passes.propagation.objective import objective_of
+
+EXAMPLE = Path(__file__).parents[1] / "golden/outline-layers/equal_layers_become_calls_of_a_function.mlir"
+
+PASSES = (
+    "print-rules", "propagate", "expand", "insert-reshard", "lower-reshard", "fuse-collectives", "verify-spmd",
+    "localize", "bucket",
+)  # fmt: skip
+
+UNARY = ("relu", "sin", "neg", "exp")
+
+
+def unnamed(module: object) -> str:
+    """Return the text of a module in which values are numbered in the order in which the text names them."""
+    numbers: dict[str, str] = {}
+    text = re.sub(r'spmd\.name = "[^"]*"', "", spmdir.print_ir(module))  # type: ignore[arg-type]
+    return re.sub(r"%[\w$.-]+", lambda match: numbers.setdefault(match[0], f"%{len(numbers)}"), text)
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> str:
+    """Return an undecided program of equal layers, which take their own weight, the layer before and what all share."""
+    count, steps = draw(st.integers(2, 5)), []
+    for place in range(draw(st.integers(4, 8))):
+        values = [*(f"%v{{layer}}.{earlier}" for earlier in range(place)), "{x}", "%shared"]
+        one, other = draw(st.sampled_from(values)), draw(st.sampled_from(values))
+        kind = draw(st.sampled_from(["mm", "add", *UNARY]))
+        made = f"  %v{{layer}}.{place} = "
+        if kind == "mm":
+            steps.append(f"{made}aten.mm({one}, %h.{{layer}}.w) : tensor<8x8xf32>")
+        elif kind == "add":
+            steps.append(f"{made}aten.add.Tensor({one}, {other}) : tensor<8x8xf32>")
+        else:
+            steps.append(f"{made}aten.{kind}({one}) : tensor<8x8xf32>")
+    sharding = draw(st.sampled_from(["", " {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}"]))
+    arguments = ["%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}", "%shared: tensor<8x8xf32>"]
+    arguments += [f"%h.{layer}.w: tensor<8x8xf32>{sharding}" for layer in range(count)]
+    last = len(steps) - 1
+    body = [
+        step.format(layer=layer, x="%x" if layer == 0 else f"%v{layer - 1}.{last}")
+        for layer in range(count)
+        for step in steps
+    ]
+    result = f"%v{count - 1}.{last}"
+    head = f"spmd.mesh @mesh <dp = 2, tp = 2>\n\nfunc.func @main({', '.join(arguments)}) -> tensor<8x8xf32> {{"
+    return "\n".join([head, *body, f"  return {result} : tensor<8x8xf32>", "}\n"])
+
+
+@settings(max_examples=12, deadline=None)
+@given(programs())
+def test_inline_undoes_outline_layers_but_for_names_before_and_after_each_pass(text: str) -> None:
+    module = spmdir.parse(text)
+    outlined = spmdir.run_passes(copied(module), "outline-layers")
+    again = spmdir.print_ir(outlined)
+    assert spmdir.print_ir(spmdir.parse(again)) == again
+    assert unnamed(without_layers(outlined)) == unnamed(module)
+    for name in PASSES:
+        for one in (module, outlined):
+            spmdir.run_passes(one, name)
+        assert unnamed(without_layers(outlined)) == unnamed(module), name
+        costs = [objective_of(ir.main_function(one)) for one in (module, outlined)]
+        assert costs[0] == costs[1]
+
+
+def test_an_outlined_program_is_finished_explained_and_reported_as_the_one_that_it_stands_for() -> None:
+    text = EXAMPLE.read_text()
+    module, outlined = (spmdir.parse(text), spmdir.run_passes(spmdir.parse(text), "outline-layers"))
+    assert spmdir.print_ir(outlined).count("func.call @layers_forward") == 3
+    for report in (spmdir.comm_report, spmdir.memory_report, spmdir.schedule_report):
+        assert unnumbered(report(outlined)) == unnumbered(report(module))
+    graphs = [spmdir.lower_to_fx(one, 0).graph for one in (outlined, module)]
+    called = [[node.target for node in graph.nodes if node.op == "call_function"] for graph in graphs]
+    assert called[0] == called[1]
+    for one in (module, outlined):
+        spmdir.run_passes(one, "strip-spmd")
+    graph = [spmdir.print_ir(one).count("func.call") for one in (module, outlined)]
+    assert graph == [0, 3]
+
+
+def test_an_outlined_program_is_explained_as_the_one_that_it_stands_for() -> None:
+    operands = {layer: f"%mm{layer - 1}.relu.sin.add" if layer else "%x" for layer in range(4)}
+    body = [
+        f"""  %mm{layer} = aten.mm({before}, %h.{layer}.w) : tensor<8x8xf32>
+  %mm{layer}.relu = aten.relu(%mm{layer}) : tensor<8x8xf32>
+  %mm{layer}.relu.sin = aten.sin(%mm{layer}.relu) : tensor<8x8xf32>
+  %mm{layer}.relu.sin.add = aten.add.Tensor(%mm{layer}.relu.sin, {before}) : tensor<8x8xf32>
+"""
+        for layer, before in list(operands.items())[:3]
+    ]
+    weights = ", ".join(f"%h.{layer}.w: tensor<8x8xf32>" for layer in range(3))
+    text = f"""spmd.mesh @mesh <tp = 2>
+func.func @main(%x: tensor<8x8xf32>, {weights}) -> tensor<8x8xf32> {{
+{"".join(body)}  return {operands[3]} : tensor<8x8xf32>
+}}
+"""
+    module, outlined = (spmdir.parse(text), spmdir.run_passes(spmdir.parse(text), "outline-layers"))
+    assert spmdir.print_ir(outlined).count("func.call @h_forward") == 3
+    assert unnumbered(spmdir.explain(outlined, "%h.1.w")) == unnumbered(spmdir.explain(module, "%h.1.w"))
+    changed = {"%h.1.w": "tp: S(1)"}
+    assert unnumbered(spmdir.what_if(outlined, changed)) == unnumbered(spmdir.what_if(module, changed))
+
+
+def unnumbered(report: object) -> list[str]:
+    return re.sub(r"[%\w.]*[0-9]+\b", "", str(report)).split()
+
+
+@pytest.mark.parametrize("period", [4, 7])
+def test_repeated_parts_begin_where_least_is_used_across(period: int) -> None:
+    # Each entry uses the one before it, and those of a part all but the first its first.
+    looks = [100, 101, *(list(range(period)) * 3), 102]
+    links: list[list[int]] = [[]]
+    for index in range(1, len(looks)):
+        first = 2 + (index - 2) // period * period
+        links.append([index - 1, *([first] if index > first + 1 else [])])
+    assert repeated_parts(looks, links, [None] * len(looks), 4) == [
+        [range(2 + period * layer, 2 + period * (layer + 1)) for layer in range(3)]
+    ]
+
+
+def test_what_stands_between_equal_parts_and_is_as_long_belongs_to_them() -> None:
+    looks = [*range(5), *range(5), *range(20, 26), *range(5), *range(5)]
+    links: list[list[int]] = [[index - 1] if index else [] for index in range(len(looks))]
+    assert [len(part) for part in repeated_parts(looks, links, [None] * len(looks), 4)[0]] == [5, 5, 6, 5, 5]
