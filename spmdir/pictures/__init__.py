@@ -1,5 +1,5 @@
-"""Pictures of partitioned programs: tensors with their shards, for terminals, notebooks and files.
+"""Pictures of partitioned programs: tensors with their shards, the page of a program, and files for other viewers.
 
-May import: core, dialects.
-Start with visualize.py and tiling.py.
+May import: core, schedule, dialects, passes, report, explanation.
+Start with visualize.py and report_data.py.
 """

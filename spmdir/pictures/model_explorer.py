@@ -1,0 +1,72 @@
+"""A program as the JSON that Model Explorer shows: modules as layers, and for each mesh axis the edges that it shards.
+
+The names of the fields are those of `model_explorer.graph_builder` and of the edge overlays of its user interface.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from spmdir.core.axis_colors import axis_color
+from spmdir.core.mesh import Mesh
+from spmdir.pictures.program_graph import GraphNode
+
+
+def model_explorer(nodes: Sequence[GraphNode], mesh: Mesh, title: str) -> str:
+    """Return the JSON text of one collection with one graph."""
+    graph = {
+        "id": "main",
+        "nodes": [_node(at, node, nodes) for at, node in enumerate(nodes)],
+        "groupNodeAttributes": {"": {"mesh": str(mesh)}},
+        "tasksData": {
+            "edgeOverlaysDataListLeftPane": [
+                {"type": "edge_overlays", "name": "shardings", "overlays": _overlays(nodes, mesh)}
+            ]
+        },
+    }
+    return json.dumps({"label": title, "graphs": [graph]}, separators=(",", ":")) + "\n"
+
+
+def _node(at: int, node: GraphNode, nodes: Sequence[GraphNode]) -> dict[str, Any]:
+    told = {
+        "value": node.name,
+        "type": "" if node.meta is None else str(node.meta),
+        "sharding": "not decided" if node.sharding is None else f"<{node.sharding}>",
+        "axes": ", ".join(node.axes),
+        "source": "" if node.location is None else f"{node.location.file}:{node.location.line}",
+    }
+    tag = {"key": "__tensor_tag", "value": node.name}
+    return {
+        "id": str(at),
+        "label": node.op,
+        "namespace": node.path.replace("/", "_").replace(".", "/"),
+        "attrs": [{"key": key, "value": value} for key, value in told.items() if value],
+        "incomingEdges": [
+            {"sourceNodeId": str(source), "sourceNodeOutputId": "0", "targetNodeInputId": str(place)}
+            for place, source in enumerate(node.operands)
+        ],
+        "outputsMetadata": [
+            {
+                "id": "0",
+                "attrs": [tag, *({"key": key, "value": told[key]} for key in ("type", "sharding") if told[key])],
+            }
+        ],
+    }
+
+
+def _overlays(nodes: Sequence[GraphNode], mesh: Mesh) -> list[dict[str, Any]]:
+    """Return for each axis that shards something the edges along which it does, each with its placement."""
+    edges: dict[str, list[dict[str, str]]] = {axis: [] for axis in mesh.axis_names}
+    for at, node in enumerate(nodes):
+        for source in node.operands:
+            sharding = nodes[source].sharding
+            for axis, placement in () if sharding is None else sharding.entries:
+                edge = {"sourceNodeId": str(source), "targetNodeId": str(at), "label": f"{axis}: {placement}"}
+                edges[mesh.root_axis(axis)].append(edge)
+    return [
+        {"name": axis, "edgeColor": axis_color(axis, mesh.axis_names), "edgeWidth": 3, "edges": found}
+        for axis, found in edges.items()
+        if found
+    ]

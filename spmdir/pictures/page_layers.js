@@ -1,0 +1,73 @@
+// The tree of modules, with what each takes, and the collectives of each; equal layers are one entry.
+function layerTree() {
+  const root = { name: "", path: "", inside: new Map(), us: 0, wire: 0, count: 0, ops: 0, kinds: new Map() };
+  for (const task of tasks) {
+    let at = root;
+    const walked = [root];
+    for (const part of task.path ? task.path.split(".") : ["no module"]) {
+      const path = at.path ? `${at.path}.${part}` : part;
+      if (!at.inside.has(part))
+        at.inside.set(part, { name: part, path, inside: new Map(), us: 0, wire: 0, count: 0, ops: 0, kinds: new Map() });
+      at = at.inside.get(part);
+      walked.push(at);
+    }
+    for (const one of walked) {
+      one.us += task.us;
+      one.wire += task.wire;
+      one.ops += 1;
+      if (task.wire) {
+        one.count += 1;
+        const kind = `${task.op.replace("spmd.", "").replace("_start", "")} [${task.axes.join(", ")}]`;
+        one.kinds.set(kind, (one.kinds.get(kind) ?? 0) + 1);
+      }
+    }
+  }
+  return root;
+}
+
+/** Return a text that is equal for equal layers: times up to rounding. */
+const likeness = (one) => JSON.stringify([one.ops, one.us.toPrecision(4), one.wire, [...one.kinds],
+  [...one.inside.values()].map((inner) => [inner.name, likeness(inner)])]);
+
+/** Return groups of the children of a module: neighbours with a number for a name that are alike are one. */
+function folded(one) {
+  const groups = [];
+  for (const inner of [...one.inside.values()].sort((a, b) => byName(a.name, b.name))) {
+    const last = groups.at(-1);
+    const numbered = /^[a-z_]*\d+$/.test(inner.name);
+    if (last && numbered && last.numbered && last.like === likeness(inner)) last.all.push(inner);
+    else groups.push({ all: [inner], numbered, like: numbered ? likeness(inner) : "" });
+  }
+  return groups.map((group) => group.all);
+}
+
+function layerLine(all, total) {
+  const [one, times] = [all[0], all.length];
+  const name = times > 1 ? `${one.name} … ${all.at(-1).name} × ${times}` : one.name;
+  const kinds = [...one.kinds].map(([kind, count]) => `${kind} × ${count}`);
+  return [make("strong", {}, name), ` ${time(one.us * times)} `,
+    make("span", { class: "bar", style: { width: `${Math.max(1, 90 * one.us * times / total)}px` } }),
+    make("span", { class: "quiet" }, ` ${one.ops} ops${times > 1 ? " each" : ""}`),
+    one.count ? make("span", { class: "quiet" }, `, ${bytes(one.wire)} by ${kinds.join(", ")}`) : "",
+    " ", make("a", { href: `#graph/${encodeURIComponent(one.path)}` }, "graph")];
+}
+
+function layerEntry(all, total, open) {
+  const one = all[0];
+  if (one.inside.size === 0) return make("div", { class: "leaf" }, ...layerLine(all, total));
+  const entry = make("details", open ? { open: "" } : {}, make("summary", {}, ...layerLine(all, total)));
+  const fill = () => {
+    if (!entry.open || entry.childElementCount > 1) return;
+    const groups = folded(one);
+    entry.append(...groups.map((inner) => layerEntry(inner, total, groups.length < 4)));
+  };
+  entry.addEventListener("toggle", fill);
+  fill();
+  return entry;
+}
+
+views.push({ id: "layers", name: "Layers", show: (place) => {
+  const root = layerTree();
+  place.append(make("p", { class: "quiet" }, "Times are those of a rank, with what is exposed of communication."));
+  place.append(...folded(root).map((all) => layerEntry(all, root.us || 1, true)));
+} });

@@ -1,0 +1,117 @@
+"""The ops of a program as nodes of a graph, with where they come from: what viewers of programs show."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+import attrs
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import BlockArgument, Operation, SSAValue
+
+from spmdir.core.errors import Location
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding
+from spmdir.core.tensor import TensorMeta
+from spmdir.dialects.collectives import Collective, WaitOp
+from spmdir.dialects.names import text_name
+from spmdir.dialects.reshard_ops import LayoutOp
+from spmdir.dialects.syntax.context import location_of
+from spmdir.dialects.values import global_type, sharding_of, signature_name
+from spmdir.explanation.places import places_of
+
+_LAYER = re.compile(r"(?:.*?\.)?[a-z_]*\d+(?=\.)")
+"""The part of a parameter's name that names its layer: `model.layers.3` of `model.layers.3.mlp.up.weight`."""
+
+ARGUMENT = "argument"
+"""What the op of an argument is called."""
+
+
+@attrs.frozen
+class GraphNode:
+    """An op with what it makes, or an argument.
+
+    Attributes:
+        name: of the first result, as in the text.
+        op: its name, or ARGUMENT.
+        meta: global type of the first result; None if it is no tensor.
+        sharding: of it; None where that is not decided.
+        axes: of the groups of a collective.
+        path: of the module that it belongs to.
+        location: in the source, or else in the text.
+        operands: numbers of the nodes that make what it reads.
+    """
+
+    name: str
+    op: str
+    meta: TensorMeta | None
+    sharding: Sharding | None
+    axes: tuple[str, ...]
+    path: str
+    location: Location | None
+    operands: tuple[int, ...]
+
+
+def program_graph(function: FuncOp, mesh: Mesh) -> tuple[GraphNode, ...]:
+    """Return the arguments of a function and its ops, in order.
+
+    Where a location names no module, as in a step that was traced, the path is that of the layer whose parameter the op
+    or the ones before it read, by the parameter's name.
+    """
+    nodes: list[GraphNode] = []
+    number: dict[SSAValue, int] = {}
+    names = [signature_name(function, "arg_attrs", index) or "" for index in range(len(function.args))]
+    paths = _Paths(names)
+    for argument, name in zip(function.args, names, strict=True):
+        number[argument] = len(nodes)
+        path = paths.of_argument(argument, name)
+        nodes.append(_node(argument, ARGUMENT, (), mesh, path, location_of(function), ()))
+    for op in function.body.block.ops:
+        if not op.results:
+            continue
+        path = paths.of_op(op)
+        number.update(dict.fromkeys(op.results, len(nodes)))
+        operands = tuple(dict.fromkeys(number[operand] for operand in op.operands))
+        axes = op.axes if isinstance(op, Collective) else ()
+        nodes.append(_node(op.results[0], op.name, axes, mesh, path, location_of(op), operands))
+    return tuple(nodes)
+
+
+def _node(
+    value: SSAValue,
+    op: str,
+    axes: tuple[str, ...],
+    mesh: Mesh,
+    path: str,
+    location: Location | None,
+    operands: tuple[int, ...],
+) -> GraphNode:
+    return GraphNode(text_name(value), op, global_type(value, mesh), sharding_of(value), axes, path, location, operands)
+
+
+class _Paths:
+    """Module paths of ops, op by op in their order."""
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = {*names}
+        self._layers: dict[SSAValue, str] = {}
+        self._last = ""
+
+    def of_argument(self, argument: BlockArgument, name: str) -> str:
+        """Return the path of the layer that an argument is a parameter of, or is kept for one, by its name."""
+        own = name.partition(".")[2]
+        found = _LAYER.match(own if f"parameters.{own}" in self._names else name)
+        if found:
+            self._layers[argument] = found[0]
+        return found[0] if found else ""
+
+    def of_op(self, op: Operation) -> str:
+        """Return the path of the module of an op."""
+        read = [self._layers[operand] for operand in op.operands if operand in self._layers]
+        if read and isinstance(op, (Collective, WaitOp, LayoutOp)):
+            self._layers.update(dict.fromkeys(op.results, read[0]))
+        said = places_of(op.location).paths
+        if said:
+            return said[0]
+        self._last = read[0] if read else self._last
+        return self._last

@@ -1,0 +1,282 @@
+"""What the page of a program shows, as plain data: everything is read off the reports, nothing is computed anew."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from xdsl.dialects.builtin import ModuleOp
+
+from spmdir.core.axis_colors import axis_color
+from spmdir.core.byte_size import size_text
+from spmdir.core.errors import Location
+from spmdir.core.mesh import Mesh
+from spmdir.dialects import ir
+from spmdir.dialects.sizes import open_sizes
+from spmdir.explanation.decided import DecidedProgram
+from spmdir.explanation.explain import explanations
+from spmdir.explanation.explained import time_text
+from spmdir.passes.finish import bound, copied, is_undecided, localized, rest
+from spmdir.passes.pipeline import Pipeline, run_passes
+from spmdir.pictures.program_graph import ARGUMENT, GraphNode, program_graph
+from spmdir.report.communication import CommReport, comm_report
+from spmdir.report.op_costs import OpCost
+from spmdir.report.schedule import CollectiveShare, ScheduleReport, schedule_report
+from spmdir.report.timeline_text import COMPUTE, spans
+from spmdir.schedule.memory import Memory
+from spmdir.schedule.program import Transfer
+from spmdir.schedule.simulate import Execution
+
+LINES = 12
+"""How many lines of source are shown."""
+
+AROUND = 3
+"""How many lines of the file are shown before and after one."""
+
+CHANGES = 60
+"""How many lines of text are shown that a pass removes, and that it adds."""
+
+WIDTH = 300
+"""How many characters of such a line."""
+
+RANKS, GROUPS = 4096, 64
+"""How many ranks are looked at, and how many groups of them are listed for the axes of a mesh."""
+
+
+def report_data(module: ModuleOp, pipeline: Pipeline, explained: int) -> dict[str, Any]:
+    """Return what the page of a program shows; the program is left as it is.
+
+    Args:
+        explained: how many values are explained, those whose reshards take longest; those of a decided program, in
+            which all is annotated, are not.
+
+    Raises:
+        SpmdirError: it cannot be partitioned.
+    """
+    with ir.collector_paused(), pipeline.rules:
+        if examples := open_sizes(module).hints:
+            module = bound(module, examples, pipeline)
+        explained = explained if is_undecided(ir.main_function(module)) else 0
+        asked = _explained(module, pipeline, explained) if explained else []
+        needed, changes, module = rest(pipeline, module), PassChanges(module), copied(module)
+        end = next((at for at, step in enumerate(needed.steps) if step.name == "localize"), len(needed.steps))
+        module = run_passes(module, needed.with_steps(needed.steps[:end]), after=changes.add)
+        graph, costs = program_graph(ir.main_function(module), ir.mesh(module)), comm_report(module, pipeline=pipeline)
+        module = localized(run_passes(module, needed.with_steps(needed.steps[end:]), after=changes.add), pipeline)
+        schedule, mesh, strings = schedule_report(module, pipeline=pipeline), ir.mesh(module), Strings()
+    return {
+        "summary": _summary(schedule, costs, mesh, graph),
+        "mesh": [{"axis": axis, "size": size, "color": axis_color(axis, mesh.axis_names)} for axis, size in mesh.axes],
+        "nodes": [_node_row(node, strings) for node in graph],
+        **_tasks(schedule.execution, {node.name: node.path for node in graph}, strings),
+        "collectives": [
+            [one.kind, one.axes, one.count, one.wire_bytes, one.seconds, one.exposed] for one in schedule.collectives
+        ],
+        "groups": _groups(schedule, mesh),
+        "lines": _lines(costs),
+        "dearest": [
+            [op.name, op.kind, op.line, op.seconds, op.share.wire_bytes, op.bound, op.axes] for op in costs.ops[:40]
+        ],
+        "explanations": asked,
+        "passes": changes.passes,
+        "strings": strings.texts,
+    }
+
+
+class Strings:
+    """Texts that occur often, by number."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self._numbers: dict[str, int] = {}
+
+    def number(self, text: str) -> int:
+        """Return the number of a text."""
+        if text not in self._numbers:
+            self._numbers[text] = len(self.texts)
+            self.texts.append(text)
+        return self._numbers[text]
+
+
+def _summary(schedule: ScheduleReport, costs: CommReport, mesh: Mesh, graph: Sequence[GraphNode]) -> list[list[str]]:
+    """Return what the first lines say: (label, text)."""
+    sent = ", ".join(f"{size_text(share.wire_bytes)} on {', '.join(axes)}" for axes, share in costs.by_axis.items())
+    return [
+        ["a step of a rank", time_text(schedule.seconds)],
+        ["compute", time_text(schedule.compute_seconds)],
+        ["exposed communication", time_text(schedule.exposed_seconds)],
+        ["peak of live memory", f"{size_text(schedule.peak_bytes)}, at {schedule.at or 'the arguments'}"],
+        ["sent by a rank", sent or "nothing"],
+        ["mesh", str(mesh)],
+        ["ops", f"{sum(node.op != ARGUMENT for node in graph)}, {costs.count} collectives"],
+    ]
+
+
+def _node_row(node: GraphNode, strings: Strings) -> list[Any]:
+    """Return name, op, type, sharding as [axis, placement] pairs or None, axes, path, line and operands."""
+    number = strings.number
+    sharding = None if node.sharding is None else [[axis, str(placed)] for axis, placed in node.sharding.entries]
+    return [
+        number(node.name),
+        number(node.op),
+        number("" if node.meta is None else str(node.meta)),
+        sharding,
+        list(node.axes),
+        number(node.path),
+        number(_line(node.location)),
+        list(node.operands),
+    ]
+
+
+def _tasks(found: Execution, paths: Mapping[str, str], strings: Strings) -> dict[str, Any]:
+    """Return the timeline, and the memory over it: of each buffer between which places in the order it is live."""
+    tasks, place = found.program.tasks, {task: at for at, task in enumerate(found.order)}
+    streams = list(dict.fromkeys([COMPUTE, *(task.transfer.stream for task in tasks if task.transfer)]))
+    names = [strings.number(task.name) for task in tasks]
+    bars = [
+        [place[span.task], streams.index(span.stream), _us(span.first), _us(span.last), int(span.is_wait)]
+        for span in spans(found)
+    ]
+    rows = [
+        [
+            names[at],
+            strings.number(tasks[at].op),
+            strings.number(tasks[at].path or paths.get(tasks[at].name, "")),
+            *_sent(tasks[at].transfer),
+            _us(found.last[at] - found.first[at]),
+            _us(found.first[at]),
+            round(found.live[at]),
+        ]
+        for at in found.order
+    ]
+    first, last = _lifetimes(found)
+    buffers = [
+        [strings.number(one.name), round(one.bytes), strings.number(one.kind), first.get(at, 0), last[at]]
+        for at, one in enumerate(found.program.buffers)
+        if one.bytes and at in last
+    ]
+    return {"streams": streams, "tasks": rows, "bars": bars, "buffers": buffers, "seconds": found.seconds}
+
+
+def _sent(transfer: Transfer | None) -> list[Any]:
+    """Return the bytes that a task sends, and on which axes."""
+    return [0, []] if transfer is None else [round(transfer.wire), list(transfer.axes)]
+
+
+def _lifetimes(found: Execution) -> tuple[dict[int, int], dict[int, int]]:
+    """Return buffer → the first and the last place in the order at which it is live."""
+    memory, first, last = Memory(found.program), dict[int, int](), dict[int, int]()
+    before = dict.fromkeys(memory.live)
+    for at, task in enumerate(found.order):
+        made = {buffer for stage in found.program.tasks[task].touched for buffer in stage[0]}
+        first.update(dict.fromkeys(made, at))
+        freed = made | set(found.program.tasks[task].reads)
+        memory.run(task)
+        last.update((buffer, at) for buffer in freed if buffer not in memory.live)
+    end = len(found.order) - 1
+    last.update(dict.fromkeys(memory.live, end))
+    first.update(dict.fromkeys(before, 0))
+    return first, last
+
+
+def _groups(schedule: ScheduleReport, mesh: Mesh) -> list[dict[str, Any]]:
+    """Return for each axes that something is sent along: the groups of ranks that talk to each other."""
+    found: dict[tuple[str, ...], list[CollectiveShare]] = {}
+    for one in schedule.collectives:
+        found.setdefault(one.axes, []).append(one)
+    rows = []
+    for axes, shares in found.items():
+        groups = dict.fromkeys(mesh.group(rank, axes) for rank in range(min(mesh.world_size, RANKS))) if axes else {}
+        rows.append({
+            "axes": list(axes),
+            "bytes": sum(one.wire_bytes for one in shares),
+            "count": sum(one.count for one in shares),
+            "groups": [list(group) for group in groups][:GROUPS],
+        })  # fmt: skip
+    return rows
+
+
+def _lines(costs: CommReport) -> list[dict[str, Any]]:
+    """Return the lines of source that take longest, with what stands around each where the file can be read."""
+    found: dict[tuple[str, int], list[OpCost]] = {}
+    for op in costs.ops:
+        if op.location is not None and op.location.line:
+            found.setdefault((op.location.file, op.location.line), []).append(op)
+    dearest = sorted(found.items(), key=lambda entry: -sum(op.seconds for op in entry[1]))[:LINES]
+    total = sum(op.seconds for op in costs.ops) or 1.0
+    return [
+        {
+            "line": f"{file}:{line}",
+            "seconds": sum(op.seconds for op in ops),
+            "share": sum(op.seconds for op in ops) / total,
+            "kinds": list(dict.fromkeys(op.kind for op in ops))[:6],
+            "values": list(dict.fromkeys(op.name for op in ops))[:6],
+            "source": _source(file, line),
+        }
+        for (file, line), ops in dearest
+    ]
+
+
+def _source(file: str, line: int) -> list[list[Any]]:
+    """Return (number, text) of the lines around one; none where no file of this name is found."""
+    for folder in ("", *sys.path):
+        path = Path(folder, file)
+        try:
+            if path.is_file() and path.stat().st_size < 1 << 20:
+                text = path.read_text(encoding="utf-8").splitlines()
+                first = max(0, line - 1 - AROUND)
+                return [[at, one[:200]] for at, one in enumerate(text[first : line + AROUND], first + 1)]
+        except (OSError, ValueError):
+            continue
+    return []
+
+
+def _explained(module: ModuleOp, pipeline: Pipeline, most: int) -> list[dict[str, str]]:
+    """Return why the values whose reshards take longest are as they are."""
+    found = explanations(DecidedProgram(copied(module), pipeline), "*", most)
+    return [{"name": one.name, "text": str(one)} for one in found.values]
+
+
+def _line(location: Location | None) -> str:
+    return f"{location.file}:{location.line}" if location is not None else ""
+
+
+def _us(seconds: float) -> float:
+    return round(seconds * 1e6, 3)
+
+
+class PassChanges:
+    """What each pass changes that runs on a program.
+
+    Attributes:
+        passes: for each its name, how often each op was and is there, and lines that it removes and adds.
+    """
+
+    def __init__(self, module: ModuleOp):
+        self.passes: list[dict[str, Any]] = []
+        self._lines, self._ops = _text(module), _counts(module)
+
+    def add(self, name: str, module: ModuleOp) -> None:
+        """Add what the pass of this name has changed."""
+        lines, ops = _text(module), _counts(module)
+        removed, added = (list(some.elements()) for some in (self._lines - lines, lines - self._lines))
+        kinds = [[kind, self._ops[kind], ops[kind]] for kind in self._ops | ops if self._ops[kind] != ops[kind]]
+        self.passes.append({
+            "name": name,
+            "kinds": sorted(kinds, key=lambda row: -abs(row[2] - row[1])),
+            "counts": [len(removed), len(added)],
+            "removed": [line[:WIDTH] for line in removed[:CHANGES]],
+            "added": [line[:WIDTH] for line in added[:CHANGES]],
+        })  # fmt: skip
+        self._lines, self._ops = lines, ops
+
+
+def _text(module: ModuleOp) -> Counter[str]:
+    return Counter(line.strip() for line in ir.print_ir(module).splitlines())
+
+
+def _counts(module: ModuleOp) -> Counter[str]:
+    return Counter(op.name for function in ir.functions(module) for op in function.body.block.ops)

@@ -1,0 +1,194 @@
+"""The page of a program in a real browser: what it shows, by keyboard too, and that it needs nothing else."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spmdir
+from spmdir.dialects import ir
+from spmdir.passes.pipeline import Pipeline
+from spmdir.pictures.model_explorer import model_explorer
+from spmdir.pictures.program_graph import program_graph
+from spmdir.pictures.report_data import report_data
+from spmdir.pictures.report_page import page_of
+
+HOSTILE = "</script><img src=x onerror=document.title=1>"
+LAYERS = 4
+
+
+def program() -> str:
+    """Return an MLP of equal layers that is not decided, with a module of a hostile name."""
+    names = [f"%layers.{at}.{side}.weight" for at in range(LAYERS) for side in ("up", "down")]
+    shardings = {"up": "tp: S(1)", "down": "tp: S(0)"}
+    arguments = [
+        f"{name}: tensor<512x512xf32> {{spmd.sharding = #spmd.sharding<@mesh, {shardings[name.split('.')[2]]}>}}"
+        for name in names
+    ]
+    lines, last = [], "%x"
+    for at in range(LAYERS):
+        for side in ("up", "down"):
+            op = f"%{side}_{at} = aten.mm({last}, %layers.{at}.{side}.weight) : tensor<64x512xf32>"
+            lines.append(f'{op} loc("layers.{at}.{side}"("model.py":{at + 1}:1))')
+            last = f"%{side}_{at}"
+    lines.append(f'%y = aten.neg({last}) : tensor<64x512xf32> loc("{HOSTILE}"("model.py":9:1))')
+    x = "%x: tensor<64x512xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}"
+    return (
+        "spmd.mesh @mesh <dp = 2, tp = 2>\n"
+        f"func.func @main({', '.join([x, *arguments])}) -> tensor<64x512xf32> {{\n  "
+        + "\n  ".join(lines)
+        + "\n  return %y : tensor<64x512xf32>\n}\n"
+    )
+
+
+@pytest.fixture(scope="module")
+def data() -> dict[str, Any]:
+    return report_data(spmdir.parse(program()), Pipeline(), 1)
+
+
+@pytest.fixture(scope="module")
+def page(data: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(page_of(data, f"mlp {HOSTILE}"), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    chromium, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        pytest.skip("there is no chromium with chromedriver")
+    from selenium import webdriver
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    for flag in ("--headless", "--no-sandbox", "--disable-gpu", "--window-size=1000,800"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    started = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield started
+    started.quit()
+
+
+@pytest.fixture
+def opened(browser: Any, page: Path) -> Callable[[str], Any]:
+    """Return a function that opens the page at a view, anew."""
+
+    def at(view: str) -> Any:
+        browser.get("about:blank")
+        browser.get(f"{page.as_uri()}#{view}")
+        return browser
+
+    return at
+
+
+VIEWS = ("overview", "layers", "graph", "mesh", "timeline", "memory", "lines", "passes")
+
+
+def words(browser: Any) -> str:
+    return browser.find_element("id", "panel").text
+
+
+def test_each_view_shows_in_both_schemes_without_an_error_or_a_request(opened: Callable[[str], Any], page: Path):
+    browser = opened("overview")
+    browser.get_log("performance")
+    browser.get_log("browser")
+    grounds = set()
+    for scheme in ("light", "dark"):
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+        for view in VIEWS:
+            browser = opened(view)
+            assert words(browser), view
+        grounds.add(browser.execute_script("return getComputedStyle(document.body).backgroundColor"))
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    assert len(grounds) == 2
+    assert browser.get_log("browser") == []
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    asked = {one["params"]["request"]["url"] for one in messages if one["method"] == "Network.requestWillBeSent"}
+    assert asked - {page.as_uri(), "data:,", "about:blank"} == set()
+
+
+def test_a_page_is_no_wider_than_a_phone(opened: Callable[[str], Any]):
+    phone = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
+    opened("overview").execute_cdp_cmd("Emulation.setDeviceMetricsOverride", phone)
+    for view in VIEWS:
+        browser = opened(view)
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= 360, view
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
+def test_tabs_timeline_and_memory_work_by_keyboard(opened: Callable[[str], Any]):
+    from selenium.webdriver.common.keys import Keys
+
+    browser = opened("overview")
+    browser.find_element("id", "tab-overview").send_keys(Keys.ARROW_LEFT)
+    assert browser.current_url.endswith("#passes")
+    browser.switch_to.active_element.send_keys(Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+    assert browser.current_url.endswith("#layers")
+    canvas = opened("timeline").find_element("css selector", "canvas")
+    canvas.send_keys("+", Keys.ARROW_RIGHT, Keys.ARROW_RIGHT)
+    assert "aten.mm" in browser.find_element("id", "tip").text
+    canvas = opened("memory").find_element("css selector", "canvas")
+    peak = words(browser)
+    canvas.send_keys(Keys.HOME)
+    assert "live at" in peak and words(browser) != peak
+
+
+def test_search_finds_values_and_leads_to_their_graph(opened: Callable[[str], Any]):
+    browser = opened("overview")
+    browser.find_element("id", "search").send_keys("down_2")
+    found = browser.find_elements("css selector", ".found button")
+    assert found[0].text == "%down_2 = aten.mm"
+    found[0].click()
+    chosen = browser.find_element("css selector", ".node.chosen")
+    assert chosen.get_attribute("data-name") == "%down_2"
+    assert "layers.2.down" in browser.find_element("id", "tip").text
+
+
+def test_equal_layers_are_one_entry_with_its_collectives(opened: Callable[[str], Any]):
+    text = words(opened("layers"))
+    assert f"1 … {LAYERS - 1} × {LAYERS - 1}" in text  # what the first one reads is no sum of the one before
+    assert "all_reduce [tp] × 1" in text
+
+
+def test_a_hostile_name_is_text(opened: Callable[[str], Any]):
+    browser = opened("layers")
+    assert HOSTILE.split(".")[0] in words(browser)
+    assert browser.title == f"mlp {HOSTILE}"
+    assert browser.find_element("css selector", "h1").text == f"mlp {HOSTILE}"
+    assert browser.find_elements("css selector", "img") == []
+
+
+def test_lines_passes_and_groups_are_those_of_the_reports(opened: Callable[[str], Any], data: dict[str, Any]):
+    text = words(opened("lines"))
+    assert "model.py:1" in text and "strategy" in text and "next best" in text
+    assert "propagate" in words(opened("passes"))
+    assert "0 1" in words(opened("mesh"))
+    report = spmdir.schedule_report(spmdir.parse(program()))
+    assert data["seconds"] == pytest.approx(report.seconds)
+    assert sum(task[5] for task in data["tasks"]) == pytest.approx(report.seconds * 1e6, rel=1e-3)
+    sizes = [size for _, size, _, first, last in data["buffers"] if first <= _peak(data) <= last]
+    assert sum(sizes) == pytest.approx(report.peak_bytes, rel=1e-6)
+
+
+def _peak(data: dict[str, Any]) -> int:
+    return max(range(len(data["tasks"])), key=lambda at: data["tasks"][at][7])
+
+
+def test_model_explorer_gets_a_graph_with_an_overlay_for_each_axis():
+    module = spmdir.run_passes(spmdir.parse(program()), "propagate,insert-reshard,lower-reshard")
+    nodes = program_graph(ir.main_function(module), ir.mesh(module))
+    (graph,) = json.loads(model_explorer(nodes, ir.mesh(module), "mlp"))["graphs"]
+    ids = {node["id"] for node in graph["nodes"]}
+    assert all(edge["sourceNodeId"] in ids for node in graph["nodes"] for edge in node["incomingEdges"])
+    assert "layers/0/up" in {node["namespace"] for node in graph["nodes"]}
+    (overlay,) = graph["tasksData"]["edgeOverlaysDataListLeftPane"]
+    assert [one["name"] for one in overlay["overlays"]] == ["dp", "tp"]
+    labels = {edge["label"] for one in overlay["overlays"] for edge in one["edges"]}
+    assert {"dp: S(0)", "tp: S(1)", "tp: P(sum)"} <= labels
