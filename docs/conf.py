@@ -6,8 +6,9 @@ import importlib.metadata
 import re
 from typing import Any
 
-from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
+
+from spmdir.language_server.pygments_lexers import RewritesLexer, RulesLexer, SpmdLexer
 
 project = "spmdir"
 release = importlib.metadata.version("spmdir")
@@ -44,5 +45,5 @@ def as_literals(app: Sphinx, what: str, name: str, value: Any, options: Any, lin
 
 def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-docstring", as_literals, priority=100)  # before napoleon's
-    for language in ("mlir", "rules", "rewrites"):
-        app.add_lexer(language, TextLexer)
+    for language, lexer in (("mlir", SpmdLexer), ("rules", RulesLexer), ("rewrites", RewritesLexer)):
+        app.add_lexer(language, lexer)

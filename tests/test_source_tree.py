@@ -18,8 +18,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 ORDER = (
     "core", "placements", "rules", "reshard", "search", "schedule", "dialects", "plugins", "passes", "torch_interop",
-    "lowering", "simulator", "importer", "plans", "runtime", "report", "explanation", "pictures", "checking",
-    "__init__", "tools",
+    "lowering", "simulator", "importer", "plans", "runtime", "report", "explanation", "pictures", "language_server",
+    "checking", "__init__", "tools",
     "universe",
 )  # fmt: skip
 """The packages of spmdir; each imports from those before it alone. `__init__` is spmdir itself: its names."""

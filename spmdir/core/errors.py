@@ -102,6 +102,11 @@ class SpmdirErrors(SpmdirError):
         return "\n".join(map(str, self.errors))
 
 
+def flat(error: SpmdirError) -> list[SpmdirError]:
+    """Return the single errors in `error`."""
+    return list(error.errors) if isinstance(error, SpmdirErrors) else [error]
+
+
 def raise_all(errors: Sequence[SpmdirError]) -> None:
     """Raise `errors`: one as it is, several together; nothing if there are none."""
     if errors:

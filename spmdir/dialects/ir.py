@@ -129,14 +129,27 @@ def verify(module: ModuleOp, kinds: tuple[type[Operation], ...] = (Operation,)) 
     Args:
         kinds: the classes of the ops to look at; all when left out.
     """
+    for _, error in mistakes(module, kinds):
+        raise error from None
+
+
+def mistakes(
+    module: ModuleOp, kinds: tuple[type[Operation], ...] = (Operation,)
+) -> Iterator[tuple[Operation, SpmdirError]]:
+    """Yield each op that is not well formed, or the function around it, with what is wrong, located; see `verify`."""
     meshes = [op for op in module.body.block.ops if isinstance(op, MeshOp)]
     if len(meshes) > 1:
-        raise UnsupportedError(f"the module declares {len(meshes)} meshes; expected one", location_of(meshes[1]))
+        message = f"the module declares {len(meshes)} meshes; expected one"
+        yield meshes[1], UnsupportedError(message, location_of(meshes[1]))
+        return
     declared = [op for op in module.body.block.ops if isinstance(op, SizesOp)]
     if len(declared) > 1:
-        raise UnsupportedError("the module declares sizes twice; put all into one", location_of(declared[1]))
+        message = "the module declares sizes twice; put all into one"
+        yield declared[1], UnsupportedError(message, location_of(declared[1]))
+        return
     sizes = open_sizes(module)
     flying: list[FuncOp] = []
+    is_well_formed = True
     # The mesh first, since the others are checked against it.
     for op in (*meshes, *module.walk()):
         if not isinstance(op, kinds):
@@ -152,12 +165,17 @@ def verify(module: ModuleOp, kinds: tuple[type[Operation], ...] = (Operation,)) 
                 check_function(op, mesh_of(op))
                 flying.append(op)
         except (VerifyException, ValueError) as error:
-            raise SpmdirError(f"'{op.name}': {error}", location_of(op)) from None
+            is_well_formed = False
+            yield op, SpmdirError(f"'{op.name}': {error}", location_of(op))
         except SpmdirError as error:
-            raise error.about(op.name, location_of(op)) from None
-    for function in flying:  # once the ops in it are known to be well formed
-        check_in_flight(function, mesh_of(function))
-        check_recomputations(function)
+            is_well_formed = False
+            yield op, error.about(op.name, location_of(op))
+    for function in flying if is_well_formed else ():
+        try:
+            check_in_flight(function, mesh_of(function))
+            check_recomputations(function)
+        except SpmdirError as error:
+            yield function, error
 
 
 def _check_place(op: Operation) -> None:

@@ -18,7 +18,7 @@ from spmdir.dialects.named import load_named_ops
 from spmdir.dialects.syntax.bracketed import take_balanced
 from spmdir.dialects.syntax.declared import declare_mesh
 
-_AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*([0-9]{1,18})\s*")
+AXIS_SIZE = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*([0-9]{1,18})\s*")
 _ATTRIBUTE = re.compile(r"<\s*@([^,<>]*),?([^\[\]]*?)(?:,\s*intra\s*\[([^\[\]]*)\]\s*)?>")
 
 
@@ -91,7 +91,7 @@ def _read_mesh(parser: AttrParser, name: str, axes: str, intra: tuple[str, ...] 
     """Return the mesh of axes `dp = 2, tp = 4` and declare it to what follows; errors are at `start` to `end`."""
     sizes = []
     for part in filter(str.strip, axes.split(",")):
-        match = _AXIS.fullmatch(part)
+        match = AXIS_SIZE.fullmatch(part)
         if match is None:
             parser.raise_error(f"found '{part.strip()}', expected an axis: `name = size`", start, end)
         sizes.append((match[1], int(match[2])))

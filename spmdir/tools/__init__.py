@@ -1,7 +1,7 @@
 """The command-line tools. A Ctrl-C while one is still being imported ends it in one line, as later ones do.
 
 May import: core, reshard, dialects, plugins, passes, torch_interop, lowering, simulator, importer, report,
-explanation, checking, and the names of spmdir.
+explanation, language_server, checking, and the names of spmdir.
 Start with command.py and spmd_opt.py.
 """
 
@@ -24,6 +24,7 @@ SCRIPTS = (
     "spmd-check-rules",
     "spmd-diff",
     "spmd-explain",
+    "spmd-lsp",
     "spmd-opt",
     "spmd-plan",
     "spmd-reduce",

@@ -13,7 +13,7 @@ from io import StringIO
 from typing import Any, NoReturn, TextIO
 
 from spmdir import __version__
-from spmdir.core.errors import SpmdirError, SpmdirErrors, SpmdirWarning, did_you_mean
+from spmdir.core.errors import SpmdirError, SpmdirWarning, did_you_mean
 from spmdir.core.limits import CHARACTERS
 from spmdir.core.progress import shown_by, terminal_line
 from spmdir.core.text_file import decoded, read_text_file, write_text_file
@@ -173,11 +173,6 @@ def shown_warnings(show: Callable[[SpmdirWarning], None]) -> Iterator[None]:
 
         warnings.showwarning = route
         yield
-
-
-def flat(error: SpmdirError) -> list[SpmdirError]:
-    """Return the single errors in `error`."""
-    return list(error.errors) if isinstance(error, SpmdirErrors) else [error]
 
 
 def read_text(path: str) -> tuple[str, str]:

@@ -17,8 +17,8 @@ from pathlib import Path
 import attrs
 
 from spmdir.core.errors import Location, ParseError, SpmdirError
+from spmdir.core.input_parts import parts_of
 from spmdir.core.text_file import read_text_file
-from spmdir.tools.input_parts import parts_of
 
 Run = Callable[[Sequence[str], str], tuple[int, str, str]]
 """(arguments, text of the input file) → exit status, stdout and stderr of `spmd-opt`; `%s` names the input."""

@@ -7,11 +7,11 @@ import sys
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from spmdir.core.errors import SpmdirError, SpmdirErrors, SpmdirWarning
+from spmdir.core.errors import SpmdirError, SpmdirErrors, SpmdirWarning, flat
+from spmdir.core.input_parts import SPLIT, parts_of
 from spmdir.passes.pipeline import Pipeline, run_passes
-from spmdir.tools.command import flat, shown_warnings, write_text
+from spmdir.tools.command import shown_warnings, write_text
 from spmdir.tools.diagnostics import expectations, mismatches
-from spmdir.tools.input_parts import SPLIT, parts_of
 from spmdir.tools.pass_instrumentation import Instrumentation, Stopwatch
 
 if TYPE_CHECKING:

@@ -39,7 +39,7 @@ TOOLS = {
     "torchrun": "tests.docs.torchrun",
 }
 CLIENT, SERVER = ROOT / "tests" / "docs" / "tool_client.py", ROOT / "tests" / "docs" / "tool_server.py"
-SHOWN = {"", "{eval-rst}", "{toctree}", "mlir", "rewrites", "rules", "sh", "text", "toml"}
+SHOWN = {"", "{eval-rst}", "{toctree}", "elisp", "lua", "mlir", "rewrites", "rules", "sh", "text", "toml"}
 """The languages of blocks that show something and are not executed."""
 _BLOCK = re.compile(r"^(<!-- not executed: .+ -->\n+)?```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _RANKS = re.compile(r"^<!-- ranks: (\d+) -->$", re.MULTILINE)

@@ -8,9 +8,9 @@ import pytest
 from xdsl.dialects.builtin import ModuleOp
 
 import spmdir
+from spmdir.core.input_parts import parts_of
 from spmdir.explanation.decided import DecidedProgram
 from spmdir.passes.pipeline import Pipeline
-from spmdir.tools.input_parts import parts_of
 from spmdir.tools.spmd_explain import main
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "propagate"

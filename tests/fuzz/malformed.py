@@ -18,6 +18,7 @@ import attrs
 from hypothesis import assume
 from hypothesis import strategies as st
 
+from spmdir.core.input_parts import SPLIT
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.standard import parse_placement
 from spmdir.core.sharding import parse_sharding
@@ -25,7 +26,6 @@ from spmdir.core.sharding_plan import read_plan
 from spmdir.passes.fusion.rewrite_text import parse_rewrites
 from spmdir.tools import spmd_check_placement, spmd_opt, spmd_plan, spmd_run, spmd_translate
 from spmdir.tools.golden import read_golden
-from spmdir.tools.input_parts import SPLIT
 from tests.fuzz.batch import Kind, Wrong
 
 ROOT = Path(__file__).parents[2]

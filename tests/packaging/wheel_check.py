@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ("benchmarks", "docs", "examples", "spmdir", "tests")
+SOURCES = ("benchmarks", "docs", "editors", "examples", "spmdir", "tests")
 
 
 def files_of(folder: str) -> set[str]:

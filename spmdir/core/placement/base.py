@@ -494,6 +494,13 @@ def placement_class(name: str) -> type[Placement] | None:
     return _TYPES.get(name)
 
 
+def placement_classes() -> dict[str, type[Placement]]:
+    """Return name in texts → class of all placements: those that spmdir ships, then those that plug-ins declared."""
+    for home in SHIPPED.values():
+        import_module(home)
+    return {name: _TYPES[name] for name in dict.fromkeys([*SHIPPED, *_TYPES])}
+
+
 def until_declared(memo: Memo) -> Memo:
     """Return `memo`, memoised by texts in which placements are named; it is cleared when a name gets another class."""
     _MEMOS.append(memo)

@@ -1,0 +1,151 @@
+"""What may stand where a text is being written."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import cache
+from typing import Literal
+
+import attrs
+
+from spmdir.core.admission import listed, why_not
+from spmdir.core.dtype import DTYPES
+from spmdir.core.placement.base import placement_classes
+from spmdir.core.placement.reductions import REDUCTIONS
+from spmdir.dialects.attributes import print_type
+from spmdir.dialects.spmd import Spmd
+from spmdir.dialects.value_op import ValueOp
+from spmdir.language_server.document import Document
+from spmdir.language_server.renaming import axes_of
+from spmdir.language_server.scan import NameScope, TextSpan
+from spmdir.language_server.words import REWRITE_WORDS, RULE_CLAUSES, RULE_CONTROL
+from spmdir.reshard.collectives import collectives
+from spmdir.rules.language.functions import FUNCTIONS
+from spmdir.rules.rule_set import RuleSet
+from spmdir.rules.shapes.maps import MAPS
+
+Sort = Literal["op", "value", "symbol", "axis", "placement", "argument", "type", "keyword", "function"]
+"""What a completion is."""
+
+_TYPED = re.compile(r"[%@]?[\w$.?-]*$", re.ASCII)
+_OP = re.compile(r"(?:=\s*|^\s*)[a-z_]\w*(?:\.[\w.]*)?$|=\s*$", re.ASCII)
+_LISTED = re.compile(r"\b(?:on|intra)\s*\[[^\[\]]*$")
+_SHARDING = re.compile(r"(?:<\s*(?:@\w+\s*,)?|[<,][^<>]*,)\s*\w*$")
+_PLACED = re.compile(r"[<,]\s*(?:\w+(?:\([0-9]+\)[0-9]+)?)\s*:\s*\w*$")
+_TENSOR = re.compile(r"tensor<[^<>]*x\w*$|dtype\s*=\s*\w*$")
+_ARGUMENT = re.compile(r"(?:\"?)([a-z_]\w*(?:\.\w+)+)\"?\s*(?:\([^()]*\)|[^(){}=]*)\s*\{(?:[^{}]*,)?\s*\w*$")
+_CLAUSE = re.compile(r"\b(spmd\.\w+)\s[^:{}]*\s\w*$")
+_REDUCED = re.compile(r"\bop\s+\w*$|\bP\(\w*$")
+MOST = 500
+"""How many completions there are at most; further letters leave fewer."""
+
+
+@attrs.frozen
+class Completion:
+    """What may stand at a place.
+
+    Attributes:
+        text: that takes the place of what has been typed.
+        sort: what it is.
+        detail: what is said beside it.
+    """
+
+    text: str
+    sort: Sort
+    detail: str = ""
+
+
+def completions(document: Document, offset: int) -> tuple[TextSpan, list[Completion]]:
+    """Return what has been typed before `offset`, and what may take its place, by name."""
+    line = document.scan.line_span(document.scan.line(offset))
+    before = document.text[line.start : offset]
+    typed = _TYPED.search(before)
+    start = line.start + (typed.start() if typed else len(before))
+    span = TextSpan(start, offset)
+    word = document.text[start:offset]
+    if document.scan.is_in(offset - 1, document.scan.comments):
+        return span, []
+    sought = (
+        _in_program if document.language == "program" else _in_rules if document.language == "rules" else _rewriting
+    )
+    with document.pipeline.rules:
+        found = [one for one in sought(document, offset, before, word) if one.text.startswith(word)]
+    return span, list(dict.fromkeys(found))[:MOST]
+
+
+def _in_program(document: Document, offset: int, before: str, word: str) -> Iterator[Completion]:
+    scope = document.scan.scope_at(offset)
+    rules = document.pipeline.rules
+    if word.startswith("%"):
+        yield from _values(document, scope, offset)
+    elif word.startswith("@"):
+        yield from (Completion(f"@{name}", "symbol") for name in document.scan.symbols.get(scope.part, ()))
+    elif _REDUCED.search(before):
+        yield from (Completion(name, "keyword", "reduction") for name in REDUCTIONS)
+    elif _TENSOR.search(before):
+        size = word.rpartition("x")[0] + "x" if "tensor<" in before and "x" in word else ""
+        yield from (Completion(f"{size}{name}", "type") for name in DTYPES)
+    elif _PLACED.search(before):
+        yield from (Completion(name, "placement", text) for name, text in _placements())
+    elif (argument := _ARGUMENT.search(before)) is not None:
+        yield from _arguments(rules, argument[1])
+    elif _LISTED.search(before) or _SHARDING.search(before):
+        yield from (Completion(axis, "axis") for axis in axes_of(document, scope.part))
+    elif _OP.search(before):
+        yield from (Completion(name, "op") for name in sorted(_ops(rules)) if name.startswith(word))
+    elif (clause := _CLAUSE.search(before)) is not None:
+        yield from (Completion(keyword, "keyword") for keyword in _clauses(clause[1]))
+
+
+def _values(document: Document, scope: NameScope, offset: int) -> Iterator[Completion]:
+    line = document.scan.line_span(document.scan.line(offset))
+    for name, places in document.scan.values[scope].items():
+        if places[0].end < line.start:
+            value = document.value(scope, name)
+            yield Completion(f"%{name}", "value", print_type(value.type) if value is not None else "")
+
+
+def _ops(rules: RuleSet) -> set[str]:
+    own = {op.name for op in Spmd.operations} | {f"spmd.{spec.name}" for spec in collectives()}
+    return own | set(rules.names) | set(_torch_ops())
+
+
+@cache
+def _torch_ops() -> tuple[str, ...]:
+    return tuple(name for name in listed("aten") if why_not(name) is None)
+
+
+def _arguments(rules: RuleSet, op: str) -> Iterable[Completion]:
+    tensors = {p.name for rule in rules.alternatives(op) for p in rule.parameters if p.is_tensor}
+    names = dict.fromkeys(p.name for rule in rules.alternatives(op) for p in rule.parameters)
+    return (Completion(name, "argument") for name in names if name not in tensors)
+
+
+def _placements() -> Iterator[tuple[str, str]]:
+    """Yield each placement with what it is."""
+    for name, kind in placement_classes().items():
+        yield name, (kind.__doc__ or "").strip().partition("\n")[0]
+
+
+def _clauses(op: str) -> Iterable[str]:
+    kind = next((kind for kind in Spmd.operations if kind.name == op), None)
+    return (keyword for keyword, _ in kind.CLAUSES) if kind is not None and issubclass(kind, ValueOp) else ()
+
+
+def _in_rules(document: Document, offset: int, before: str, word: str) -> Iterator[Completion]:
+    rules = document.pipeline.rules
+    if not before.strip(word + " \t") and (before == word):
+        yield from (Completion(name, "op") for name in sorted(_ops(rules)) if not name.startswith("spmd."))
+        return
+    yield from (Completion(name, "keyword") for name in (*RULE_CLAUSES, *RULE_CONTROL, *REDUCTIONS))
+    for name, function in FUNCTIONS.items():
+        yield Completion(name, "function", (function.__doc__ or "").partition("\n")[0])
+    for name, mapping in MAPS.items():
+        yield Completion(name, "function", (mapping.build.__doc__ or "").partition("\n")[0])
+    yield from (Completion(name, "placement", text) for name, text in _placements())
+
+
+def _rewriting(document: Document, offset: int, before: str, word: str) -> Iterator[Completion]:
+    yield from (Completion(spec.name, "op") for spec in collectives())
+    yield from (Completion(name, "keyword") for name in REWRITE_WORDS)

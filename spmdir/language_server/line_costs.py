@@ -1,0 +1,75 @@
+"""What the lines of a decided program cost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import attrs
+
+from spmdir.core.byte_size import size_text
+from spmdir.core.errors import SpmdirError
+from spmdir.dialects import ir
+from spmdir.language_server.document import Document
+from spmdir.language_server.scan import NameScope, TextSpan
+from spmdir.passes.finish import is_undecided
+from spmdir.report.communication import comm_report
+from spmdir.report.op_costs import INPUTS, OpCost
+
+_MADE_OF_NUMBER = re.compile(r"_([0-9]+)")
+
+
+@attrs.frozen
+class LineCost:
+    """What a line costs: the word that it is shown above, and what is shown."""
+
+    span: TextSpan
+    text: str
+
+
+def line_costs(document: Document) -> list[LineCost]:
+    """Return what each line costs that takes time, in order; nothing of a program that is not decided or is broken."""
+    if document.mistakes:
+        return []
+    with document.pipeline.rules:
+        return [cost for number in range(len(document.parts)) for cost in _of_part(document, number)]
+
+
+def cost_text(op: OpCost) -> str:
+    """Return the time of an op, with what bounds it or with what it sends."""
+    if op.axes:
+        return f"{op.kind} on [{', '.join(op.axes)}] {seconds_text(op.seconds)}, {size_text(op.share.wire_bytes)} sent"
+    if op.share.wire_bytes:
+        return f"{op.kind} {seconds_text(op.seconds)}, {size_text(op.share.wire_bytes)} sent"
+    return f"{seconds_text(op.seconds)}, bound by {op.bound}"
+
+
+def seconds_text(seconds: float) -> str:
+    """Return a time with the unit that leaves one to three digits before the point."""
+    return f"{seconds * 1e3:.4g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.4g} us"
+
+
+def _of_part(document: Document, number: int) -> Iterator[LineCost]:
+    module, scope = document.parts[number].module, NameScope(number, 0)
+    # With several functions a name does not say whose cost it is.
+    if module is None or len(functions := ir.functions(module)) != 1 or is_undecided(functions[0]):
+        return
+    try:
+        report = comm_report(module, pipeline=document.pipeline)
+    except SpmdirError:  # as of a pass that would lower its reshards
+        return
+    texts: dict[TextSpan, list[str]] = {}
+    for op in sorted(report.ops, key=lambda op: op.share.wire_bytes != 0):
+        span = _place(document, scope, op.name[1:])
+        if span is not None and op.kind != INPUTS:
+            texts.setdefault(span, []).append(cost_text(op))
+    yield from (LineCost(span, "; ".join(text)) for span, text in sorted(texts.items(), key=lambda one: one[0].start))
+
+
+def _place(document: Document, scope: NameScope, name: str) -> TextSpan | None:
+    """Return where a value is defined, or the one that it is made of: `%_2.all_gather` is made of `%2`."""
+    while (span := document.scan.definition(scope, name)) is None and "." in name:
+        name = name.rpartition(".")[0]
+        if (number := _MADE_OF_NUMBER.fullmatch(name)) and document.scan.definition(scope, name) is None:
+            name = number[1]
+    return span

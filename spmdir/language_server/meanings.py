@@ -1,0 +1,183 @@
+"""What a word of a text means, as Markdown."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+
+from xdsl.ir import SSAValue
+
+from spmdir.core.byte_size import size_text
+from spmdir.core.errors import SpmdirError
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import placement_type
+from spmdir.core.placement.text import head_of
+from spmdir.core.sharding import Sharding
+from spmdir.dialects import ir
+from spmdir.dialects.attributes import print_type
+from spmdir.dialects.named import class_of
+from spmdir.dialects.spmd import Spmd
+from spmdir.dialects.syntax.context import location_of
+from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import global_type, sharding_of
+from spmdir.language_server.document import Document
+from spmdir.language_server.line_costs import cost_text
+from spmdir.language_server.scan import NameScope, TextSpan
+from spmdir.passes.propagation.noted_options import machine_of
+from spmdir.passes.sent_messages import SentMessages
+from spmdir.passes.type_check.type_check import rule_of
+from spmdir.report.collective_costs import collective_costs
+from spmdir.reshard.collectives import collectives
+from spmdir.rules.language.functions import FUNCTIONS
+from spmdir.rules.rule_set import RuleSet
+from spmdir.rules.shapes.maps import MAPS
+
+_RESULT = re.compile(r"\s*(%[\w$.-]+(?:\s*,\s*%[\w$.-]+)*)\s*=")
+
+
+def meaning(document: Document, offset: int) -> tuple[str, TextSpan] | None:
+    """Return what the word at `offset` means, as Markdown, and where it stands; None if nothing is known of it."""
+    found = document.scan.word_at(offset)
+    if found is None or document.scan.is_in(offset, document.scan.comments):
+        return None
+    word, span = found
+    with document.pipeline.rules:
+        texts = list(_texts(document, word, span))
+    return ("\n\n".join(texts), span) if texts else None
+
+
+def _texts(document: Document, word: str, span: TextSpan) -> Iterator[str]:
+    if document.language == "program":
+        scope = document.scan.scope_at(span.start)
+        module = document.module(scope)
+        mesh = _mesh(document, scope)
+        if word.startswith("%"):
+            value = document.value(scope, word[1:])
+            if value is not None:
+                yield from _value_texts(document, scope, word, value, mesh)
+            return
+        if word.startswith("@"):
+            if module is not None and mesh is not None and word[1:] == mesh.name:
+                yield f"mesh `@{mesh.name} {mesh}`: {mesh.world_size} ranks"
+            return
+        if mesh is not None and word in mesh.axis_names:
+            nodes = " inside a node" if mesh.intra_node is None or word in mesh.intra_node else " across nodes"
+            yield f"axis `{word}` of mesh `@{mesh.name}`: {mesh.sizes[word]} ranks{nodes}"
+            return
+        if "." in word:
+            yield from _op_texts(document, scope, word, span)
+            return
+    elif "." in word:
+        yield from rule_texts(document.pipeline.rules, word)
+        return
+    elif document.language == "rewrites":
+        yield from _collective_texts(f"spmd.{word}")
+        return
+    if word[0].isupper():
+        try:
+            kind = placement_type(head_of(word))
+        except SpmdirError:
+            return
+        yield f"placement `{head_of(kind.text)}`: {_first_lines(kind.__doc__)}"
+    elif document.language == "rules" and word in FUNCTIONS:
+        yield _first_lines(FUNCTIONS[word].__doc__)
+    elif document.language == "rules" and word in MAPS:
+        yield f"`{word}`: {_first_lines(MAPS[word].build.__doc__)}"
+
+
+def _value_texts(document: Document, scope: NameScope, name: str, value: SSAValue, mesh: Mesh | None) -> Iterator[str]:
+    sharding = sharding_of(value)
+    shown = f" <{sharding_text(sharding)}>" if sharding is not None else ""
+    yield f"```spmdir\n{name} : {print_type(value.type)}{shown}\n```"
+    if mesh is not None and sharding is not None and not sharding.open_axes:
+        yield from _shard_texts(value, sharding, mesh)
+    yield from _price_texts(document, scope, name)
+    owner = value.owner
+    if isinstance(owner, ValueOp):
+        where = location_of(owner)
+        if where is not None and where.file != document.file:
+            yield f"from `{where.file}:{where.line}`"
+
+
+def sharding_text(sharding: Sharding) -> str:
+    """Return a sharding as it stands behind a type, without its brackets."""
+    return str(sharding).strip("<>")
+
+
+def _shard_texts(value: SSAValue, sharding: Sharding, mesh: Mesh) -> Iterator[str]:
+    try:
+        meta = global_type(value, mesh)
+        shards = sorted(sharding.local_types(meta, mesh), key=lambda one: -one.bytes) if meta is not None else []
+    except SpmdirError:  # of sizes that are not known yet
+        return
+    if meta is not None and shards:
+        others = f", others from {shards[-1]}" if len(shards) > 1 else ""
+        yield f"a rank has `{shards[0]}`{others}: {size_text(shards[0].bytes)} of {size_text(meta.bytes)}"
+
+
+def _price_texts(document: Document, scope: NameScope, name: str) -> Iterator[str]:
+    """Yield what a collective sends and takes."""
+    module, function, pipeline = document.module(scope), document.function(scope), document.pipeline
+    mesh = _mesh(document, scope)
+    if module is None or function is None or mesh is None or not function.body.blocks:
+        return
+    value = document.value(scope, name[1:])
+    if not value or not getattr(value.owner, "name", "").startswith("spmd."):
+        return
+    try:
+        machine = machine_of(function, pipeline, pipeline.topology or "auto", str(pipeline.costs or "")).topology
+        costs = {cost.name: cost for cost in collective_costs(function, SentMessages(mesh, machine))}
+    except SpmdirError:
+        return
+    if name in costs:
+        yield f"{cost_text(costs[name])}, on {machine.name}"
+
+
+def _op_texts(document: Document, scope: NameScope, word: str, span: TextSpan) -> Iterator[str]:
+    if word.startswith("spmd."):
+        yield from _collective_texts(word)
+        line = document.scan.line_span(document.scan.line(span.start))
+        if result := _RESULT.match(document.text, line.start, line.end):
+            yield from _price_texts(document, scope, result[1].partition(",")[0].strip())
+        return
+    yield from rule_texts(document.pipeline.rules, word)
+    line = document.scan.line_span(document.scan.line(span.start))
+    result = _RESULT.match(document.text, line.start, line.end)
+    value = document.value(scope, result[1].partition(",")[0].strip()[1:]) if result else None
+    if value is not None and isinstance(value.owner, ValueOp) and value.owner.name == word:
+        try:
+            rule = rule_of(value.owner, document.pipeline.rules)
+        except SpmdirError:
+            rule = None
+        if rule is not None:
+            yield f"here\n```rules\n{rule.text()}\n```"
+
+
+def rule_texts(rules: RuleSet, name: str) -> Iterator[str]:
+    """Yield the rules and strategies of an op as they are written, each with its place."""
+    records = (*rules.records.get(name, ()), *rules.declared.get(name, ()))
+    for record in records:
+        yield f"```rules\n{record.text}\n```\n{record.file}:{record.line}"
+    if not records and class_of(name) is not None:
+        yield f"`{name}` has no rule: it runs replicated"
+
+
+def _collective_texts(name: str) -> Iterator[str]:
+    kind = next((kind for kind in Spmd.operations if kind.name == name), None)
+    if kind is not None and kind.__doc__:
+        yield _first_lines(kind.__doc__)
+    elif any(f"spmd.{spec.name}" == name for spec in collectives()):
+        yield f"`{name}`: a collective of a plug-in"
+
+
+def _first_lines(doc: str | None) -> str:
+    return inspect.cleandoc(doc or "").partition("\n\n")[0]
+
+
+def _mesh(document: Document, scope: NameScope) -> Mesh | None:
+    module = document.module(scope)
+    try:
+        return ir.mesh(module) if module is not None else None
+    except SpmdirError:
+        return None

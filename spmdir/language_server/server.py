@@ -1,0 +1,306 @@
+"""The language server: our answers in the types of the protocol. Needs pygls, the extra `lsp`."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import attrs
+from lsprotocol import types as lsp
+from pygls.lsp.server import LanguageServer
+from pygls.uris import from_fs_path, to_fs_path
+
+from spmdir.core.errors import SpmdirError
+from spmdir.language_server.completions import MOST, completions
+from spmdir.language_server.declared_names import shard_hints, symbols
+from spmdir.language_server.document import Document, read_document
+from spmdir.language_server.formatting import edit_of, formatted
+from spmdir.language_server.line_costs import LineCost, line_costs
+from spmdir.language_server.meanings import meaning
+from spmdir.language_server.renaming import named_at, rename, rule_places
+from spmdir.language_server.scan import TextSpan
+from spmdir.passes.pipeline import Pipeline
+
+DELAY = 0.15
+"""Seconds without a keystroke after which a text is read again."""
+
+_KINDS = {
+    "op": lsp.CompletionItemKind.Function,
+    "value": lsp.CompletionItemKind.Variable,
+    "symbol": lsp.CompletionItemKind.Reference,
+    "axis": lsp.CompletionItemKind.EnumMember,
+    "placement": lsp.CompletionItemKind.Class,
+    "argument": lsp.CompletionItemKind.Property,
+    "type": lsp.CompletionItemKind.TypeParameter,
+    "keyword": lsp.CompletionItemKind.Keyword,
+    "function": lsp.CompletionItemKind.Function,
+}
+_SYMBOLS = {"mesh": lsp.SymbolKind.Namespace, "function": lsp.SymbolKind.Function, "rule": lsp.SymbolKind.Function}
+
+Answer = TypeVar("Answer")
+
+
+@attrs.define(eq=False)
+class Texts:
+    """The open texts as they were read last, and the pipeline that they are read with."""
+
+    server: LanguageServer
+    pipeline: Pipeline
+    read: dict[str, Document] = attrs.field(factory=dict)
+    costs: dict[str, tuple[Document, list[LineCost]]] = attrs.field(factory=dict)
+    timers: dict[str, threading.Timer] = attrs.field(factory=dict)
+    lock: threading.RLock = attrs.field(factory=threading.RLock)
+
+    def document(self, uri: str) -> Document:
+        """Return the text of `uri` as it is; what an equal text has been read as is not read again."""
+        text = self.server.workspace.get_text_document(uri).source
+        with self.lock:
+            known = self.read.get(uri)
+            if known is None or known.text != text or known.pipeline is not self.pipeline:
+                known = self.read[uri] = read_document(text, to_fs_path(uri) or uri, self.pipeline, known)
+            return known
+
+    def later(self, uri: str) -> None:
+        """Publish the mistakes of a text once nothing has been typed for `DELAY`."""
+        self.forget_timer(uri)
+        timer = threading.Timer(DELAY, lambda: guarded(self.server, lambda: self.publish(uri), None))
+        timer.daemon = True
+        self.timers[uri] = timer
+        timer.start()
+
+    def forget_timer(self, uri: str) -> None:
+        if (timer := self.timers.pop(uri, None)) is not None:
+            timer.cancel()
+
+    def publish(self, uri: str) -> None:
+        """Tell the editor what is wrong with a text."""
+        opened = self.server.workspace.get_text_document(uri)
+        version, document = opened.version, self.document(uri)
+        found = [
+            lsp.Diagnostic(
+                self.range(uri, document, one.span), one.message, lsp.DiagnosticSeverity.Error, source="spmdir"
+            )
+            for one in document.mistakes
+        ]
+        self.server.text_document_publish_diagnostics(lsp.PublishDiagnosticsParams(uri, found, version))
+
+    def line_costs(self, uri: str) -> tuple[Document, list[LineCost]]:
+        """Return the costs of the lines of a text, computed once for each text."""
+        document = self.document(uri)
+        known = self.costs.get(uri)
+        if known is None or known[0] is not document:
+            known = self.costs[uri] = (document, line_costs(document))
+        return known
+
+    def offset(self, uri: str, document: Document, position: lsp.Position) -> int:
+        """Return the offset of a position that the editor names."""
+        opened = self.server.workspace.get_text_document(uri)
+        place = opened.position_from_client_units(position)
+        return document.scan.offset(place.line, place.character)
+
+    def range(self, uri: str, document: Document, span: TextSpan) -> lsp.Range:
+        """Return a piece of a text as the editor names it."""
+        ends = []
+        for offset in (span.start, span.end):
+            line = document.scan.line(offset)
+            ends.append(lsp.Position(line, offset - document.scan.lines[line]))
+        codec = self.server.workspace.position_codec
+        lines = document.text.split("\n")
+        ends = [codec.position_to_client_units(lines, end) for end in ends]
+        return lsp.Range(ends[0], ends[1])
+
+
+def guarded(server: LanguageServer, answer: Callable[[], Answer], otherwise: Answer) -> Answer:
+    """Return what `answer` gives; what it raises is shown or logged as a message, and `otherwise` the answer."""
+    try:
+        return answer()
+    except SpmdirError as error:
+        server.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Error, str(error)))
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # xDSL has errors that are not Exceptions
+        logging.getLogger(__name__).exception("internal error")
+        message = f"internal error, please report: {type(error).__name__}: {error}"
+        server.window_log_message(lsp.LogMessageParams(lsp.MessageType.Error, message))
+    return otherwise
+
+
+def language_server(pipeline: Pipeline, version: str) -> LanguageServer:
+    """Return the server; `start_io` runs it over stdin and stdout."""
+    server = LanguageServer("spmd-lsp", version)
+    texts = Texts(server, pipeline)
+    _follow_texts(server, texts)
+    _answer(server, texts)
+    _edit(server, texts)
+    return server
+
+
+def _follow_texts(server: LanguageServer, texts: Texts) -> None:
+    @server.feature(lsp.INITIALIZE)
+    def initialise(params: lsp.InitializeParams) -> None:
+        given: Any = params.initialization_options or {}
+        read = given.get if isinstance(given, dict) else lambda _: None
+        changes = {"topology": read("topology"), "costs": read("costs"), "plugins": read("plugins")}
+        changes = {name: value for name, value in changes.items() if value}
+        if changes:
+            evolved = lambda: attrs.evolve(texts.pipeline, **changes)  # noqa: E731
+            texts.pipeline = guarded(server, evolved, texts.pipeline)
+
+    @server.feature(lsp.TEXT_DOCUMENT_DID_OPEN)
+    def opened(params: lsp.DidOpenTextDocumentParams) -> None:
+        uri = params.text_document.uri
+        guarded(server, lambda: texts.publish(uri), None)
+
+    @server.feature(lsp.TEXT_DOCUMENT_DID_CHANGE)
+    def changed(params: lsp.DidChangeTextDocumentParams) -> None:
+        texts.later(params.text_document.uri)
+
+    @server.feature(lsp.TEXT_DOCUMENT_DID_CLOSE)
+    def closed(params: lsp.DidCloseTextDocumentParams) -> None:
+        uri = params.text_document.uri
+        texts.forget_timer(uri)
+        texts.read.pop(uri, None)
+        texts.costs.pop(uri, None)
+        server.text_document_publish_diagnostics(lsp.PublishDiagnosticsParams(uri, []))
+
+
+def _answer(server: LanguageServer, texts: Texts) -> None:
+    def asked(params: Any) -> tuple[str, Document, int]:
+        uri = params.text_document.uri
+        document = texts.document(uri)
+        return uri, document, texts.offset(uri, document, params.position)
+
+    @server.feature(lsp.TEXT_DOCUMENT_HOVER)
+    def hover(params: lsp.HoverParams) -> lsp.Hover | None:
+        def answer() -> lsp.Hover | None:
+            uri, document, offset = asked(params)
+            found = meaning(document, offset)
+            if found is None:
+                return None
+            content = lsp.MarkupContent(lsp.MarkupKind.Markdown, found[0])
+            return lsp.Hover(content, texts.range(uri, document, found[1]))
+
+        return guarded(server, answer, None)
+
+    @server.feature(lsp.TEXT_DOCUMENT_DEFINITION)
+    def definition(params: lsp.DefinitionParams) -> list[lsp.Location]:
+        def answer() -> list[lsp.Location]:
+            uri, document, offset = asked(params)
+            if document.language == "program" and (places := rule_places(document, offset)):
+                starts = [lsp.Position(place.line - 1, 0) for place in places]
+                files = [from_fs_path(place.file) or place.file for place in places]
+                return [lsp.Location(file, lsp.Range(at, at)) for file, at in zip(files, starts, strict=True)]
+            named = named_at(document, offset)
+            return [lsp.Location(uri, texts.range(uri, document, named.places[0]))] if named is not None else []
+
+        return guarded(server, answer, [])
+
+    @server.feature(lsp.TEXT_DOCUMENT_REFERENCES)
+    def references(params: lsp.ReferenceParams) -> list[lsp.Location]:
+        def answer() -> list[lsp.Location]:
+            uri, document, offset = asked(params)
+            named = named_at(document, offset)
+            places: Sequence[TextSpan] = named.places if named is not None else ()
+            shown = places if params.context.include_declaration else places[1:]
+            return [lsp.Location(uri, texts.range(uri, document, place)) for place in shown]
+
+        return guarded(server, answer, [])
+
+    @server.feature(lsp.TEXT_DOCUMENT_DOCUMENT_HIGHLIGHT)
+    def highlight(params: lsp.DocumentHighlightParams) -> list[lsp.DocumentHighlight]:
+        def answer() -> list[lsp.DocumentHighlight]:
+            uri, document, offset = asked(params)
+            named = named_at(document, offset)
+            places: Sequence[TextSpan] = named.places if named is not None else ()
+            return [lsp.DocumentHighlight(texts.range(uri, document, place)) for place in places]
+
+        return guarded(server, answer, [])
+
+    @server.feature(
+        lsp.TEXT_DOCUMENT_COMPLETION,
+        lsp.CompletionOptions(trigger_characters=["%", "@", ".", "<", "[", ":", ",", "{", "("]),
+    )
+    def complete(params: lsp.CompletionParams) -> lsp.CompletionList:
+        def answer() -> lsp.CompletionList:
+            uri, document, offset = asked(params)
+            span, found = completions(document, offset)
+            place = texts.range(uri, document, span)
+            items = [
+                lsp.CompletionItem(
+                    one.text, kind=_KINDS[one.sort], detail=one.detail or None, text_edit=lsp.TextEdit(place, one.text)
+                )
+                for one in found
+            ]
+            return lsp.CompletionList(is_incomplete=len(items) >= MOST, items=items)
+
+        return guarded(server, answer, lsp.CompletionList(is_incomplete=False, items=[]))
+
+    @server.feature(lsp.TEXT_DOCUMENT_DOCUMENT_SYMBOL)
+    def outline(params: lsp.DocumentSymbolParams) -> list[lsp.DocumentSymbol]:
+        def answer() -> Iterator[lsp.DocumentSymbol]:
+            uri = params.text_document.uri
+            document = texts.document(uri)
+            for one in symbols(document):
+                whole, name = (texts.range(uri, document, span) for span in (one.whole, one.span))
+                yield lsp.DocumentSymbol(one.name, _SYMBOLS[one.sort], whole, name)
+
+        return guarded(server, lambda: list(answer()), [])
+
+    @server.feature(lsp.TEXT_DOCUMENT_INLAY_HINT)
+    def hints(params: lsp.InlayHintParams) -> list[lsp.InlayHint]:
+        def answer() -> list[lsp.InlayHint]:
+            uri = params.text_document.uri
+            document = texts.document(uri)
+            first, last = (texts.offset(uri, document, at) for at in (params.range.start, params.range.end))
+            found = shard_hints(document, first, last)
+            starts = [(texts.range(uri, document, TextSpan(at, at)).start, text) for at, text in found]
+            return [lsp.InlayHint(start, text, padding_left=True) for start, text in starts]
+
+        return guarded(server, answer, [])
+
+    @server.feature(lsp.TEXT_DOCUMENT_CODE_LENS)
+    @server.thread()
+    def lenses(params: lsp.CodeLensParams) -> list[lsp.CodeLens]:
+        def answer() -> list[lsp.CodeLens]:
+            uri = params.text_document.uri
+            document, costs = texts.line_costs(uri)
+            return [lsp.CodeLens(texts.range(uri, document, cost.span), lsp.Command(cost.text, "")) for cost in costs]
+
+        return guarded(server, answer, [])
+
+
+def _edit(server: LanguageServer, texts: Texts) -> None:
+    @server.feature(lsp.TEXT_DOCUMENT_FORMATTING)
+    def format_text(params: lsp.DocumentFormattingParams) -> list[lsp.TextEdit]:
+        def answer() -> list[lsp.TextEdit]:
+            uri = params.text_document.uri
+            document = texts.document(uri)
+            edit = edit_of(document.text, formatted(document))
+            return [] if edit is None else [lsp.TextEdit(texts.range(uri, document, edit[0]), edit[1])]
+
+        return guarded(server, answer, [])
+
+    @server.feature(lsp.TEXT_DOCUMENT_PREPARE_RENAME)
+    def prepare(params: lsp.PrepareRenameParams) -> lsp.Range | None:
+        def answer() -> lsp.Range | None:
+            uri = params.text_document.uri
+            document = texts.document(uri)
+            offset = texts.offset(uri, document, params.position)
+            named = named_at(document, offset)
+            place = next((one for one in named.places if offset in one), None) if named is not None else None
+            return texts.range(uri, document, place) if place is not None else None
+
+        return guarded(server, answer, None)
+
+    @server.feature(lsp.TEXT_DOCUMENT_RENAME, lsp.RenameOptions(prepare_provider=True))
+    def rename_all(params: lsp.RenameParams) -> lsp.WorkspaceEdit | None:
+        def answer() -> lsp.WorkspaceEdit | None:
+            uri = params.text_document.uri
+            document = texts.document(uri)
+            edits = rename(document, texts.offset(uri, document, params.position), params.new_name)
+            changes = [lsp.TextEdit(texts.range(uri, document, span), new) for span, new in edits]
+            return lsp.WorkspaceEdit(changes={uri: changes})
+
+        return guarded(server, answer, None)

@@ -1,0 +1,42 @@
+"""`spmd-lsp`: the language server of programs, rules and rewrites."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+from spmdir import __version__
+from spmdir.core.errors import SpmdirError
+from spmdir.tools.command import ArgumentParser, guarded
+
+_DESCRIPTION = "Answer an editor about programs, rules and rewrites, over stdin and stdout."
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool on `argv` (the process's arguments when None) and return its exit status."""
+    return guarded(_main, argv)
+
+
+def _main(argv: Sequence[str]) -> int:
+    options = argument_parser().parse(argv)
+    if find_spec("pygls") is None:
+        raise SpmdirError("the language server needs pygls, which is not installed; run pip install 'spmdir[lsp]'")
+    from spmdir.language_server.server import language_server
+    from spmdir.passes.pipeline import Pipeline
+
+    pipeline = Pipeline(plugins=options.load_plugin, topology=options.topology, costs=options.costs)
+    language_server(pipeline, __version__).start_io()
+    return 0
+
+
+def argument_parser() -> ArgumentParser:
+    """Return the options of the tool."""
+    parser = ArgumentParser("spmd-lsp", description=_DESCRIPTION)
+    parser.add_plugins()
+    parser.add_argument("--topology", metavar="NAME", help="the machine that prices are for: a name or a .toml file")
+    parser.add_argument("--costs", metavar="FILE", help="measured times, which come before those of the machine")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
