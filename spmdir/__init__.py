@@ -54,6 +54,8 @@ if TYPE_CHECKING:  # what type checkers see; the same names as in _HOMES
     from spmdir.report.communication import comm_report as comm_report
     from spmdir.report.memory import MemoryReport as MemoryReport
     from spmdir.report.memory import memory_report as memory_report
+    from spmdir.report.report_table import ReportTable as ReportTable
+    from spmdir.report.report_table import report_table as report_table
     from spmdir.report.schedule import ScheduleReport as ScheduleReport
     from spmdir.report.schedule import schedule_report as schedule_report
     from spmdir.reshard.plan import Plan as Plan
@@ -95,6 +97,7 @@ _HOMES = {
     "Plan": "spmdir.reshard.plan",
     "Plugin": "spmdir.plugins",
     "R": "spmdir.core.placement.standard",
+    "ReportTable": "spmdir.report.report_table",
     "S": "spmdir.core.placement.standard",
     "ShardPlacement": "spmdir.core.placement.base",
     "ScheduleReport": "spmdir.report.schedule",
@@ -128,6 +131,7 @@ _HOMES = {
     "plan_reshard": "spmdir.reshard.plan",
     "print_ir": "spmdir.dialects.ir",
     "programs": "spmdir.runtime.sharded_module",
+    "report_table": "spmdir.report.report_table",
     "run_passes": "spmdir.passes.pipeline",
     "save_checkpoint": "spmdir.runtime.checkpoint",
     "save_safetensors": "spmdir.runtime.safetensors_slices",

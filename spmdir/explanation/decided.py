@@ -15,9 +15,9 @@ from spmdir.core.placement.base import Placement, parse_placement
 from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.names import text_name
+from spmdir.dialects.source_places import SourcePlaces, places_of
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
-from spmdir.explanation.places import SourcePlaces, places_of
 from spmdir.passes.finish import copied, without_layers
 from spmdir.passes.pipeline import Pipeline, run_passes
 from spmdir.passes.propagate import PropagatePass

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from xdsl.ir import OpResult, SSAValue
 
 from spmdir.core.arguments import accepts
 from spmdir.core.byte_size import size_text
+from spmdir.core.equal_layers import of_any_layer
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
@@ -19,10 +19,10 @@ from spmdir.dialects.arguments import MODULE
 from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.names import text_name
 from spmdir.dialects.reshard_ops import LayoutOp
+from spmdir.dialects.source_places import places_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
 from spmdir.explanation.explained import time_text
-from spmdir.explanation.places import places_of
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.passes.propagation.noted_options import machine_of
 from spmdir.report.communication import comm_report
@@ -33,9 +33,6 @@ from spmdir.reshard.topology import Topology
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
-
-_NUMBER = re.compile(r"[0-9]+(?=\.)|(?<=\.)[0-9]+\Z")
-"""The number of a layer in a name: before a dot, or after the last one."""
 
 _FORMS = (Collective, WaitOp, LayoutOp)
 """The ops whose result is their operand, elsewhere."""
@@ -185,7 +182,7 @@ def _source(value: SSAValue) -> SSAValue:
 
 def _layer(name: str, value: SSAValue) -> str:
     paths = places_of(value.op.location).paths if isinstance(value, OpResult) else ()
-    return _NUMBER.sub("*", paths[0] if paths else name)
+    return of_any_layer(paths[0] if paths else name)
 
 
 def _percent(before: float, after: float) -> str:

@@ -6,45 +6,10 @@ import re
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 
-import attrs
-from xdsl.dialects.builtin import CallSiteLoc, FileLineColLoc, FusedLoc, NameLoc
-from xdsl.ir import Attribute
-
 from spmdir.core.errors import SpmdirError, did_you_mean, shown
+from spmdir.dialects.source_places import SourcePlaces
 
 _LINE = re.compile(r"(.+):([0-9]{1,9})")
-
-
-@attrs.frozen
-class SourcePlaces:
-    """Where the source has an op.
-
-    Attributes:
-        paths: of the modules that it belongs to, the outermost name first.
-        frames: (file, line) of its call stack.
-    """
-
-    paths: tuple[str, ...] = ()
-    frames: tuple[tuple[str, int], ...] = ()
-
-
-def places_of(location: Attribute) -> SourcePlaces:
-    """Return all places that a location names."""
-    paths: list[str] = []
-    frames: list[tuple[str, int]] = []
-    waiting = [location]
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, FileLineColLoc):
-            frames.append((one.filename.data, one.line.data))
-        elif isinstance(one, NameLoc):
-            paths.append(one.desc.data)
-            waiting.append(one.location)
-        elif isinstance(one, CallSiteLoc):
-            waiting += [one.caller, one.callee]
-        elif isinstance(one, FusedLoc):
-            waiting += one.locations  # type: ignore  # xDSL says Attribute of an array
-    return SourcePlaces(tuple(paths), tuple(frames))
 
 
 def is_at(places: SourcePlaces, names: Sequence[str], text: str) -> bool:

@@ -19,11 +19,12 @@ from spmdir.dialects.arguments import MODULE
 from spmdir.dialects.attributes import meta_of, sharding_attr
 from spmdir.dialects.names import text_name
 from spmdir.dialects.reshard_ops import ConstraintOp
+from spmdir.dialects.source_places import SourcePlaces, places_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.explanation.decided import DecidedProgram
 from spmdir.explanation.difference import Difference, compare
-from spmdir.explanation.places import SourcePlaces, is_at, nothing_there, places_of
+from spmdir.explanation.places import is_at, nothing_there
 from spmdir.passes.finish import copied, without_layers
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
 

@@ -16,9 +16,9 @@ from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.names import text_name
 from spmdir.dialects.reshard_ops import LayoutOp
+from spmdir.dialects.source_places import places_of
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.values import global_type, sharding_of, signature_name
-from spmdir.explanation.places import places_of
 
 _LAYER = re.compile(r"(?:.*?\.)?[a-z_]*\d+(?=\.)")
 """The part of a parameter's name that names its layer: `model.layers.3` of `model.layers.3.mlp.up.weight`."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
@@ -14,20 +14,23 @@ from spmdir.core.byte_size import size_text
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.arguments import MODULE
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
-from spmdir.report.op_costs import ROWS, Grouping, OpCost, cost_table
+from spmdir.report.cost_rows import ROWS, CostRow, checked_keys, cost_rows, table_cells
+from spmdir.report.op_costs import OpCost
 from spmdir.report.shares import Share, table
-from spmdir.reshard.bound import lower_bound
 from spmdir.reshard.topology import Topology
 
 KINDS = 12
 """How many kinds of ops the table of compute names."""
 
+Grouping = Literal["op", "line"]
+"""What each row of a table of costs is of that are not in an order."""
+
+_COLUMNS = ("count", "ms", "share", "Gflop", "memory", "sent", "bound by", "price of")
+"""What such a row says: of what bounds its ops stands what bounds most of their time."""
+
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
-    from xdsl.dialects.func import FuncOp
-    from xdsl.ir import SSAValue
 
-    from spmdir.core.sharding import Sharding
     from spmdir.report.output_errors import OutputError
     from spmdir.search.certificate.certificate import Certificate
 
@@ -101,7 +104,10 @@ class CommReport:
         Raises:
             UnsupportedError: there is no such table.
         """
-        return "\n".join(cost_table(self.ops, by, rows))
+        keys = checked_keys(by, ("op", "line"))
+        return "\n".join(
+            table(*table_cells(cost_rows(self.ops, keys, fold=False), CostRow((), self.ops), keys, _COLUMNS, rows))
+        )
 
     def _objective_line(self, objective: float) -> str:
         """Return what propagate minimised, with what both tables add up to where that is another number."""
@@ -159,6 +165,7 @@ def comm_report(
     from spmdir.report.collective_costs import collective_costs
     from spmdir.report.compute import compute_costs
     from spmdir.report.output_errors import output_errors
+    from spmdir.report.send_bounds import send_bounds
     from spmdir.report.with_collectives import with_collectives
 
     pipeline = as_pipeline(pipeline)
@@ -175,7 +182,7 @@ def comm_report(
         machine = machine_of(function, pipeline, chosen, os.fspath(pipeline.costs or "")).topology
         remark_noted_costs(function, machine, "the cost report", pipeline)
         collectives += collective_costs(function, SentMessages(mesh, machine))
-        bounds += _bounds(function, mesh)
+        bounds += [bound for _, bound in send_bounds(function, mesh)]
         with pipeline.rules:
             if decided and not is_local(function):
                 compute += compute_costs(function, mesh, pipeline.rules, machine)
@@ -213,30 +220,3 @@ def _by_axis(ops: Iterable[OpCost], mesh: Mesh) -> dict[tuple[str, ...], Share]:
         return tuple(at for at, axis in enumerate(mesh.axis_names) if axis in whole)
 
     return {tuple(mesh.axis_names[at] for at in axes): share for axes, share in sorted(_shares(ops, axes).items())}
-
-
-def _bounds(function: FuncOp, mesh: Mesh) -> Iterator[float | None]:
-    """For each value that collectives start from, the lower bound of that of its forms which needs most."""
-    from spmdir.dialects.collectives import Collective, WaitOp
-    from spmdir.dialects.reshard_ops import is_inexact
-    from spmdir.dialects.values import global_type, sharding_of
-    from spmdir.passes.sent_messages import NEIGHBOURLY
-
-    origins: dict[SSAValue, SSAValue] = {}
-    forms: dict[SSAValue, list[Sharding]] = {}
-    for op in function.body.block.ops:
-        if isinstance(op, NEIGHBOURLY):
-            yield op.sent(mesh)
-        if not isinstance(op, (Collective, WaitOp)):
-            continue
-        for value, result in op.pairs:
-            # What an inexact placement loses need not be sent, so what is made of it is made of another value.
-            origins[result] = value if is_inexact(sharding_of(value)) else origins.get(value, value)
-            used = any(not isinstance(use.operation, (Collective, WaitOp)) for use in result.uses)
-            if used or is_inexact(sharding_of(result)):
-                forms.setdefault(origins[result], []).append(sharding_of(result))  # type: ignore  # verified
-    for value, targets in forms.items():
-        meta, source = global_type(value, mesh), sharding_of(value)
-        if meta is not None and source is not None:
-            found = [lower_bound(meta.shape, meta.dtype.itemsize, source, target, mesh) for target in targets]
-            yield None if None in found else max(bound for bound in found if bound is not None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,7 @@ from spmdir.report.timeline_text import timeline_lines
 from spmdir.reshard.topology import Topology
 from spmdir.schedule.memory import at_peak
 from spmdir.schedule.program import Buffer, Task
-from spmdir.schedule.simulate import Execution, simulate
+from spmdir.schedule.simulate import Execution
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -147,26 +146,12 @@ def schedule_report(
     Example:
         >>> print(spmdir.schedule_report(module, "h100x8"))
     """
-    from spmdir.dialects import ir
     from spmdir.dialects.collectives import Collective
-    from spmdir.dialects.sizes import open_sizes
-    from spmdir.passes.finish import bound, localized
-    from spmdir.passes.live_memory import live_memory
-    from spmdir.passes.memory_classes import memory_classes
-    from spmdir.passes.propagation.noted_options import machine_of
-    from spmdir.passes.scheduling.rank_program import rank_program
+    from spmdir.report.rank_step import rank_step
 
-    pipeline = as_pipeline(pipeline)
-    with ir.collector_paused(), pipeline.rules:
-        if examples := open_sizes(module).hints:
-            module = bound(module, examples, pipeline)
-        module = localized(module, pipeline)
-        function, chosen = ir.main_function(module), (pipeline.topology or "auto") if topology is None else topology
-        machine = machine_of(function, pipeline, chosen, os.fspath(pipeline.costs or "")).topology
-        memory = live_memory(function, ir.mesh(module), pipeline.rules, memory_classes(function, pipeline.rules))
-        program, units = rank_program(function, ir.mesh(module), pipeline.rules, machine, memory)
-        found = simulate(program)
-    members = [len(ops[0].pairs) if isinstance(ops[0], Collective) else 1 for ops in units]
+    step = rank_step(module, topology, as_pipeline(pipeline))
+    found, program = step.execution, step.execution.program
+    members = [len(ops[0].pairs) if isinstance(ops[0], Collective) else 1 for ops in step.units]
     most, at, held = at_peak(program)
     holders = (program.buffers[buffer] for buffer in sorted(held))
     return ScheduleReport(
@@ -178,7 +163,7 @@ def schedule_report(
         most,
         "" if at is None else program.tasks[at].name,
         tuple(sorted((buffer for buffer in holders if buffer.bytes), key=lambda buffer: -buffer.bytes)),
-        memory.host_bytes,
+        step.memory.host_bytes,
         found,
     )
 

@@ -12,6 +12,28 @@ import attrs
 
 
 @attrs.frozen
+class Computed:
+    """What the kernels of a task compute, other than those that pack and unpack messages.
+
+    Attributes:
+        flops: floating-point operations.
+        traffic: bytes that they read and write in memory.
+        least: seconds that they would take at the full rate of the machine, without launches.
+        bound: what most of their time goes to: "compute", "memory", "launch", or "measured".
+    """
+
+    flops: float = 0.0
+    traffic: float = 0.0
+    least: float = 0.0
+    bound: str = "launch"
+
+    def and_also(self, other: Computed) -> Computed:
+        """Return what this and `other` compute together; most of the time goes to what bounds the longer one."""
+        bound = self.bound if self.least >= other.least else other.bound
+        return Computed(self.flops + other.flops, self.traffic + other.traffic, self.least + other.least, bound)
+
+
+@attrs.frozen
 class Transfer:
     """What a collective sends, beside the accelerator's own work.
 
@@ -84,6 +106,7 @@ class Task:
         waits: the task that started what it waits for.
         is_blocking: whether it waits for its own transfer: whether it is a collective that starts and waits in one.
         overlap: of one that is, seconds of its own work that it does while the transfer is under way.
+        computed: what its kernels compute.
     """
 
     name: str
@@ -99,6 +122,7 @@ class Task:
     waits: int | None = None
     is_blocking: bool = False
     overlap: float = 0.0
+    computed: Computed = attrs.field(default=Computed(), eq=False, repr=False)
 
     @functools.cached_property
     def touched(self) -> tuple[tuple[tuple[int, ...], tuple[tuple[int, bool], ...]], ...]:

@@ -28,6 +28,7 @@ SCRIPTS = (
     "spmd-opt",
     "spmd-plan",
     "spmd-reduce",
+    "spmd-report",
     "spmd-run",
     "spmd-translate",
 )

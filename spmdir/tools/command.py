@@ -13,7 +13,7 @@ from io import StringIO
 from typing import Any, NoReturn, TextIO
 
 from spmdir import __version__
-from spmdir.core.errors import SpmdirError, SpmdirWarning, did_you_mean
+from spmdir.core.errors import SpmdirError, SpmdirWarning, did_you_mean, shown
 from spmdir.core.limits import CHARACTERS
 from spmdir.core.progress import shown_by, terminal_line
 from spmdir.core.text_file import decoded, read_text_file, write_text_file
@@ -36,6 +36,11 @@ class ArgumentParser(argparse.ArgumentParser):
             metavar="PLUGIN",
             help="a .rules or .rewrites file, a .py file or module, which is executed, or the name of an installed one",
         )
+
+    def add_color(self) -> None:
+        """Add the option that says whether the output is in colour; see `in_colour`."""
+        explained = "whether the output is in colour (default auto: on a terminal, unless NO_COLOR is set)"
+        self.add_argument("--color", choices=("auto", "always", "never"), default="auto", help=explained)
 
     def add_pipeline(self) -> None:
         """Add the options that make the pipeline by which a program at any stage is finished."""
@@ -72,6 +77,24 @@ def parse_sizes(text: str) -> dict[str, int]:
             raise argparse.ArgumentTypeError(f"'{part}' is not a size; expected name=number, as in s0=8,s1=5")
         sizes[name] = int(number)
     return sizes
+
+
+def rows(text: str) -> int | None:
+    """Return how many rows a table has; None for all; for argparse.
+
+    Raises:
+        ArgumentTypeError: the text is neither a number from 1 on nor `all`.
+    """
+    if text == "all":
+        return None
+    if not (text.isascii() and text.isdecimal()) or len(text) > 9 or not int(text):
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no number of rows; expected a number from 1 on, or all")
+    return int(text)
+
+
+def in_colour(when: str, stream: TextIO) -> bool:
+    """Return whether what goes to `stream` is in colour, as `--color` says; see no-color.org."""
+    return when == "always" or (when == "auto" and stream.isatty() and not os.environ.get("NO_COLOR"))
 
 
 def guarded(body: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int:

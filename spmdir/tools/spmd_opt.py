@@ -10,10 +10,10 @@ from collections.abc import Callable, Collection, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
-from spmdir.core.errors import SpmdirErrors, shown
+from spmdir.core.errors import SpmdirErrors
 from spmdir.passes import PASSES, PassTable
-from spmdir.report.op_costs import ROWS
-from spmdir.tools.command import ArgumentParser, captured, guarded, read_text, write_text
+from spmdir.report.cost_rows import ROWS
+from spmdir.tools.command import ArgumentParser, captured, guarded, read_text, rows, write_text
 
 if TYPE_CHECKING:
     from importlib.abc import InspectLoader
@@ -168,7 +168,7 @@ def argument_parser(epilog: str | None = None) -> ArgumentParser:
     explained = "print what costs most instead, ops or lines of source, and what bounds each, to stderr"
     group.add_argument("--cost-by", choices=("op", "line"), help=explained)
     explained = f"how many rows --cost-by prints, or all (default {ROWS})"
-    group.add_argument("--cost-rows", type=_rows, default=ROWS, metavar="N", help=explained)
+    group.add_argument("--cost-rows", type=rows, default=ROWS, metavar="N", help=explained)
     explained = "print why a value is sharded and resharded as propagate decides, to stderr; see spmd-explain"
     group.add_argument("--explain", action="append", default=[], metavar="%NAME", help=explained.replace("%", "%%"))
     group.add_argument("--memory-report", action="store_true", help="print the memory of a rank, to stderr")
@@ -178,15 +178,6 @@ def argument_parser(epilog: str | None = None) -> ArgumentParser:
     group.add_argument("--print-timeline", action="store_true", help=explained)
     group.add_argument("--trace", metavar="FILE", help="write that as JSON for Perfetto, ui.perfetto.dev")
     return parser
-
-
-def _rows(text: str) -> int | None:
-    """Return how many rows a table has; None for all."""
-    if text == "all":
-        return None
-    if not (text.isascii() and text.isdecimal()) or len(text) > 9 or not int(text):
-        raise argparse.ArgumentTypeError(f"{shown(text)} is no number of rows; expected a number from 1 on, or all")
-    return int(text)
 
 
 def _add_flag(group: argparse._ArgumentGroup, name: str, explained: str, **options: Any) -> None:

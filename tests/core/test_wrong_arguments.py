@@ -140,6 +140,10 @@ def right() -> dict[str, dict[str, Any]]:
         "lower_to_fx": {"module": module, "rank": 0, "device_mesh": None, "sizes": None, "pipeline": None},
         "materialize": {"sharded": None, "model": model, "init": "reset_parameters", "device": "cpu"},
         "memory_report": {"module": module, "pipeline": None},
+        "report_table": {
+            "module": module, "by": "module", "sort": "time", "rows": 20, "topology": None, "fold": True,
+            "pipeline": None,
+        },
         "save_checkpoint": {"directory": "saved", "state": {"x": X}, "step": None, "keep": None},
         "save_safetensors": {"directory": "saved", "state": {"x": X}, "names": None, "file_bytes": 10**6},
         "schedule_report": {"module": module, "topology": None, "pipeline": None},
@@ -214,6 +218,7 @@ def test_any_value_for_any_argument_gives_a_result_or_is_rejected(tmp_path: Path
         "Parallel",
         "Plan",
         "Plugin",
+        "ReportTable",
         "ScheduleReport",
         "TensorPicture",
         "Topology",

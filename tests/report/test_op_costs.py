@@ -11,7 +11,8 @@ from spmdir.core.errors import UnsupportedError
 from spmdir.dialects import ir
 from spmdir.passes.pipeline import run_passes
 from spmdir.report.communication import CommReport, comm_report
-from spmdir.report.op_costs import OpCost, cost_table
+from spmdir.report.cost_rows import CostRow
+from spmdir.report.op_costs import OpCost
 from spmdir.report.shares import Share
 from spmdir.reshard.costs import parse_costs
 from spmdir.reshard.topology import H100X8, Topology
@@ -83,7 +84,7 @@ def test_a_measured_time_names_its_line(report: CommReport) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (("lines",), "a table of costs is by 'lines'; expected one of op, line"),
+        (("lines",), "a table of costs is by 'lines', did you mean 'line'?; expected one of op, line"),
         (("op", 0), "a table of costs has 0 rows; expected an int from 1 on, or None for all"),
         (("op", -1), "a table of costs has -1 rows; expected an int from 1 on, or None for all"),
     ],
@@ -98,5 +99,5 @@ def test_rows_of_several_ops_say_what_bounds_most_of_their_time() -> None:
     def op(seconds: float, bound: str) -> OpCost:
         return OpCost("x", "aten.relu", None, Share(1, 0.0, seconds, ("h100x8",)), 0.0, 0.0, bound)
 
-    found = cost_table([op(3e-3, "compute"), op(2e-3, "network"), op(2e-3, "network")], "line")
-    assert "network" in found[1]
+    found = CostRow(("here",), (op(3e-3, "compute"), op(2e-3, "network"), op(2e-3, "network")))
+    assert found.bound == "network"

@@ -38,7 +38,7 @@ from spmdir.passes.live_memory import LiveMemory, live_memory
 from spmdir.passes.local_programs.globalize import steps
 from spmdir.passes.local_programs.local_forms import SPLIT, Note
 from spmdir.passes.memory_classes import memory_classes
-from spmdir.passes.op_seconds import op_seconds, work_alone
+from spmdir.passes.op_seconds import op_work, work_alone
 from spmdir.passes.scheduling.copied_values import host_transfer
 from spmdir.passes.scheduling.units import Unit
 from spmdir.passes.sent_messages import SentMessage, SentMessages
@@ -47,12 +47,15 @@ from spmdir.reshard.topology import Topology
 from spmdir.rules import OpRule, RuleSet
 from spmdir.rules.shapes.views import VIEWS
 from spmdir.schedule.memory import held_by
-from spmdir.schedule.program import Program, Task, Transfer
+from spmdir.schedule.program import Computed, Program, Task, Transfer
 from spmdir.search.kernels import Step, works
 from spmdir.search.work import Work
 
 _ABSENT = TensorMeta((), I1)
 """What stands for a result that an op is asked not to make."""
+
+_NOTHING = Computed()
+"""What a unit without kernels computes."""
 
 
 def rank_program(
@@ -75,7 +78,7 @@ def rank_program(
     asked = SentMessages(mesh, topology)
     messages = {op: message for op in memory.stages if (message := asked.of(op)) is not None}
     streams = _Streams(messages, mesh)
-    seconds = _Kernels(function, mesh, rules, topology, messages).seconds(forms)
+    kernels = _Kernels(function, mesh, rules, topology, messages).of(forms)
     maker: dict[SSAValue, int] = {
         result: at for at, (_, ops) in enumerate(forms) for op in ops for result in op.results
     }
@@ -99,10 +102,11 @@ def rank_program(
             transfer = host_transfer(ops[0], memory.copied[ops[0]], topology)
             took = _Timing(0.0, transfer, is_blocking=not ops[0].IS_START)
         else:
-            took = _timing(ops, *seconds[at], maker, messages, streams)
+            took = _timing(ops, kernels[at], maker, messages, streams)
         holds = held.makes, held.reads, held.transient, held.stages
         sends = took.transfer, took.waits, took.is_blocking, took.overlap
-        tasks.append(Task(name, op, path, took.seconds, tuple(sorted(needs)), *holds, *sends))
+        needed = tuple(sorted(needs))
+        tasks.append(Task(name, op, path, took.seconds, needed, *holds, *sends, computed=kernels[at].computed))
     return Program(tuple(tasks), memory.buffers, memory.inputs, memory.outputs), tuple(ops for _, ops in forms)
 
 
@@ -148,21 +152,30 @@ class _Streams:
         return ", ".join(one.name for one in each), frozenset().union(*(self._excludes[one] for one in each))
 
 
+@attrs.define
+class _UnitKernels:
+    """The kernels of a unit, other than those that pack and unpack messages.
+
+    Attributes:
+        seconds: what they take.
+        blocks: of these the products of blocks, of a product that is split.
+        computed: what they compute.
+    """
+
+    seconds: float = 0.0
+    blocks: float = 0.0
+    computed: Computed = _NOTHING
+
+
 def _timing(
     ops: Unit,
-    seconds: float,
-    blocks: float,
+    kernels: _UnitKernels,
     maker: Mapping[SSAValue, int],
     messages: Mapping[Operation, SentMessage],
     streams: _Streams,
 ) -> _Timing:
-    """Return what a unit takes.
-
-    Args:
-        seconds: the time of its kernels, other than those that pack and unpack messages.
-        blocks: of these the products of blocks, of a product that is split.
-    """
-    op = ops[0]
+    """Return what a unit takes."""
+    op, seconds = ops[0], kernels.seconds
     if isinstance(op, WaitOp):
         if isinstance(op.start, HostCopyOp):
             return _Timing(0.0, waits=maker[op.start.results[0]])
@@ -179,7 +192,7 @@ def _timing(
     if isinstance(op, Collective) and op.IS_START:
         return _Timing(terms.packing, transfer)
     starts = sum(isinstance(one, RotateStartOp) for one in ops)  # each beside a product, of which there is one more
-    overlap = blocks * starts / (starts + 1)
+    overlap = kernels.blocks * starts / (starts + 1)
     return _Timing(seconds + terms.packing + terms.unpacking, transfer, is_blocking=True, overlap=overlap)
 
 
@@ -202,35 +215,45 @@ class _Kernels:
         self._steps = [Step(None, "", (), (self._number(value),)) for value in function.args]
         self._first = mesh.coordinate(0)
 
-    def seconds(self, forms: Sequence[tuple[Note | None, Unit]]) -> list[tuple[float, float]]:
-        """Return the time of the kernels of each unit, without those that pack and unpack messages, and what of it is
-        that of products of blocks."""
+    def of(self, forms: Sequence[tuple[Note | None, Unit]]) -> list[_UnitKernels]:
+        """Return the kernels of each unit."""
         first = len(self._steps)
-        found, unit_of = [0.0] * len(forms), list[int]()
+        found, unit_of = [_UnitKernels() for _ in forms], list[int]()
         for at, (note, ops) in enumerate(forms):
             if note is not None and note.op.startswith("aten.") and SPLIT not in note.attributes:
-                found[at] = self._form(note)
+                work = self._form(note)
+                found[at].seconds, found[at].computed = self._priced(work)
                 inside = {result for op in ops for result in op.results}
                 read = [value for op in ops for value in op.operands if value not in inside]
                 self._steps.append(Step(None, "", self._tensors(read), self._tensors(list(inside))))
             else:
-                found[at] = sum([self._add(op) for op in ops if isinstance(op, ValueOp)])
+                found[at].seconds = sum([self._add(op) for op in ops if isinstance(op, ValueOp)])
             unit_of += [at] * (len(self._steps) - first - len(unit_of))
         for value in ir.terminator(self.function).operands:  # what leaves the function is written
             self._steps.append(Step(None, "", self._tensors([value]), ()))
-        times: dict[Work, float] = {}
+        times: dict[Work, tuple[float, Computed]] = {}
         priced = works(self._steps, self._metas, self.topology.costs is not None)[first:]
         split = [note.op if note is not None and SPLIT in note.attributes else None for note, _ in forms]
-        blocks = [0.0] * len(forms)
         for step, at, work in zip(self._steps[first:], unit_of, priced, strict=False):
             if work not in times:
-                times[work] = work.time(self.topology).seconds
-            found[at] += times[work]
-            blocks[at] += times[work] if step.name == split[at] else 0.0
-        return list(zip(found, blocks, strict=True))
+                times[work] = self._priced(work)
+            seconds, computed = times[work]
+            if not seconds:
+                continue
+            unit = found[at]
+            unit.seconds += seconds
+            unit.blocks += seconds if step.name == split[at] else 0.0
+            unit.computed = computed if unit.computed == _NOTHING else unit.computed.and_also(computed)
+        return found
 
-    def _form(self, note: Note) -> float:
-        """Return the time of the op that a local form is of."""
+    def _priced(self, work: Work) -> tuple[float, Computed]:
+        """Return the time of a kernel, and what it computes."""
+        spent, (_, arithmetic, traffic) = work.time(self.topology), work.terms(self.topology)
+        bound = work.bound(self.topology) if spent.place == self.topology.name else "measured"
+        return spent.seconds, Computed(work.flops, work.traffic, max(arithmetic, traffic), bound)
+
+    def _form(self, note: Note) -> Work:
+        """Return the work of the op that a local form is of."""
         operands, results = ([meta_of(type_) for type_ in types] for types in (note.operands, note.results))
         arguments, structure = (getattr(note.properties.get(key), "data", None) for key in ("arguments", "structure"))
         given, present = ([meta or _ABSENT for meta in metas] for metas in (operands, results))
@@ -240,7 +263,7 @@ class _Kernels:
             tuple((meta, sharding or Sharding()) for meta, sharding in zip(metas, shardings, strict=True))
             for metas, shardings in ((given, note.needs), (present, note.made))
         )
-        return op_seconds(work, needed, made, self.mesh, self.topology)
+        return op_work(work, needed, made, self.mesh)
 
     def _add(self, op: ValueOp) -> float:
         """Add the steps of an op, and return the time that it takes beside these."""

@@ -1,0 +1,48 @@
+"""Names of equal layers: the number of a layer in a name or module path, as in `layers.3.mlp`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+_NUMBER = re.compile(r"[0-9]+(?=\.)|(?<=\.)[0-9]+\Z")
+"""The number of a layer in a name: before a dot, or after the last one."""
+
+
+def of_any_layer(name: str) -> str:
+    """Return a name with the numbers of layers as `*`: `layers.3.mlp` is `layers.*.mlp`."""
+    return _NUMBER.sub("*", name)
+
+
+def layer_of(path: str) -> str:
+    """Return a module path up to its first number: `model.layers.3` of `model.layers.3.mlp.up`; all of it if there is
+    none."""
+    found = _NUMBER.search(path)
+    return path[: found.end()] if found else path
+
+
+def layers_text(names: Sequence[str], every: int) -> str:
+    """Return one name for several that differ in the number of a layer.
+
+    Args:
+        names: in order; one stays as it is.
+        every: how many there are of this name with any number; if `names` are fewer, their numbers are listed.
+    """
+    if len(names) == 1:
+        return names[0]
+    star = of_any_layer(names[0])
+    if len(names) == every or star.count("*") != 1:
+        return star
+    before, after = star.split("*")
+    return f"{before}{{{_ranges(sorted(int(name[len(before) : len(name) - len(after)]) for name in names))}}}{after}"
+
+
+def _ranges(numbers: Sequence[int]) -> str:
+    """Return sorted numbers as `0-3,5`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ",".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

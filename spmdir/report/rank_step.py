@@ -1,0 +1,70 @@
+"""The step of a rank that reports of times are about: the localized program, priced and run in its order."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+import attrs
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation, SSAValue
+
+from spmdir.core.mesh import Mesh
+from spmdir.core.progress import say
+from spmdir.dialects import ir
+from spmdir.dialects.sizes import open_sizes
+from spmdir.passes.finish import bound, localized
+from spmdir.passes.live_memory import LiveMemory, live_memory
+from spmdir.passes.memory_classes import memory_classes
+from spmdir.passes.pipeline import Pipeline
+from spmdir.passes.propagation.noted_options import machine_of
+from spmdir.passes.scheduling.rank_program import rank_program
+from spmdir.reshard.topology import Topology
+from spmdir.schedule.simulate import Execution, simulate
+
+
+@attrs.frozen(eq=False)
+class RankStep:
+    """One step of a rank.
+
+    Attributes:
+        function: the localized program.
+        machine: what prices are of.
+        units: the ops of each task.
+        kinds: what values are held for.
+        execution: the tasks as they run, in program order.
+    """
+
+    function: FuncOp
+    mesh: Mesh
+    machine: Topology
+    units: Sequence[Sequence[Operation]]
+    kinds: Mapping[SSAValue, str]
+    memory: LiveMemory
+    execution: Execution
+
+
+def rank_step(module: ModuleOp, topology: Topology | str | None, pipeline: Pipeline) -> RankStep:
+    """Return how a rank runs `module`, at any stage after import; what it still needs is run on a copy.
+
+    Symbolic sizes are the examples of these.
+
+    Args:
+        topology: what the mesh runs on, as in `comm_report`.
+
+    Raises:
+        UnsupportedError, ParseError: there is no such topology.
+        SpmdirError: the module cannot be partitioned.
+    """
+    with ir.collector_paused(), pipeline.rules:
+        if examples := open_sizes(module).hints:
+            module = bound(module, examples, pipeline)
+        module = localized(module, pipeline)
+        function, chosen = ir.main_function(module), (pipeline.topology or "auto") if topology is None else topology
+        machine = machine_of(function, pipeline, chosen, os.fspath(pipeline.costs or "")).topology
+        mesh, kinds = ir.mesh(module), memory_classes(function, pipeline.rules)
+        say("pricing the program of a rank")
+        memory = live_memory(function, mesh, pipeline.rules, kinds)
+        program, units = rank_program(function, mesh, pipeline.rules, machine, memory)
+        return RankStep(function, mesh, machine, units, kinds, memory, simulate(program))

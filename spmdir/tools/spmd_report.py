@@ -1,0 +1,97 @@
+"""`spmd-report`: what a rank spends in a step, and where."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from spmdir.tools.command import ArgumentParser, guarded, in_colour, read_text, rows, write_text
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
+    from spmdir.passes.pipeline import Pipeline
+    from spmdir.report.report_table import ReportTable
+
+_DESCRIPTION = "Print what a rank spends in a step, by module, source line, axis, kind, phase or purpose of memory."
+_EXAMPLES = """\
+examples:
+  spmd-report decided.mlir --by module
+  spmd-report decided.mlir --by phase,axis
+  spmd-report decided.mlir --by line --sort exposed --rows 20
+  spmd-report decided.mlir --by memory,layer --sort held -o held.csv
+
+The program may be at any stage; what it still needs is run on a copy. Equal layers are one row.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool on `argv` (the process's arguments when None) and return its exit status."""
+    return guarded(_main, argv)
+
+
+def _main(argv: Sequence[str]) -> int:
+    options = argument_parser().parse(argv)
+    written = options.format or ENDINGS.get(PurePath(options.output or "").suffix, "table")
+    text, name = read_text(options.input)
+    from spmdir.dialects import ir
+    from spmdir.passes.pipeline import STANDARD, Pipeline
+
+    machine = {"topology": options.topology, "costs": options.costs}
+    pipeline = Pipeline(options.pass_pipeline or STANDARD, plugins=options.load_plugin, **machine)
+    with pipeline.rules:
+        write_text(options.output, FORMATS[written](ir.parse(text, name), pipeline, options))
+    return 0
+
+
+def _table(module: ModuleOp, pipeline: Pipeline, options: argparse.Namespace) -> ReportTable:
+    from spmdir.report.report_table import report_table
+
+    return report_table(module, options.by, options.sort, options.rows, fold=not options.no_fold, pipeline=pipeline)
+
+
+def _printed(table: ReportTable, options: argparse.Namespace) -> str:
+    if options.output is None and in_colour(options.color, sys.stdout):
+        from spmdir.tools.terminal import table_in_colour
+
+        return f"{table_in_colour(*table.cells(), table.axes)}{table.totals()}\n"
+    return f"{table}\n"
+
+
+FORMATS: dict[str, Callable[[ModuleOp, Pipeline, argparse.Namespace], str]] = {
+    "table": lambda module, pipeline, options: _printed(_table(module, pipeline, options), options),
+    "json": lambda module, pipeline, options: _table(module, pipeline, options).json(),
+    "csv": lambda module, pipeline, options: _table(module, pipeline, options).csv(),
+}
+"""Each format with what writes it."""
+
+ENDINGS = {".json": "json", ".csv": "csv"}
+"""The endings of file names that choose a format; any other is a table."""
+
+
+def argument_parser() -> ArgumentParser:
+    """Return the options of the tool."""
+    parser = ArgumentParser("spmd-report", description=_DESCRIPTION, epilog=_EXAMPLES)
+    parser.add_argument("input", help="file of textual IR; - is stdin")
+    keys = "what rows are of: op, line, module, layer, kind, axis, phase, memory, or several of them (default: module)"
+    parser.add_argument("--by", default="module", metavar="KEYS", help=keys)
+    sorts = "time, exposed, sent, held, flops, traffic, count or waste, the largest first (default: time)"
+    parser.add_argument("--sort", default="time", metavar="COLUMN", help=sorts)
+    parser.add_argument(
+        "--rows", type=rows, default=20, metavar="N", help="how many rows are printed, or all (default 20)"
+    )
+    parser.add_argument("--no-fold", action="store_true", help="print equal layers one by one")
+    parser.add_argument("--format", choices=tuple(FORMATS), help="instead of what the ending of the output says")
+    parser.add_argument("-o", dest="output", metavar="FILE", help="write there instead of stdout")
+    parser.add_color()
+    parser.add_argument("--topology", metavar="NAME", help="the machine: a name or a .toml file")
+    parser.add_argument("--costs", metavar="FILE", help="measured times, which come before those of the machine")
+    parser.add_pipeline()
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
