@@ -18,14 +18,36 @@ from spmdir.core.limits import CHARACTERS
 from spmdir.core.progress import shown_by, terminal_line
 from spmdir.core.text_file import decoded, read_text_file, write_text_file
 
+SHELLS = ("bash", "zsh", "tcsh")
+"""The shells whose completion can be printed."""
+
+
+class _PrintCompletion(argparse.Action):
+    """Prints a script for a shell, and ends the tool."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *given: Any) -> NoReturn:
+        assert isinstance(parser, ArgumentParser)
+        from spmdir.tools.shell_completion import completion_script  # which few calls need
+
+        print(completion_script(parser, parser.passes, given[1]))
+        parser.exit()
+
 
 class ArgumentParser(argparse.ArgumentParser):
-    """An argument parser whose errors are SpmdirErrors that name the nearest option; every tool has `--version`."""
+    """An argument parser whose errors are SpmdirErrors that name the nearest option; every tool has `--version` and
+    `--print-completion`."""
 
-    def __init__(self, prog: str, **options: Any):
+    passes: Sequence[str] = ()
+    """The passes of a tool that takes each as a flag."""
+
+    def __init__(self, prog: str, completes: bool = True, **options: Any):
+        """Make a parser; `completes` says whether its options are all of the tool's, for shells to complete."""
         raw = argparse.RawDescriptionHelpFormatter
         super().__init__(prog, formatter_class=raw, allow_abbrev=False, **options)
         self.add_argument("--version", action="version", version=f"{prog} {__version__}", help="show the version")
+        if completes:
+            explained = "print what makes a shell complete the options"
+            self.add_argument("--print-completion", action=_PrintCompletion, choices=SHELLS, help=explained)
 
     def add_plugins(self) -> None:
         """Add the option that loads plug-ins."""
@@ -53,11 +75,12 @@ class ArgumentParser(argparse.ArgumentParser):
         )
 
     def parse(self, argv: Sequence[str], passes: Sequence[str] = ()) -> argparse.Namespace:
-        """Return the options in `argv`; `passes` are further option names worth suggesting."""
+        """Return the options in `argv`; `passes` are names of passes, which are flags too."""
+        self.passes = passes
         options, unknown = self.parse_known_intermixed_args(argv)
         if unknown:
-            found = unknown[0].partition("=")[0]
-            self.error(f"unknown option '{found}'{did_you_mean(found, [*self._option_string_actions, *passes])}")
+            found, known = unknown[0].partition("=")[0], [*self._option_string_actions, *(f"--{one}" for one in passes)]
+            self.error(f"unknown option '{found}'{did_you_mean(found, known)}")
         return options
 
     def error(self, message: str) -> NoReturn:

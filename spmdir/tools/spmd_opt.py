@@ -54,7 +54,7 @@ def _main(argv: Sequence[str], read: Callable[[str], tuple[str, str]] = read_tex
     if "--help" in rest or "-h" in rest:
         print(argument_parser(epilog=f"{pass_summaries(passes)}\n\n{_EXAMPLES}").format_help(), end="")
         return 0
-    options = argument_parser().parse(rest, [f"--{name}" for name in passes])
+    options = argument_parser().parse(rest, tuple(passes))
     if options.list_passes:
         print(pass_table(passes))
         return 0
@@ -106,7 +106,7 @@ def _check_golden(paths: Sequence[str], update: bool) -> int:
 
 def plugin_parser() -> ArgumentParser:
     """Return the options that are read before all others, since plug-ins bring passes and so flags."""
-    parser = ArgumentParser("spmd-opt", add_help=False)
+    parser = ArgumentParser("spmd-opt", completes=False, add_help=False)
     parser.add_plugins()
     return parser
 

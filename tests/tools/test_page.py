@@ -15,7 +15,7 @@ from spmdir.tools import SCRIPTS
 PAGE = (Path(__file__).parents[2] / "docs" / "tools.md").read_text()
 SECTIONS = dict(re.findall(r"^## (spmd-\S+)\n(.*?)(?=^## |\Z)", PAGE, re.MULTILINE | re.DOTALL))
 TOOLS = {name: import_module(f"spmdir.tools.{name.replace('-', '_')}") for name in SCRIPTS}
-EVERYWHERE = {"-h", "--help", "--version"}
+EVERYWHERE = {"-h", "--help", "--print-completion", "--version"}
 """Options that the page describes once for all tools."""
 
 
