@@ -19,6 +19,11 @@ _DEPTH = 32
 """How many frames a location keeps, the innermost ones: a stack that a file brings may be of any depth."""
 
 
+def is_passed_over(file: str) -> bool:
+    """Return whether a file is none of the user, as those of torch."""
+    return _PASSED_OVER.search(file) is not None
+
+
 @lru_cache(maxsize=65536)
 def frames(stack_trace: str | None) -> tuple[Location, ...]:
     """Return the frames of the user in a stack trace, innermost last.
@@ -27,7 +32,7 @@ def frames(stack_trace: str | None) -> tuple[Location, ...]:
     """
     if not isinstance(stack_trace, str):  # a file may hold whatever
         return ()
-    found = [(file, int(line)) for file, line in _FRAME.findall(stack_trace) if not _PASSED_OVER.search(file)]
+    found = [(file, int(line)) for file, line in _FRAME.findall(stack_trace) if not is_passed_over(file)]
     return tuple(Location(_relative(file), line, 1) for file, line in found)
 
 

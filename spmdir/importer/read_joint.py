@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from torch import fx
@@ -21,6 +22,10 @@ ARGUMENT = "spmdir_argument"
 """The key in the `meta` of a placeholder for what the caller calls the input."""
 
 
+_SELF = re.compile(r"^L\['self'\]\.?")
+"""What the paths of modules begin with that dynamo has captured."""
+
+
 def read_joint(module: fx.GraphModule) -> Program:
     """Return the program of a joint graph: forward outputs, then gradients by what they are of, then mutations.
 
@@ -32,6 +37,7 @@ def read_joint(module: fx.GraphModule) -> Program:
     """
     reject_effects(module)
     repeat_regions(module.graph)
+    _name_modules(module.graph)
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     end = next(node for node in module.graph.nodes if node.op == "output")
     named = [node.meta.get(ARGUMENT, node.name) for node in placeholders]
@@ -44,6 +50,15 @@ def read_joint(module: fx.GraphModule) -> Program:
     outputs = [_output(output, descriptor, names) for output, descriptor in pairs]
     ranked = sorted(zip(outputs, pairs, strict=True), key=lambda pair: _rank(pair[1][1]))
     return Program(program.graph, [*constants, *inputs], [output for output, _ in ranked], program.ranges)
+
+
+def _name_modules(graph: fx.Graph) -> None:
+    """Let nodes of the backward say the modules whose forward they are of, and all say them as paths."""
+    for node in graph.nodes:
+        stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+        if stack:
+            named = ((_SELF.sub("", path), kind) for path, kind in stack.values())
+            node.meta["nn_module_stack"] = {path: (path, kind) for path, kind in named}
 
 
 def _input(entry: Input, descriptor: Any, name: str) -> Input:

@@ -17,6 +17,7 @@ from spmdir.core.sharding import Sharding
 from spmdir.importer.constrain import constrain
 from spmdir.runtime.optimizers import Updates
 from spmdir.runtime.replay import watch_step
+from spmdir.runtime.traced_places import traced_places
 
 State = dict[str, Any]
 """`parameters`, `buffers` and what the optimizer keeps, such as `exp_avg`, by FQN; `lr` and `step` by group."""
@@ -49,7 +50,7 @@ class _Objective(nn.Module):
         self.model, self.loss = model, loss
 
     def forward(self, parameters: list[Tensor], args: tuple[Any, ...]) -> tuple[Tensor, list[Tensor | None]]:
-        with torch.enable_grad():
+        with torch.enable_grad(), traced_places(self.model):
             value = self.loss(self.model, *args)
             if not isinstance(value, Tensor) or (value.dim() and value.numel() != 1):
                 found = f"of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

@@ -1,0 +1,143 @@
+"""Where the nodes of a traced step come from: the module and the lines of the forward, for what its backward runs too.
+
+`make_fx` notes neither for a function that differentiates. Here each call of torch in the forward tells the tracer its
+module and lines, and so does, in the backward, each autograd node that such a call has made.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from types import CodeType, FrameType
+from typing import Any
+
+from torch import Tensor, nn
+from torch.fx import traceback as fx_traceback
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+from torch.overrides import TorchFunctionMode
+
+from spmdir.importer.locations import is_passed_over
+
+_Place = dict[str, Any]
+"""What the tracer copies into the meta of nodes."""
+
+
+@contextmanager
+def traced_places(model: nn.Module) -> Iterator[None]:
+    """Let a tracer that runs what is inside note modules of `model`, and lines, on the nodes of forward and backward.
+
+    Without a tracer nothing is done.
+    """
+    if get_proxy_mode() is None:
+        yield
+        return
+    places = _Places(sys._getframe(2))
+    hooks = [
+        hook
+        for name, module in model.named_modules()
+        for hook in (
+            module.register_forward_pre_hook(places.entered(name), prepend=True),
+            module.register_forward_hook(places.left, always_call=True),
+        )
+    ]
+    try:
+        with fx_traceback.preserve_node_meta(), places:
+            yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+        _set({})
+
+
+class _Places(TorchFunctionMode):
+    """Tells the tracer of each call of torch where it is."""
+
+    def __init__(self, outside: FrameType):
+        """Begin; frames that called `outside` are not told."""
+        super().__init__()
+        self._outside = outside
+        self._modules: list[tuple[str, _Place]] = []  # with the place that each was entered from
+        self._known: set[Any] = set()  # the autograd nodes themselves, so that none is freed and another takes its id
+        self._in_backward = False
+
+    def entered(self, name: str) -> Any:
+        """Return the hook of a module that is entered."""
+
+        def hook(*_: object) -> None:
+            self._modules.append((name, _current()))
+            _set({**_current(), **_of_module(name)})  # for what no mode sees, as functions that run again
+
+        return hook
+
+    def left(self, *_: object) -> None:
+        """Leave the innermost module."""
+        _set(self._modules.pop()[1])
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self._in_backward and not self._modules:  # not what a checkpointed module runs again
+            return func(*args, **(kwargs or {}))
+        before, place = _current(), self._place()
+        _set(place)
+        try:
+            result = func(*args, **(kwargs or {}))
+        finally:
+            _set(before)
+        for leaf in result if isinstance(result, (tuple, list)) else (result,):
+            if isinstance(leaf, Tensor) and leaf.grad_fn is not None:
+                self._tell(leaf.grad_fn, place)
+        return result
+
+    def _place(self) -> _Place:
+        frame, lines = sys._getframe(2), list[tuple[CodeType, int]]()
+        while frame is not None and frame is not self._outside:
+            if _is_users(frame.f_code):
+                lines.append((frame.f_code, frame.f_lineno))
+            frame = frame.f_back
+        return {"stack_trace": _trace(tuple(lines)), **_of_module(self._modules[-1][0] if self._modules else "")}
+
+    def _tell(self, node: Any, place: _Place) -> None:
+        """Let an autograd node, and those before it that no call has made so far, say that they are at a place."""
+        waiting = [node]
+        while waiting:
+            node = waiting.pop()
+            if node is not None and node not in self._known:
+                self._known.add(node)
+                node.register_prehook(lambda _: self._begin(place))
+                node.register_hook(lambda *_: self._end())
+                waiting += [before for before, _ in node.next_functions]
+
+    def _begin(self, place: _Place) -> None:
+        self._in_backward = True
+        _set(place)
+
+    def _end(self) -> None:
+        self._in_backward = False
+        _set({})
+
+
+def _of_module(path: str) -> _Place:
+    return {"nn_module_stack": {path: (path, "")}} if path else {}
+
+
+def _current() -> _Place:
+    meta = fx_traceback.current_meta
+    return {key: meta[key] for key in ("stack_trace", "nn_module_stack") if key in meta}
+
+
+def _set(place: _Place) -> None:
+    for key in ("stack_trace", "nn_module_stack"):
+        fx_traceback.current_meta.pop(key, None)
+    fx_traceback.current_meta.update(place)
+
+
+@lru_cache(maxsize=65536)
+def _is_users(code: CodeType) -> bool:
+    return not is_passed_over(code.co_filename)
+
+
+@lru_cache(maxsize=65536)
+def _trace(lines: Sequence[tuple[CodeType, int]]) -> str:
+    """Return lines, the innermost first, as a stack trace."""
+    return "\n".join(f'File "{code.co_filename}", line {line}, in {code.co_name}' for code, line in reversed(lines))
