@@ -22,7 +22,7 @@ from spmdir.dialects.attributes import (
     print_type,
     type_of,
 )
-from spmdir.dialects.values import function_attrs, global_type, like_argument, signature_kind, signature_name
+from spmdir.dialects.values import function_attrs, global_type, like_arguments, signature_kind, signature_name
 from spmdir.dialects.verification import check_sharding, check_shards, is_local
 
 FUNCTION_ATTRIBUTES = ("spmd.sharding", "spmd.name", "spmd.kind", "spmd.of", "spmd.state", "spmd.keep", "spmd.like")
@@ -74,11 +74,9 @@ def check_function(function: Any, mesh: Mesh | None) -> None:
 
 def _check_likes(function: Any) -> None:
     """Raise VerifyException unless each result that is like an argument has its shape, and what it says of sharding."""
-    for index, type_ in enumerate(function.function_type.outputs):
-        said = function_attrs(function, "res_attrs", index)
-        if "spmd.like" not in said:
-            continue
-        name, place = said["spmd.like"].data, like_argument(function, index)
+    for index, place in like_arguments(function).items():
+        type_, said = function.function_type.outputs.data[index], function_attrs(function, "res_attrs", index)
+        name = said["spmd.like"].data
         meta = None if place is None else meta_of(function.function_type.inputs.data[place])
         if place is None or meta is None or meta.shape != meta_of(type_).shape:  # type: ignore  # checked to be one
             raise VerifyException(f"result {index} is like '{name}', which is no argument of its shape")

@@ -97,13 +97,16 @@ def is_given(function: Any, index: int) -> bool:
     return signature_kind(function, "arg_attrs", index) in ("input", "tangent")
 
 
-def like_argument(function: Any, index: int) -> int | None:
-    """Return the argument that result `index` is to be laid out as, by its `spmd.like`; None if it says none."""
-    said = function_attrs(function, "res_attrs", index).get("spmd.like")
-    if not isinstance(said, StringAttr):
-        return None
-    names = (signature_name(function, "arg_attrs", place) for place in range(len(function.args)))
-    return next((place for place, name in enumerate(names) if name == said.data), None)
+def like_arguments(function: Any) -> dict[int, int | None]:
+    """Return, of each result that says by `spmd.like` as what it is to be laid out, that argument; None if there is
+    none of the name."""
+    results = range(len(function.function_type.outputs))
+    said = {index: function_attrs(function, "res_attrs", index).get("spmd.like") for index in results}
+    names = {index: name.data for index, name in said.items() if isinstance(name, StringAttr)}
+    if not names:
+        return {}
+    places = {signature_name(function, "arg_attrs", place): place for place in reversed(range(len(function.args)))}
+    return {index: places.get(name) for index, name in names.items()}
 
 
 def depending(function: Any, kind: str) -> set[Operation]:

@@ -24,7 +24,7 @@ from spmdir.dialects.reshard_ops import ConstraintOp
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.dialects.verification import is_local
-from spmdir.passes.layers.layer_names import renumbered
+from spmdir.passes.layers.layer_names import of_layer
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def _inline(call: CallOp, callee: FuncOp, names: Names) -> None:
         if layer is None:
             new.location = CallSiteLoc(op.location, call.location)
         else:
-            new.location = renumbered(op.location, layer_named(callee) or "", layer)
+            new.location = of_layer(op.location, layer_named(callee) or "", layer)
         for before, after in zip(op.results, new.results, strict=True):
             hint = name_of(before)
             if hint and (other := stands_for.get(_made_of(hint, stands_for))):

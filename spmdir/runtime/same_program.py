@@ -18,7 +18,7 @@ from spmdir.dialects.reshard_ops import ConstraintOp
 from spmdir.dialects.sizes import SizeOp, sizes_op
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
-from spmdir.dialects.values import function_attrs, like_argument, sharding_of, signature_name
+from spmdir.dialects.values import function_attrs, like_arguments, sharding_of, signature_name
 
 _DECIDED = ("sharding", "needs")
 
@@ -86,6 +86,7 @@ def _check_signature(function: FuncOp, model: FuncOp) -> None:
     where = location_of(function)
     if function.function_type != model.function_type:
         raise SpmdirError("the arguments or results have other types than in the model", where)
+    likes = like_arguments(model)
     for which, values in (("arg_attrs", model.args), ("res_attrs", model.function_type.outputs.data)):
         for index in range(len(values)):
             has, wanted = (dict(function_attrs(one, which, index)) for one in (function, model))
@@ -95,7 +96,7 @@ def _check_signature(function: FuncOp, model: FuncOp) -> None:
             if has != wanted or (which == "arg_attrs" and name_of(function.args[index]) != name_of(model.args[index])):
                 raise SpmdirError(f"{what} has another name or kind than in the model", where)
             _check_given(what, given[0] and given[0].data, given[1] and given[1].data, where)
-            like = like_argument(model, index) if which == "res_attrs" else None
+            like = likes.get(index) if which == "res_attrs" else None
             if like is not None and given[0] != function_attrs(function, "arg_attrs", like).get("spmd.sharding"):
                 name = signature_name(function, "arg_attrs", like)
                 raise ShardingError(f"{what} is laid out otherwise than '{name}', which it is to be like", where)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -68,7 +69,7 @@ def _transform(text: str, file: str, first_line: int, pipeline: Pipeline, option
         print(*(explanations(program, at, MOST) for at in options.explain), sep="\n\n", file=sys.stderr)
     with Instrumentation(pipeline.steps, options, watch, print_ir).around(module) as after:
         run_passes(module, pipeline, options.verify_each, after=after)
-    output = print_ir(module)
+    output = _shown(module, pipeline, options, print_ir)
     watch.lap("print")
     if options.timing and (rules := pipeline.rules).instances:
         print(f"{rules.clock.seconds:10.4f} s  of these, rules of {rules.instances} different calls", file=sys.stderr)
@@ -86,6 +87,21 @@ def _transform(text: str, file: str, first_line: int, pipeline: Pipeline, option
     if options.schedule_report or options.print_timeline or options.trace:
         _print_schedule(module, pipeline.with_steps(Pipeline().steps), options)
     return output
+
+
+def _shown(
+    module: ModuleOp, pipeline: Pipeline, options: argparse.Namespace, print_ir: Callable[[ModuleOp], str]
+) -> str:
+    """Return what is printed of `module`: all of it, some of its ops, or what it is."""
+    if options.summary:
+        from spmdir.report.summary import summary
+
+        return f"{summary(module, pipeline.with_steps(Pipeline().steps))}\n"
+    if options.only:
+        from spmdir.explanation.excerpt import excerpt
+
+        return print_ir(excerpt(module, options.only))
+    return print_ir(module)
 
 
 def _print_schedule(module: ModuleOp, pipeline: Pipeline, options: argparse.Namespace) -> None:

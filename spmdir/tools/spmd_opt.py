@@ -151,6 +151,10 @@ def argument_parser(epilog: str | None = None) -> ArgumentParser:
 
     group = parser.add_argument_group("output")
     group.add_argument("-o", dest="output", metavar="FILE", help="write there instead of stdout")
+    explained = "print these ops alone, as a function: %NAME, the path of a module, a glob, file.py:12"
+    group.add_argument("--only", action="append", default=[], metavar="PLACE", help=explained.replace("%", "%%"))
+    explained = "print what the result is, in place of it: its mesh, parameters, layers, collectives"
+    group.add_argument("--summary", action="store_true", help=explained)
     group.add_argument("--print-op-generic", "--mlir-print-op-generic", action="store_true", help="print generic form")
     _add_flag(group, "print-debuginfo", "print locations", dest="debuginfo")
     for when in ("before", "after"):

@@ -10,8 +10,13 @@ from hypothesis import strategies as st
 import spmdir
 from spmdir.core.repetition import repeated_parts
 from spmdir.dialects import ir
+from spmdir.dialects.names import text_name
+from spmdir.dialects.values import sharding_of
+from spmdir.explanation.excerpt import excerpt
 from spmdir.passes.finish import copied, without_layers
+from spmdir.passes.pipeline import Pipeline
 from spmdir.passes.propagation.objective import objective_of
+from spmdir.report.summary import summary
 
 EXAMPLE = Path(__file__).parents[1] / "golden/outline-layers/equal_layers_become_calls_of_a_function.mlir"
 
@@ -134,3 +139,31 @@ def test_what_stands_between_equal_parts_and_is_as_long_belongs_to_them() -> Non
     looks = [*range(5), *range(5), *range(20, 26), *range(5), *range(5)]
     links: list[list[int]] = [[index - 1] if index else [] for index in range(len(looks))]
     assert [len(part) for part in repeated_parts(looks, links, [None] * len(looks), 4)[0]] == [5, 5, 6, 5, 5]
+
+
+def test_a_summary_is_that_of_the_program_whether_it_is_outlined_or_not() -> None:
+    module = spmdir.parse(EXAMPLE.read_text())
+    text = str(summary(module, Pipeline()))
+    assert text == str(summary(spmdir.run_passes(copied(module), "outline-layers"), Pipeline()))
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert "layers @layers_forward x 3, 6 ops each" in lines
+    assert "3 x layers.*.a tensor<8x8xf32> <tp: S(1)>" in lines
+    assert any(line.startswith("all_reduce [tp] @layers_forward 3 ") for line in lines)
+
+
+@pytest.mark.parametrize("outlined", [False, True])
+def test_an_excerpt_takes_and_gives_what_goes_across(outlined: bool) -> None:
+    module = spmdir.parse(EXAMPLE.read_text())
+    if outlined:
+        spmdir.run_passes(module, "outline-layers")
+    part = excerpt(module, ["layers.1.*"] if outlined else ["%layers.1.*", "%6", "%8", "%9"])
+    ir.verify(part)
+    (function,) = ir.functions(part)
+    takes = [(text_name(value), sharding_of(value)) for value in function.args]
+    assert [name for name, _ in takes] == ["%4", "%layers.1.a", "%layers.1.b"]
+    assert [str(sharding) for _, sharding in takes] == ["", "tp: S(1)", "tp: S(0)"]
+    names = [op.name for op in function.body.block.ops]
+    assert names == ["aten.mm", "aten.relu", "aten.mm", "aten.t", "spmd.all_reduce", "aten.add.Tensor", "func.return"]
+    assert spmdir.print_ir(spmdir.parse(spmdir.print_ir(part))) == spmdir.print_ir(part)
+    with pytest.raises(spmdir.SpmdirError, match=r"there is nothing at 'layers\.7\.\*'"):
+        excerpt(module, ["layers.1", "layers.7.*"] if outlined else ["layers.7.*"])

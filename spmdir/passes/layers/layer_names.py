@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from xdsl.dialects.builtin import FusedLoc, NameLoc, StringAttr
-from xdsl.ir import Attribute, BlockArgument, Operation, SSAValue
+from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from spmdir.dialects.names import name_of
+from spmdir.dialects.source_places import places_of
 
-_NUMBERED = re.compile(r"(.*?)([0-9]{1,9})(?=\.|\Z)")
+_NUMBERED = re.compile(r"(?:parameters\.|buffers\.)?(.*?)([0-9]{1,9})(?=\.|\Z)")
+"""The name of a layer in a path or in a name; a training step says of its state what it is first."""
 
 
 def layer_of(ops: Iterable[Operation], taken: Iterable[SSAValue]) -> tuple[str, int] | None:
@@ -22,11 +24,11 @@ def layer_of(ops: Iterable[Operation], taken: Iterable[SSAValue]) -> tuple[str, 
         taken: arguments of the function that name the layer where no path does; those of the ops are looked at too.
     """
     ops = list(ops)
-    paths = Counter(filter(None, (_first(_paths(op.location)) for op in ops)))
+    paths = Counter(filter(None, (_first(places_of(op.location).paths) for op in ops)))
     values = {*taken, *(operand for op in ops for operand in op.operands)}
     arguments = [name_of(value) for value in values if isinstance(value, BlockArgument)]
     found = paths or Counter(filter(None, (_layer(name) for name in arguments if name and "." in name)))
-    return max(found, key=lambda layer: (found[layer], layer), default=None)
+    return max(found, key=lambda layer: (found[layer], -len(layer[0]), layer), default=None)
 
 
 def function_name(prefix: str | None, which: int | None, does: str, taken: Collection[str]) -> str:
@@ -57,25 +59,20 @@ def _layer(name: str) -> tuple[str, int] | None:
     return (match[1], int(match[2])) if match else None
 
 
-def _paths(location: Attribute) -> Iterator[str]:
-    """Yield the paths of modules that a location names."""
-    if isinstance(location, NameLoc):
-        yield location.desc.data
-        yield from _paths(location.location)
-    elif isinstance(location, FusedLoc):
-        for one in location.locations:  # type: ignore  # xDSL says Attribute of an array
-            yield from _paths(one)
+def of_layer(location: Any, old: str, new: str) -> Any:
+    """Return the location in the layer `new` of an op that has `location` in the layer `old`, as "layers.0"."""
+    return _renumbered(location, old, new) if places_of(location).paths else NameLoc(StringAttr(new), location)
 
 
-def renumbered(location: Any, old: str, new: str) -> Any:
+def _renumbered(location: Any, old: str, new: str) -> Any:
     """Return a location in which the paths of the layer `old`, as "layers.0", are those of `new`."""
     if isinstance(location, NameLoc):
         path = location.desc.data
-        inside = renumbered(location.location, old, new)
+        inside = _renumbered(location.location, old, new)
         if path == old or path.startswith(f"{old}."):
             path = new + path[len(old) :]
         return NameLoc(StringAttr(path), inside)
     if isinstance(location, FusedLoc):
-        members = [renumbered(one, old, new) for one in location.locations]  # type: ignore
+        members = [_renumbered(one, old, new) for one in location.locations]  # type: ignore
         return FusedLoc(members, location.metadata)  # type: ignore[arg-type]
     return location

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
+import attrs
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, BlockArgument, OpResult, Region, SSAValue
@@ -26,9 +27,53 @@ def outline_layers(module: ModuleOp) -> None:
         if any(isinstance(op, CallOp) for op in function.body.block.ops):
             continue
         taken = {one.sym_name.data for one in ir.functions(module)}
-        groups = repeated_segments(function)
-        for group, does in zip(groups, _phases(groups), strict=True):
-            _outline(function, group, does, taken)
+        for layers in layers_of(function, taken):
+            outputs = sorted({output for segment in layers.segments for output in segment.outputs()})
+            new = function_of(layers.segments[0], outputs, layers.name, function)
+            new.sym_visibility, new.attributes[LAYER] = StringAttr("private"), StringAttr(layers.text(0))
+            Rewriter.insert_op(new, InsertPoint.before(function))
+            for number, segment in enumerate(layers.segments):
+                _call(segment, layers.name, outputs, layers.text(number))
+
+
+@attrs.frozen(eq=False)
+class Layers:
+    """Layers that are equal.
+
+    Attributes:
+        name: that of their function.
+        segments: what each is, in program order.
+    """
+
+    name: str
+    segments: Sequence[Segment]
+
+    def text(self, number: int) -> str:
+        """Return how text names one of them, as "model.layers.3"."""
+        layer = self.segments[number].layer
+        return f"{layer[0]}{layer[1]}" if layer else f"part.{number}"
+
+
+def layers_of(function: FuncOp, taken: Collection[str] = ()) -> list[Layers]:
+    """Return the layers that `function` has more than once, and those among them that differ.
+
+    Args:
+        taken: names that their functions do not have.
+    """
+    groups, used, found = repeated_segments(function), set(taken), list[Layers]()
+    for group, does in zip(groups, _phases(groups), strict=True):
+        alike: dict[Hashable, list[Segment]] = {}
+        for segment in group:
+            alike.setdefault(segment.form, []).append(segment)
+        usual = max(alike.values(), key=len)
+        for segments in alike.values():
+            numbers = [segment.layer[1] for segment in segments if segment.layer is not None]
+            prefix = segments[0].layer[0] if segments[0].layer is not None else None
+            which = None if segments is usual else numbers[0] if numbers else group.index(segments[0])
+            name = function_name(prefix, which, does, used)
+            used.add(name)
+            found.append(Layers(name, segments))
+    return found
 
 
 def _phases(groups: Sequence[Sequence[Segment]]) -> list[str]:
@@ -44,33 +89,14 @@ def _phases(groups: Sequence[Sequence[Segment]]) -> list[str]:
     return found
 
 
-def _outline(function: FuncOp, group: Sequence[Segment], does: str, taken: set[str]) -> None:
-    """Put calls in the places of the segments of a group; equal ones call one function."""
-    alike: dict[Hashable, list[Segment]] = {}
-    for segment in group:
-        alike.setdefault(segment.form, []).append(segment)
-    usual = max(alike.values(), key=len)
-    for segments in alike.values():
-        numbers = [segment.layer[1] for segment in segments if segment.layer is not None]
-        prefix = segments[0].layer[0] if segments[0].layer is not None else None
-        which = None if segments is usual else numbers[0] if numbers else group.index(segments[0])
-        name = function_name(prefix, which, does, taken)
-        taken.add(name)
-        outputs = sorted({output for segment in segments for output in segment.outputs()})
-        new = _function(function, segments[0], outputs, name)
-        Rewriter.insert_op(new, InsertPoint.before(function))
-        for number, segment in enumerate(segments):
-            _call(segment, name, outputs, number)
+def function_of(segment: Segment, outputs: Sequence[tuple[int, int]], name: str, around: FuncOp) -> FuncOp:
+    """Return a function of a part of a function, which takes and gives what the part takes and gives.
 
-
-def _layer_text(segment: Segment, number: object) -> str:
-    """Return how text names a layer, as "model.layers.3"."""
-    return f"{segment.layer[0]}{segment.layer[1]}" if segment.layer else f"part.{number}"
-
-
-def _function(around: FuncOp, segment: Segment, outputs: Sequence[tuple[int, int]], name: str) -> FuncOp:
-    """Return the function of a segment."""
-    layer, inputs = _layer_text(segment, 0), segment.inputs()
+    Args:
+        outputs: (op, result) of what it returns.
+        around: the function that the part is of.
+    """
+    inputs, layer = segment.inputs(), "{}{}".format(*segment.layer) if segment.layer else ""
     block = Block(arg_types=[value.type for value in inputs])
     values: dict[SSAValue, SSAValue] = dict(zip(inputs, block.args, strict=True))
     for op in segment.ops:
@@ -79,7 +105,7 @@ def _function(around: FuncOp, segment: Segment, outputs: Sequence[tuple[int, int
         block.add_op(new)
     for old, new in values.items():
         hint = name_of(old)
-        keep_name(new, hint.removeprefix(f"{layer}.")) if hint else take_name(new, old)
+        keep_name(new, _without(hint, layer)) if hint else take_name(new, old)
     returned = [values[segment.ops[place].results[index]] for place, index in outputs]
     block.add_op(ReturnOp(*returned))
     distinguish(block)
@@ -87,22 +113,26 @@ def _function(around: FuncOp, segment: Segment, outputs: Sequence[tuple[int, int
         name,
         ([value.type for value in block.args], [value.type for value in returned]),
         Region(block),
-        visibility="private",
         arg_attrs=_stated(map(_value_attrs, inputs)),
         res_attrs=_stated(_result_attrs(segment.ops[place].results[index]) for place, index in outputs),
     )
     made.location = segment.ops[0].location
-    made.attributes[LAYER] = StringAttr(layer)
     if "spmd.local" in around.attributes:
         made.attributes["spmd.local"] = around.attributes["spmd.local"]
     return made
 
 
-def _call(segment: Segment, name: str, outputs: Sequence[tuple[int, int]], number: int) -> None:
+def _without(name: str, layer: str) -> str:
+    """Return a name without the layer in it, as `exp_avg.w` for `exp_avg.layers.0.w`."""
+    before, dot, after = f".{name}".partition(f".{layer}.")
+    return f"{before}.{after}".strip(".") if layer and dot else name
+
+
+def _call(segment: Segment, name: str, outputs: Sequence[tuple[int, int]], layer: str) -> None:
     """Put a call in the place of a segment."""
     first, results = segment.ops[0], [segment.ops[place].results[index] for place, index in outputs]
     call = CallOp(name, segment.inputs(), [value.type for value in results])
-    call.attributes[LAYER] = StringAttr(_layer_text(segment, number))
+    call.attributes[LAYER] = StringAttr(layer)
     call.location = first.location
     Rewriter.insert_op(call, InsertPoint.before(first))
     for old, new in zip(results, call.results, strict=True):

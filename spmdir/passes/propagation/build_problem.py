@@ -23,7 +23,7 @@ from spmdir.dialects.sizes import SizeOp
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
-from spmdir.dialects.values import function_attrs, like_argument, sharding_of
+from spmdir.dialects.values import function_attrs, like_arguments, sharding_of
 from spmdir.passes.propagation.annotate import Maker
 from spmdir.passes.propagation.kept import kept_argument, kept_result
 from spmdir.passes.propagation.op_strategies import OpStrategies, rules_of
@@ -114,8 +114,9 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolo
         if not double.isdisjoint(op.operands):
             double.update(op.results)
     alike: list[tuple[int, int]] = []
+    likes = like_arguments(function)
     for index, value in enumerate(ir.terminator(function).operands):
-        like = like_argument(function, index)
+        like = likes.get(index)
         alike += [] if like is None else [(like, len(makers))]
         wanted = function_attrs(function, "res_attrs", index).get("spmd.sharding")
         add(index, Annotation(_meta(value), wanted.data if wanted else None, "output"), (value,), ())
