@@ -5,6 +5,7 @@ The public names are imported when first used, so that `import spmdir` costs nei
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
@@ -162,3 +163,9 @@ if not TYPE_CHECKING:  # a checker that saw this would take every name for one o
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *_HOMES})
+
+
+if "IPython" in sys.modules:
+    from spmdir.pictures.notebook import show_modules
+
+    show_modules()

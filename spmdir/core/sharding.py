@@ -13,6 +13,7 @@ from spmdir.core.axes import axis_order, is_axis, is_part, overlapping
 from spmdir.core.brackets import split_entries
 from spmdir.core.dtype import F32, DType
 from spmdir.core.errors import ParseError, ShardingError, SpmdirError, require_type, shown
+from spmdir.core.html_text import ShownAsText
 from spmdir.core.intervals import Ranges, joined, length, select
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import (
@@ -65,7 +66,7 @@ def _canonical(entries: Iterable[tuple[str, Placement]]) -> tuple[tuple[str, Pla
 
 
 @attrs.define(frozen=True, slots=False, cache_hash=True)
-class Sharding:
+class Sharding(ShownAsText):
     """Mesh axis → placement; an axis that is not listed is replicated.
 
     The order of axes on one dimension is nesting order, major first: `tp: S(0), dp: S(0)` shards by tp, then

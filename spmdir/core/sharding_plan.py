@@ -22,6 +22,7 @@ from typing import Any
 import attrs
 
 from spmdir.core.errors import Location, ParseError, ShardingError, SpmdirError, did_you_mean, shown, wrong_argument
+from spmdir.core.html_text import ShownAsText
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding, ShardingLike, as_sharding
 from spmdir.core.toml_text import located_key, place_of, read_toml
@@ -70,7 +71,7 @@ class Activation:
 
 
 @attrs.frozen
-class ShardingPlan:
+class ShardingPlan(ShownAsText):
     """How a model is laid out over a mesh; its `str` is the text of a plan file.
 
     Attributes:

@@ -13,6 +13,7 @@ from spmdir.core.arguments import accepts
 from spmdir.core.byte_size import size_text
 from spmdir.core.equal_layers import of_any_layer
 from spmdir.core.errors import UnsupportedError
+from spmdir.core.html_text import ShownAsText
 from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.arguments import MODULE
@@ -62,7 +63,7 @@ class Figures:
 
 
 @attrs.frozen
-class Difference:
+class Difference(ShownAsText):
     """Two partitioned programs, side by side.
 
     Attributes:

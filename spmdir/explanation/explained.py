@@ -6,6 +6,7 @@ import attrs
 
 from spmdir.core.byte_size import size_text
 from spmdir.core.errors import Location
+from spmdir.core.html_text import ShownAsText
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 
@@ -103,7 +104,7 @@ class UserReason:
 
 
 @attrs.frozen
-class Explanation:
+class Explanation(ShownAsText):
     """Why a value is sharded as it is, and why it is resharded.
 
     Attributes:
@@ -150,7 +151,7 @@ class Explanation:
 
 
 @attrs.frozen
-class Explanations:
+class Explanations(ShownAsText):
     """Why the values that a question names are as they are.
 
     Attributes:

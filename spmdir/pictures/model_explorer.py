@@ -7,11 +7,27 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spmdir.core.axis_colors import axis_color
 from spmdir.core.mesh import Mesh
-from spmdir.pictures.program_graph import GraphNode
+from spmdir.dialects import ir
+from spmdir.passes.pipeline import Pipeline
+from spmdir.pictures.program_graph import GraphNode, partitioned, program_graph
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
+
+def write_model_explorer(module: ModuleOp, pipeline: Pipeline, title: str) -> str:
+    """Return the JSON text of a program at any stage, with its collectives.
+
+    Raises:
+        SpmdirError: a pass rejects the program.
+    """
+    with ir.collector_paused(), pipeline.rules:
+        module, _ = partitioned(module, pipeline)
+        return model_explorer(program_graph(ir.main_function(module), ir.mesh(module)), ir.mesh(module), title)
 
 
 def model_explorer(nodes: Sequence[GraphNode], mesh: Mesh, title: str) -> str:

@@ -4,11 +4,12 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const views = [];
 const colors = new Map(data.mesh.map((axis) => [axis.axis, axis.color]));
 const text = (number) => data.strings[number];
-const node = ([name, op, type, sharding, axes, path, line, operands]) =>
-  ({ name: text(name), op: text(op), type: text(type), sharding, axes, path: text(path), line: text(line), operands });
+const node = ([name, op, type, sharding, axes, path, line, operands, phase]) =>
+  ({ name: text(name), op: text(op), type: text(type), sharding, axes, path: text(path), line: text(line), operands,
+    phase: data.phases[phase] });
 const nodes = data.nodes.map(node);
-const tasks = data.tasks.map(([name, op, path, wire, axes, us, first, live]) =>
-  ({ name: text(name), op: text(op), path: text(path), wire, axes, us, first, live }));
+const tasks = data.tasks.map(([name, op, path, wire, axes, us, first, live, phase]) =>
+  ({ name: text(name), op: text(op), path: text(path), wire, axes, us, first, live, phase: data.phases[phase] }));
 
 /** Make an element: attributes that are functions are listeners, children are elements or texts. */
 function make(tag, attributes = {}, ...children) {

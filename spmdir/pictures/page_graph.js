@@ -2,7 +2,7 @@
 const MOST_NODES = 300;
 const [BOX, HIGH, GAP_X, GAP_Y] = [190, 50, 14, 34];
 
-const inModule = (path, module) => path === module || path.startsWith(`${module}.`);
+const inModule = (path, module) => path === module || (module !== "" && path.startsWith(`${module}.`));
 
 /** Return the modules that there are, those above them too, with how many ops they have. */
 function modules() {
@@ -19,9 +19,9 @@ function modules() {
   return [...found].sort((a, b) => byName(a[0], b[0]));
 }
 
-/** Return the ops of a module in order, at most MOST_NODES from `first` on, and the numbers of what they read. */
-function chosenNodes(module, first) {
-  const all = nodes.flatMap((one, at) => one.op !== "argument" && (module === "" ? one.path === "" : inModule(one.path, module)) ? [at] : []);
+/** Return the ops of a module in a phase, at most MOST_NODES from `first` on, and the numbers of what they read. */
+function chosenNodes(module, phase, first) {
+  const all = nodes.flatMap((one, at) => one.op !== "argument" && one.phase === phase && inModule(one.path, module) ? [at] : []);
   const inside = all.slice(first, first + MOST_NODES);
   const known = new Set(inside);
   const outside = new Set(inside.flatMap((at) => nodes[at].operands).filter((at) => !known.has(at)));
@@ -65,8 +65,8 @@ function box(at, [x, y], outside) {
   make("text", { x: x + 6, y: y + 29, opacity: 0.75 }, short(`${one.name} ${one.type}`, 23)), ...stripes);
 }
 
-function drawGraph(module, first, wanted) {
-  const { all, inside, outside } = chosenNodes(module, first);
+function drawGraph(module, phase, first, wanted) {
+  const { all, inside, outside } = chosenNodes(module, phase, first);
   const places = layout(inside, outside);
   const width = Math.max(BOX, ...[...places.values()].map(([x]) => x + BOX)) + 20;
   const height = Math.max(HIGH, ...[...places.values()].map(([, y]) => y + HIGH)) + 20;
@@ -83,18 +83,25 @@ function drawGraph(module, first, wanted) {
   return { drawn, found, count: all.length };
 }
 
-views.push({ id: "graph", name: "Graph", show: (place, asked) => {
+views.push({ id: "graph", name: "Graph", show: (place, words) => {
   const known = modules();
+  const end = data.phases.find((one) => words.endsWith(`/${one}`));
+  const [asked, wished] = end ? [words.slice(0, -end.length - 1), end] : [words, null];
   const at = nodes.findIndex((one) => one.name === asked);
   const first = known.find(([path]) => /\d/.test(path) && nodes.some((one) => one.path === path)) ?? known[0] ?? ["", 0];
   const module = asked && known.some(([path]) => path === asked) ? asked : at >= 0 ? nodes[at].path : first[0];
-  const before = at < 0 ? 0 : nodes.slice(0, at).filter((one) => one.op !== "argument" && one.path === module).length;
-  const start = before - before % MOST_NODES;
-  const { drawn, found, count } = drawGraph(module, start, asked);
-  const select = make("select", { "aria-label": "Module", change: () => { location.hash = `graph/${encodeURIComponent(select.value)}`; } },
+  const knownPhases = data.phases.filter((phase) => nodes.some((one) => one.op !== "argument" && one.phase === phase && inModule(one.path, module)));
+  const phase = at >= 0 && !known.some(([path]) => path === asked) ? nodes[at].phase : wished ?? knownPhases[0] ?? data.phases[0];
+  const before = at < 0 ? 0 : chosenNodes(module, phase, 0).all.indexOf(at);
+  const start = Math.max(0, before - before % MOST_NODES);
+  const { drawn, found, count } = drawGraph(module, phase, start, asked);
+  const go = () => { location.hash = `graph/${encodeURIComponent(select.value)}/${phases.value}`; };
+  const phases = make("select", { "aria-label": "Phase", change: go },
+    ...(knownPhases.length ? knownPhases : data.phases).map((one) => make("option", { value: one, ...(one === phase ? { selected: "" } : {}) }, one)));
+  const select = make("select", { "aria-label": "Module", change: go },
     ...known.map(([path, ops]) => make("option", { value: path, ...(path === module ? { selected: "" } : {}) }, `${path || "no module"} (${ops})`)));
   const part = count > MOST_NODES ? ` Ops ${start + 1} to ${Math.min(count, start + MOST_NODES)} of ${count}; choose a module below it, or search for a value.` : "";
-  place.append(make("p", {}, select, make("span", { class: "quiet" }, part)),
+  place.append(make("p", {}, select, " ", phases, make("span", { class: "quiet" }, part)),
     make("p", {}, ...data.mesh.map((axis) => chip(axis.axis, axis.axis))),
     make("div", { class: "wide", tabindex: 0, "aria-label": "Graph" }, drawn));
   if (found) { found.scrollIntoView({ block: "center", inline: "center" }); tell(describe(nodes[at])); }

@@ -1,13 +1,13 @@
 // The tree of modules, with what each takes, and the collectives of each; equal layers are one entry.
 function layerTree() {
-  const root = { name: "", path: "", inside: new Map(), us: 0, wire: 0, count: 0, ops: 0, kinds: new Map() };
+  const root = { name: "", path: "", inside: new Map(), us: 0, wire: 0, count: 0, ops: 0, kinds: new Map(), phases: new Map() };
   for (const task of tasks) {
     let at = root;
     const walked = [root];
     for (const part of task.path ? task.path.split(".") : ["no module"]) {
       const path = at.path ? `${at.path}.${part}` : part;
       if (!at.inside.has(part))
-        at.inside.set(part, { name: part, path, inside: new Map(), us: 0, wire: 0, count: 0, ops: 0, kinds: new Map() });
+        at.inside.set(part, { name: part, path, inside: new Map(), us: 0, wire: 0, count: 0, ops: 0, kinds: new Map(), phases: new Map() });
       at = at.inside.get(part);
       walked.push(at);
     }
@@ -15,6 +15,7 @@ function layerTree() {
       one.us += task.us;
       one.wire += task.wire;
       one.ops += 1;
+      one.phases.set(task.phase, (one.phases.get(task.phase) ?? 0) + task.us);
       if (task.wire) {
         one.count += 1;
         const kind = `${task.op.replace("spmd.", "").replace("_start", "")} [${task.axes.join(", ")}]`;
@@ -47,6 +48,8 @@ function layerLine(all, total) {
   const kinds = [...one.kinds].map(([kind, count]) => `${kind} × ${count}`);
   return [make("strong", {}, name), ` ${time(one.us * times)} `,
     make("span", { class: "bar", style: { width: `${Math.max(1, 90 * one.us * times / total)}px` } }),
+    make("span", { class: "quiet" }, one.phases.size > 1
+      ? ` ${[...one.phases].map(([phase, us]) => `${phase} ${time(us * times)}`).join(", ")},` : ""),
     make("span", { class: "quiet" }, ` ${one.ops} ops${times > 1 ? " each" : ""}`),
     one.count ? make("span", { class: "quiet" }, `, ${bytes(one.wire)} by ${kinds.join(", ")}`) : "",
     " ", make("a", { href: `#graph/${encodeURIComponent(one.path)}` }, "graph")];

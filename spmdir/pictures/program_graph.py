@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import attrs
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
@@ -16,15 +17,39 @@ from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.names import text_name
 from spmdir.dialects.reshard_ops import LayoutOp
+from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.source_places import places_of
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.values import global_type, sharding_of, signature_name
+from spmdir.passes.finish import bound, copied, inlined, rest
+from spmdir.passes.pipeline import Pipeline, run_passes
 
 _LAYER = re.compile(r"(?:.*?\.)?[a-z_]*\d+(?=\.)")
 """The part of a parameter's name that names its layer: `model.layers.3` of `model.layers.3.mlp.up.weight`."""
 
 ARGUMENT = "argument"
 """What the op of an argument is called."""
+
+
+def partitioned(
+    module: ModuleOp, pipeline: Pipeline, after: Callable[[str, ModuleOp], None] = lambda name, module: None
+) -> tuple[ModuleOp, Pipeline]:
+    """Return a copy of a module at any stage as it is before it is that of one rank, and what is left of a pipeline.
+
+    Symbolic sizes have the numbers of their examples, and calls are inlined.
+
+    Args:
+        after: called with the name of each pass that is run, and the module.
+
+    Raises:
+        SpmdirError: a pass rejects the module.
+    """
+    if examples := open_sizes(module).hints:
+        module = bound(module, examples, pipeline)
+    module = copied(inlined(module))
+    needed = rest(pipeline, module)
+    first = needed.before("localize")
+    return run_passes(module, first, after=after), needed.with_steps(needed.steps[len(first.steps) :])
 
 
 @attrs.frozen

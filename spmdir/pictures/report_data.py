@@ -15,16 +15,17 @@ from spmdir.core.byte_size import size_text
 from spmdir.core.errors import Location
 from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
-from spmdir.dialects.sizes import open_sizes
 from spmdir.explanation.decided import DecidedProgram
 from spmdir.explanation.explain import explanations
 from spmdir.explanation.explained import time_text
-from spmdir.passes.finish import bound, copied, is_undecided, localized, rest
+from spmdir.passes.finish import copied, is_undecided
+from spmdir.passes.phases import PHASES, phases
 from spmdir.passes.pipeline import Pipeline, run_passes
-from spmdir.pictures.program_graph import ARGUMENT, GraphNode, program_graph
+from spmdir.pictures.program_graph import ARGUMENT, GraphNode, partitioned, program_graph
 from spmdir.report.communication import CommReport, comm_report
 from spmdir.report.op_costs import OpCost
-from spmdir.report.schedule import CollectiveShare, ScheduleReport, schedule_report
+from spmdir.report.rank_step import rank_step
+from spmdir.report.schedule import CollectiveShare, ScheduleReport, report_of_step
 from spmdir.report.timeline_text import COMPUTE, spans
 from spmdir.schedule.memory import Memory
 from spmdir.schedule.program import Transfer
@@ -57,21 +58,21 @@ def report_data(module: ModuleOp, pipeline: Pipeline, explained: int) -> dict[st
         SpmdirError: it cannot be partitioned.
     """
     with ir.collector_paused(), pipeline.rules:
-        if examples := open_sizes(module).hints:
-            module = bound(module, examples, pipeline)
-        explained = explained if is_undecided(ir.main_function(module)) else 0
-        asked = _explained(module, pipeline, explained) if explained else []
-        needed, changes, module = rest(pipeline, module), PassChanges(module), copied(module)
-        end = next((at for at, step in enumerate(needed.steps) if step.name == "localize"), len(needed.steps))
-        module = run_passes(module, needed.with_steps(needed.steps[:end]), after=changes.add)
+        asked = _explained(module, pipeline, explained) if explained and is_undecided(ir.main_function(module)) else []
+        changes = PassChanges(module)
+        module, left = partitioned(module, pipeline, changes.add)
         graph, costs = program_graph(ir.main_function(module), ir.mesh(module)), comm_report(module, pipeline=pipeline)
-        module = localized(run_passes(module, needed.with_steps(needed.steps[end:]), after=changes.add), pipeline)
-        schedule, mesh, strings = schedule_report(module, pipeline=pipeline), ir.mesh(module), Strings()
+        step = rank_step(run_passes(module, left, after=changes.add), None, pipeline)
+        phase_of = phases(step.function, step.kinds)
+    schedule, mesh, strings = report_of_step(step), step.mesh, Strings()
+    told = [phase_of[ops[0]] for ops in step.units]
+    by_name = {task.name: phase for task, phase in zip(step.execution.program.tasks, told, strict=True)}
     return {
         "summary": _summary(schedule, costs, mesh, graph),
         "mesh": [{"axis": axis, "size": size, "color": axis_color(axis, mesh.axis_names)} for axis, size in mesh.axes],
-        "nodes": [_node_row(node, strings) for node in graph],
-        **_tasks(schedule.execution, {node.name: node.path for node in graph}, strings),
+        "phases": list(PHASES),
+        "nodes": [[*_node_row(node, strings), PHASES.index(by_name.get(node.name, PHASES[0]))] for node in graph],
+        **_tasks(step.execution, told, {node.name: node.path for node in graph}, strings),
         "collectives": [
             [one.kind, one.axes, one.count, one.wire_bytes, one.seconds, one.exposed] for one in schedule.collectives
         ],
@@ -131,8 +132,13 @@ def _node_row(node: GraphNode, strings: Strings) -> list[Any]:
     ]
 
 
-def _tasks(found: Execution, paths: Mapping[str, str], strings: Strings) -> dict[str, Any]:
-    """Return the timeline, and the memory over it: of each buffer between which places in the order it is live."""
+def _tasks(found: Execution, told: Sequence[str], paths: Mapping[str, str], strings: Strings) -> dict[str, Any]:
+    """Return the timeline, and the memory over it: of each buffer between which places in the order it is live.
+
+    Args:
+        told: the phase of each task.
+        paths: name of a value → path of its module.
+    """
     tasks, place = found.program.tasks, {task: at for at, task in enumerate(found.order)}
     streams = list(dict.fromkeys([COMPUTE, *(task.transfer.stream for task in tasks if task.transfer)]))
     names = [strings.number(task.name) for task in tasks]
@@ -149,6 +155,7 @@ def _tasks(found: Execution, paths: Mapping[str, str], strings: Strings) -> dict
             _us(found.last[at] - found.first[at]),
             _us(found.first[at]),
             round(found.live[at]),
+            PHASES.index(told[at]),
         ]
         for at in found.order
     ]
@@ -222,6 +229,8 @@ def _lines(costs: CommReport) -> list[dict[str, Any]]:
 
 def _source(file: str, line: int) -> list[list[Any]]:
     """Return (number, text) of the lines around one; none where no file of this name is found."""
+    if not file.endswith((".py", ".mlir")):  # a program may name any file, and pages are passed on
+        return []
     for folder in ("", *sys.path):
         path = Path(folder, file)
         try:

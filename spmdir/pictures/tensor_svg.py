@@ -19,7 +19,7 @@ LEAST = 14
 LINE = 18
 """The height of a line of text."""
 
-CHARACTER = 6.7
+CHARACTER = 7.3
 """The width of a character of a label."""
 
 

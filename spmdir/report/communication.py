@@ -11,6 +11,7 @@ import attrs
 
 from spmdir.core.arguments import accepts
 from spmdir.core.byte_size import size_text
+from spmdir.core.html_text import ShownAsText
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.arguments import MODULE
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen
-class CommReport:
+class CommReport(ShownAsText):
     """The communication of a program; what sends nothing, such as slice, partition and rearrange, does not count.
 
     Halo exchanges of windows (halo, halo_reduce) and rotations (rotate) are in the program, and so in the report, after

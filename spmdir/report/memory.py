@@ -10,6 +10,7 @@ import attrs
 
 from spmdir.core.arguments import accepts
 from spmdir.core.byte_size import size_text
+from spmdir.core.html_text import ShownAsText
 from spmdir.dialects.arguments import MODULE
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.schedule.memory import at_peak
@@ -25,7 +26,7 @@ SHOWN = 8
 
 
 @attrs.frozen
-class MemoryReport:
+class MemoryReport(ShownAsText):
     """What a rank holds in memory where it holds most, while it runs a program once.
 
     Arguments are held to the end, as callers do, and results too. Values that share memory count once; what an op

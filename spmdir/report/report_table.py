@@ -12,6 +12,7 @@ import attrs
 
 from spmdir.core.arguments import accepts, instance
 from spmdir.core.byte_size import size_text
+from spmdir.core.html_text import ShownAsText
 from spmdir.dialects.arguments import MODULE
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.report.cost_rows import LABELS, ROWS, CostRow, check_rows, check_sort, checked_keys, cost_rows, table_cells
@@ -27,7 +28,7 @@ _COLUMNS = ("count", "ms", "share", "exposed", "sent", "held", "Gflop", "of boun
 
 
 @attrs.frozen(repr=False)
-class ReportTable:
+class ReportTable(ShownAsText):
     """What a rank spends in a step, in rows.
 
     Attributes:

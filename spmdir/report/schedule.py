@@ -9,6 +9,7 @@ import attrs
 
 from spmdir.core.arguments import accepts
 from spmdir.core.byte_size import size_text
+from spmdir.core.html_text import ShownAsText
 from spmdir.dialects.arguments import MODULE
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.report.memory import holder_lines
@@ -21,6 +22,8 @@ from spmdir.schedule.simulate import Execution
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
+
+    from spmdir.report.rank_step import RankStep
 
 HIDERS = 3
 """How many kinds of ops the report names that hide collectives of one kind."""
@@ -70,7 +73,7 @@ class Bucket:
 
 
 @attrs.frozen
-class ScheduleReport:
+class ScheduleReport(ShownAsText):
     """One step of a rank in the order of its program, by the model of a machine.
 
     Attributes:
@@ -146,10 +149,15 @@ def schedule_report(
     Example:
         >>> print(spmdir.schedule_report(module, "h100x8"))
     """
-    from spmdir.dialects.collectives import Collective
     from spmdir.report.rank_step import rank_step
 
-    step = rank_step(module, topology, as_pipeline(pipeline))
+    return report_of_step(rank_step(module, topology, as_pipeline(pipeline)))
+
+
+def report_of_step(step: RankStep) -> ScheduleReport:
+    """Return the report of a step of a rank."""
+    from spmdir.dialects.collectives import Collective
+
     found, program = step.execution, step.execution.program
     members = [len(ops[0].pairs) if isinstance(ops[0], Collective) else 1 for ops in step.units]
     most, at, held = at_peak(program)

@@ -13,6 +13,7 @@ from spmdir.core.arguments import Kind
 from spmdir.core.axes import is_part
 from spmdir.core.dtype import as_dtype
 from spmdir.core.errors import ShardingError, shown
+from spmdir.core.html_text import ShownAsText
 from spmdir.core.mesh import Mesh, as_mesh
 from spmdir.core.sharding import Sharding, ShardingLike, as_sharding
 from spmdir.reshard.bound import lower_bound
@@ -32,7 +33,7 @@ _COLLECTIVES = Kind(
 
 
 @attrs.frozen
-class Plan:
+class Plan(ShownAsText):
     """How one tensor goes from one sharding to another.
 
     Attributes:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from spmdir.core.errors import shown
+from spmdir.core.number_text import integer
 from spmdir.tools.command import ArgumentParser, guarded, in_colour, read_text, rows, write_text
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ examples:
   spmd-report decided.mlir --by phase,axis
   spmd-report decided.mlir --by line --sort exposed --rows 20
   spmd-report decided.mlir --by memory,layer --sort held -o held.csv
+  spmd-report step.mlir -o report.html                 a page with graph, timeline, memory and reasons
+  spmd-report step.mlir --format perfetto -o step.trace
 
 The program may be at any stage; what it still needs is run on a copy. Equal layers are one row.
 """
@@ -61,14 +65,40 @@ def _printed(table: ReportTable, options: argparse.Namespace) -> str:
     return f"{table}\n"
 
 
+def _html(module: ModuleOp, pipeline: Pipeline, options: argparse.Namespace) -> str:
+    from spmdir.pictures.report_page import write_html
+
+    return write_html(module, pipeline, _title(options), options.explain)
+
+
+def _model_explorer(module: ModuleOp, pipeline: Pipeline, options: argparse.Namespace) -> str:
+    from spmdir.pictures.model_explorer import write_model_explorer
+
+    return write_model_explorer(module, pipeline, _title(options))
+
+
+def _perfetto(module: ModuleOp, pipeline: Pipeline, options: argparse.Namespace) -> str:
+    from spmdir.report.chrome_trace import chrome_trace
+    from spmdir.report.schedule import schedule_report
+
+    return chrome_trace(schedule_report(module, pipeline=pipeline).execution)
+
+
+def _title(options: argparse.Namespace) -> str:
+    return "stdin" if options.input == "-" else PurePath(options.input).name
+
+
 FORMATS: dict[str, Callable[[ModuleOp, Pipeline, argparse.Namespace], str]] = {
     "table": lambda module, pipeline, options: _printed(_table(module, pipeline, options), options),
     "json": lambda module, pipeline, options: _table(module, pipeline, options).json(),
     "csv": lambda module, pipeline, options: _table(module, pipeline, options).csv(),
+    "html": _html,
+    "model-explorer": _model_explorer,
+    "perfetto": _perfetto,
 }
 """Each format with what writes it."""
 
-ENDINGS = {".json": "json", ".csv": "csv"}
+ENDINGS = {".json": "json", ".csv": "csv", ".html": "html"}
 """The endings of file names that choose a format; any other is a table."""
 
 
@@ -85,12 +115,24 @@ def argument_parser() -> ArgumentParser:
     )
     parser.add_argument("--no-fold", action="store_true", help="print equal layers one by one")
     parser.add_argument("--format", choices=tuple(FORMATS), help="instead of what the ending of the output says")
+    explained = "how many values a page explains, of a program that is not decided (default 1)"
+    parser.add_argument("--explain", type=_count, default=1, metavar="N", help=explained)
     parser.add_argument("-o", dest="output", metavar="FILE", help="write there instead of stdout")
     parser.add_color()
     parser.add_argument("--topology", metavar="NAME", help="the machine: a name or a .toml file")
     parser.add_argument("--costs", metavar="FILE", help="measured times, which come before those of the machine")
     parser.add_pipeline()
     return parser
+
+
+def _count(text: str) -> int:
+    try:
+        count = integer(text)
+    except ValueError:
+        count = -1
+    if not 0 <= count <= 100:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is no number of values; expected a number from 0 to 100")
+    return count
 
 
 if __name__ == "__main__":

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 import spmdir
-from spmdir.dialects import ir
 from spmdir.passes.pipeline import Pipeline
-from spmdir.pictures.model_explorer import model_explorer
-from spmdir.pictures.program_graph import program_graph
+from spmdir.pictures.model_explorer import write_model_explorer
 from spmdir.pictures.report_data import report_data
 from spmdir.pictures.report_page import page_of
+from spmdir.tools.spmd_report import main
 
 HOSTILE = "</script><img src=x onerror=document.title=1>"
 LAYERS = 4
@@ -182,9 +181,7 @@ def _peak(data: dict[str, Any]) -> int:
 
 
 def test_model_explorer_gets_a_graph_with_an_overlay_for_each_axis():
-    module = spmdir.run_passes(spmdir.parse(program()), "propagate,insert-reshard,lower-reshard")
-    nodes = program_graph(ir.main_function(module), ir.mesh(module))
-    (graph,) = json.loads(model_explorer(nodes, ir.mesh(module), "mlp"))["graphs"]
+    (graph,) = json.loads(write_model_explorer(spmdir.parse(program()), Pipeline(), "mlp"))["graphs"]
     ids = {node["id"] for node in graph["nodes"]}
     assert all(edge["sourceNodeId"] in ids for node in graph["nodes"] for edge in node["incomingEdges"])
     assert "layers/0/up" in {node["namespace"] for node in graph["nodes"]}
@@ -192,3 +189,22 @@ def test_model_explorer_gets_a_graph_with_an_overlay_for_each_axis():
     assert [one["name"] for one in overlay["overlays"]] == ["dp", "tp"]
     labels = {edge["label"] for one in overlay["overlays"] for edge in one["edges"]}
     assert {"dp: S(0)", "tp: S(1)", "tp: P(sum)"} <= labels
+
+
+def test_the_tool_writes_each_format(tmp_path: Path, data: dict[str, Any]):
+    source = tmp_path / "mlp.mlir"
+    source.write_text(program(), encoding="utf-8")
+    for format, target in (("perfetto", "mlp.trace"), ("model-explorer", "mlp.json"), (None, "mlp.html")):
+        chosen = [] if format is None else ["--format", format]
+        assert main([str(source), *chosen, "--explain", "0", "-o", str(tmp_path / target)]) == 0
+    trace = json.loads((tmp_path / "mlp.trace").read_text(encoding="utf-8"))
+    assert sum(event["ph"] == "X" for event in trace["traceEvents"]) == len(data["bars"])
+    assert json.loads((tmp_path / "mlp.json").read_text(encoding="utf-8"))["label"] == "mlp.mlir"
+    assert "<title>mlp.mlir</title>" in (tmp_path / "mlp.html").read_text(encoding="utf-8")
+
+
+def test_a_program_whose_layers_are_functions_has_the_same_page(data: dict[str, Any]):
+    outlined = spmdir.run_passes(spmdir.parse(program()), "propagate,outline-layers")
+    found = report_data(outlined, Pipeline(), 0)
+    assert found["seconds"] == pytest.approx(data["seconds"])
+    assert len(found["nodes"]) == len(data["nodes"])
