@@ -16,6 +16,7 @@ from spmdir.core.input_parts import parts_of
 from spmdir.core.limits import CHARACTERS, MISTAKES
 from spmdir.dialects import ir
 from spmdir.dialects.names import text_name
+from spmdir.language_server.recovery import syntax_errors
 from spmdir.language_server.scan import WORD, NameScope, Scan, TextSpan, scan
 from spmdir.passes.pipeline import Pipeline
 from spmdir.rules.language.records import read, read_strategies
@@ -130,9 +131,8 @@ def _part(text: str, file: str, first_line: int, previous: TextPart | None) -> T
     try:
         module = ir.parse(text, file, first_line, verify_module=False)
     except SpmdirError as error:
-        return TextPart(
-            text, previous.module if previous is not None else None, False, tuple((None, e) for e in flat(error))
-        )
+        found = [one for each in syntax_errors(text, file, first_line, error) for one in flat(each)]
+        return TextPart(text, previous and previous.module, False, tuple((None, one) for one in found))
     errors: list[tuple[Operation | None, SpmdirError]] = []
     for op, error in ir.mistakes(module):
         errors += [(op, one) for one in flat(error)]

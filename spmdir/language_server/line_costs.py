@@ -16,6 +16,9 @@ from spmdir.passes.finish import is_undecided
 from spmdir.report.communication import comm_report
 from spmdir.report.op_costs import INPUTS, OpCost
 
+LEAST = 1e-9
+"""Seconds of an op whose cost is shown."""
+
 _MADE_OF_NUMBER = re.compile(r"_([0-9]+)")
 
 
@@ -61,7 +64,7 @@ def _of_part(document: Document, number: int) -> Iterator[LineCost]:
     texts: dict[TextSpan, list[str]] = {}
     for op in sorted(report.ops, key=lambda op: op.share.wire_bytes != 0):
         span = _place(document, scope, op.name[1:])
-        if span is not None and op.kind != INPUTS:
+        if span is not None and op.kind != INPUTS and op.seconds >= LEAST:
             texts.setdefault(span, []).append(cost_text(op))
     yield from (LineCost(span, "; ".join(text)) for span, text in sorted(texts.items(), key=lambda one: one[0].start))
 
