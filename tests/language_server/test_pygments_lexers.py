@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint
@@ -14,6 +15,7 @@ from pygments.token import Error, Keyword, Name, Token
 from spmdir.language_server.pygments_lexers import RewritesLexer, RulesLexer, SpmdLexer
 
 ROOT = Path(__file__).parents[2]
+FENCE = re.compile(r"^```(mlir|rules|rewrites)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MALFORMED = {"text_that_begins_with_no_token", "string_is_never_closed", "unclosed_string_before_much_text"}
 """Programs that are no tokens."""
 
@@ -38,6 +40,14 @@ def test_there_is_nothing_that_a_lexer_does_not_know(lexer: RegexLexer, patterns
         assert not [piece for _, kind, piece in tokens if kind is Error], text[:200]
         count += 1
     assert count >= least
+
+
+def test_there_is_nothing_on_our_pages_that_a_lexer_does_not_know() -> None:
+    lexers = {"mlir": SpmdLexer(), "rules": RulesLexer(), "rewrites": RewritesLexer()}
+    found = [match for text in texts("README.md", "docs/**/*.md") for match in FENCE.finditer(text)]
+    assert {match[1] for match in found} == set(lexers)
+    for match in found:
+        assert Error not in {kind for kind, _ in lexers[match[1]].get_tokens(match[2])}, match[2]
 
 
 @pytest.mark.parametrize(
