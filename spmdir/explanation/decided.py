@@ -217,7 +217,7 @@ class DecidedProgram:
     def _again(self, node: int, change: Callable[[StrategySource], StrategySource]) -> Otherwise | None:
         sources = {index: change(self.problem.nodes[index].source) for index in self.alike(node)}
         try:
-            search, solution = self._search.again(sources, self._solution.worth)
+            _, solution = self._search.again(sources, self._solution.worth)
         except Unsolvable:
             return None
-        return Otherwise(solution.strategies, search.seconds(solution))
+        return Otherwise(solution.strategies, solution.cost)

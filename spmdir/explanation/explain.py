@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from heapq import nlargest
 from typing import TYPE_CHECKING
 
 from spmdir.core.arguments import COUNT, accepts, instance
@@ -68,7 +69,7 @@ def explanations(program: DecidedProgram, at: str, most: int) -> Explanations:
     ]
     if not found:
         raise nothing_there(at, program.values)
-    dearest = sorted(found, key=lambda value: -program.reshard_seconds[value])[:most]
+    dearest = found if len(found) <= most else nlargest(most, found, key=program.reshard_seconds.__getitem__)
     return Explanations(tuple([_explained(program, value) for value in dearest]), len(found) - len(dearest))
 
 

@@ -33,7 +33,7 @@ from spmdir.search.hidden import Scheduled, fastest
 from spmdir.search.joint_cost import compute_seconds
 from spmdir.search.joint_strategies import is_listed
 from spmdir.search.nesting import Nested, nest
-from spmdir.search.problem import Node, Problem, StrategySource
+from spmdir.search.problem import Problem, StrategySource
 from spmdir.search.solve import Search, Solution
 from spmdir.search.worth import Worth
 
@@ -78,7 +78,7 @@ class MeshSearch:
         """Decide again with other strategies of some nodes; return the search, and what it finds.
 
         Args:
-            sources: node → where its strategies come from.
+            sources: node → where its strategies come from; nodes that are decided as one have equal ones.
             worth: what counts beside time.
 
         Raises:
@@ -86,16 +86,12 @@ class MeshSearch:
         """
         other = copy.copy(self)
         other.__dict__.pop("contradicts", None)
-        nodes = [
-            Node(sources.get(index, node.source), node.operands, node.results)
-            for index, node in enumerate(self.problem.nodes)
-        ]
+        nodes, other._annotations = list(self.problem.nodes), list(self._annotations)
+        for index, source in sources.items():
+            nodes[index] = attrs.evolve(nodes[index], source=source)
+            other._annotations[index] = list(source.annotations)
         other.problem = attrs.evolve(self.problem, nodes=tuple(nodes))
-        other._search = Search(other.problem, self._search.effort)
-        other._annotations = [
-            list(sources[index].annotations) if index in sources else annotations
-            for index, annotations in enumerate(self._annotations)
-        ]
+        other._search = self._search.with_sources(other.problem)
         other.free = other._search.solution(worth)
         return other, other.free
 
