@@ -52,6 +52,7 @@ class DecidedProgram:
     Attributes:
         module: as it is decided.
         mesh: over whose axes it is decided.
+        search: what decided it.
         seconds: how long a step of a rank takes so.
     """
 
@@ -66,16 +67,16 @@ class DecidedProgram:
             raise UnsupportedError(f"the pipeline '{pipeline}' decides nothing; expected one with propagate in it")
         copy = run_passes(copied(without_layers(module)), pipeline.before("propagate"))
         context, self.function = pipeline.context(), ir.main_function(copy)
-        self._search, self._solution, self.seconds = found[0].decide(context, copy, self.function)
+        self.search, self._solution, self.seconds = found[0].decide(context, copy, self.function)
         self.module = copy
-        self.mesh: Mesh = self._search.problem.mesh
-        self.problem = self._search.problem
+        self.mesh: Mesh = self.search.problem.mesh
+        self.problem = self.search.problem
         self.strategies = self._solution.strategies
 
     @cached_property
     def nested(self) -> Nested:
         """The shardings that the decision means."""
-        return self._search.nested(self._solution)
+        return self.search.nested(self._solution)
 
     @cached_property
     def maker(self) -> dict[int, int]:
@@ -96,7 +97,7 @@ class DecidedProgram:
     def values(self) -> dict[str, int]:
         """The name of each value in text → its number."""
         found: dict[str, int] = {}
-        for index, maker in enumerate(self._search.makers):
+        for index, maker in enumerate(self.search.makers):
             results = self.problem.nodes[index].results
             if not isinstance(maker, int):
                 named = [maker] if isinstance(maker, SSAValue) else list(maker.results)
@@ -110,18 +111,18 @@ class DecidedProgram:
 
     def rule(self, node: int) -> OpRule | None:
         """Return the rule of a node; None where it is no torch op, or has none."""
-        return self._search.rules[node]
+        return self.search.rules[node]
 
     def op(self, node: int) -> str:
         """Return what a node is: the name of an op, `argument` or `result N`."""
-        maker = self._search.makers[node]
+        maker = self.search.makers[node]
         if isinstance(maker, int):
             return f"result {maker}"
         return maker.name if isinstance(maker, ValueOp) else "argument"
 
     def location(self, node: int) -> Location | None:
         """Return where the source has a node."""
-        maker = self._search.makers[node]
+        maker = self.search.makers[node]
         return location_of(maker) if isinstance(maker, ValueOp) else None
 
     def annotated(self, node: int, axis: str) -> Placement | None:
@@ -134,7 +135,7 @@ class DecidedProgram:
 
     def places(self, node: int) -> SourcePlaces:
         """Return the module path of a node, and the frames of its call stack."""
-        maker = self._search.makers[node]
+        maker = self.search.makers[node]
         return places_of(maker.location) if isinstance(maker, ValueOp) else SourcePlaces()
 
     def reshard(self, value: int, targets: tuple[Sharding, ...]) -> PlanTree:
@@ -160,7 +161,7 @@ class DecidedProgram:
 
     def alike(self, node: int) -> list[int]:
         """Return the nodes that are decided as one with `node`."""
-        return self._search.alike(node)
+        return self.search.alike(node)
 
     def without_strategy(self, node: int, axis: str) -> Otherwise | None:
         """Return what is decided if a node and those alike may not have its strategy on an axis; None if it has no
@@ -208,7 +209,7 @@ class DecidedProgram:
                 left_out = tuple([ends_of(one) for one in listed if one.results[position] == placement])
                 sources[index] = Restricted(source, axis, without=left_out)
         try:
-            search, solution = self._search.again(sources, self._solution.worth)
+            search, solution = self.search.again(sources, self._solution.worth)
         except Unsolvable as error:
             named = self.names.get(self.problem.nodes[error.node].results[0], "a result")
             raise ShardingError(f"{named} cannot be placed otherwise on axis '{error.axis}'; forbid less") from None
@@ -217,7 +218,7 @@ class DecidedProgram:
     def _again(self, node: int, change: Callable[[StrategySource], StrategySource]) -> Otherwise | None:
         sources = {index: change(self.problem.nodes[index].source) for index in self.alike(node)}
         try:
-            _, solution = self._search.again(sources, self._solution.worth)
+            _, solution = self.search.again(sources, self._solution.worth)
         except Unsolvable:
             return None
         return Otherwise(solution.strategies, solution.cost)

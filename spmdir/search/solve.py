@@ -10,7 +10,6 @@ distinct placement that the users of a value require.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from operator import itemgetter
 
@@ -66,17 +65,6 @@ class Search:
     def __init__(self, problem: Problem, effort: int = 100, depth: int = DEPTH):
         self.problem, self.effort = problem, effort
         self._shared = quotient(problem, len(problem.nodes) if problem.is_small else depth)
-
-    def with_sources(self, problem: Problem) -> Search:
-        """Return the search for `problem`, in which only sources of nodes differ, of those that are merged alike."""
-        other = copy.copy(self)
-        other.problem = problem
-        nodes = [
-            attrs.evolve(node, source=problem.nodes[first].source)
-            for node, first in zip(self._shared.nodes, self._shared.first, strict=True)
-        ]
-        other._shared = attrs.evolve(self._shared, nodes=nodes)
-        return other
 
     def alike(self, node: int) -> list[int]:
         """Return the nodes of the program that are merged with `node`, itself among them."""

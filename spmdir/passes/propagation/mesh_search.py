@@ -78,7 +78,7 @@ class MeshSearch:
         """Decide again with other strategies of some nodes; return the search, and what it finds.
 
         Args:
-            sources: node → where its strategies come from; nodes that are decided as one have equal ones.
+            sources: node → where its strategies come from.
             worth: what counts beside time.
 
         Raises:
@@ -91,7 +91,7 @@ class MeshSearch:
             nodes[index] = attrs.evolve(nodes[index], source=source)
             other._annotations[index] = list(source.annotations)
         other.problem = attrs.evolve(self.problem, nodes=tuple(nodes))
-        other._search = self._search.with_sources(other.problem)
+        other._search = Search(other.problem, self._search.effort)
         other.free = other._search.solution(worth)
         return other, other.free
 

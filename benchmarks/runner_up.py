@@ -1,0 +1,74 @@
+"""Whether the runner-up of each reshard costs what deciding again gives: `python -m benchmarks.runner_up`.
+
+Of the five plans of the small Llama of `benchmarks/programs.py`, on a mesh of 2×4: for each reshard and each axis on
+which its user has another strategy, the price that `explain` gives is compared with the time of the program that is
+written as it is decided without the strategy that was chosen. Equal layers have equal reshards, of which one is taken.
+What is printed is the largest difference of all reshards, relative to the time of the program.
+"""
+
+from __future__ import annotations
+
+from benchmarks.flatness import PLANS
+from benchmarks.measure import Row, cold, listed, options, print_table
+
+MOST = 1e-6
+"""The largest relative difference that is rounding."""
+
+
+def of_plan(plan: str, layers: int) -> tuple[int, int, float, float]:
+    """Return the numbers of reshards and of runner-ups of a plan, the largest relative difference of the prices, and
+    by how much the cheapest runner-up is dearer than the decision."""
+    import spmdir
+    from benchmarks.programs import Config, shardings, trace
+    from spmdir.explanation.decided import DecidedProgram
+    from spmdir.passes.pipeline import as_pipeline
+    from spmdir.search.restricted import Restricted, ends_of
+    from spmdir.search.worth import PLAIN
+
+    config = Config(layers=layers)
+    given, residual = shardings(config, plan)
+    graph, *_ = trace(config, residual)
+    module = spmdir.import_fx(graph, spmdir.Mesh({"data": 2, "model": 4}), given)
+    program = DecidedProgram(module, as_pipeline("propagate{memory=none}"))
+    resharded: dict[tuple[int, str], None] = {}
+    reshards = 0
+    for value, users in program.users.items():
+        maker = program.maker[value]
+        position = program.problem.nodes[maker].results.index(value)
+        for node, slot in users:
+            if program.nested.made[value] == program.nested.needed[node][slot]:
+                continue
+            reshards += 1
+            for axis in program.mesh.axis_names:
+                made, needed = program.strategies[axis][maker], program.strategies[axis][node]
+                if made.results[position] != needed.operands[slot]:
+                    resharded[min(program.alike(node)), axis] = None
+    differences, dearer = [0.0], []
+    for node, axis in resharded:
+        found = program.without_strategy(node, axis)
+        if found is None:
+            continue
+        nodes, chosen = program.problem.nodes, ends_of(program.strategies[axis][node])
+        without = {one: Restricted(nodes[one].source, axis, without=(chosen,)) for one in program.alike(node)}
+        search, solution = program.search.again(without, PLAIN)
+        anew = search.write(solution)
+        differences.append(abs(found.seconds - anew) / program.seconds)
+        dearer.append(found.seconds / program.seconds - 1)
+    return reshards, len(dearer), max(differences), min(dearer, default=0.0)
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--plans", type=listed(str), default=list(PLANS), help=",".join(PLANS))
+    parser.add_argument("--layers", type=int, default=2)
+    chosen = parser.parse_args()
+    rows = []
+    for plan in chosen.plans:
+        reshards, found, most, least = cold(of_plan, plan, chosen.layers)
+        detail = f"{reshards} reshards, {found} runner-ups that differ, the cheapest {100 * least:+.2g} %"
+        rows.append(Row(plan, most, MOST, form="{:.0e}", detail=detail))
+    print_table("runner-ups beside deciding anew", rows)
+
+
+if __name__ == "__main__":
+    main()
