@@ -1,6 +1,7 @@
 PYTHON ?= python3
 VENV ?= .venv
-WORKERS ?= auto
+# Ranks wait for each other, so one more than there are cores.
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 MINUTES ?= 30
 MODELS ?= llama,gpt2,vit,t5,odd_llama:sgd,odd_gpt2:sgd,odd_vit:sgd,odd_t5:sgd
 BIN := $(VENV)/bin
