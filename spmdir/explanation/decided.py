@@ -218,7 +218,8 @@ class DecidedProgram:
     def _again(self, node: int, change: Callable[[StrategySource], StrategySource]) -> Otherwise | None:
         sources = {index: change(self.problem.nodes[index].source) for index in self.alike(node)}
         try:
-            _, solution = self.search.again(sources, self._solution.worth)
+            with ir.collector_paused():
+                _, solution = self.search.again(sources, self._solution.worth)
         except Unsolvable:
             return None
         return Otherwise(solution.strategies, solution.cost)
