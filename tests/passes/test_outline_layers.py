@@ -167,3 +167,13 @@ def test_an_excerpt_takes_and_gives_what_goes_across(outlined: bool) -> None:
     assert spmdir.print_ir(spmdir.parse(spmdir.print_ir(part))) == spmdir.print_ir(part)
     with pytest.raises(spmdir.SpmdirError, match=r"there is nothing at 'layers\.7\.\*'"):
         excerpt(module, ["layers.1", "layers.7.*"] if outlined else ["layers.7.*"])
+
+
+def test_what_runs_again_elsewhere_stays_beside_the_op_that_names_it() -> None:
+    text = EXAMPLE.read_text().partition("// |")[0]
+    again = '  %again = aten.relu(%10) : tensor<4x8xf32> <tp: S(1)> attributes {spmd.recomputes = "11"}\n  return %14'
+    module = spmdir.parse(text.replace("  return %14", again))
+    outlined = spmdir.run_passes(copied(module), "outline-layers")
+    ir.verify(outlined)
+    assert spmdir.print_ir(outlined).count("func.call") == 2
+    assert unnamed(without_layers(outlined)) == unnamed(module)

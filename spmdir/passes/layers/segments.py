@@ -11,7 +11,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 
 from spmdir.core.repetition import repeated_parts
 from spmdir.dialects.attributes import HostType, PendingType, meta_of
-from spmdir.dialects.recomputation import RECOMPUTES
+from spmdir.dialects.recomputation import RECOMPUTES, originals
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
 from spmdir.passes.layers.layer_names import layer_of
@@ -56,7 +56,8 @@ def repeated_segments(function: FuncOp) -> list[list[Segment]]:
     ops = list(function.body.block.ops)
     place = {op: index for index, op in enumerate(ops)}
     numbers: dict[Hashable, int] = {}
-    looks = [_number(numbers, _look(op)) for op in ops]
+    repeated = {value.owner for value in originals(function).values()}  # named from where they run again
+    looks = [_number(numbers, op if op in repeated else _look(op)) for op in ops]
     labels = [layer_of([op], ()) for op in ops]
     links = [[place[operand.owner] for operand in op.operands if isinstance(operand.owner, Operation)] for op in ops]
     groups = repeated_parts(looks, links, labels, SMALLEST)
