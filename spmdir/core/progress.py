@@ -7,6 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any, TextIO
+
+_LONG = 0.3
+"""Seconds before which nothing is shown."""
 
 _SHOW: ContextVar[Callable[[str], object] | None] = ContextVar("progress", default=None)
 
@@ -30,20 +34,67 @@ def shown_by(show: Callable[[str], object] | None) -> Iterator[None]:
 
 @contextmanager
 def terminal_line() -> Iterator[Callable[[str], None] | None]:
-    """Yield what shows progress in one line of a terminal, at most ten times a second; None where stderr is none."""
+    """Yield what shows progress in one line of a terminal, with the seconds so far; None where stderr is none.
+
+    The line appears once something takes long, is drawn at most ten times a second, and is gone before anything else is
+    printed to a terminal, and at the end.
+    """
     if not sys.stderr.isatty():
         yield None
         return
-    last = 0.0
-
-    def show(text: str) -> None:
-        nonlocal last
-        if time.monotonic() - last > 0.1:
-            print(f"\r\033[K{text[:78]}", end="", file=sys.stderr, flush=True)
-            last = time.monotonic()
-
+    line, out, error = _Line(sys.stderr), sys.stdout, sys.stderr
+    sys.stderr = _Printed(error, line)
+    if out.isatty():
+        sys.stdout = _Printed(out, line)
     try:
-        yield show
+        yield line.show
     finally:
-        if last:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+        line.clear()
+        sys.stdout, sys.stderr = out, error
+
+
+class _Printed:
+    """A stream to a terminal that takes a line of progress away before it prints."""
+
+    def __init__(self, stream: TextIO, line: _Line):
+        self._stream, self._line = stream, line
+
+    def write(self, text: str) -> int:
+        self._line.clear()
+        return self._stream.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+class _Line:
+    """The line, drawn where it is told something: no thread draws into what is printed beside it."""
+
+    def __init__(self, stream: TextIO):
+        self._stream, self._start, self._drawn = stream, time.monotonic(), 0.0
+        self._live: Any = None
+
+    def clear(self) -> None:
+        """Take the line away until it is told something again."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def show(self, text: str) -> None:
+        """Draw a text, with the seconds so far."""
+        now = time.monotonic()
+        if now - self._start < _LONG or now - self._drawn < 0.1:
+            return
+        self._drawn = now
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
+
+        told = Text.assemble((f"{now - self._start:6.1f} s  ", "dim"), text, no_wrap=True, overflow="ellipsis")
+        if self._live is None:
+            console = Console(file=self._stream)
+            self._live = Live(
+                told, console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+            )
+            self._live.start()
+        self._live.update(told, refresh=True)

@@ -18,6 +18,7 @@ import attrs
 
 from spmdir.core.arguments import CALLABLE, FLAG, PATH, Kind, accepts, instance, many
 from spmdir.core.errors import ParseError, require_type, shown
+from spmdir.core.progress import say
 from spmdir.dialects.arguments import MODULE
 from spmdir.passes import PASSES, PassTable
 from spmdir.passes.options import make_pass, pass_options
@@ -360,6 +361,7 @@ def run_passes(
     context = context or pipeline.context()
     with ir.collector_paused():
         for position, step in enumerate(steps, 1):
+            say("{} ({} of {})", step.name, position, len(steps))
             apply(step, context, module)
             note_executed(module, step.name)
             if verify_each or position == len(steps):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from spmdir.core.errors import SpmdirErrors
 from spmdir.passes import PASSES, PassTable
 from spmdir.report.cost_rows import ROWS
-from spmdir.tools.command import ArgumentParser, captured, guarded, read_text, rows, write_text
+from spmdir.tools.command import ArgumentParser, captured, guarded, in_colour, read_text, rows, write_text
 
 if TYPE_CHECKING:
     from importlib.abc import InspectLoader
@@ -60,7 +60,12 @@ def _main(argv: Sequence[str], read: Callable[[str], tuple[str, str]] = read_tex
         return 0
     if options.golden:
         return _check_golden(options.golden, options.update_golden)
-    write_text(options.output, _run(texts, plugins.load_plugin, options, read))
+    text = _run(texts, plugins.load_plugin, options, read)
+    if options.output in (None, "-") and in_colour(options.color, sys.stdout):
+        from spmdir.tools.terminal import ir_in_colour
+
+        text = ir_in_colour(text)
+    write_text(options.output, text)
     return 0
 
 
@@ -150,6 +155,7 @@ def argument_parser(epilog: str | None = None) -> ArgumentParser:
     )
 
     group = parser.add_argument_group("output")
+    parser.add_color()
     group.add_argument("-o", dest="output", metavar="FILE", help="write there instead of stdout")
     explained = "print these ops alone, as a function: %NAME, the path of a module, a glob, file.py:12"
     group.add_argument("--only", action="append", default=[], metavar="PLACE", help=explained.replace("%", "%%"))

@@ -37,4 +37,38 @@ def table_in_colour(cells: Sequence[tuple[str, ...]], numbers: range, axes: Sequ
     width = shutil.get_terminal_size((160, 40)).columns
     console = Console(file=io.StringIO(), force_terminal=True, color_system="truecolor", width=width, no_color=False)
     console.print(found)
-    return console.file.getvalue().strip("\n") + "\n"  # type: ignore  # it is a StringIO
+    lines = console.file.getvalue().splitlines()  # type: ignore  # it is a StringIO
+    return "".join(f"{line.rstrip()}\n" for line in lines if line.strip())
+
+
+_MESH = re.compile(r"^spmd\.mesh @\w+ <([^<>]*)>", re.MULTILINE)
+
+
+def ir_in_colour(text: str) -> str:
+    """Return IR with each axis in its colour, where its size, a placement on it, or a group along it stands."""
+    starts = [match.start() for match in _MESH.finditer(text)]
+    parts = [text[first:last] for first, last in zip([0, *starts], [*starts, len(text)], strict=True)]
+    return "".join(map(_part_in_colour, parts))
+
+
+def _part_in_colour(text: str) -> str:
+    """Return the text of one mesh with its axes in colour."""
+    mesh = _MESH.match(text)
+    axes = re.findall(r"(\w+) *=", mesh[1]) if mesh else []
+    if not axes:
+        return text
+    axis = rf"(?<![\w%.@])({'|'.join(axes)})(?:\([0-9]+\)[0-9]+)?"
+    placed = rf"{axis}: (?:\?|[A-Za-z]\w*(?:\([^()]*\))?)"
+    listed = rf"(?<=[\[ <]){axis}(?=, \w|\]| = )"
+    shown = {name: _escape(axis_color(name, axes)) for name in axes}
+    return re.sub(f"{placed}|{listed}", lambda found: _coloured(found, shown), text)
+
+
+def _coloured(found: re.Match[str], shown: dict[str, str]) -> str:
+    return f"{shown[found[1] or found[2]]}{found[0]}\x1b[0m"
+
+
+def _escape(color: str) -> str:
+    """Return the sequence by which a terminal goes on in a colour #rrggbb."""
+    red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
+    return f"\x1b[38;2;{red};{green};{blue}m"

@@ -1,0 +1,78 @@
+"""What terminals show: axes and tables in colour, and progress that is gone before anything is printed."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+
+import pytest
+
+from spmdir.core import progress
+from spmdir.core.axis_colors import axis_color
+from spmdir.tools.command import in_colour
+from spmdir.tools.terminal import ir_in_colour, table_in_colour
+
+PROGRAM = """spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @f(%dp: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp(1)2: P(sum)>},
+             %y: tensor<8x4xf32>) -> tensor<8x4xf32> {
+  %0 = spmd.all_reduce %dp on [dp, tp] op sum : tensor<8x4xf32> <tp: ?>
+  return %0 : tensor<8x4xf32>
+}
+"""
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_each_axis_of_printed_ir_is_in_its_colour_and_nothing_else_is() -> None:
+    shown = ir_in_colour(PROGRAM)
+    assert _ESCAPE.sub("", shown) == PROGRAM
+    found = re.findall(r"\x1b\[38;2;([0-9;]+)m(.*?)\x1b\[0m", shown)
+    assert [text for _, text in found] == ["dp", "tp", "dp: S(0)", "tp(1)2: P(sum)", "dp", "tp", "tp: ?"]
+    for color, text in found:
+        hexed = "#" + "".join(f"{int(part):02x}" for part in color.split(";"))
+        assert hexed == axis_color(text[:2], ("dp", "tp"))
+
+
+def test_a_table_in_colour_has_the_cells_of_the_plain_one() -> None:
+    cells = [("axis", "ms"), ("dp, tp", "1.5"), ("tp", "0")]
+    shown = table_in_colour(cells, range(1, 2), ("dp", "tp"))
+    lines = [words for line in shown.splitlines() if (words := _ESCAPE.sub("", line).replace("─", "").split())]
+    assert lines == [["axis", "ms"], ["dp,", "tp", "1.5"], ["tp", "0"]]
+    assert shown.count("\x1b[38;2;221;102;0m") == 2  # tp
+
+
+@pytest.mark.parametrize(
+    ("when", "no_color", "expected"),
+    [("auto", "", True), ("auto", "1", False), ("always", "1", True), ("never", "", False)],
+)
+def test_colour_is_for_terminals_unless_it_is_asked_for(when, no_color, expected, monkeypatch) -> None:
+    monkeypatch.setenv("NO_COLOR", no_color)
+    assert in_colour(when, Terminal()) is expected
+    assert in_colour(when, io.StringIO()) is (when == "always")
+
+
+def test_progress_is_gone_before_something_is_printed_and_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setattr(progress, "_LONG", -1.0)
+    with progress.terminal_line() as show, progress.shown_by(show):
+        progress.say("pass {} of {}", 1, 2)
+        drawn = terminal.getvalue()
+        print("result")
+    assert "pass 1 of 2" in drawn
+    after = terminal.getvalue()[len(drawn) :]
+    assert after.index("\x1b[2K") < after.index("result") and after.endswith("result\n")
+    assert sys.stdout is terminal is sys.stderr
+
+
+def test_no_progress_is_shown_where_stderr_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with progress.terminal_line() as show:
+        assert show is None
