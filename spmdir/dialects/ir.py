@@ -136,7 +136,10 @@ def verify(module: ModuleOp, kinds: tuple[type[Operation], ...] = (Operation,)) 
 def mistakes(
     module: ModuleOp, kinds: tuple[type[Operation], ...] = (Operation,)
 ) -> Iterator[tuple[Operation, SpmdirError]]:
-    """Yield each op that is not well formed, or the function around it, with what is wrong, located; see `verify`."""
+    """Yield each op that is not well formed, or the function around it, with what is wrong, located; see `verify`.
+
+    Nothing is said of ops that are made of such ones, nor of any if the mesh is one.
+    """
     meshes = [op for op in module.body.block.ops if isinstance(op, MeshOp)]
     if len(meshes) > 1:
         message = f"the module declares {len(meshes)} meshes; expected one"
@@ -148,11 +151,14 @@ def mistakes(
         yield declared[1], UnsupportedError(message, location_of(declared[1]))
         return
     sizes = open_sizes(module)
-    flying: list[FuncOp] = []
-    is_well_formed = True
+    functions: list[FuncOp] = []
+    wrong: set[Operation | None] = set()
     # The mesh first, since the others are checked against it.
     for op in (*meshes, *module.walk()):
         if not isinstance(op, kinds):
+            continue
+        if wrong and not wrong.isdisjoint(_defining(op)):
+            wrong.add(op)  # what it is made of has to be right before anything can be said of it
             continue
         try:
             _check_place(op)
@@ -163,19 +169,28 @@ def mistakes(
             if isinstance(op, FuncOp):
                 check_sizes(op.function_type.inputs.data, sizes)
                 check_function(op, mesh_of(op))
-                flying.append(op)
+                functions.append(op)
         except (VerifyException, ValueError) as error:
-            is_well_formed = False
+            wrong.add(op)
             yield op, SpmdirError(f"'{op.name}': {error}", location_of(op))
         except SpmdirError as error:
-            is_well_formed = False
+            wrong.add(op)
             yield op, error.about(op.name, location_of(op))
-    for function in flying if is_well_formed else ():
+        if isinstance(op, MeshOp) and wrong:
+            return
+    for function in functions if not wrong else ():
         try:
             check_in_flight(function, mesh_of(function))
             check_recomputations(function)
         except SpmdirError as error:
             yield function, error
+
+
+def _defining(op: Operation) -> Iterator[Operation | None]:
+    """Yield what defines the operands of `op`: other ops, and its function."""
+    for operand in op.operands:
+        owner = operand.owner
+        yield owner if isinstance(owner, Operation) else owner.parent_op()
 
 
 def _check_place(op: Operation) -> None:

@@ -8,11 +8,10 @@ from typing import Literal
 
 import attrs
 
-from spmdir.core.errors import SpmdirError
-from spmdir.dialects import ir
-from spmdir.dialects.values import global_type, sharding_of
+from spmdir.dialects.values import sharding_of
 from spmdir.language_server.document import Document
 from spmdir.language_server.scan import TextSpan
+from spmdir.language_server.shards import mesh_at, shards_of
 
 _HEAD = re.compile(r"([a-z_]\w*(?:\.\w+)+)[ \t]*[(:]|([a-z][a-z_-]+):")
 
@@ -63,23 +62,12 @@ def _named(document: Document, part: int, whole: TextSpan, sort: Literal["mesh",
 def shard_hints(document: Document, first: int, last: int) -> Iterator[tuple[int, str]]:
     """Yield where values between two offsets are defined, each with what a rank has of it; nothing in broken parts."""
     for scope, values in document.scan.values.items():
-        module = document.module(scope)
-        if module is None or not document.parts[scope.part].is_current:
-            continue
-        try:
-            mesh = ir.mesh(module)
-        except SpmdirError:
+        mesh = mesh_at(document, scope)
+        if mesh is None or not document.parts[scope.part].is_current:
             continue
         for name, places in values.items():
             if not first <= places[0].start <= last or (value := document.value(scope, name)) is None:
                 continue
-            sharding = sharding_of(value)
-            if sharding is None or sharding.open_axes or not sharding.entries:
-                continue
-            try:
-                meta = global_type(value, mesh)
-                shards = sharding.local_types(meta, mesh) if meta is not None else ()
-            except SpmdirError:
-                continue
-            if shards:
-                yield places[0].end, str(max(shards, key=lambda one: one.bytes))
+            found, sharding = shards_of(value, mesh), sharding_of(value)
+            if found is not None and sharding is not None and sharding.entries:
+                yield places[0].end, str(found[1][0])

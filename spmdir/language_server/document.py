@@ -41,12 +41,14 @@ class TextPart:
         text: of the part.
         module: that it spells, or spelled when it last did; None if it never did.
         is_current: whether `module` is what the text spells.
+        is_verified: whether `module` is well formed.
         errors: what is wrong, and the op that it is about, if it could be read.
     """
 
     text: str
     module: ModuleOp | None
     is_current: bool
+    is_verified: bool
     errors: tuple[tuple[Operation | None, SpmdirError], ...]
 
     @cached_property
@@ -132,13 +134,19 @@ def _part(text: str, file: str, first_line: int, previous: TextPart | None) -> T
         module = ir.parse(text, file, first_line, verify_module=False)
     except SpmdirError as error:
         found = [one for each in syntax_errors(text, file, first_line, error) for one in flat(each)]
-        return TextPart(text, previous and previous.module, False, tuple((None, one) for one in found))
+        return TextPart(
+            text,
+            previous and previous.module,
+            False,
+            previous is not None and previous.is_verified,
+            tuple((None, one) for one in found),
+        )
     errors: list[tuple[Operation | None, SpmdirError]] = []
     for op, error in ir.mistakes(module):
         errors += [(op, one) for one in flat(error)]
         if len(errors) >= MISTAKES.most:
             break
-    return TextPart(text, module, True, tuple(errors))
+    return TextPart(text, module, True, not errors, tuple(errors))
 
 
 def _rule_errors(text: str, file: str, pipeline: Pipeline) -> Sequence[SpmdirError]:

@@ -14,16 +14,16 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import placement_type
 from spmdir.core.placement.text import head_of
 from spmdir.core.sharding import Sharding
-from spmdir.dialects import ir
 from spmdir.dialects.attributes import print_type
 from spmdir.dialects.named import class_of
 from spmdir.dialects.spmd import Spmd
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
-from spmdir.dialects.values import global_type, sharding_of
+from spmdir.dialects.values import sharding_of
 from spmdir.language_server.document import Document
 from spmdir.language_server.line_costs import cost_text
 from spmdir.language_server.scan import NameScope, TextSpan
+from spmdir.language_server.shards import mesh_at, shards_of
 from spmdir.passes.propagation.noted_options import machine_of
 from spmdir.passes.sent_messages import SentMessages
 from spmdir.passes.type_check.type_check import rule_of
@@ -51,7 +51,7 @@ def _texts(document: Document, word: str, span: TextSpan) -> Iterator[str]:
     if document.language == "program":
         scope = document.scan.scope_at(span.start)
         module = document.module(scope)
-        mesh = _mesh(document, scope)
+        mesh = mesh_at(document, scope)
         if word.startswith("%"):
             value = document.value(scope, word[1:])
             if value is not None:
@@ -90,8 +90,8 @@ def _value_texts(document: Document, scope: NameScope, name: str, value: SSAValu
     sharding = sharding_of(value)
     shown = f" <{sharding_text(sharding)}>" if sharding is not None else ""
     yield f"```spmdir\n{name} : {print_type(value.type)}{shown}\n```"
-    if mesh is not None and sharding is not None and not sharding.open_axes:
-        yield from _shard_texts(value, sharding, mesh)
+    if mesh is not None:
+        yield from _shard_texts(value, mesh)
     yield from _price_texts(document, scope, name)
     owner = value.owner
     if isinstance(owner, ValueOp):
@@ -105,13 +105,10 @@ def sharding_text(sharding: Sharding) -> str:
     return str(sharding).strip("<>")
 
 
-def _shard_texts(value: SSAValue, sharding: Sharding, mesh: Mesh) -> Iterator[str]:
-    try:
-        meta = global_type(value, mesh)
-        shards = sorted(sharding.local_types(meta, mesh), key=lambda one: -one.bytes) if meta is not None else []
-    except SpmdirError:  # of sizes that are not known yet
-        return
-    if meta is not None and shards:
+def _shard_texts(value: SSAValue, mesh: Mesh) -> Iterator[str]:
+    found = shards_of(value, mesh)
+    if found is not None:
+        meta, shards = found
         others = f", others from {shards[-1]}" if len(shards) > 1 else ""
         yield f"a rank has `{shards[0]}`{others}: {size_text(shards[0].bytes)} of {size_text(meta.bytes)}"
 
@@ -119,8 +116,8 @@ def _shard_texts(value: SSAValue, sharding: Sharding, mesh: Mesh) -> Iterator[st
 def _price_texts(document: Document, scope: NameScope, name: str) -> Iterator[str]:
     """Yield what a collective sends and takes."""
     module, function, pipeline = document.module(scope), document.function(scope), document.pipeline
-    mesh = _mesh(document, scope)
-    if module is None or function is None or mesh is None or not function.body.blocks:
+    mesh = mesh_at(document, scope)
+    if module is None or function is None or mesh is None or not document.parts[scope.part].is_verified:
         return
     value = document.value(scope, name[1:])
     if not value or not getattr(value.owner, "name", "").startswith("spmd."):
@@ -145,7 +142,8 @@ def _op_texts(document: Document, scope: NameScope, word: str, span: TextSpan) -
     line = document.scan.line_span(document.scan.line(span.start))
     result = _RESULT.match(document.text, line.start, line.end)
     value = document.value(scope, result[1].partition(",")[0].strip()[1:]) if result else None
-    if value is not None and isinstance(value.owner, ValueOp) and value.owner.name == word:
+    verified = document.parts[scope.part].is_verified
+    if verified and value is not None and isinstance(value.owner, ValueOp) and value.owner.name == word:
         try:
             rule = rule_of(value.owner, document.pipeline.rules)
         except SpmdirError:
@@ -173,11 +171,3 @@ def _collective_texts(name: str) -> Iterator[str]:
 
 def _first_lines(doc: str | None) -> str:
     return inspect.cleandoc(doc or "").partition("\n\n")[0]
-
-
-def _mesh(document: Document, scope: NameScope) -> Mesh | None:
-    module = document.module(scope)
-    try:
-        return ir.mesh(module) if module is not None else None
-    except SpmdirError:
-        return None

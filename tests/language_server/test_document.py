@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from spmdir.core.input_parts import parts_of
 from spmdir.core.limits import CHARACTERS
+from spmdir.language_server.completions import completions
+from spmdir.language_server.declared_names import shard_hints
+from spmdir.language_server.line_costs import line_costs
+from spmdir.language_server.meanings import meaning
+from spmdir.language_server.renaming import named_at
 from spmdir.tools.spmd_opt import run_on
 from tests.language_server.texts import MLP, decided, document, underlined
 
@@ -35,10 +42,10 @@ def test_what_is_wrong_is_underlined(old: str, new: str, expected: list[tuple[st
 
 
 def test_every_op_that_does_not_verify_is_underlined_to_its_end() -> None:
-    text = MLP.replace("aten.gelu", "aten.gellu").replace("aten.mm(%1, %w2)", "aten.mmm(%1, %w2)")
+    text = MLP.replace("aten.gelu", "aten.gellu").replace("aten.mm(%1, %w2)", "aten.mmm(%x, %w2)")
     assert [piece for piece, _ in underlined(document(text))] == [
         '%1 = aten.gellu(%0) {approximate = "none"} : tensor<16x4096xf32>',
-        "%2 = aten.mmm(%1, %w2) : tensor<16x1024xf32>",
+        "%2 = aten.mmm(%x, %w2) : tensor<16x1024xf32>",
     ]
 
 
@@ -107,3 +114,29 @@ def test_decided_programs_of_all_stages_have_no_mistakes() -> None:
 def test_offsets_of_parts_are_those_of_the_text() -> None:
     text = f"{MLP}// -----\n{MLP}"
     assert "".join(part for _, part in parts_of(text)) == text
+
+
+@pytest.mark.parametrize("stage", ["--propagate", "--insert-reshard", "--lower-reshard", "--localize"])
+def test_broken_programs_are_answered(stage: str) -> None:
+    passes = ("--propagate", "--insert-reshard", "--lower-reshard", "--localize")
+    text, random = decided(*passes[: passes.index(stage) + 1]), Random(stage)
+    for new in ("", "%", "\n", "(", "<", '"', "}", "tp", "S(9)", "// -----\n", "é𝕩", "func.func @q(") * 2:
+        at = random.randrange(len(text))
+        broken = text[:at] + new + text[at + random.randrange(9) :]
+        found = document(broken, previous=document(text) if random.random() < 0.5 else None)
+        assert all(0 <= one.span.start <= one.span.end <= len(broken) for one in found.mistakes)
+        for place in random.sample(range(len(broken) + 1), 5):
+            meaning(found, place)
+            named_at(found, place)
+            completions(found, place)
+        assert list(shard_hints(found, 0, len(broken))) or found.mistakes
+        assert line_costs(found) == [] or not found.mistakes
+
+
+def test_an_axis_that_the_mesh_lacks_is_said_once_and_answered() -> None:
+    text = decided("--propagate", "--insert-reshard", "--lower-reshard")
+    found = document(text.replace("<dp: S(0), tp: S(1)>", "<qp: S(0), tp: S(1)>"))
+    assert [piece.partition(" ")[0] for piece, _ in underlined(found)] == ["%0"]
+    for match in re.finditer("%", found.text):
+        meaning(found, match.start() + 1)
+    assert list(shard_hints(found, 0, len(text)))
