@@ -80,13 +80,14 @@ class GraphNode:
 def program_graph(function: FuncOp, mesh: Mesh) -> tuple[GraphNode, ...]:
     """Return the arguments of a function and its ops, in order.
 
-    Where a location names no module, as in a step that was traced, the path is that of the layer whose parameter the op
-    or the ones before it read, by the parameter's name.
+    Where a location names no module, as that of an op of an optimizer, the path is that of the parameter that it is
+    computed from, by the parameter's name. Where no location names one, it is the layer of the parameter that the op,
+    or one before it, reads.
     """
     nodes: list[GraphNode] = []
     number: dict[SSAValue, int] = {}
     names = [signature_name(function, "arg_attrs", index) or "" for index in range(len(function.args))]
-    paths = _Paths(names)
+    paths = _Paths(names, any(places_of(op.location).paths for op in function.body.block.ops))
     for argument, name in zip(function.args, names, strict=True):
         number[argument] = len(nodes)
         path = paths.of_argument(argument, name)
@@ -117,26 +118,33 @@ def _node(
 class _Paths:
     """Module paths of ops, op by op in their order."""
 
-    def __init__(self, names: Collection[str]) -> None:
-        self._names = {*names}
-        self._layers: dict[SSAValue, str] = {}
+    def __init__(self, names: Collection[str], are_said: bool) -> None:
+        self._names, self._are_said = {*names}, are_said
+        self._modules: dict[SSAValue, str] = {}
+        self._made: dict[SSAValue, str] = {}
         self._last = ""
 
     def of_argument(self, argument: BlockArgument, name: str) -> str:
-        """Return the path of the layer that an argument is a parameter of, or is kept for one, by its name."""
+        """Return the path of the module, or where no op says one of the layer, of a parameter or what is kept for
+        it."""
         own = name.partition(".")[2]
-        found = _LAYER.match(own if f"parameters.{own}" in self._names else name)
+        is_told = f"parameters.{own}" in self._names
+        layer = _LAYER.match(own if is_told else name)
+        found = (own.rpartition(".")[0] if is_told else "") if self._are_said else layer[0] if layer else ""
         if found:
-            self._layers[argument] = found[0]
-        return found[0] if found else ""
+            self._modules[argument] = found
+        return found
 
     def of_op(self, op: Operation) -> str:
-        """Return the path of the module of an op."""
-        read = [self._layers[operand] for operand in op.operands if operand in self._layers]
-        if read and isinstance(op, (Collective, WaitOp, LayoutOp)):
-            self._layers.update(dict.fromkeys(op.results, read[0]))
+        """Return the path of the module of an op; a reshard is of that of the value."""
         said = places_of(op.location).paths
-        if said:
-            return said[0]
-        self._last = read[0] if read else self._last
-        return self._last
+        read = [self._modules[operand] for operand in op.operands if operand in self._modules]
+        is_reshard = isinstance(op, (Collective, WaitOp, LayoutOp))
+        if read and (is_reshard or (self._are_said and not said)):
+            self._modules.update(dict.fromkeys(op.results, read[0]))
+        made = [self._made[operand] for operand in op.operands if is_reshard and operand in self._made]
+        if not said and not self._are_said:
+            self._last = read[0] if read else self._last
+        found = (*said, *read, *made, "")[0] if said or self._are_said else self._last
+        self._made.update(dict.fromkeys(op.results, found))
+        return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import Any
 import pytest
 
 import spmdir
+from spmdir.dialects import ir
 from spmdir.passes.pipeline import Pipeline
 from spmdir.pictures.model_explorer import write_model_explorer
+from spmdir.pictures.program_graph import program_graph
 from spmdir.pictures.report_data import report_data
 from spmdir.pictures.report_page import page_of
 from spmdir.tools.spmd_report import main
@@ -208,3 +211,19 @@ def test_a_program_whose_layers_are_functions_has_the_same_page(data: dict[str, 
     found = report_data(outlined, Pipeline(), 0)
     assert found["seconds"] == pytest.approx(data["seconds"])
     assert len(found["nodes"]) == len(data["nodes"])
+
+
+def test_ops_that_name_no_module_belong_to_that_of_the_parameter_that_they_read():
+    update = """  %lerp = aten.mul.Tensor(%layers.0.up.weight, %exp_avg.layers.0.up.weight) : tensor<512x512xf32>
+  return"""
+    text = (
+        program()
+        .replace("%layers", "%parameters.layers")
+        .replace("  return", update.replace("%layers", "%parameters.layers"))
+    )
+    text = text.replace("func.func @main(", "func.func @main(%exp_avg.layers.0.up.weight: tensor<512x512xf32>, ")
+    for located, path in ((True, "layers.0.up"), (False, "layers.0")):
+        module = spmdir.parse(text if located else re.sub(r' loc\(".*?"\(".*?":\d+:1\)\)', "", text))
+        nodes = {node.name: node for node in program_graph(ir.main_function(module), ir.mesh(module))}
+        assert nodes["%exp_avg.layers.0.up.weight"].path == nodes["%lerp"].path == path
+        assert nodes["%down_1"].path == ("layers.1.down" if located else "layers.1")

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from spmdir.tools.input_parts import parts_of
 
 import spmdir
 from spmdir.core.errors import SpmdirError, UnsupportedError
+from spmdir.core.input_parts import parts_of
 from spmdir.passes.finish import localized
 from spmdir.report.cost_rows import KEYS, SORTS, CostRow, cost_rows
 from spmdir.report.op_costs import OpCost
