@@ -16,7 +16,7 @@ COLWISE = {
 """What linear layers are called whose output features belong to heads or to the inner width of an MLP."""
 
 ROWWISE = {
-    *("o_proj", "out_proj", "wo", "o"),
+    *("o_proj", "out_proj", "wo", "o", "c_proj"),
     *("down_proj", "down", "w2", "fc2", "lin2", "linear2"),
 }
 """What linear layers are called that take these."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
 import spmdir
 from spmdir.core.errors import SpmdirError
@@ -155,6 +155,14 @@ def test_tp_shards_what_peft_has_put_adapters_beside() -> None:
     assert str(plan.shardings[f"{layer}.q_proj.base_layer.weight"]) == "tp: S(0)"
     assert str(plan.shardings[f"{layer}.o_proj.weight"]) == "tp: S(1)"
     assert str(plan.shardings[f"{layer}.q_proj.lora_A.default.weight"]) == ""
+
+
+def test_tp_knows_the_layers_of_gpt2() -> None:
+    config = GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=8, n_positions=8)
+    plan = spmdir.sharding_plan("tp", GPT2LMHeadModel(config), Mesh({"tp": 2}))
+    layer = "transformer.h.*"  # weights of Conv1D are [input, output]
+    assert str(plan.shardings[f"{layer}.mlp.c_fc.weight"]) == "tp: S(1)"
+    assert str(plan.shardings[f"{layer}.mlp.c_proj.weight"]) == "tp: S(0)"
 
 
 def test_tp_asks_for_names_where_it_does_not_know_the_layers() -> None:
