@@ -25,7 +25,7 @@ def html_text(text: str, axes: Sequence[str] = ()) -> str:
     if axes:
         names = "|".join(map(re.escape, axes))
         found = re.sub(
-            rf"\b({names})((?:\(\d+\)\d+)?: [A-Z?]\w*(?:\([^()<>]*\))?)",
+            rf"\b({names})((?:\([0-9]+\)[0-9]+)?: [A-Z?]\w*(?:\([^()<>]*\))?)",
             lambda match: f"<b style='color:{axis_color(match[1], axes)}'>{match[0]}</b>",
             found,
         )

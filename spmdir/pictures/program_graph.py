@@ -24,7 +24,7 @@ from spmdir.dialects.values import global_type, sharding_of, signature_name
 from spmdir.passes.finish import bound, copied, inlined, rest
 from spmdir.passes.pipeline import Pipeline, run_passes
 
-_LAYER = re.compile(r"(?:.*?\.)?[a-z_]*\d+(?=\.)")
+_LAYER = re.compile(r"(?:.*?\.)?[a-z_]*[0-9]+(?=\.)")
 """The part of a parameter's name that names its layer: `model.layers.3` of `model.layers.3.mlp.up.weight`."""
 
 ARGUMENT = "argument"

@@ -22,7 +22,7 @@ from spmdir.pictures.tensor_svg import svg_text
 from spmdir.pictures.tensor_text import terminal_text
 from spmdir.pictures.tiling import Tiling, tiling
 
-_TEXT = re.compile(r"\s*(?:tensor<)?(?P<shape>(?:\d+x)*)(?P<dtype>[a-z]\w*)>?\s*(?:<(?P<sharding>[^<>]*)>)?\s*")
+_TEXT = re.compile(r"\s*(?:tensor<)?(?P<shape>(?:[0-9]+x)*)(?P<dtype>[a-z]\w*)>?\s*(?:<(?P<sharding>[^<>]*)>)?\s*")
 
 
 def _are_slices(value: Any) -> bool:
