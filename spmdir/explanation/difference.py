@@ -15,6 +15,7 @@ from spmdir.core.equal_layers import of_any_layer
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.html_text import ShownAsText
 from spmdir.core.sharding import Sharding
+from spmdir.core.time_text import time_text
 from spmdir.dialects import ir
 from spmdir.dialects.arguments import MODULE
 from spmdir.dialects.collectives import Collective, WaitOp
@@ -23,7 +24,6 @@ from spmdir.dialects.reshard_ops import LayoutOp
 from spmdir.dialects.source_places import places_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
-from spmdir.explanation.explained import time_text
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.passes.propagation.noted_options import machine_of
 from spmdir.report.communication import comm_report

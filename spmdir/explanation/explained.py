@@ -9,6 +9,7 @@ from spmdir.core.errors import Location
 from spmdir.core.html_text import ShownAsText
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
+from spmdir.core.time_text import time_text
 
 
 @attrs.frozen
@@ -165,11 +166,6 @@ class Explanations(ShownAsText):
     def __str__(self) -> str:
         more = [f"{self.left_out} more; ask for them by name"] if self.left_out else []
         return "\n\n".join([*map(str, self.values), *more])
-
-
-def time_text(seconds: float) -> str:
-    """Return a time in ms or us."""
-    return f"{seconds * 1e3:.4g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.4g} us"
 
 
 def _place(location: Location | None) -> str:

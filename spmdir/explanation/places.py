@@ -29,8 +29,8 @@ def is_at(places: SourcePlaces, names: Sequence[str], text: str) -> bool:
 def nothing_there(at: str, names: Iterable[str]) -> SpmdirError:
     """Return the error of a question that names nothing, with the nearest of `names`."""
     return SpmdirError(
-        f"there is nothing at {shown(at)}{did_you_mean(at, names)}; expected the name of a value before propagate, as "
-        "%mm, a line as model.py:12, the path of a module, or a glob"
+        f"there is nothing at {shown(at)}; expected the name of a value before propagate, as %mm, a line as "
+        f"model.py:12, the path of a module, or a glob{did_you_mean(at, names)}"
     )
 
 

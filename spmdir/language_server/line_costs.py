@@ -9,6 +9,7 @@ import attrs
 
 from spmdir.core.byte_size import size_text
 from spmdir.core.errors import SpmdirError
+from spmdir.core.time_text import time_text
 from spmdir.dialects import ir
 from spmdir.language_server.document import Document
 from spmdir.language_server.scan import NameScope, TextSpan
@@ -41,15 +42,10 @@ def line_costs(document: Document) -> list[LineCost]:
 def cost_text(op: OpCost) -> str:
     """Return the time of an op, with what bounds it or with what it sends."""
     if op.axes:
-        return f"{op.kind} on [{', '.join(op.axes)}] {seconds_text(op.seconds)}, {size_text(op.share.wire_bytes)} sent"
+        return f"{op.kind} on [{', '.join(op.axes)}] {time_text(op.seconds)}, {size_text(op.share.wire_bytes)} sent"
     if op.share.wire_bytes:
-        return f"{op.kind} {seconds_text(op.seconds)}, {size_text(op.share.wire_bytes)} sent"
-    return f"{seconds_text(op.seconds)}, bound by {op.bound}"
-
-
-def seconds_text(seconds: float) -> str:
-    """Return a time with the unit that leaves one to three digits before the point."""
-    return f"{seconds * 1e3:.4g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.4g} us"
+        return f"{op.kind} {time_text(op.seconds)}, {size_text(op.share.wire_bytes)} sent"
+    return f"{time_text(op.seconds)}, bound by {op.bound}"
 
 
 def _of_part(document: Document, number: int) -> Iterator[LineCost]:

@@ -13,6 +13,7 @@ from spmdir.core.arguments import accepts
 from spmdir.core.byte_size import size_text
 from spmdir.core.html_text import ShownAsText
 from spmdir.core.mesh import Mesh
+from spmdir.core.time_text import milliseconds
 from spmdir.dialects.arguments import MODULE
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.report.cost_rows import ROWS, CostRow, checked_keys, cost_rows, table_cells
@@ -112,7 +113,7 @@ class CommReport(ShownAsText):
 
     def _objective_line(self, objective: float) -> str:
         """Return what propagate minimised, with what both tables add up to where that is another number."""
-        minimised, counted = (f"{seconds * 1e3:.4g} ms" for seconds in (objective, self._total_seconds))
+        minimised, counted = (f"{milliseconds(seconds)} ms" for seconds in (objective, self._total_seconds))
         return f"objective of propagate {minimised}" + (f", total of both tables {counted}" * (counted != minimised))
 
     @property

@@ -10,6 +10,7 @@ import attrs
 from spmdir.core.byte_size import size_text
 from spmdir.core.equal_layers import layers_text, of_any_layer
 from spmdir.core.errors import UnsupportedError, did_you_mean, shown
+from spmdir.core.time_text import milliseconds
 from spmdir.report.op_costs import OpCost
 from spmdir.report.shares import Share
 
@@ -104,9 +105,9 @@ SORTS: dict[str, Callable[[CostRow], float]] = {
 
 COLUMNS: dict[str, Callable[[CostRow, CostRow], str]] = {
     "count": lambda row, _: str(row.share.count),
-    "ms": lambda row, _: _ms(row.seconds),
+    "ms": lambda row, _: milliseconds(row.seconds),
     "share": lambda row, every: f"{row.seconds / every.seconds:.1%}" if every.seconds else "",
-    "exposed": lambda row, _: _ms(row.total("exposed")),
+    "exposed": lambda row, _: milliseconds(row.total("exposed")),
     "sent": lambda row, _: size_text(row.share.wire_bytes),
     "held": lambda row, _: size_text(row.total("held")),
     "Gflop": lambda row, _: f"{row.total('flops') / 1e9:.4g}",
@@ -132,7 +133,7 @@ def checked_keys(by: str | Iterable[str], known: Iterable[str] = tuple(KEYS)) ->
     for key in keys:
         if not isinstance(key, str) or key not in known:
             near = did_you_mean(key, known) if isinstance(key, str) else ""
-            raise UnsupportedError(f"a table of costs is by {shown(key)}{near}; expected one of {', '.join(known)}")
+            raise UnsupportedError(f"a table of costs is by {shown(key)}; expected one of {', '.join(known)}{near}")
     if len({*keys}) < len(keys) or not keys:
         raise UnsupportedError(f"a table of costs is by {shown(by)}; expected different keys")
     return keys  # type: ignore  # they are texts, being known
@@ -148,7 +149,7 @@ def check_sort(sort: str) -> None:
     """Raise UnsupportedError unless rows can be sorted so."""
     if not isinstance(sort, str) or sort not in SORTS:
         near = did_you_mean(sort, SORTS) if isinstance(sort, str) else ""
-        raise UnsupportedError(f"a table of costs is sorted by {shown(sort)}{near}; expected one of {', '.join(SORTS)}")
+        raise UnsupportedError(f"a table of costs is sorted by {shown(sort)}; expected one of {', '.join(SORTS)}{near}")
 
 
 def cost_rows(ops: Sequence[OpCost], by: Sequence[str], sort: str = "time", fold: bool = True) -> list[CostRow]:
@@ -226,7 +227,3 @@ def table_cells(
     first = len(heads) + len(folded)
     numbers = range(first, first + sum(column not in WORDS for column in columns))
     return [(*heads, *folded, *columns), *cells], numbers
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.4g}"

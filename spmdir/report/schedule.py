@@ -10,6 +10,7 @@ import attrs
 from spmdir.core.arguments import accepts
 from spmdir.core.byte_size import size_text
 from spmdir.core.html_text import ShownAsText
+from spmdir.core.time_text import milliseconds
 from spmdir.dialects.arguments import MODULE
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.report.memory import holder_lines
@@ -101,13 +102,13 @@ class ScheduleReport(ShownAsText):
     def __str__(self) -> str:
         sent = sum(one.seconds for one in self.collectives)
         lines = [
-            f"step of a rank {_ms(self.seconds)} ms: compute {_ms(self.compute_seconds)} ms, exposed communication "
-            f"{_ms(self.exposed_seconds)} ms of {_ms(sent)} ms"
+            f"step of a rank {milliseconds(self.seconds)} ms: compute {milliseconds(self.compute_seconds)} ms, "
+            f"exposed communication {milliseconds(self.exposed_seconds)} ms of {milliseconds(sent)} ms"
         ]
         rows = [("collective", "axes", "count", "sent", "ms", "exposed", "hidden by")]
         rows += [
-            (one.kind, ", ".join(one.axes), str(one.count), size_text(one.wire_bytes), _ms(one.seconds),
-             _ms(one.exposed), _listed(one.hidden_by))
+            (one.kind, ", ".join(one.axes), str(one.count), size_text(one.wire_bytes), milliseconds(one.seconds),
+             milliseconds(one.exposed), _listed(one.hidden_by))
             for one in self.collectives
         ]  # fmt: skip
         lines += table(rows, range(2, 6)) if self.collectives else []
@@ -221,8 +222,4 @@ def _buckets(tasks: Iterable[Task], members: Sequence[int]) -> list[Bucket]:
 
 
 def _listed(hidden_by: dict[str, float]) -> str:
-    return ", ".join(f"{op} {_ms(seconds)}" for op, seconds in list(hidden_by.items())[:HIDERS])
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.4g}"
+    return ", ".join(f"{op} {milliseconds(seconds)}" for op, seconds in list(hidden_by.items())[:HIDERS])

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import attrs
 
 from spmdir.core.byte_size import size_text
+from spmdir.core.time_text import milliseconds
 
 LISTED = 3
 """How many lines of a table of costs the report names for one kind of op."""
@@ -36,7 +37,7 @@ class Share:
     def cells(self) -> tuple[str, str, str, str]:
         """Return the number, the bytes, the milliseconds and where these are from, as text."""
         prices = ", ".join(self.prices[:LISTED]) + (", …" if len(self.prices) > LISTED else "")
-        return str(self.count), size_text(self.wire_bytes), f"{self.seconds * 1e3:.4g}", prices
+        return str(self.count), size_text(self.wire_bytes), milliseconds(self.seconds), prices
 
 
 def table(rows: Sequence[tuple[str, ...]], numbers: range) -> list[str]:

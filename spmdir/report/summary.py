@@ -12,6 +12,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
 
 from spmdir.core.byte_size import size_text
+from spmdir.core.time_text import milliseconds
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import print_type
 from spmdir.dialects.names import text_name
@@ -76,8 +77,8 @@ class Summary:
         if not self.report.decided:
             return "not decided: values without a sharding; run propagate"
         computing = sum(share.seconds for share in self.report.compute.values())
-        sent = f"a rank sends {size_text(self.report.wire_bytes)} in {self.report.seconds * 1e3:.4g} ms"
-        return f"{sent}, computing takes {computing * 1e3:.4g} ms" if computing else sent
+        sent = f"a rank sends {size_text(self.report.wire_bytes)} in {milliseconds(self.report.seconds)} ms"
+        return f"{sent}, computing takes {milliseconds(computing)} ms" if computing else sent
 
 
 def summary(module: ModuleOp, pipeline: Pipeline) -> Summary:

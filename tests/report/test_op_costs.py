@@ -84,7 +84,7 @@ def test_a_measured_time_names_its_line(report: CommReport) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (("lines",), "a table of costs is by 'lines'; did you mean 'line'?; expected one of op, line"),
+        (("lines",), "a table of costs is by 'lines'; expected one of op, line; did you mean 'line'?"),
         (("op", 0), "a table of costs has 0 rows; expected an int from 1 on, or None for all"),
         (("op", -1), "a table of costs has -1 rows; expected an int from 1 on, or None for all"),
     ],

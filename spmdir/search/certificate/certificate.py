@@ -6,6 +6,7 @@ import attrs
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.mesh import Mesh
+from spmdir.core.time_text import milliseconds
 from spmdir.search.certificate.alike import AlikeNodes, alike
 from spmdir.search.certificate.all_states import states_of
 from spmdir.search.certificate.dual_bound import DualBound
@@ -69,16 +70,12 @@ class Certificate:
         """Return the lower bound and the gap as text."""
         on = f"on {self.mesh} " if self.mesh is not None else ""
         return (
-            f"no decision {on}costs less than {_ms(self.lower_bound)}: gap {self.gap:.2%}, "
-            f"or {self.gap_above_floor:.1%} of what is above the least compute of {_ms(self.floor)}"
+            f"no decision {on}costs less than {milliseconds(self.lower_bound)} ms: gap {self.gap:.2%}, "
+            f"or {self.gap_above_floor:.1%} of what is above the least compute of {milliseconds(self.floor)} ms"
         )
 
     def __str__(self) -> str:
-        return f"objective {_ms(self.objective)}; {self.bound_text}"
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.4g} ms"
+        return f"objective {milliseconds(self.objective)} ms; {self.bound_text}"
 
 
 def certify(problem: Problem, objective: float) -> Certificate:
@@ -106,8 +103,8 @@ def certify(problem: Problem, objective: float) -> Certificate:
     floor = sum(one.count * float(found.seconds.min()) for one, found in zip(classes, states, strict=True))
     if not found <= objective * (1 + _ROUNDING):  # as NaN is not
         raise UnsupportedError(
-            f"no decision should cost less than {_ms(found)}, but one costs {_ms(objective)}; the bound is wrong, "
-            "please report the program"
+            f"no decision should cost less than {milliseconds(found)} ms, but one costs {milliseconds(objective)} ms; "
+            "the bound is wrong, please report the program"
         )
     mesh = problem.mesh if problem.mesh.root is not None else None
     return Certificate(objective, min(found, objective), floor, mesh)
