@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TextIO
 from spmdir import __version__
 from spmdir.core.errors import SpmdirError, SpmdirWarning, did_you_mean, shown
 from spmdir.core.limits import CHARACTERS
+from spmdir.core.number_text import integer
 from spmdir.core.progress import shown_by, terminal_line
 from spmdir.core.text_file import decoded, read_text_file, write_text_file
 
@@ -64,6 +65,11 @@ class ArgumentParser(argparse.ArgumentParser):
         explained = "whether the output is in colour (default auto: on a terminal, unless NO_COLOR is set)"
         self.add_argument("--color", choices=("auto", "always", "never"), default="auto", help=explained)
 
+    def add_machine(self) -> None:
+        """Add the options that say on which machine times are."""
+        self.add_argument("--topology", metavar="NAME", help="the machine: a name or a .toml file")
+        self.add_argument("--costs", metavar="FILE", help="measured times, which come before those of the machine")
+
     def add_pipeline(self) -> None:
         """Add the options that make the pipeline by which a program at any stage is finished."""
         self.add_plugins()
@@ -100,6 +106,25 @@ def parse_sizes(text: str) -> dict[str, int]:
             raise argparse.ArgumentTypeError(f"'{part}' is not a size; expected name=number, as in s0=8,s1=5")
         sizes[name] = int(number)
     return sizes
+
+
+def count(of: str, least: int, most: int) -> Callable[[str], int]:
+    """Return what reads an integer from `least` to `most`, which counts what `of` says; for argparse.
+
+    It raises ArgumentTypeError of any other text.
+    """
+
+    def read(text: str) -> int:
+        try:
+            found = integer(text)
+        except ValueError:
+            found = least - 1
+        if not least <= found <= most:
+            expected = f"expected a number from {least} to {most}"
+            raise argparse.ArgumentTypeError(f"{shown(text)} is no number of {of}; {expected}")
+        return found
+
+    return read
 
 
 def rows(text: str) -> int | None:

@@ -39,8 +39,7 @@ def argument_parser() -> ArgumentParser:
     parser = ArgumentParser("spmd-diff", description=_DESCRIPTION, epilog=_EXAMPLES)
     parser.add_argument("before", help="file of textual IR; - is stdin")
     parser.add_argument("after", help="file of textual IR")
-    parser.add_argument("--topology", metavar="NAME", help="the machine: a name or a .toml file")
-    parser.add_argument("--costs", metavar="FILE", help="measured times, which come before those of the machine")
+    parser.add_machine()
     parser.add_pipeline()
     return parser
 

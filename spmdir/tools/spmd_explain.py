@@ -6,8 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from spmdir.core.errors import shown
-from spmdir.core.number_text import integer
-from spmdir.tools.command import ArgumentParser, guarded, read_text
+from spmdir.tools.command import ArgumentParser, count, guarded, read_text
 
 _DESCRIPTION = "Decide the shardings of a program, and explain those of the values that are asked about."
 _EXAMPLES = """\
@@ -61,15 +60,15 @@ def argument_parser() -> ArgumentParser:
     parser.add_argument(
         "--at", action="append", default=[], metavar="PLACE", help="a line, file.py:12, the path of a module, or a glob"
     )
-    parser.add_argument("--most", type=_count, default=3, metavar="N", help="how many values of a place (default 3)")
+    number, explained = count("values", 1, 10**6), "how many values of a place (default 3)"
+    parser.add_argument("--most", type=number, default=3, metavar="N", help=explained)
     group = parser.add_argument_group("what if", "decide again, and print what differs instead")
     for name, explained in (("set", "give what is there a sharding"), ("forbid", "do not place what is there so")):
         group.add_argument(
             f"--{name}", action="append", default=[], type=_change, metavar="'PLACE = SHARDING'", help=explained
         )
     group.add_argument("--drop-annotation", action="append", default=[], metavar="PLACE", help="leave it to the search")
-    parser.add_argument("--topology", metavar="NAME", help="the machine: a name or a .toml file")
-    parser.add_argument("--costs", metavar="FILE", help="measured times, which come before those of the machine")
+    parser.add_machine()
     parser.add_pipeline()
     return parser
 
@@ -80,16 +79,6 @@ def _change(text: str) -> tuple[str, str]:
     if not is_given or not place.strip():
         raise argparse.ArgumentTypeError(f"{shown(text)} is no change; expected as in '%x = dp: S(0)'")
     return place.strip(), sharding.strip()
-
-
-def _count(text: str) -> int:
-    try:
-        count = integer(text)
-    except ValueError:
-        count = 0
-    if not 0 < count <= 10**6:
-        raise argparse.ArgumentTypeError(f"{shown(text)} is no number of values; expected a number from 1 on")
-    return count
 
 
 if __name__ == "__main__":

@@ -33,8 +33,7 @@ def argument_parser() -> ArgumentParser:
     """Return the options of the tool."""
     parser = ArgumentParser("spmd-lsp", description=_DESCRIPTION)
     parser.add_plugins()
-    parser.add_argument("--topology", metavar="NAME", help="the machine that prices are for: a name or a .toml file")
-    parser.add_argument("--costs", metavar="FILE", help="measured times, which come before those of the machine")
+    parser.add_machine()
     return parser
 
 

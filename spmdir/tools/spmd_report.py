@@ -8,9 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from spmdir.core.errors import shown
-from spmdir.core.number_text import integer
-from spmdir.tools.command import ArgumentParser, guarded, in_colour, read_text, rows, write_text
+from spmdir.tools.command import ArgumentParser, count, guarded, in_colour, read_text, rows, write_text
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -116,23 +114,12 @@ def argument_parser() -> ArgumentParser:
     parser.add_argument("--no-fold", action="store_true", help="print equal layers one by one")
     parser.add_argument("--format", choices=tuple(FORMATS), help="instead of what the ending of the output says")
     explained = "how many values a page explains, of a program that is not decided (default 1)"
-    parser.add_argument("--explain", type=_count, default=1, metavar="N", help=explained)
+    parser.add_argument("--explain", type=count("values", 0, 100), default=1, metavar="N", help=explained)
     parser.add_argument("-o", dest="output", metavar="FILE", help="write there instead of stdout")
     parser.add_color()
-    parser.add_argument("--topology", metavar="NAME", help="the machine: a name or a .toml file")
-    parser.add_argument("--costs", metavar="FILE", help="measured times, which come before those of the machine")
+    parser.add_machine()
     parser.add_pipeline()
     return parser
-
-
-def _count(text: str) -> int:
-    try:
-        count = integer(text)
-    except ValueError:
-        count = -1
-    if not 0 <= count <= 100:
-        raise argparse.ArgumentTypeError(f"{shown(text)} is no number of values; expected a number from 0 to 100")
-    return count
 
 
 if __name__ == "__main__":
