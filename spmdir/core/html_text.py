@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
-from spmdir.core.axis_colors import axis_color
+from spmdir.core.axis_colors import axes_in, axis_color
 
 
 class ShownAsText:
@@ -18,15 +17,9 @@ class ShownAsText:
 
 
 def html_text(text: str, axes: Sequence[str] = ()) -> str:
-    """Return a text as HTML; placements along `axes` of a mesh have the colours of these."""
+    """Return a text as HTML; what is said of `axes` of a mesh has the colours of these."""
     from html import escape  # tools that show nothing in a notebook start without it
 
-    found = escape(text, quote=False)
-    if axes:
-        names = "|".join(map(re.escape, axes))
-        found = re.sub(
-            rf"\b({names})((?:\([0-9]+\)[0-9]+)?: [A-Z?]\w*(?:\([^()<>]*\))?)",
-            lambda match: f"<b style='color:{axis_color(match[1], axes)}'>{match[0]}</b>",
-            found,
-        )
-    return f"<pre style='max-height:40em;overflow:auto'>{found}</pre>"
+    parts = [(escape(part, quote=False), axis) for part, axis in axes_in(text, axes)]
+    shown = (f"<b style='color:{axis_color(axis, axes)}'>{part}</b>" if axis else part for part, axis in parts)
+    return f"<pre style='max-height:40em;overflow:auto'>{''.join(shown)}</pre>"

@@ -7,7 +7,7 @@ import re
 import shutil
 from collections.abc import Sequence
 
-from spmdir.core.axis_colors import axis_color
+from spmdir.core.axis_colors import axes_in, axis_color
 
 _ZERO = re.compile(r"0(?: B|%|\.0%)?")
 
@@ -55,17 +55,8 @@ def _part_in_colour(text: str) -> str:
     """Return the text of one mesh with its axes in colour."""
     mesh = _MESH.match(text)
     axes = re.findall(r"(\w+) *=", mesh[1]) if mesh else []
-    if not axes:
-        return text
-    axis = rf"(?<![\w%.@])({'|'.join(axes)})(?:\([0-9]+\)[0-9]+)?"
-    placed = rf"{axis}: (?:\?|[A-Za-z]\w*(?:\([^()]*\))?)"
-    listed = rf"(?<=[\[ <]){axis}(?=, \w|\]| = )"
     shown = {name: _escape(axis_color(name, axes)) for name in axes}
-    return re.sub(f"{placed}|{listed}", lambda found: _coloured(found, shown), text)
-
-
-def _coloured(found: re.Match[str], shown: dict[str, str]) -> str:
-    return f"{shown[found[1] or found[2]]}{found[0]}\x1b[0m"
+    return "".join(f"{shown[axis]}{part}\x1b[0m" if axis else part for part, axis in axes_in(text, axes))
 
 
 def _escape(color: str) -> str:
