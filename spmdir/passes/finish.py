@@ -15,6 +15,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.collectives import Collective
 from spmdir.dialects.names import take_name
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
+from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
 from spmdir.dialects.verification import is_local
@@ -50,6 +51,16 @@ def bound(module: ModuleOp, sizes: Mapping[str, int], pipeline: Pipeline) -> Mod
     BindSizesPass(dict(sizes)).apply(pipeline.context(), copy)
     ir.verify(copy)
     return copy
+
+
+def at_examples(module: ModuleOp, pipeline: Pipeline) -> ModuleOp:
+    """Return `module` if it has no symbolic sizes; else a copy with the numbers of their examples, as `bound`.
+
+    Raises:
+        SpmdirError: the program cannot be decided.
+    """
+    examples = open_sizes(module).hints
+    return bound(module, examples, pipeline) if examples else module
 
 
 def localized(module: ModuleOp, pipeline: Pipeline) -> ModuleOp:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,10 @@ from spmdir.core.axis_colors import axis_color
 from spmdir.core.byte_size import size_text
 from spmdir.core.errors import Location
 from spmdir.core.mesh import Mesh
+from spmdir.core.time_text import time_text
 from spmdir.dialects import ir
 from spmdir.explanation.decided import DecidedProgram
 from spmdir.explanation.explain import explanations
-from spmdir.explanation.explained import time_text
 from spmdir.passes.finish import copied, is_undecided
 from spmdir.passes.phases import PHASES, phases
 from spmdir.passes.pipeline import Pipeline, run_passes
@@ -72,7 +72,7 @@ def report_data(module: ModuleOp, pipeline: Pipeline, explained: int) -> dict[st
         "mesh": [{"axis": axis, "size": size, "color": axis_color(axis, mesh.axis_names)} for axis, size in mesh.axes],
         "phases": list(PHASES),
         "nodes": [[*_node_row(node, strings), PHASES.index(by_name.get(node.name, PHASES[0]))] for node in graph],
-        **_tasks(step.execution, told, {node.name: node.path for node in graph}, strings),
+        **_tasks(step.execution, told, strings),
         "collectives": [
             [one.kind, one.axes, one.count, one.wire_bytes, one.seconds, one.exposed] for one in schedule.collectives
         ],
@@ -132,12 +132,11 @@ def _node_row(node: GraphNode, strings: Strings) -> list[Any]:
     ]
 
 
-def _tasks(found: Execution, told: Sequence[str], paths: Mapping[str, str], strings: Strings) -> dict[str, Any]:
+def _tasks(found: Execution, told: Sequence[str], strings: Strings) -> dict[str, Any]:
     """Return the timeline, and the memory over it: of each buffer between which places in the order it is live.
 
     Args:
         told: the phase of each task.
-        paths: name of a value → path of its module.
     """
     tasks, place = found.program.tasks, {task: at for at, task in enumerate(found.order)}
     streams = list(dict.fromkeys([COMPUTE, *(task.transfer.stream for task in tasks if task.transfer)]))
@@ -150,7 +149,7 @@ def _tasks(found: Execution, told: Sequence[str], paths: Mapping[str, str], stri
         [
             names[at],
             strings.number(tasks[at].op),
-            strings.number(tasks[at].path or paths.get(tasks[at].name, "")),
+            strings.number(tasks[at].path),
             *_sent(tasks[at].transfer),
             _us(found.last[at] - found.first[at]),
             _us(found.first[at]),

@@ -81,16 +81,13 @@ def memory_report(module: ModuleOp, *, pipeline: Pipeline | str | None = None) -
         >>> print(spmdir.memory_report(module))
     """
     from spmdir.dialects import ir
-    from spmdir.dialects.sizes import open_sizes
-    from spmdir.passes.finish import bound, localized
+    from spmdir.passes.finish import at_examples, localized
     from spmdir.passes.live_memory import live_memory
     from spmdir.passes.memory_classes import memory_classes
 
     pipeline = as_pipeline(pipeline)
     with ir.collector_paused(), pipeline.rules:
-        if examples := open_sizes(module).hints:
-            module = bound(module, examples, pipeline)
-        module = localized(module, pipeline)
+        module = localized(at_examples(module, pipeline), pipeline)
         function = ir.main_function(module)
         kinds = memory_classes(function, pipeline.rules)
         memory = live_memory(function, ir.mesh(module), pipeline.rules, kinds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 from xdsl.dialects.func import FuncOp
@@ -10,11 +10,9 @@ from xdsl.ir import BlockArgument, Operation
 
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.names import text_name
-from spmdir.dialects.source_places import places_of
 from spmdir.dialects.syntax.context import location_of
-from spmdir.dialects.values import signature_name
-from spmdir.passes.live_memory import LiveMemory
 from spmdir.report.op_costs import INPUTS, OpCost
+from spmdir.report.rank_step import RankStep
 from spmdir.report.schedule import kind_of
 from spmdir.report.send_bounds import send_bounds
 from spmdir.report.shares import Share
@@ -26,43 +24,29 @@ _Held = Mapping[str, float]
 """What memory is held for → bytes."""
 
 
-def rank_ops(
-    function: FuncOp,
-    mesh: Mesh,
-    units: Sequence[Sequence[Operation]],
-    found: Execution,
-    memory: LiveMemory,
-    phases: Mapping[Operation, str],
-) -> list[OpCost]:
-    """Return what each task of the program of a rank costs, and what each of its inputs holds.
+def rank_ops(step: RankStep, phases: Mapping[Operation, str]) -> list[OpCost]:
+    """Return what each task of a step of a rank costs, and what each of its inputs holds.
 
     A wait is a record beside that of its start, but does not count. What holds memory for several purposes has a record
     more for each further one, which does not count either.
-
-    Args:
-        function: localized.
-        units: the ops of each task.
-        found: its tasks as they run, in program order.
     """
+    found, memory, mesh = step.execution, step.memory, step.mesh
     tasks = found.program.tasks
-    at_of = {op: at for at, ops in enumerate(units) for op in ops}
+    at_of = {op: at for at, ops in enumerate(step.units) for op in ops}
     held: dict[int | BlockArgument, dict[str, float]] = {}
     for buffer in at_peak(found.program)[2]:
         value, told = memory.values[buffer], memory.buffers[buffer]
         holder = value if isinstance(value, BlockArgument) else at_of[value.owner]  # type: ignore  # an op
         classes = held.setdefault(holder, {})
         classes[told.kind] = classes.get(told.kind, 0.0) + told.bytes
-    needed = _needed_bytes(function, mesh, tasks, at_of)
+    needed = _needed_bytes(step.function, mesh, tasks, at_of)
     records: list[OpCost] = []
-    modules: dict[str, None] = {}
-    for at, (task, ops) in enumerate(zip(tasks, units, strict=True)):
+    for at, (task, ops) in enumerate(zip(tasks, step.units, strict=True)):
         record = _record(task, ops[0], found, at, needed.get(at, 0.0), mesh, phases[ops[0]])
-        modules[record.module] = None
         records += _holding(record, held.get(at, {}))
-    for argument in function.args:
-        name = signature_name(function, "arg_attrs", argument.index) or text_name(argument)
-        share, module = Share(1), _module_of(name, modules)
-        input_ = OpCost(text_name(argument), INPUTS, None, share, 0.0, 0.0, "memory", module=module)
+    for argument in step.function.args:
+        module = step.paths[argument]
+        input_ = OpCost(text_name(argument), INPUTS, None, Share(1), 0.0, 0.0, "memory", module=module)
         records += _holding(input_, held.get(argument, {}))
     return records
 
@@ -70,7 +54,7 @@ def rank_ops(
 def _record(task: Task, op: Operation, found: Execution, at: int, needed: float, mesh: Mesh, phase: str) -> OpCost:
     """Return what a task costs; of what it sends, `needed` bytes are the lower bound."""
     started = task if task.waits is None else found.program.tasks[task.waits]
-    transfer, paths = task.transfer, places_of(op.location).paths
+    transfer = task.transfer
     exposed = found.sent[at].exposed if transfer else 0.0
     share = Share(int(task.waits is None), transfer.wire if transfer else 0.0, task.seconds + exposed)
     sending = 0.0 if transfer is None else _least(transfer, needed)
@@ -83,7 +67,7 @@ def _record(task: Task, op: Operation, found: Execution, at: int, needed: float,
         task.computed.traffic,
         "network" if started.transfer and not task.computed.flops else task.computed.bound,
         _whole(started.transfer.axes, mesh) if started.transfer else (),
-        paths[0] if paths else "",
+        task.path,
         phase,
         exposed,
         transfer.seconds if transfer else 0.0,
@@ -125,11 +109,3 @@ def _holding(record: OpCost, held: _Held) -> Iterator[OpCost]:
             record.name, record.kind, record.location, Share(), 0.0, 0.0, record.bound, record.axes, record.module,
             record.phase, held=size, held_for=kind,
         )  # fmt: skip
-
-
-def _module_of(name: str, modules: Collection[str]) -> str:
-    """Return the path of the module that a parameter, or what is kept for one, is of, by its name."""
-    path = name.rpartition(".")[0]
-    parts = path.split(".")
-    tails = (".".join(parts[first:]) for first in range(len(parts)))
-    return next((tail for tail in tails if tail in modules), path)

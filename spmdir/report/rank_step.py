@@ -13,10 +13,10 @@ from xdsl.ir import Operation, SSAValue
 from spmdir.core.mesh import Mesh
 from spmdir.core.progress import say
 from spmdir.dialects import ir
-from spmdir.dialects.sizes import open_sizes
-from spmdir.passes.finish import bound, localized
+from spmdir.passes.finish import at_examples, localized
 from spmdir.passes.live_memory import LiveMemory, live_memory
 from spmdir.passes.memory_classes import memory_classes
+from spmdir.passes.module_paths import module_paths
 from spmdir.passes.pipeline import Pipeline
 from spmdir.passes.propagation.noted_options import machine_of
 from spmdir.passes.scheduling.rank_program import rank_program
@@ -33,6 +33,7 @@ class RankStep:
         machine: what prices are of.
         units: the ops of each task.
         kinds: what values are held for.
+        paths: op or argument → the path of its module.
         execution: the tasks as they run, in program order.
     """
 
@@ -41,6 +42,7 @@ class RankStep:
     machine: Topology
     units: Sequence[Sequence[Operation]]
     kinds: Mapping[SSAValue, str]
+    paths: Mapping[Operation | SSAValue, str]
     memory: LiveMemory
     execution: Execution
 
@@ -58,13 +60,12 @@ def rank_step(module: ModuleOp, topology: Topology | str | None, pipeline: Pipel
         SpmdirError: the module cannot be partitioned.
     """
     with ir.collector_paused(), pipeline.rules:
-        if examples := open_sizes(module).hints:
-            module = bound(module, examples, pipeline)
-        module = localized(module, pipeline)
+        module = localized(at_examples(module, pipeline), pipeline)
         function, chosen = ir.main_function(module), (pipeline.topology or "auto") if topology is None else topology
         machine = machine_of(function, pipeline, chosen, os.fspath(pipeline.costs or "")).topology
         mesh, kinds = ir.mesh(module), memory_classes(function, pipeline.rules)
         say("pricing the program of a rank")
         memory = live_memory(function, mesh, pipeline.rules, kinds)
-        program, units = rank_program(function, mesh, pipeline.rules, machine, memory)
-        return RankStep(function, mesh, machine, units, kinds, memory, simulate(program))
+        paths = module_paths(function)
+        program, units = rank_program(function, mesh, pipeline.rules, machine, memory, paths)
+        return RankStep(function, mesh, machine, units, kinds, paths, memory, simulate(program))

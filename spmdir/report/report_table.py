@@ -13,6 +13,7 @@ import attrs
 from spmdir.core.arguments import accepts, instance
 from spmdir.core.byte_size import size_text
 from spmdir.core.html_text import ShownAsText
+from spmdir.core.time_text import milliseconds
 from spmdir.dialects.arguments import MODULE
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.report.cost_rows import LABELS, ROWS, CostRow, check_rows, check_sort, checked_keys, cost_rows, table_cells
@@ -68,8 +69,9 @@ class ReportTable(ShownAsText):
         row = self.total
         exposed, held = row.total("exposed"), row.total("held")
         return (
-            f"step of a rank {row.seconds * 1e3:.4g} ms on {self.machine}: exposed {exposed * 1e3:.4g} ms, sent "
-            f"{size_text(row.share.wire_bytes)}, peak of live memory {size_text(held)} at {self.at or 'the arguments'}"
+            f"step of a rank {milliseconds(row.seconds)} ms on {self.machine}: exposed {milliseconds(exposed)} ms, "
+            f"sent {size_text(row.share.wire_bytes)}, peak of live memory {size_text(held)} at "
+            f"{self.at or 'the arguments'}"
         )
 
     def __str__(self) -> str:
@@ -141,7 +143,7 @@ def report_table(
     check_sort(sort)
     step = rank_step(module, topology, as_pipeline(pipeline))
     told = phases(step.function, step.kinds)
-    ops = tuple(rank_ops(step.function, step.mesh, step.units, step.execution, step.memory, told))
+    ops = tuple(rank_ops(step, told))
     at = at_peak(step.execution.program)[1]
     name = "" if at is None else step.execution.program.tasks[at].name
     total, found = CostRow((), ops), tuple(cost_rows(ops, keys, sort, fold))

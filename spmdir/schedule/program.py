@@ -94,7 +94,7 @@ class Task:
     Attributes:
         name: of its first result.
         op: the op that it is, as `aten.mm` or `spmd.all_gather_start`.
-        path: of the module that it is from, as `layers.0.attention`.
+        path: of the module that it is of, as `layers.0.attention`; empty if that is not known.
         seconds: that it keeps the accelerator busy: the kernels of an op, packing at a start, unpacking at a wait.
         needs: the tasks whose results it reads, or that have to run before it for their effects.
         makes: the buffers that it allocates for others.

@@ -225,5 +225,7 @@ def test_ops_that_name_no_module_belong_to_that_of_the_parameter_that_they_read(
     for located, path in ((True, "layers.0.up"), (False, "layers.0")):
         module = spmdir.parse(text if located else re.sub(r' loc\(".*?"\(".*?":\d+:1\)\)', "", text))
         nodes = {node.name: node for node in program_graph(ir.main_function(module), ir.mesh(module))}
+        told = {op.name: op.module for op in spmdir.report_table(module, by="op").ops}
+        assert told["%lerp"] == told["%exp_avg.layers.0.up.weight"] == path
         assert nodes["%exp_avg.layers.0.up.weight"].path == nodes["%lerp"].path == path
         assert nodes["%down_1"].path == ("layers.1.down" if located else "layers.1")

@@ -16,9 +16,8 @@ from xdsl.rewriter import Rewriter
 from spmdir.dialects import ir
 from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.names import text_name
-from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.value_op import ValueOp
-from spmdir.passes.finish import bound, copied
+from spmdir.passes.finish import at_examples, copied
 from spmdir.passes.live_memory import live_memory
 from spmdir.passes.pipeline import PARTITIONING, Pipeline, Step, parse_steps, run_passes
 from spmdir.passes.propagation.annotate import Maker, annotate, user_annotations
@@ -205,8 +204,7 @@ class MeshSearch:
         for old, new in zip(*ops, strict=True):
             if isinstance(old, ValueOp) and old in nodes:
                 new.location = NameLoc(StringAttr(_NODE.format(nodes[old])), new.location)
-        examples = open_sizes(copy).hints
-        return bound(copy, examples, self.pipeline) if examples else copy
+        return at_examples(copy, self.pipeline)
 
     def _owner(self, value: SSAValue) -> tuple[int, bool] | None:
         """Return the value of the problem that a value of the copy is, or is a copy of, and whether it is one."""

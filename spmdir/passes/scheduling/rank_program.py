@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
-from xdsl.dialects.builtin import NameLoc
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.traits import Pure, is_side_effect_free
@@ -59,7 +58,12 @@ _NOTHING = Computed()
 
 
 def rank_program(
-    function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topology, memory: LiveMemory | None = None
+    function: FuncOp,
+    mesh: Mesh,
+    rules: RuleSet,
+    topology: Topology,
+    memory: LiveMemory | None = None,
+    paths: Mapping[Any, str] | None = None,
 ) -> tuple[Program, tuple[Unit, ...]]:
     """Return the tasks of a localized function, and the ops that each of them is.
 
@@ -68,6 +72,7 @@ def rank_program(
 
     Args:
         memory: the buffers of the function, if they are known.
+        paths: op → the path of its module, if tasks are to say it.
 
     Raises:
         ShardingError: the note of a local form is malformed; located.
@@ -97,7 +102,7 @@ def rank_program(
         needs.discard(at)
         if at in effect_before:
             needs.add(effect_before[at])
-        path = ops[0].location.desc.data if isinstance(ops[0].location, NameLoc) else ""
+        path = paths[ops[0]] if paths else ""
         if isinstance(ops[0], HostCopyOp):
             transfer = host_transfer(ops[0], memory.copied[ops[0]], topology)
             took = _Timing(0.0, transfer, is_blocking=not ops[0].IS_START)

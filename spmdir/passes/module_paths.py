@@ -1,0 +1,55 @@
+"""The modules that the ops and arguments of a program are of: by location, or else by the names of parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from xdsl.dialects.func import FuncOp
+from xdsl.ir import Operation, SSAValue
+
+from spmdir.core.equal_layers import layer_of
+from spmdir.dialects.collectives import Collective, WaitOp
+from spmdir.dialects.reshard_ops import LayoutOp
+from spmdir.dialects.source_places import places_of
+from spmdir.dialects.values import signature_name
+
+
+def module_paths(function: FuncOp) -> dict[Operation | SSAValue, str]:
+    """Return op, or argument of `function` → the path of its module, as `layers.0.mlp`; "" if it is not known.
+
+    Where a location names no module, as that of an op of an optimizer, an op is of the module of the parameter that it
+    is computed from, and a reshard of that of the value. Where no location names one, it is of the layer whose
+    parameter it, or an op before it, reads. Names tell which module a parameter, or what is kept for one, is of.
+    """
+    ops = list(function.body.block.ops)
+    said = {op: paths[0] for op in ops if (paths := places_of(op.location).paths)}
+    arguments = _of_arguments(function, {*said.values()})
+    found: dict[Operation | SSAValue, str] = {**arguments}
+    held = {argument: path for argument, path in arguments.items() if path}
+    last = ""
+    for op in ops:
+        read = next((held[one] for one in op.operands if one in held), "")
+        is_reshard = isinstance(op, (Collective, WaitOp, LayoutOp))
+        if read and (is_reshard or (said and op not in said)):
+            held.update(dict.fromkeys(op.results, read))
+        if not said:
+            found[op] = last = read or last
+            continue
+        makers = [one.owner for one in op.operands if is_reshard and isinstance(one.owner, Operation)]
+        found[op] = said.get(op) or read or next(filter(None, map(found.__getitem__, makers)), "")
+    return found
+
+
+def _of_arguments(function: FuncOp, modules: Collection[str]) -> Mapping[SSAValue, str]:
+    """Return argument → the path of its module, or where ops name no `modules` of its layer."""
+    names = {argument: signature_name(function, "arg_attrs", argument.index) or "" for argument in function.args}
+    known, found = {*names.values()}, {}
+    for argument, name in names.items():
+        tail = name.partition(".")[2]
+        own = tail if f"parameters.{tail}" in known else name  # a traced step says first what it keeps
+        path, layer = own.rpartition(".")[0], layer_of(own)
+        parts = path.split(".")
+        tails = (".".join(parts[first:]) for first in range(len(parts)))
+        module = next((one for one in tails if one in modules), path)
+        found[argument] = module if modules else layer if layer != own else ""
+    return found
