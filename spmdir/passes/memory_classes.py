@@ -21,7 +21,7 @@ _BY_KIND = {"parameter": "parameters", "buffer": "parameters", "state": "communi
 
 
 def memory_classes(function: FuncOp, rules: RuleSet) -> dict[SSAValue, str]:
-    """Return what the values of a localized `function` are held for, where that is not "activations".
+    """Return what the values of a decided `function` are held for, where that is not "activations".
 
     `spmd.kind` says it of parameters and buffers. Of a training step it follows from its names and data flow: a result
     with the name of an argument is its new value if it is computed from it element by element, else its gradient; an

@@ -44,12 +44,14 @@ def _of_arguments(function: FuncOp, modules: Collection[str]) -> Mapping[SSAValu
     """Return argument → the path of its module, or where ops name no `modules` of its layer."""
     names = {argument: signature_name(function, "arg_attrs", argument.index) or "" for argument in function.args}
     known, found = {*names.values()}, {}
+    is_step = any(name.startswith("parameters.") for name in known)
     for argument, name in names.items():
-        tail = name.partition(".")[2]
-        own = tail if f"parameters.{tail}" in known else name  # a traced step says first what it keeps
+        _, _, tail = name.partition(".")
+        is_kept = f"parameters.{tail}" in known  # a traced step says first what it keeps
+        own = tail if is_kept else name
         path, layer = own.rpartition(".")[0], layer_of(own)
         parts = path.split(".")
         tails = (".".join(parts[first:]) for first in range(len(parts)))
-        module = next((one for one in tails if one in modules), path)
+        module = next((one for one in tails if one in modules), path if is_kept or not is_step else "")
         found[argument] = module if modules else layer if layer != own else ""
     return found

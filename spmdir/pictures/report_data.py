@@ -16,9 +16,11 @@ from spmdir.core.errors import Location
 from spmdir.core.mesh import Mesh
 from spmdir.core.time_text import time_text
 from spmdir.dialects import ir
+from spmdir.dialects.names import text_name
 from spmdir.explanation.decided import DecidedProgram
 from spmdir.explanation.explain import explanations
 from spmdir.passes.finish import copied, is_undecided
+from spmdir.passes.memory_classes import memory_classes
 from spmdir.passes.phases import PHASES, phases
 from spmdir.passes.pipeline import Pipeline, run_passes
 from spmdir.pictures.program_graph import ARGUMENT, GraphNode, partitioned, program_graph
@@ -61,12 +63,14 @@ def report_data(module: ModuleOp, pipeline: Pipeline, explained: int) -> dict[st
         asked = _explained(module, pipeline, explained) if explained and is_undecided(ir.main_function(module)) else []
         changes = PassChanges(module)
         module, left = partitioned(module, pipeline, changes.add)
-        graph, costs = program_graph(ir.main_function(module), ir.mesh(module)), comm_report(module, pipeline=pipeline)
+        function = ir.main_function(module)
+        graph, costs = program_graph(function, ir.mesh(module)), comm_report(module, pipeline=pipeline)
+        phase_of = phases(function, memory_classes(function, pipeline.rules))
+        by_name = {text_name(op.results[0]): phase for op, phase in phase_of.items() if op.results}
         step = rank_step(run_passes(module, left, after=changes.add), None, pipeline)
         phase_of = phases(step.function, step.kinds)
     schedule, mesh, strings = report_of_step(step), step.mesh, Strings()
     told = [phase_of[ops[0]] for ops in step.units]
-    by_name = {task.name: phase for task, phase in zip(step.execution.program.tasks, told, strict=True)}
     return {
         "summary": _summary(schedule, costs, mesh, graph),
         "mesh": [{"axis": axis, "size": size, "color": axis_color(axis, mesh.axis_names)} for axis, size in mesh.axes],

@@ -13,6 +13,7 @@ import pytest
 
 import spmdir
 from spmdir.dialects import ir
+from spmdir.passes.finish import localized
 from spmdir.passes.pipeline import Pipeline
 from spmdir.pictures.model_explorer import write_model_explorer
 from spmdir.pictures.program_graph import program_graph
@@ -213,6 +214,24 @@ def test_a_program_whose_layers_are_functions_has_the_same_page(data: dict[str, 
     assert len(found["nodes"]) == len(data["nodes"])
 
 
+def test_ops_that_the_program_of_a_rank_has_for_one_are_in_its_phase():
+    text = """spmd.mesh @mesh <tp = 2>
+func.func @main(%parameters.w: tensor<64x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}, %i: tensor<4xi64>,
+                %dy: tensor<4x8xf32>)
+    -> (tensor<4x8xf32>, tensor<64x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) {
+  %y = aten.embedding(%parameters.w, %i) : tensor<4x8xf32>
+  %grad.parameters.w = aten.embedding_dense_backward(%dy, %i) {num_weights = 64, padding_idx = -1,
+      scale_grad_by_freq = false} : tensor<64x8xf32>
+  return %y, %grad.parameters.w : tensor<4x8xf32>, tensor<64x8xf32>
+}
+"""
+    found = report_data(localized(spmdir.parse(text), Pipeline()), Pipeline(), 0)
+    phase_of = {found["strings"][row[0]]: found["phases"][row[-1]] for row in found["nodes"]}
+    made = {phase for name, phase in phase_of.items() if name.startswith("%grad.parameters.w")}
+    assert len(phase_of) > 10
+    assert made == {"backward"} and phase_of["%y"] == "forward"
+
+
 def test_ops_that_name_no_module_belong_to_that_of_the_parameter_that_they_read():
     update = """  %lerp = aten.mul.Tensor(%layers.0.up.weight, %exp_avg.layers.0.up.weight) : tensor<512x512xf32>
   return"""
@@ -221,11 +240,13 @@ def test_ops_that_name_no_module_belong_to_that_of_the_parameter_that_they_read(
         .replace("%layers", "%parameters.layers")
         .replace("  return", update.replace("%layers", "%parameters.layers"))
     )
-    text = text.replace("func.func @main(", "func.func @main(%exp_avg.layers.0.up.weight: tensor<512x512xf32>, ")
+    arguments = "%exp_avg.layers.0.up.weight: tensor<512x512xf32>, %step.0: tensor<f32>, "
+    text = text.replace("func.func @main(", f"func.func @main({arguments}")
     for located, path in ((True, "layers.0.up"), (False, "layers.0")):
         module = spmdir.parse(text if located else re.sub(r' loc\(".*?"\(".*?":\d+:1\)\)', "", text))
         nodes = {node.name: node for node in program_graph(ir.main_function(module), ir.mesh(module))}
         told = {op.name: op.module for op in spmdir.report_table(module, by="op").ops}
         assert told["%lerp"] == told["%exp_avg.layers.0.up.weight"] == path
         assert nodes["%exp_avg.layers.0.up.weight"].path == nodes["%lerp"].path == path
+        assert nodes["%step.0"].path == told["%step.0"] == ""
         assert nodes["%down_1"].path == ("layers.1.down" if located else "layers.1")
