@@ -28,6 +28,7 @@ from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.passes.propagation.noted_options import machine_of
 from spmdir.report.communication import comm_report
 from spmdir.report.memory import memory_report
+from spmdir.report.op_costs import shares_by
 from spmdir.report.shares import Share, table
 from spmdir.report.with_collectives import with_collectives
 from spmdir.reshard.topology import Topology
@@ -155,11 +156,8 @@ def figures(module: ModuleOp, pipeline: Pipeline, topology: Topology) -> Figures
     function = ir.main_function(lowered)
     ops = [op for op in function.body.block.ops if isinstance(op, ValueOp)]
     sources = {text_name(value): text_name(_source(value)) for op in ops for value in op.results}
-    collectives: dict[tuple[str, str, str], Share] = {}
-    for op in report.ops:
-        if op.axes:
-            key = sources[op.name], op.kind, f"[{', '.join(op.axes)}]"
-            collectives[key] = collectives.get(key, Share()) + op.share
+    sent = (op for op in report.ops if op.axes)
+    collectives = shares_by(sent, lambda op: (sources[op.name], op.kind, f"[{', '.join(op.axes)}]"))
     made = (op for op in ops if not isinstance(op, _FORMS))
     values = {text_name(value): value for value in (*function.args, *(value for op in made for value in op.results))}
     placed = {name: sharding_of(value) for name, value in values.items()}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Literal
 
 import attrs
 
@@ -17,7 +17,7 @@ from spmdir.core.time_text import milliseconds
 from spmdir.dialects.arguments import MODULE
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.report.cost_rows import ROWS, CostRow, checked_keys, cost_rows, table_cells
-from spmdir.report.op_costs import OpCost
+from spmdir.report.op_costs import OpCost, shares_by
 from spmdir.report.shares import Share, table
 from spmdir.reshard.topology import Topology
 
@@ -193,11 +193,11 @@ def comm_report(
     return CommReport(
         total.count,
         total.wire_bytes,
-        dict(sorted(_shares(collectives, lambda op: op.kind).items())),
+        dict(sorted(shares_by(collectives, lambda op: op.kind).items())),
         _by_axis(collectives, mesh),
         None if None in bounds else math.fsum(bound for bound in bounds if bound is not None),
         total.seconds,
-        dict(sorted(_shares(compute, lambda op: op.kind).items(), key=lambda entry: -entry[1].seconds)),
+        dict(sorted(shares_by(compute, lambda op: op.kind).items(), key=lambda entry: -entry[1].seconds)),
         lowered,
         decided,
         None if None in objectives else math.fsum(one for one in objectives if one is not None),
@@ -207,13 +207,6 @@ def comm_report(
     )
 
 
-def _shares(ops: Iterable[OpCost], key: Callable[[OpCost], Any]) -> dict[Any, Share]:
-    found: dict[Any, Share] = {}
-    for op in ops:
-        found[key(op)] = found.get(key(op), Share()) + op.share
-    return found
-
-
 def _by_axis(ops: Iterable[OpCost], mesh: Mesh) -> dict[tuple[str, ...], Share]:
     """Return mesh axes → the share of the ops whose groups are along these; a sub-axis counts as its axis."""
 
@@ -221,4 +214,4 @@ def _by_axis(ops: Iterable[OpCost], mesh: Mesh) -> dict[tuple[str, ...], Share]:
         whole = {mesh.root_axis(axis) for axis in op.axes}
         return tuple(at for at, axis in enumerate(mesh.axis_names) if axis in whole)
 
-    return {tuple(mesh.axis_names[at] for at in axes): share for axes, share in sorted(_shares(ops, axes).items())}
+    return {tuple(mesh.axis_names[at] for at in axes): share for axes, share in sorted(shares_by(ops, axes).items())}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Iterable
+from typing import TypeVar
+
 import attrs
 
 from spmdir.core.equal_layers import layer_of
@@ -13,6 +16,8 @@ INPUTS = "inputs"
 
 MEASURED = "measured"
 """What bounds an op whose time is from a table of costs."""
+
+Key = TypeVar("Key", bound=Hashable)
 
 
 @attrs.frozen
@@ -72,3 +77,11 @@ class OpCost:
     def layer(self) -> str:
         """Return the path of its module up to the number of a layer."""
         return layer_of(self.module)
+
+
+def shares_by(ops: Iterable[OpCost], key: Callable[[OpCost], Key]) -> dict[Key, Share]:
+    """Return key → what the ops that have it add up to."""
+    found: dict[Key, Share] = {}
+    for op in ops:
+        found[key(op)] = found.get(key(op), Share()) + op.share
+    return found

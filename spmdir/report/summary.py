@@ -22,6 +22,7 @@ from spmdir.passes.finish import without_layers
 from spmdir.passes.layers.outline import layers_of
 from spmdir.passes.pipeline import Pipeline
 from spmdir.report.communication import CommReport, comm_report
+from spmdir.report.op_costs import shares_by
 from spmdir.report.shares import Share, table
 from spmdir.report.with_collectives import with_collectives
 
@@ -93,11 +94,8 @@ def summary(module: ModuleOp, pipeline: Pipeline) -> Summary:
     groups = layers_of(function)
     inside = {text_name(op.results[0]): one.name for one in groups for part in one.segments for op in _giving(part.ops)}
     report = comm_report(whole, pipeline=pipeline)
-    collectives: dict[tuple[str, str, str], Share] = {}
-    for op in report.ops:
-        if op.axes:
-            key = inside.get(op.name, ""), op.kind, f"[{', '.join(op.axes)}]"
-            collectives[key] = collectives.get(key, Share()) + op.share
+    sent = (op for op in report.ops if op.axes)
+    collectives = shares_by(sent, lambda op: (inside.get(op.name, ""), op.kind, f"[{', '.join(op.axes)}]"))
     return Summary(
         ", ".join(f"{axis} = {size}" for axis, size in ir.mesh(whole).axes),
         Counter(signature_kind(function, "arg_attrs", index) for index in range(len(function.args))),
