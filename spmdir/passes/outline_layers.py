@@ -9,6 +9,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
+from spmdir.dialects.syntax.context import IRContext
 from spmdir.passes.layers.outline import outline_layers
 
 
@@ -23,4 +24,5 @@ class OutlineLayersPass(ModulePass):
     takes_layers: ClassVar[bool] = True
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
-        outline_layers(op)
+        assert isinstance(ctx, IRContext)
+        outline_layers(op, ctx.rules)

@@ -177,3 +177,10 @@ def test_what_runs_again_elsewhere_stays_beside_the_op_that_names_it() -> None:
     ir.verify(outlined)
     assert spmdir.print_ir(outlined).count("func.call") == 2
     assert unnamed(without_layers(outlined)) == unnamed(module)
+
+
+def test_a_forward_that_takes_its_layers_last_first_is_a_forward() -> None:
+    text = EXAMPLE.read_text().partition("// |")[0]
+    turned = re.sub(r"layers\.([0-2])", lambda found: f"layers.{2 - int(found[1])}", text)
+    outlined = spmdir.run_passes(spmdir.parse(turned), "outline-layers")
+    assert re.findall(r"func\.call @(\w+)", spmdir.print_ir(outlined)) == ["layers_forward"] * 3

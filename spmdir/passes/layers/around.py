@@ -8,6 +8,7 @@ from xdsl.passes import ModulePass
 
 from spmdir.dialects import ir
 from spmdir.dialects.layer_calls import layer_named
+from spmdir.dialects.syntax.context import IRContext
 from spmdir.passes.inline import inline
 from spmdir.passes.layers.outline import outline_layers
 
@@ -26,6 +27,7 @@ def apply(made: ModulePass, ctx: Context, module: ModuleOp) -> None:
     if getattr(made, "takes_layers", False) or not is_outlined(module):
         made.apply(ctx, module)
         return
+    assert isinstance(ctx, IRContext)
     inline(module, layers_only=True)
     made.apply(ctx, module)
-    outline_layers(module)
+    outline_layers(module, ctx.rules)

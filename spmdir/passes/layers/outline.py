@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import itertools
+from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
 from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
-from xdsl.ir import Attribute, Block, BlockArgument, OpResult, Region, SSAValue
+from xdsl.ir import Attribute, Block, BlockArgument, Operation, OpResult, Region, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from spmdir.dialects import ir
@@ -19,15 +19,18 @@ from spmdir.dialects.names import distinguish, keep_name, name_of, take_name
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.passes.layers.layer_names import function_name
 from spmdir.passes.layers.segments import Segment, repeated_segments
+from spmdir.passes.memory_classes import memory_classes
+from spmdir.passes.phases import phases
+from spmdir.rules import RuleSet
 
 
-def outline_layers(module: ModuleOp) -> None:
-    """Make functions of the equal layers of each function that calls none."""
+def outline_layers(module: ModuleOp, rules: RuleSet) -> None:
+    """Make functions of the equal layers of each function that calls none; `rules` tell what is computed backward."""
     for function in ir.functions(module):
         if any(isinstance(op, CallOp) for op in function.body.block.ops):
             continue
         taken = {one.sym_name.data for one in ir.functions(module)}
-        for layers in layers_of(function, taken):
+        for layers in layers_of(function, rules, taken):
             outputs = sorted({output for segment in layers.segments for output in segment.outputs()})
             new = function_of(layers.segments[0], outputs, layers.name, function)
             new.sym_visibility, new.attributes[LAYER] = StringAttr("private"), StringAttr(layers.text(0))
@@ -54,14 +57,15 @@ class Layers:
         return f"{layer[0]}{layer[1]}" if layer else f"part.{number}"
 
 
-def layers_of(function: FuncOp, taken: Collection[str] = ()) -> list[Layers]:
+def layers_of(function: FuncOp, rules: RuleSet, taken: Collection[str] = ()) -> list[Layers]:
     """Return the layers that `function` has more than once, and those among them that differ.
 
     Args:
         taken: names that their functions do not have.
     """
     groups, used, found = repeated_segments(function), set(taken), list[Layers]()
-    for group, does in zip(groups, _phases(groups), strict=True):
+    phase_of = phases(function, memory_classes(function, rules)) if groups else {}
+    for group in groups:
         alike: dict[Hashable, list[Segment]] = {}
         for segment in group:
             alike.setdefault(segment.form, []).append(segment)
@@ -70,23 +74,15 @@ def layers_of(function: FuncOp, taken: Collection[str] = ()) -> list[Layers]:
             numbers = [segment.layer[1] for segment in segments if segment.layer is not None]
             prefix = segments[0].layer[0] if segments[0].layer is not None else None
             which = None if segments is usual else numbers[0] if numbers else group.index(segments[0])
-            name = function_name(prefix, which, does, used)
+            name = function_name(prefix, which, _phase(group, phase_of), used)
             used.add(name)
             found.append(Layers(name, segments))
     return found
 
 
-def _phases(groups: Sequence[Sequence[Segment]]) -> list[str]:
-    """Return what each group does, told by the order of its layers: what comes after a backward updates parameters."""
-    found: list[str] = []
-    for group in groups:
-        numbers = [segment.layer[1] for segment in group if segment.layer is not None]
-        falling = sum(one > other for one, other in itertools.pairwise(numbers))
-        if 2 * falling > len(numbers) - 1:
-            found.append("backward")
-        else:
-            found.append("update" if "backward" in found else "forward")
-    return found
+def _phase(group: Sequence[Segment], phase_of: Mapping[Operation, str]) -> str:
+    """Return what most ops of a group are for."""
+    return Counter(phase_of[op] for segment in group for op in segment.ops).most_common(1)[0][0]
 
 
 def function_of(segment: Segment, outputs: Sequence[tuple[int, int]], name: str, around: FuncOp) -> FuncOp:
