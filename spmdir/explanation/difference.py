@@ -24,6 +24,7 @@ from spmdir.dialects.reshard_ops import LayoutOp
 from spmdir.dialects.source_places import places_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
+from spmdir.explanation.explained import percent_text
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.passes.propagation.noted_options import machine_of
 from spmdir.report.communication import comm_report
@@ -185,4 +186,4 @@ def _layer(name: str, value: SSAValue) -> str:
 
 
 def _percent(before: float, after: float) -> str:
-    return f"{100 * (after / before - 1):+.1f} %" if before else ""
+    return percent_text(before, after) if before else ""

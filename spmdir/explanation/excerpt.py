@@ -34,7 +34,7 @@ def excerpt(module: ModuleOp, at: Sequence[str]) -> ModuleOp:
     named = {op: _names(op) for op in ops}
     for one in at:
         if not any(_is_at(op, named[op], one) for op in ops):
-            raise nothing_there(one, [name for names in named.values() for name in names])
+            raise nothing_there(one, {name: places_of(op.location) for op, names in named.items() for name in names})
     found = [op for op in ops if any(_is_at(op, named[op], one) for one in at)]
     segment = Segment(found, (), None)
     declared = [op.clone() for op in whole.body.block.ops if not isinstance(op, FuncOp)]

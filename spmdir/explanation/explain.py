@@ -68,7 +68,8 @@ def explanations(program: DecidedProgram, at: str, most: int) -> Explanations:
         if is_at(program.places(program.maker[value]), [name], at) or name == asked
     ]
     if not found:
-        raise nothing_there(at, program.values)
+        places = {name: program.places(program.maker[value]) for name, value in program.values.items()}
+        raise nothing_there(at, places)
     dearest = found if len(found) <= most else nlargest(most, found, key=program.reshard_seconds.__getitem__)
     return Explanations(tuple([_explained(program, value) for value in dearest]), len(found) - len(dearest))
 
@@ -87,7 +88,7 @@ def _explained(program: DecidedProgram, value: int) -> Explanation:
         sharding=sharding,
         local_bytes=sharding.local_type(meta, root, first).bytes,
         axes=tuple([_on_axis(program, value, axis) for axis in program.mesh.axis_names]),
-        users=tuple([_user(program, value, *user) for user in program.users.get(value, ())]),
+        users=tuple(dict.fromkeys(_user(program, value, *user) for user in program.users.get(value, ()))),
         seconds=program.seconds,
     )
 

@@ -168,9 +168,14 @@ class Explanations(ShownAsText):
         return "\n\n".join([*map(str, self.values), *more])
 
 
+def percent_text(before: float, after: float) -> str:
+    """Return by how much a number grows; one that is rounded to nothing has no minus."""
+    return f"{round(100 * (after / before - 1), 1) + 0.0:+.1f} %"
+
+
 def _place(location: Location | None) -> str:
     return f"  {location.file}:{location.line}" if location is not None else ""
 
 
 def _beside(seconds: float, now: float) -> str:
-    return f"a step takes {time_text(seconds)}, {100 * (seconds / now - 1):+.1f} %"
+    return f"a step takes {time_text(seconds)}, {percent_text(now, seconds)}"

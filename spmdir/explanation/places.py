@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from spmdir.core.errors import SpmdirError, did_you_mean, shown
@@ -26,11 +26,33 @@ def is_at(places: SourcePlaces, names: Sequence[str], text: str) -> bool:
     return any(fnmatchcase(path, text) or fnmatchcase(path, f"{text}.*") for path in places.paths)
 
 
-def nothing_there(at: str, names: Iterable[str]) -> SpmdirError:
-    """Return the error of a question that names nothing, with the nearest of `names`."""
+def module_named(places: SourcePlaces, text: str) -> str:
+    """Return the outermost module of `places` that `text` names; else that of the op, empty if it has none.
+
+    `layers.*` names `layers.0` of `layers.0.mlp.up`.
+    """
+    path = next(iter(places.paths), "")
+    parts = path.split(".")
+    outer = (".".join(parts[:end]) for end in range(1, len(parts)))
+    return next((one for one in outer if fnmatchcase(one, text)), path)
+
+
+def nothing_there(at: str, values: Mapping[str, SourcePlaces]) -> SpmdirError:
+    """Return the error of a question that names nothing, with the nearest of what there is.
+
+    Args:
+        values: name → its places.
+    """
+    paths = {path: None for places in values.values() for path in places.paths}
+    if not paths and not at.startswith("%"):
+        return SpmdirError(
+            f"there is nothing at {shown(at)}: the text has no module paths, nor lines of a model's source; print them "
+            "with --print-debuginfo, or print_ir(module, debuginfo=True)"
+        )
+    near = did_you_mean(at, values if at.startswith("%") else paths)
     return SpmdirError(
         f"there is nothing at {shown(at)}; expected the name of a value before propagate, as %mm, a line as "
-        f"model.py:12, the path of a module, or a glob{did_you_mean(at, names)}"
+        f"model.py:12, the path of a module, or a glob{near}"
     )
 
 

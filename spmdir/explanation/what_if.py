@@ -24,8 +24,10 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.explanation.decided import DecidedProgram
 from spmdir.explanation.difference import Difference, compare
-from spmdir.explanation.places import is_at, nothing_there
+from spmdir.explanation.places import is_at, module_named, nothing_there
 from spmdir.passes.finish import copied, without_layers
+from spmdir.passes.memory_classes import memory_classes
+from spmdir.passes.phases import phases
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ def what_if(
     Args:
         module: as it is before propagate.
         shardings: name, module path or glob → a sharding of what is there, for the axes that it lists; of a module,
-            of the last value that it makes.
+            of the last value that its forward makes.
         forbid: the same → placements that are not allowed there.
         drop_annotations: what loses its annotation: names of arguments, constraints and ops, or globs.
         pipeline: whose propagate decides; the standard one if None.
@@ -75,7 +77,7 @@ def what_if(
             _annotate(value, None, mesh.axis_names)
     for at, given in (shardings or {}).items():
         asked = _placements(given, mesh)
-        for value in _ends(function, at):
+        for value in _ends(function, at, pipeline):
             _annotate(value, _over(sharding_of(value), asked, mesh.axis_names), mesh.axis_names)
     after = DecidedProgram(changed, pipeline)
     if forbid:
@@ -83,7 +85,7 @@ def what_if(
             [
                 (text_name(value), axis, placement)
                 for at, given in forbid.items()
-                for value in _ends(function, at)
+                for value in _ends(function, at, pipeline)
                 for axis, placement in _placements(given, mesh).items()
             ]
         )
@@ -93,7 +95,7 @@ def what_if(
 def _named(function: FuncOp, at: str) -> list[SSAValue]:
     found = [value for value, places in _values(function) if is_at(places, [text_name(value)], at)]
     if not found:
-        raise nothing_there(at, [text_name(value) for value, _ in _values(function)])
+        raise nothing_there(at, {text_name(value): places for value, places in _values(function)})
     return found
 
 
@@ -107,15 +109,20 @@ def _values(function: FuncOp) -> Iterator[tuple[SSAValue, SourcePlaces]]:
                     yield value, places_of(op.location)
 
 
-def _ends(function: FuncOp, at: str) -> list[SSAValue]:
-    """Return the values that `at` names, as `%h` or `%h*`; of modules and lines, the last value that each makes."""
+def _ends(function: FuncOp, at: str, pipeline: Pipeline) -> list[SSAValue]:
+    """Return the values that `at` names, as `%h` or `%h*`; of modules and lines, the last that each makes, in the
+    forward if it makes any there."""
     values = _named(function, at)
     if at.startswith("%"):
         return values
+    told = phases(function, memory_classes(function, pipeline.rules))
     last: dict[object, SSAValue] = {}
-    for value in values:
-        paths = places_of(value.op.location).paths if isinstance(value, OpResult) else ()
-        last[paths[0] if paths else value] = value
+    for is_forward in (False, True):
+        for value in values:
+            if not isinstance(value, OpResult):
+                last[value] = value
+            elif (told[value.op] == "forward") is is_forward:
+                last[module_named(places_of(value.op.location), at) or value] = value
     return list(last.values())
 
 

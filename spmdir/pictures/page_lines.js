@@ -1,6 +1,6 @@
 // The lines of source that take longest, and why the dearest reshards are there.
 views.push({ id: "lines", name: "Lines", show: (place) => {
-  const explained = data.explanations.map((one) => make("details", { open: "" }, make("summary", {}, make("code", {}, one.name)), make("pre", {}, one.text)));
+  const explained = data.explanations.map((one) => make("details", { open: "" }, make("summary", {}, make("code", {}, one.name)), make("pre", { class: "wrap" }, one.text)));
   if (explained.length) place.append(make("h2", {}, "Why the dearest reshards are there"), ...explained);
   place.append(make("h2", {}, "Lines that take longest"));
   if (!data.lines.length) place.append(make("p", {}, "No op says which line it is from."));

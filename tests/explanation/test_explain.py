@@ -137,3 +137,9 @@ def test_the_tool_answers_several_questions_in_order(tmp_path: Path, capsys: pyt
     assert [line.split()[0] for line in out.splitlines() if line.startswith("%")] == ["%h", "%y"]
     assert main([str(path), "--most", "0"]) == 1
     assert "expected a number from 1 to" in capsys.readouterr().err
+
+
+def test_an_op_that_reads_a_value_twice_in_one_way_uses_it_once() -> None:
+    text = MLP.replace('aten.gelu(%h) {approximate = "none"}', "aten.mul.Tensor(%h, %h)")
+    (explanation,) = spmdir.explain(spmdir.parse(text), "%h").values
+    assert [user.name for user in explanation.users] == ["%a"]

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import spmdir
+from spmdir.core.errors import SpmdirError
 from spmdir.core.placement.standard import S
+from spmdir.explanation.excerpt import excerpt
+from spmdir.explanation.explained import percent_text
 from spmdir.tools import spmd_diff, spmd_explain
 from tests.explanation.test_explain import MLP, decided
 
@@ -35,7 +39,7 @@ def test_a_sharding_of_an_argument_takes_the_place_of_its_own_on_the_axes_that_i
 
 @pytest.mark.parametrize(
     ("asked", "name"),
-    [({"%h": "dp: S(1)"}, "%h"), ({"layers.0.up": {"dp": "S(1)"}}, "%h"), ({"layers.*": "tp: R"}, "%a")],
+    [({"%h": "dp: S(1)"}, "%h"), ({"layers.0.up": {"dp": "S(1)"}}, "%h"), ({"layers.*.up": "tp: R"}, "")],
 )
 def test_a_sharding_of_what_an_op_makes_holds_for_its_users(asked: dict[str, Any], name: str) -> None:
     difference = spmdir.what_if(spmdir.parse(MLP), asked)
@@ -112,3 +116,39 @@ def test_the_tools_print_what_differs(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "'%w1' is no change; expected as in" in capsys.readouterr().err
     assert spmd_diff.main([str(given), str(after)]) == 1
     assert "the program has values without a sharding; run propagate on it first" in capsys.readouterr().err
+
+
+def test_a_module_is_what_its_forward_gives_not_what_its_parts_and_gradients_are() -> None:
+    gradient = '  %dw = aten.mm(%at, %y) : tensor<4096x1024xf32> loc("layers.0.down"("models/mlp.py":5:1))\n'
+    transposed = '  %at = aten.t(%a) : tensor<4096x4096xf32> loc("layers.0.down"("models/mlp.py":5:1))\n'
+    text = MLP.replace(
+        "-> tensor<4096x1024xf32> {", '-> (tensor<4096x1024xf32>, tensor<4096x1024xf32> {spmd.name = "grad.w2"}) {'
+    )
+    text = text.replace(
+        "  return %y : tensor<4096x1024xf32>",
+        f"{transposed}{gradient}  return %y, %dw : tensor<4096x1024xf32>, tensor<4096x1024xf32>",
+    )
+    whole, last = (spmdir.what_if(spmdir.parse(text), {at: "dp: S(1)"}) for at in ("layers.*", "%y"))
+    assert whole == last
+
+
+@pytest.mark.parametrize(
+    ("text", "at", "said"),
+    [
+        (
+            re.sub(r" loc\(.*\)\n", "\n", MLP),
+            "layers.0.up",
+            "no module paths, nor lines of a model's source; print them with",
+        ),
+        (MLP, "layers.0.upp", "did you mean 'layers.0.up'?"),
+        (MLP, "%hh", "did you mean '%h'?"),
+    ],
+)
+def test_a_question_about_nothing_says_what_there_is(text: str, at: str, said: str) -> None:
+    for ask in (lambda module: spmdir.what_if(module, {at: "dp: R"}), lambda module: excerpt(module, [at])):
+        with pytest.raises(SpmdirError, match=re.escape(said)):
+            ask(spmdir.parse(text))
+
+
+def test_a_number_that_is_rounded_to_nothing_has_no_minus() -> None:
+    assert (percent_text(3.0, 2.9999), percent_text(3.0, 2.7)) == ("+0.0 %", "-10.0 %")

@@ -131,3 +131,19 @@ def test_tables_that_there_are_not_are_errors(module, arguments, error: str) -> 
     with pytest.raises(UnsupportedError) as raised:
         spmdir.report_table(module, **arguments)
     assert error in raised.value.message
+
+
+def test_ops_and_collectives_that_name_no_module_are_of_that_of_the_parameter_that_they_are_computed_from() -> None:
+    text = """spmd.mesh @mesh <tp = 4>
+func.func @f(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
+             %parameters.up.weight: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh>})
+    -> (tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {
+  %t = aten.t(%x) : tensor<64x64xf32> <tp: S(0)>
+  %g = aten.mm(%x, %t) : tensor<64x64xf32> <tp: P(sum)> loc("up"("model.py":7:1))
+  %r = spmd.reshard %g : tensor<64x64xf32> <>
+  %new = aten.sub.Tensor(%parameters.up.weight, %r) : tensor<64x64xf32> <>
+  return %new : tensor<64x64xf32>
+}
+"""
+    ops = {op.kind: op.module for op in spmdir.report_table(spmdir.parse(text), by="op").ops}
+    assert ops["all_reduce"] == ops["aten.sub.Tensor"] == "up"
