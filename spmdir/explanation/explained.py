@@ -140,6 +140,8 @@ class Explanation(ShownAsText):
         for one in self.axes:
             lines += [f"  {one.choice.axis}: {one.placement}", f"    {one.choice.text(self.seconds)}"]
             lines += [f"    from {source.text(self.seconds)}" for source in one.sources]
+            if not one.sources and one.placement != "R":
+                lines.append("    from no annotation")
         for user in self.users:
             lines.append(f"  used by {user.name} = {user.op}{_place(user.location)}")
             if not user.steps:

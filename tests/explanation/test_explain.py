@@ -143,3 +143,11 @@ def test_an_op_that_reads_a_value_twice_in_one_way_uses_it_once() -> None:
     text = MLP.replace('aten.gelu(%h) {approximate = "none"}', "aten.mul.Tensor(%h, %h)")
     (explanation,) = spmdir.explain(spmdir.parse(text), "%h").values
     assert [user.name for user in explanation.users] == ["%a"]
+
+
+def test_a_sharding_that_no_annotation_asks_for_says_so() -> None:
+    text = MLP.replace("dp: S(0), tp: ?", "dp: ?, tp: ?").replace("dp: ?, tp: S(1)", "dp: ?, tp: ?")
+    (explanation,) = spmdir.explain(spmdir.parse(text), "%h").values
+    assert not any(axis.sources for axis in explanation.axes)
+    sharded = [axis for axis in explanation.axes if axis.placement != "R"]
+    assert str(explanation).count("from no annotation") == len(sharded) > 0
