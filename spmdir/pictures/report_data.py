@@ -19,7 +19,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.names import text_name
 from spmdir.explanation.decided import DecidedProgram
 from spmdir.explanation.explain import explanations
-from spmdir.passes.finish import copied, is_undecided
+from spmdir.passes.finish import copied, is_undecided, without_layers
 from spmdir.passes.memory_classes import memory_classes
 from spmdir.passes.phases import PHASES, phases
 from spmdir.passes.pipeline import Pipeline, run_passes
@@ -60,6 +60,7 @@ def report_data(module: ModuleOp, pipeline: Pipeline, explained: int) -> dict[st
         SpmdirError: it cannot be partitioned.
     """
     with ir.collector_paused(), pipeline.rules:
+        module = without_layers(module)
         asked = _explained(module, pipeline, explained) if explained and is_undecided(ir.main_function(module)) else []
         changes = PassChanges(module)
         module, left = partitioned(module, pipeline, changes.add)
