@@ -64,7 +64,8 @@ def inline(module: ModuleOp, layers_only: bool = False) -> None:
             _inline(call, callee, names)
         if calls:
             distinguish(function.body.block)
-    for name in called:
+    left = {call.callee.string_value() for function in ordered for call in calls_in(function)}
+    for name in called - left:
         visibility = functions[name].sym_visibility
         if visibility is not None and visibility.data == "private":
             Rewriter.erase_op(functions[name])

@@ -184,3 +184,10 @@ def test_a_forward_that_takes_its_layers_last_first_is_a_forward() -> None:
     turned = re.sub(r"layers\.([0-2])", lambda found: f"layers.{2 - int(found[1])}", text)
     outlined = spmdir.run_passes(spmdir.parse(turned), "outline-layers")
     assert re.findall(r"func\.call @(\w+)", spmdir.print_ir(outlined)) == ["layers_forward"] * 3
+
+
+def test_a_layer_that_another_call_needs_too_stays() -> None:
+    outlined = spmdir.print_ir(spmdir.run_passes(spmdir.parse(EXAMPLE.read_text()), "outline-layers"))
+    module = without_layers(spmdir.parse(outlined.replace(' {spmd.layer = "layers.1"}', "", 1)))
+    ir.verify(module)
+    assert spmdir.print_ir(module).count("func.call") == 1
