@@ -54,8 +54,15 @@ class Texts:
     lock: threading.RLock = attrs.field(factory=threading.RLock)
 
     def document(self, uri: str) -> Document:
-        """Return the text of `uri` as it is; what an equal text has been read as is not read again."""
-        text = self.server.workspace.get_text_document(uri).source
+        """Return the text of `uri` as it is; what an equal text has been read as is not read again.
+
+        Raises:
+            SpmdirError: it is not open, and cannot be read.
+        """
+        try:
+            text = self.server.workspace.get_text_document(uri).source
+        except (OSError, ValueError) as error:  # it is not open, and no text that can be read
+            raise SpmdirError(f"'{uri}' cannot be read: {error}") from None
         with self.lock:
             known = self.read.get(uri)
             if known is None or known.text != text or known.pipeline is not self.pipeline:
@@ -79,9 +86,7 @@ class Texts:
         opened = self.server.workspace.get_text_document(uri)
         version, document = opened.version, self.document(uri)
         found = [
-            lsp.Diagnostic(
-                self.range(uri, document, one.span), one.message, lsp.DiagnosticSeverity.Error, source="spmdir"
-            )
+            lsp.Diagnostic(self.range(document, one.span), one.message, lsp.DiagnosticSeverity.Error, source="spmdir")
             for one in document.mistakes
         ]
         self.server.text_document_publish_diagnostics(lsp.PublishDiagnosticsParams(uri, found, version))
@@ -94,21 +99,21 @@ class Texts:
             known = self.costs[uri] = (document, line_costs(document))
         return known
 
-    def offset(self, uri: str, document: Document, position: lsp.Position) -> int:
+    def offset(self, document: Document, position: lsp.Position) -> int:
         """Return the offset of a position that the editor names."""
-        opened = self.server.workspace.get_text_document(uri)
-        place = opened.position_from_client_units(position)
-        return document.scan.offset(place.line, place.character)
+        start, end = (document.scan.offset(position.line, column) for column in (0, position.character))
+        line = f"{document.text[start:end]}\n"
+        codec = self.server.workspace.position_codec
+        place = codec.position_from_client_units([line], lsp.Position(0, position.character))
+        return document.scan.offset(position.line, place.character)
 
-    def range(self, uri: str, document: Document, span: TextSpan) -> lsp.Range:
+    def range(self, document: Document, span: TextSpan) -> lsp.Range:
         """Return a piece of a text as the editor names it."""
+        units = self.server.workspace.position_codec.client_num_units
         ends = []
         for offset in (span.start, span.end):
             line = document.scan.line(offset)
-            ends.append(lsp.Position(line, offset - document.scan.lines[line]))
-        codec = self.server.workspace.position_codec
-        lines = document.text.split("\n")
-        ends = [codec.position_to_client_units(lines, end) for end in ends]
+            ends.append(lsp.Position(line, units(document.text[document.scan.lines[line] : offset])))
         return lsp.Range(ends[0], ends[1])
 
 
@@ -167,54 +172,57 @@ def _follow_texts(server: LanguageServer, texts: Texts) -> None:
 
 
 def _answer(server: LanguageServer, texts: Texts) -> None:
-    def asked(params: Any) -> tuple[str, Document, int]:
-        uri = params.text_document.uri
-        document = texts.document(uri)
-        return uri, document, texts.offset(uri, document, params.position)
+    def asked(params: Any) -> tuple[Document, int]:
+        document = texts.document(params.text_document.uri)
+        return document, texts.offset(document, params.position)
 
     @server.feature(lsp.TEXT_DOCUMENT_HOVER)
     def hover(params: lsp.HoverParams) -> lsp.Hover | None:
         def answer() -> lsp.Hover | None:
-            uri, document, offset = asked(params)
+            document, offset = asked(params)
             found = meaning(document, offset)
             if found is None:
                 return None
             content = lsp.MarkupContent(lsp.MarkupKind.Markdown, found[0])
-            return lsp.Hover(content, texts.range(uri, document, found[1]))
+            return lsp.Hover(content, texts.range(document, found[1]))
 
         return guarded(server, answer, None)
 
     @server.feature(lsp.TEXT_DOCUMENT_DEFINITION)
     def definition(params: lsp.DefinitionParams) -> list[lsp.Location]:
         def answer() -> list[lsp.Location]:
-            uri, document, offset = asked(params)
+            document, offset = asked(params)
             if document.language == "program" and (places := rule_places(document, offset)):
                 starts = [lsp.Position(place.line - 1, 0) for place in places]
                 files = [from_fs_path(place.file) or place.file for place in places]
                 return [lsp.Location(file, lsp.Range(at, at)) for file, at in zip(files, starts, strict=True)]
             named = named_at(document, offset)
-            return [lsp.Location(uri, texts.range(uri, document, named.places[0]))] if named is not None else []
+            return (
+                [lsp.Location(params.text_document.uri, texts.range(document, named.places[0]))]
+                if named is not None
+                else []
+            )
 
         return guarded(server, answer, [])
 
     @server.feature(lsp.TEXT_DOCUMENT_REFERENCES)
     def references(params: lsp.ReferenceParams) -> list[lsp.Location]:
         def answer() -> list[lsp.Location]:
-            uri, document, offset = asked(params)
+            document, offset = asked(params)
             named = named_at(document, offset)
             places: Sequence[TextSpan] = named.places if named is not None else ()
             shown = places if params.context.include_declaration else places[1:]
-            return [lsp.Location(uri, texts.range(uri, document, place)) for place in shown]
+            return [lsp.Location(params.text_document.uri, texts.range(document, place)) for place in shown]
 
         return guarded(server, answer, [])
 
     @server.feature(lsp.TEXT_DOCUMENT_DOCUMENT_HIGHLIGHT)
     def highlight(params: lsp.DocumentHighlightParams) -> list[lsp.DocumentHighlight]:
         def answer() -> list[lsp.DocumentHighlight]:
-            uri, document, offset = asked(params)
+            document, offset = asked(params)
             named = named_at(document, offset)
             places: Sequence[TextSpan] = named.places if named is not None else ()
-            return [lsp.DocumentHighlight(texts.range(uri, document, place)) for place in places]
+            return [lsp.DocumentHighlight(texts.range(document, place)) for place in places]
 
         return guarded(server, answer, [])
 
@@ -224,9 +232,9 @@ def _answer(server: LanguageServer, texts: Texts) -> None:
     )
     def complete(params: lsp.CompletionParams) -> lsp.CompletionList:
         def answer() -> lsp.CompletionList:
-            uri, document, offset = asked(params)
+            document, offset = asked(params)
             span, found = completions(document, offset)
-            place = texts.range(uri, document, span)
+            place = texts.range(document, span)
             items = [
                 lsp.CompletionItem(
                     one.text, kind=_KINDS[one.sort], detail=one.detail or None, text_edit=lsp.TextEdit(place, one.text)
@@ -243,7 +251,7 @@ def _answer(server: LanguageServer, texts: Texts) -> None:
             uri = params.text_document.uri
             document = texts.document(uri)
             for one in symbols(document):
-                whole, name = (texts.range(uri, document, span) for span in (one.whole, one.span))
+                whole, name = (texts.range(document, span) for span in (one.whole, one.span))
                 yield lsp.DocumentSymbol(one.name, _SYMBOLS[one.sort], whole, name)
 
         return guarded(server, lambda: list(answer()), [])
@@ -253,9 +261,9 @@ def _answer(server: LanguageServer, texts: Texts) -> None:
         def answer() -> list[lsp.InlayHint]:
             uri = params.text_document.uri
             document = texts.document(uri)
-            first, last = (texts.offset(uri, document, at) for at in (params.range.start, params.range.end))
+            first, last = (texts.offset(document, at) for at in (params.range.start, params.range.end))
             found = shard_hints(document, first, last)
-            starts = [(texts.range(uri, document, TextSpan(at, at)).start, text) for at, text in found]
+            starts = [(texts.range(document, TextSpan(at, at)).start, text) for at, text in found]
             return [lsp.InlayHint(start, text, padding_left=True) for start, text in starts]
 
         return guarded(server, answer, [])
@@ -266,7 +274,7 @@ def _answer(server: LanguageServer, texts: Texts) -> None:
         def answer() -> list[lsp.CodeLens]:
             uri = params.text_document.uri
             document, costs = texts.line_costs(uri)
-            return [lsp.CodeLens(texts.range(uri, document, cost.span), lsp.Command(cost.text, "")) for cost in costs]
+            return [lsp.CodeLens(texts.range(document, cost.span), lsp.Command(cost.text, "")) for cost in costs]
 
         return guarded(server, answer, [])
 
@@ -278,7 +286,7 @@ def _edit(server: LanguageServer, texts: Texts) -> None:
             uri = params.text_document.uri
             document = texts.document(uri)
             edit = edit_of(document.text, formatted(document))
-            return [] if edit is None else [lsp.TextEdit(texts.range(uri, document, edit[0]), edit[1])]
+            return [] if edit is None else [lsp.TextEdit(texts.range(document, edit[0]), edit[1])]
 
         return guarded(server, answer, [])
 
@@ -287,10 +295,10 @@ def _edit(server: LanguageServer, texts: Texts) -> None:
         def answer() -> lsp.Range | None:
             uri = params.text_document.uri
             document = texts.document(uri)
-            offset = texts.offset(uri, document, params.position)
+            offset = texts.offset(document, params.position)
             named = named_at(document, offset)
             place = next((one for one in named.places if offset in one), None) if named is not None else None
-            return texts.range(uri, document, place) if place is not None else None
+            return texts.range(document, place) if place is not None else None
 
         return guarded(server, answer, None)
 
@@ -299,8 +307,8 @@ def _edit(server: LanguageServer, texts: Texts) -> None:
         def answer() -> lsp.WorkspaceEdit | None:
             uri = params.text_document.uri
             document = texts.document(uri)
-            edits = rename(document, texts.offset(uri, document, params.position), params.new_name)
-            changes = [lsp.TextEdit(texts.range(uri, document, span), new) for span, new in edits]
+            edits = rename(document, texts.offset(document, params.position), params.new_name)
+            changes = [lsp.TextEdit(texts.range(document, span), new) for span, new in edits]
             return lsp.WorkspaceEdit(changes={uri: changes})
 
         return guarded(server, answer, None)

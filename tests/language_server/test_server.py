@@ -41,6 +41,8 @@ async def session(uri: str) -> dict[str, Any]:
     told["renamed"] = renamed.changes[uri]
     taken = lsp.RenameParams(document, x, "w1")
     told["taken"] = await client.text_document_rename_async(taken)
+    unread = lsp.TextDocumentIdentifier(f"{uri}.not_there")
+    told["unread"] = await client.text_document_hover_async(lsp.HoverParams(unread, x))
     told["said"] = said
     await client.shutdown_async(None)
     client.exit(None)
@@ -57,4 +59,6 @@ def test_an_editor_is_told_of_mistakes_meanings_and_names(tmp_path: Path) -> Non
     assert [edit.new_text for edit in told["renamed"]] == ["input", "input"]
     assert told["taken"] is None
     assert any("'w1' is the name of another value here" in message for message in told["said"])
+    assert told["unread"] is None
+    assert any("not_there' cannot be read" in message for message in told["said"])
     assert any("nowhere" in message for message in told["said"])
