@@ -39,12 +39,12 @@ def terminal_line() -> Iterator[Callable[[str], None] | None]:
     The line appears once something takes long, is drawn at most ten times a second, and is gone before anything else is
     printed to a terminal, and at the end.
     """
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():  # None if it is closed, as by `2>&-`
         yield None
         return
     line, out, error = _Line(sys.stderr), sys.stdout, sys.stderr
     sys.stderr = _Printed(error, line)
-    if out.isatty():
+    if out is not None and out.isatty():
         sys.stdout = _Printed(out, line)
     try:
         yield line.show

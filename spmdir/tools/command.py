@@ -140,9 +140,10 @@ def rows(text: str) -> int | None:
     return int(text)
 
 
-def in_colour(when: str, stream: TextIO) -> bool:
-    """Return whether what goes to `stream` is in colour, as `--color` says; see no-color.org."""
-    return when == "always" or (when == "auto" and stream.isatty() and not os.environ.get("NO_COLOR"))
+def in_colour(when: str, stream: TextIO | None) -> bool:
+    """Return whether what goes to `stream`, None if it is closed, is in colour, as `--color` says; see no-color.org."""
+    is_terminal = stream is not None and stream.isatty()
+    return when == "always" or (when == "auto" and is_terminal and not os.environ.get("NO_COLOR"))
 
 
 def guarded(body: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int:
@@ -155,7 +156,8 @@ def guarded(body: Callable[[Sequence[str]], int], argv: Sequence[str] | None) ->
     try:
         with shown_warnings(lambda warning: print(warning, file=sys.stderr)), terminal_line() as show, shown_by(show):
             status = body(sys.argv[1:] if argv is None else argv)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # as `>&-` leaves it
+            sys.stdout.flush()
         return status
     except SpmdirError as error:
         print(error, file=sys.stderr)
@@ -264,6 +266,8 @@ def write_text(path: str | None, text: str) -> None:
         SpmdirError: the file cannot be written.
     """
     if path is None or path == "-":
+        if sys.stdout is None:
+            raise SpmdirError("cannot write the output: standard output is closed")
         sys.stdout.write(text)
         return
     write_text_file(path, text)

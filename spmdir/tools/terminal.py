@@ -10,13 +10,20 @@ from collections.abc import Sequence
 from spmdir.core.axis_colors import axes_in, axis_color
 
 _ZERO = re.compile(r"0(?: B|%|\.0%)?")
+_LABEL = 16
+"""How many characters a label has in a line, however narrow the terminal is."""
+_BETWEEN = 3
+"""How many characters stand between columns."""
 
 
 def table_in_colour(cells: Sequence[tuple[str, ...]], numbers: range, axes: Sequence[str]) -> str:
-    """Return the lines of a table with a head, as wide as the terminal at most.
+    """Return the lines of a table with a head.
+
+    It is as wide as the terminal at most, unless that has no room for what follows the labels and for the labels
+    folded to `_LABEL` characters: no number is cut.
 
     Args:
-        numbers: which columns are numbers.
+        numbers: which columns are numbers; those before are labels.
         axes: of the mesh; a cell that names some has their colours.
     """
     from rich import box
@@ -25,8 +32,13 @@ def table_in_colour(cells: Sequence[tuple[str, ...]], numbers: range, axes: Sequ
     from rich.text import Text
 
     found = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
-    for at, head in enumerate(cells[0]):
-        found.add_column(head, justify="right" if at in numbers else "left", no_wrap=at in numbers, overflow="fold")
+    needed = 0
+    for at, column in enumerate(zip(*cells, strict=True)):
+        widest = max(map(len, column))
+        least = min(widest, _LABEL) if at < numbers.start else widest
+        justify = "right" if at in numbers else "left"
+        found.add_column(column[0], justify=justify, no_wrap=at >= numbers.start, min_width=least, overflow="fold")
+        needed += least + _BETWEEN
     for row in cells[1:]:
         texts = [Text(cell, "dim" if _ZERO.fullmatch(cell) else "") for cell in row]
         for cell in texts[: numbers.start]:
@@ -34,7 +46,7 @@ def table_in_colour(cells: Sequence[tuple[str, ...]], numbers: range, axes: Sequ
                 for axis in cell.plain.split(", "):
                     cell.highlight_words([axis], axis_color(axis, axes))
         found.add_row(*texts)
-    width = shutil.get_terminal_size((160, 40)).columns
+    width = max(shutil.get_terminal_size((160, 40)).columns, needed)
     console = Console(file=io.StringIO(), force_terminal=True, color_system="truecolor", width=width, no_color=False)
     console.print(found)
     lines = console.file.getvalue().splitlines()  # type: ignore  # it is a StringIO

@@ -10,7 +10,7 @@ import pytest
 
 from spmdir.core import progress
 from spmdir.core.axis_colors import axis_color
-from spmdir.tools.command import in_colour
+from spmdir.tools.command import guarded, in_colour, write_text
 from spmdir.tools.terminal import ir_in_colour, table_in_colour
 
 PROGRAM = """spmd.mesh @mesh <dp = 2, tp = 4>
@@ -47,6 +47,16 @@ def test_a_table_in_colour_has_the_cells_of_the_plain_one() -> None:
     assert shown.count("\x1b[38;2;221;102;0m") == 2  # tp
 
 
+def test_a_table_in_colour_has_every_number_in_a_terminal_that_is_too_narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    label, numbers = "model.layers.{1-30}.feed_forward", ("0.02815 ", "1.573 MB", "compute")
+    text = table_in_colour([("module", "ms", "sent", "bound by"), (label, *numbers)], range(1, 3), ())
+    head, _, *rows = _ESCAPE.sub("", text).splitlines()
+    assert head.split() == ["module", "ms", "sent", "bound", "by"]
+    assert all(number.strip() in rows[0] for number in numbers)
+    assert "".join(row.split()[0] for row in rows) == label
+
+
 @pytest.mark.parametrize(
     ("when", "no_color", "expected"),
     [("auto", "", True), ("auto", "1", False), ("always", "1", True), ("never", "", False)],
@@ -70,6 +80,16 @@ def test_progress_is_gone_before_something_is_printed_and_at_the_end(monkeypatch
     after = terminal.getvalue()[len(drawn) :]
     assert after.index("\x1b[2K") < after.index("result") and after.endswith("result\n")
     assert sys.stdout is terminal is sys.stderr
+
+
+def test_a_stream_that_is_closed_is_no_terminal(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    assert guarded(lambda argv: write_text(None, "result") or 0, []) == 1
+    assert capsys.readouterr().err == "error: cannot write the output: standard output is closed\n"
+    assert guarded(lambda argv: 0, []) == 0
+    assert not in_colour("auto", sys.stdout)
+    monkeypatch.setattr(sys, "stderr", None)
+    assert guarded(lambda argv: 0, []) == 0
 
 
 def test_no_progress_is_shown_where_stderr_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
