@@ -158,6 +158,13 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
+def printable(text: str) -> str:
+    """Return `text` on one line, with escapes for what a terminal would act on."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
+
 def did_you_mean(found: str, known: Iterable[str]) -> str:
     """Return `; did you mean 'x'?` for the name in `known` that is nearest to `found`, or nothing if none is near."""
     import difflib  # 5 ms, and only wrong input needs it

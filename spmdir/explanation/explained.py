@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from spmdir.core.byte_size import size_text
-from spmdir.core.errors import Location
+from spmdir.core.errors import Location, printable
 from spmdir.core.html_text import ShownAsText
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
@@ -176,7 +176,7 @@ def percent_text(before: float, after: float) -> str:
 
 
 def _place(location: Location | None) -> str:
-    return f"  {location.file}:{location.line}" if location is not None else ""
+    return f"  {printable(location.file)}:{location.line}" if location is not None else ""
 
 
 def _beside(seconds: float, now: float) -> str:

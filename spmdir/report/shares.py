@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import attrs
 
 from spmdir.core.byte_size import size_text
+from spmdir.core.errors import printable
 from spmdir.core.time_text import milliseconds
 
 LISTED = 3
@@ -42,6 +43,7 @@ class Share:
 
 def table(rows: Sequence[tuple[str, ...]], numbers: range) -> list[str]:
     """Return the lines of a table, its columns of `numbers` to the right and the others to the left."""
+    rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
 
     def line(row: tuple[str, ...]) -> str:

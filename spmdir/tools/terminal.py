@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Sequence
 
 from spmdir.core.axis_colors import axes_in, axis_color
+from spmdir.core.errors import printable
 
 _ZERO = re.compile(r"0(?: B|%|\.0%)?")
 _LABEL = 16
@@ -32,6 +33,7 @@ def table_in_colour(cells: Sequence[tuple[str, ...]], numbers: range, axes: Sequ
     from rich.text import Text
 
     found = Table(box=box.SIMPLE_HEAD, pad_edge=False, header_style="bold")
+    cells = [tuple(map(printable, row)) for row in cells]
     needed = 0
     for at, column in enumerate(zip(*cells, strict=True)):
         widest = max(map(len, column))

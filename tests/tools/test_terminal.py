@@ -10,6 +10,7 @@ import pytest
 
 from spmdir.core import progress
 from spmdir.core.axis_colors import axis_color
+from spmdir.report.shares import table
 from spmdir.tools.command import guarded, in_colour, write_text
 from spmdir.tools.terminal import ir_in_colour, table_in_colour
 
@@ -55,6 +56,14 @@ def test_a_table_in_colour_has_every_number_in_a_terminal_that_is_too_narrow(mon
     assert head.split() == ["module", "ms", "sent", "bound", "by"]
     assert all(number.strip() in rows[0] for number in numbers)
     assert "".join(row.split()[0] for row in rows) == label
+
+
+def test_names_in_tables_cannot_steer_a_terminal() -> None:
+    cells = [("module", "ms"), ("\x1b[31mred\n\u202e", "1.5")]
+    expected = r"\x1b[31mred\n\u202e"
+    plain = table(cells, range(1, 2))
+    assert len(plain) == 2 and plain[1].split() == [expected, "1.5"]
+    assert expected in table_in_colour(cells, range(1, 2), ())
 
 
 @pytest.mark.parametrize(
