@@ -350,14 +350,14 @@ def run_passes(
     Example:
         >>> module = spmdir.run_passes(spmdir.parse(text), "propagate,insert-reshard")
     """
-    from spmdir.dialects import ir
-    from spmdir.passes.executed import note_executed
-    from spmdir.passes.layers.around import apply
-
     pipeline = as_pipeline(pipeline)
     steps = pipeline.made()
     if not steps:
         return module
+    from spmdir.dialects import ir
+    from spmdir.passes.executed import note_executed
+    from spmdir.passes.layers.around import apply
+
     context = context or pipeline.context()
     with ir.collector_paused():
         for position, step in enumerate(steps, 1):
