@@ -40,9 +40,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             for item in cuda:
                 item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
     for item in items:
-        # A gloo test already fills the machine with its ranks; two at a time would only run into timeouts.
+        # Ranks of a gloo test fill the machine but wait for each other: those of two folders at a time, and no more.
         if item.get_closest_marker("gloo"):
-            item.add_marker(pytest.mark.xdist_group("gloo"))
+            folder = item.path.parent.name
+            item.add_marker(pytest.mark.xdist_group("gloo runtime" if folder == "runtime" else "gloo"))
 
 
 def pytest_collection_finish() -> None:
