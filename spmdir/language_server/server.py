@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import attrs
@@ -99,6 +100,11 @@ class Texts:
             known = self.costs[uri] = (document, line_costs(document))
         return known
 
+    def asked(self, params: Any) -> tuple[Document, int]:
+        """Return the text and the offset in it that a request is about; raises as `document` does."""
+        document = self.document(params.text_document.uri)
+        return document, self.offset(document, params.position)
+
     def offset(self, document: Document, position: lsp.Position) -> int:
         """Return the offset of a position that the editor names."""
         start, end = (document.scan.offset(position.line, column) for column in (0, position.character))
@@ -130,6 +136,22 @@ def guarded(server: LanguageServer, answer: Callable[[], Answer], otherwise: Ans
         message = f"internal error, please report: {type(error).__name__}: {error}"
         server.window_log_message(lsp.LogMessageParams(lsp.MessageType.Error, message))
     return otherwise
+
+
+def answering(server: LanguageServer) -> Callable[..., Any]:
+    """Return a decorator for what answers a request: `answers(feature, otherwise, options=None, threaded=False)`."""
+
+    def answers(feature: str, otherwise: Any, options: Any = None, threaded: bool = False) -> Callable[..., Any]:
+        def registered(answer: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            @functools.wraps(answer)
+            def answered(params: Any) -> Any:
+                return guarded(server, lambda: answer(params), otherwise)
+
+            return server.feature(feature, options)(server.thread()(answered) if threaded else answered)
+
+        return registered
+
+    return answers
 
 
 def language_server(pipeline: Pipeline, version: str) -> LanguageServer:
@@ -172,143 +194,103 @@ def _follow_texts(server: LanguageServer, texts: Texts) -> None:
 
 
 def _answer(server: LanguageServer, texts: Texts) -> None:
-    def asked(params: Any) -> tuple[Document, int]:
-        document = texts.document(params.text_document.uri)
-        return document, texts.offset(document, params.position)
+    answers = answering(server)
 
-    @server.feature(lsp.TEXT_DOCUMENT_HOVER)
+    @answers(lsp.TEXT_DOCUMENT_HOVER, None)
     def hover(params: lsp.HoverParams) -> lsp.Hover | None:
-        def answer() -> lsp.Hover | None:
-            document, offset = asked(params)
-            found = meaning(document, offset)
-            if found is None:
-                return None
-            content = lsp.MarkupContent(lsp.MarkupKind.Markdown, found[0])
-            return lsp.Hover(content, texts.range(document, found[1]))
+        document, offset = texts.asked(params)
+        found = meaning(document, offset)
+        if found is None:
+            return None
+        content = lsp.MarkupContent(lsp.MarkupKind.Markdown, found[0])
+        return lsp.Hover(content, texts.range(document, found[1]))
 
-        return guarded(server, answer, None)
-
-    @server.feature(lsp.TEXT_DOCUMENT_DEFINITION)
+    @answers(lsp.TEXT_DOCUMENT_DEFINITION, [])
     def definition(params: lsp.DefinitionParams) -> list[lsp.Location]:
-        def answer() -> list[lsp.Location]:
-            document, offset = asked(params)
-            if document.language == "program" and (places := rule_places(document, offset)):
-                starts = [lsp.Position(place.line - 1, 0) for place in places]
-                files = [from_fs_path(place.file) or place.file for place in places]
-                return [lsp.Location(file, lsp.Range(at, at)) for file, at in zip(files, starts, strict=True)]
-            named = named_at(document, offset)
-            return (
-                [lsp.Location(params.text_document.uri, texts.range(document, named.places[0]))]
-                if named is not None
-                else []
-            )
+        document, offset = texts.asked(params)
+        if document.language == "program" and (places := rule_places(document, offset)):
+            starts = [lsp.Position(place.line - 1, 0) for place in places]
+            files = [from_fs_path(place.file) or place.file for place in places]
+            return [lsp.Location(file, lsp.Range(at, at)) for file, at in zip(files, starts, strict=True)]
+        named = named_at(document, offset)
+        places = named.places[:1] if named is not None else ()
+        return [lsp.Location(params.text_document.uri, texts.range(document, place)) for place in places]
 
-        return guarded(server, answer, [])
-
-    @server.feature(lsp.TEXT_DOCUMENT_REFERENCES)
+    @answers(lsp.TEXT_DOCUMENT_REFERENCES, [])
     def references(params: lsp.ReferenceParams) -> list[lsp.Location]:
-        def answer() -> list[lsp.Location]:
-            document, offset = asked(params)
-            named = named_at(document, offset)
-            places: Sequence[TextSpan] = named.places if named is not None else ()
-            shown = places if params.context.include_declaration else places[1:]
-            return [lsp.Location(params.text_document.uri, texts.range(document, place)) for place in shown]
+        document, offset = texts.asked(params)
+        named = named_at(document, offset)
+        places: Sequence[TextSpan] = named.places if named is not None else ()
+        shown = places if params.context.include_declaration else places[1:]
+        return [lsp.Location(params.text_document.uri, texts.range(document, place)) for place in shown]
 
-        return guarded(server, answer, [])
-
-    @server.feature(lsp.TEXT_DOCUMENT_DOCUMENT_HIGHLIGHT)
+    @answers(lsp.TEXT_DOCUMENT_DOCUMENT_HIGHLIGHT, [])
     def highlight(params: lsp.DocumentHighlightParams) -> list[lsp.DocumentHighlight]:
-        def answer() -> list[lsp.DocumentHighlight]:
-            document, offset = asked(params)
-            named = named_at(document, offset)
-            places: Sequence[TextSpan] = named.places if named is not None else ()
-            return [lsp.DocumentHighlight(texts.range(document, place)) for place in places]
+        document, offset = texts.asked(params)
+        named = named_at(document, offset)
+        places: Sequence[TextSpan] = named.places if named is not None else ()
+        return [lsp.DocumentHighlight(texts.range(document, place)) for place in places]
 
-        return guarded(server, answer, [])
-
-    @server.feature(
+    @answers(
         lsp.TEXT_DOCUMENT_COMPLETION,
+        lsp.CompletionList(is_incomplete=False, items=[]),
         lsp.CompletionOptions(trigger_characters=["%", "@", ".", "<", "[", ":", ",", "{", "("]),
     )
     def complete(params: lsp.CompletionParams) -> lsp.CompletionList:
-        def answer() -> lsp.CompletionList:
-            document, offset = asked(params)
-            span, found = completions(document, offset)
-            place = texts.range(document, span)
-            items = [
-                lsp.CompletionItem(
-                    one.text, kind=_KINDS[one.sort], detail=one.detail or None, text_edit=lsp.TextEdit(place, one.text)
-                )
-                for one in found
-            ]
-            return lsp.CompletionList(is_incomplete=len(items) >= MOST, items=items)
+        document, offset = texts.asked(params)
+        span, found = completions(document, offset)
+        place = texts.range(document, span)
+        items = [
+            lsp.CompletionItem(
+                one.text, kind=_KINDS[one.sort], detail=one.detail or None, text_edit=lsp.TextEdit(place, one.text)
+            )
+            for one in found
+        ]
+        return lsp.CompletionList(is_incomplete=len(items) >= MOST, items=items)
 
-        return guarded(server, answer, lsp.CompletionList(is_incomplete=False, items=[]))
-
-    @server.feature(lsp.TEXT_DOCUMENT_DOCUMENT_SYMBOL)
+    @answers(lsp.TEXT_DOCUMENT_DOCUMENT_SYMBOL, [])
     def outline(params: lsp.DocumentSymbolParams) -> list[lsp.DocumentSymbol]:
-        def answer() -> Iterator[lsp.DocumentSymbol]:
-            uri = params.text_document.uri
-            document = texts.document(uri)
-            for one in symbols(document):
-                whole, name = (texts.range(document, span) for span in (one.whole, one.span))
-                yield lsp.DocumentSymbol(one.name, _SYMBOLS[one.sort], whole, name)
+        document = texts.document(params.text_document.uri)
+        found = []
+        for one in symbols(document):
+            whole, name = (texts.range(document, span) for span in (one.whole, one.span))
+            found.append(lsp.DocumentSymbol(one.name, _SYMBOLS[one.sort], whole, name))
+        return found
 
-        return guarded(server, lambda: list(answer()), [])
-
-    @server.feature(lsp.TEXT_DOCUMENT_INLAY_HINT)
+    @answers(lsp.TEXT_DOCUMENT_INLAY_HINT, [])
     def hints(params: lsp.InlayHintParams) -> list[lsp.InlayHint]:
-        def answer() -> list[lsp.InlayHint]:
-            uri = params.text_document.uri
-            document = texts.document(uri)
-            first, last = (texts.offset(document, at) for at in (params.range.start, params.range.end))
-            found = shard_hints(document, first, last)
-            starts = [(texts.range(document, TextSpan(at, at)).start, text) for at, text in found]
-            return [lsp.InlayHint(start, text, padding_left=True) for start, text in starts]
+        document = texts.document(params.text_document.uri)
+        first, last = (texts.offset(document, at) for at in (params.range.start, params.range.end))
+        found = shard_hints(document, first, last)
+        starts = [(texts.range(document, TextSpan(at, at)).start, text) for at, text in found]
+        return [lsp.InlayHint(start, text, padding_left=True) for start, text in starts]
 
-        return guarded(server, answer, [])
-
-    @server.feature(lsp.TEXT_DOCUMENT_CODE_LENS)
-    @server.thread()
+    @answers(lsp.TEXT_DOCUMENT_CODE_LENS, [], threaded=True)
     def lenses(params: lsp.CodeLensParams) -> list[lsp.CodeLens]:
-        def answer() -> list[lsp.CodeLens]:
-            uri = params.text_document.uri
-            document, costs = texts.line_costs(uri)
-            return [lsp.CodeLens(texts.range(document, cost.span), lsp.Command(cost.text, "")) for cost in costs]
-
-        return guarded(server, answer, [])
+        document, costs = texts.line_costs(params.text_document.uri)
+        return [lsp.CodeLens(texts.range(document, cost.span), lsp.Command(cost.text, "")) for cost in costs]
 
 
 def _edit(server: LanguageServer, texts: Texts) -> None:
-    @server.feature(lsp.TEXT_DOCUMENT_FORMATTING)
+    answers = answering(server)
+
+    @answers(lsp.TEXT_DOCUMENT_FORMATTING, [])
     def format_text(params: lsp.DocumentFormattingParams) -> list[lsp.TextEdit]:
-        def answer() -> list[lsp.TextEdit]:
-            uri = params.text_document.uri
-            document = texts.document(uri)
-            edit = edit_of(document.text, formatted(document))
-            return [] if edit is None else [lsp.TextEdit(texts.range(document, edit[0]), edit[1])]
+        document = texts.document(params.text_document.uri)
+        edit = edit_of(document.text, formatted(document))
+        return [] if edit is None else [lsp.TextEdit(texts.range(document, edit[0]), edit[1])]
 
-        return guarded(server, answer, [])
-
-    @server.feature(lsp.TEXT_DOCUMENT_PREPARE_RENAME)
+    @answers(lsp.TEXT_DOCUMENT_PREPARE_RENAME, None)
     def prepare(params: lsp.PrepareRenameParams) -> lsp.Range | None:
-        def answer() -> lsp.Range | None:
-            uri = params.text_document.uri
-            document = texts.document(uri)
-            offset = texts.offset(document, params.position)
-            named = named_at(document, offset)
-            place = next((one for one in named.places if offset in one), None) if named is not None else None
-            return texts.range(document, place) if place is not None else None
+        document, offset = texts.asked(params)
+        named = named_at(document, offset)
+        place = next((one for one in named.places if offset in one), None) if named is not None else None
+        return texts.range(document, place) if place is not None else None
 
-        return guarded(server, answer, None)
-
-    @server.feature(lsp.TEXT_DOCUMENT_RENAME, lsp.RenameOptions(prepare_provider=True))
+    @answers(lsp.TEXT_DOCUMENT_RENAME, None, lsp.RenameOptions(prepare_provider=True))
     def rename_all(params: lsp.RenameParams) -> lsp.WorkspaceEdit | None:
-        def answer() -> lsp.WorkspaceEdit | None:
-            uri = params.text_document.uri
-            document = texts.document(uri)
-            edits = rename(document, texts.offset(document, params.position), params.new_name)
-            changes = [lsp.TextEdit(texts.range(document, span), new) for span, new in edits]
-            return lsp.WorkspaceEdit(changes={uri: changes})
-
-        return guarded(server, answer, None)
+        document, offset = texts.asked(params)
+        changes = [
+            lsp.TextEdit(texts.range(document, span), new) for span, new in rename(document, offset, params.new_name)
+        ]
+        return lsp.WorkspaceEdit(changes={params.text_document.uri: changes})
