@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
 from functools import cached_property
 
 import attrs
@@ -151,8 +150,3 @@ def _scan_part(found: Scan, part: int, start: int, end: int) -> None:
             functions += 1
             found.scopes.append((match.start(), scope))
             values = found.values.setdefault(scope, {})
-
-
-def function_scopes(found: Scan) -> Iterator[tuple[int, NameScope]]:
-    """Yield where each function begins, and its scope."""
-    return ((start, scope) for start, scope in found.scopes if scope.function is not None)
