@@ -100,13 +100,16 @@ def _resampling() -> list[Sample]:
     kinds += [(kind, 2, {"align_corners": False}) for kind in smooth]
     kinds += [("upsample_linear1d", 1, {"align_corners": True}), ("upsample_trilinear3d", 3, {"align_corners": False})]
     for kind, rank, how in kinds:
-        small, large = (3, 2, 2)[:rank], (6, 3, 4)[:rank]
-        vector = {"output_size": large, **how, "scale_factors": None}
+        size, resized = (3, 2, 2)[:rank], (6, 3, 4)[:rank]
+        if kind.endswith("_aa"):
+            # With a scale of 1 and more outputs than inputs these kernels read and write beyond their input.
+            size, resized = resized, size
+        vector = {"output_size": resized, **how, "scale_factors": None}
         found += [
-            sample(kind, f(5, 4, *small), output_size=large, **how),
-            sample(f"{kind}.vec", f(5, 4, *small), **vector),
-            sample(f"{kind}.vec", f(4, 3, *small), **{**vector, "output_size": None, "scale_factors": (2.0,) * rank}),
-            sample(f"{kind}_backward", f(5, 4, *large), output_size=large, input_size=(5, 4, *small), **how),
+            sample(kind, f(5, 4, *size), output_size=resized, **how),
+            sample(f"{kind}.vec", f(5, 4, *size), **vector),
+            sample(f"{kind}.vec", f(4, 3, *size), **{**vector, "output_size": None, "scale_factors": (2.0,) * rank}),
+            sample(f"{kind}_backward", f(5, 4, *resized), output_size=resized, input_size=(5, 4, *size), **how),
         ]
     return found
 
