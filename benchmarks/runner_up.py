@@ -49,7 +49,7 @@ def of_plan(plan: str, layers: int) -> tuple[int, int, float, float]:
         if found is None:
             continue
         nodes, chosen = program.problem.nodes, ends_of(program.strategies[axis][node])
-        without = {one: Restricted(nodes[one].source, axis, without=(chosen,)) for one in program.alike(node)}
+        without = {one: Restricted(nodes[one].source, axis, frozenset([chosen])) for one in program.alike(node)}
         search, solution = program.search.again(without, PLAIN)
         anew = search.write(solution)
         differences.append(abs(found.seconds - anew) / program.seconds)

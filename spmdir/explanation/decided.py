@@ -32,6 +32,9 @@ from spmdir.search.restricted import Restricted, ends_of
 
 _OPEN = parse_placement("?")
 
+_Change = Callable[[StrategySource], StrategySource]
+"""Gives the strategies of a node others."""
+
 
 @attrs.frozen(eq=False)
 class Otherwise:
@@ -72,6 +75,7 @@ class DecidedProgram:
         self.mesh: Mesh = self.search.problem.mesh
         self.problem = self.search.problem
         self.strategies = self._solution.strategies
+        self._otherwise: dict[tuple[int, StrategySource], Otherwise | None] = {}
 
     @cached_property
     def nested(self) -> Nested:
@@ -167,17 +171,11 @@ class DecidedProgram:
         """Return what is decided if a node and those alike may not have its strategy on an axis; None if it has no
         other."""
         chosen = ends_of(self.strategies[axis][node])
-        return self._again(node, lambda source: Restricted(source, axis, without=(chosen,)))
-
-    def with_strategy(self, node: int, axis: str, strategy: NodeStrategy) -> Otherwise | None:
-        """Return what is decided if a node and those alike must have a strategy on an axis."""
-        return self._again(node, lambda source: Restricted(source, axis, only=ends_of(strategy)))
+        return self._again(node, self._without(axis, lambda one: ends_of(one) == chosen))
 
     def with_sharded_result(self, node: int, axis: str, position: int) -> Otherwise | None:
         """Return what is decided if a node and those alike must shard a result on an axis; None if they cannot."""
-        listed = self.problem.nodes[node].source.candidates(axis, self.mesh.sizes[axis])
-        left_out = tuple([ends_of(one) for one in listed if one.results[position].trait != "shard"])
-        return self._again(node, lambda source: Restricted(source, axis, without=left_out))
+        return self._again(node, self._without(axis, lambda one: one.results[position].trait != "shard"))
 
     def without_annotation(self, node: int, axis: str) -> Otherwise | None:
         """Return what is decided if the annotations of a node and of those alike leave an axis open."""
@@ -205,9 +203,7 @@ class DecidedProgram:
             position = self.problem.nodes[node].results.index(self.values[name])
             for index in self.alike(node):
                 source = sources.get(index, self.problem.nodes[index].source)
-                listed = source.candidates(axis, self.mesh.sizes[axis])
-                left_out = tuple([ends_of(one) for one in listed if one.results[position] == placement])
-                sources[index] = Restricted(source, axis, without=left_out)
+                sources[index] = self._elsewhere(axis, position, placement)(source)
         try:
             search, solution = self.search.again(sources, self._solution.worth)
         except Unsolvable as error:
@@ -215,8 +211,33 @@ class DecidedProgram:
             raise ShardingError(f"{named} cannot be placed otherwise on axis '{error.axis}'; forbid less") from None
         note_objective(self.function, search.write(solution))
 
-    def _again(self, node: int, change: Callable[[StrategySource], StrategySource]) -> Otherwise | None:
-        sources = {index: change(self.problem.nodes[index].source) for index in self.alike(node)}
+    def _without(self, axis: str, leaves_out: Callable[[NodeStrategy], bool]) -> _Change:
+        """Return the change that leaves strategies of a node on an axis out."""
+
+        def restricted(source: StrategySource) -> StrategySource:
+            listed = source.candidates(axis, self.mesh.sizes[axis])
+            return Restricted(source, axis, frozenset([ends_of(one) for one in listed if leaves_out(one)]))
+
+        return restricted
+
+    def _elsewhere(self, axis: str, position: int, placement: Placement) -> _Change:
+        """Return the change by which a result may not be placed so on an axis."""
+        return self._without(axis, lambda one: one.results[position] == placement)
+
+    def _again(self, node: int, change: _Change) -> Otherwise | None:
+        """Return what is decided if a node and those alike have other strategies; None if one has none left.
+
+        What is asked again is decided once.
+        """
+        alike, source = self.alike(node), change(self.problem.nodes[node].source)  # of one part, so of one source
+        key = alike[0], source
+        if key not in self._otherwise:
+            self._otherwise[key] = self._decided_again(dict.fromkeys(alike, source))
+        return self._otherwise[key]
+
+    def _decided_again(self, sources: Mapping[int, StrategySource]) -> Otherwise | None:
+        if not all(source.candidates(*axis) for source in dict.fromkeys(sources.values()) for axis in self.mesh.axes):
+            return None
         try:
             with ir.collector_paused():
                 _, solution = self.search.again(sources, self._solution.worth)

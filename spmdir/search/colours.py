@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from spmdir.search.problem import Problem
+from collections.abc import Mapping, Sequence
+
+from spmdir.search.problem import Node, Problem
 
 
 def makers_of(problem: Problem) -> list[tuple[int, int]]:
@@ -11,34 +13,89 @@ def makers_of(problem: Problem) -> list[tuple[int, int]]:
     return [found[value] for value in range(len(problem.values))]
 
 
+class Colours:
+    """The colours of the nodes of a problem after each round of refinement.
+
+    Attributes:
+        rounds: the colour of each node by its source, then by surroundings of one step more each. Where a step tells no
+            more nodes apart, none after it does, and it is the last.
+    """
+
+    def __init__(self, problem: Problem, depth: int):
+        self._problem, self._depth, self._makers = problem, depth, makers_of(problem)
+        self._users: list[list[tuple[int, int]]] = [[] for _ in problem.values]
+        for index, node in enumerate(problem.nodes):
+            for slot, value in enumerate(node.operands):
+                self._users[value].append((index, slot))
+        self.rounds: list[list[int]] = []
+        self._numbers: list[dict[object, int]] = []
+        self._add([_ends(node) for node in problem.nodes])
+        for _ in range(depth):
+            coarse = self.rounds[-1]
+            made = [(coarse[node], position) for node, position in self._makers]
+            used = [tuple(sorted([(coarse[user], slot) for user, slot in found])) for found in self._users]
+            self._add(
+                [
+                    (coarse[index], tuple([made[v] for v in node.operands]), tuple([used[v] for v in node.results]))
+                    for index, node in enumerate(problem.nodes)
+                ]
+            )
+            if len(self._numbers[-1]) == len(self._numbers[-2]):
+                break
+
+    def of(self, problem: Problem) -> list[int]:
+        """Return the last colours of the same nodes where some have other sources, as in `Colours(problem, depth)`.
+
+        Only nodes that are near enough to see these are told apart again.
+        """
+        if len(self.rounds) <= self._depth:
+            return Colours(problem, self._depth).rounds[-1]
+        nodes, former = problem.nodes, self._problem.nodes
+        near = dict.fromkeys(index for index, node in enumerate(nodes) if node.source is not former[index].source)
+        found = list(self.rounds[0])
+        _recolour(found, {index: _ends(nodes[index]) for index in near}, self._numbers[0])
+        for old, numbers in zip(self.rounds[1:], self._numbers[1:], strict=True):
+            for index in list(near):
+                near.update(dict.fromkeys(self._makers[value][0] for value in nodes[index].operands))
+                near.update(dict.fromkeys(user for value in nodes[index].results for user, _ in self._users[value]))
+            keys = {index: self._key(index, found) for index in near}
+            found = list(old)
+            _recolour(found, keys, numbers)
+        return _numbered(found, {})
+
+    def _add(self, keys: Sequence[object]) -> None:
+        self._numbers.append({})
+        self.rounds.append(_numbered(keys, self._numbers[-1]))
+
+    def _key(self, index: int, colours: Sequence[int]) -> object:
+        """Return what the next colour of a node says."""
+        node = self._problem.nodes[index]
+        made = tuple([(colours[self._makers[v][0]], self._makers[v][1]) for v in node.operands])
+        used = tuple([tuple(sorted([(colours[user], slot) for user, slot in self._users[v]])) for v in node.results])
+        return colours[index], made, used
+
+
 def colours(problem: Problem, depth: int) -> tuple[list[int], list[int]]:
     """Return the colour of each node by surroundings of one step less than `depth`, and of `depth` steps.
 
     Nodes of one colour have equal sources, and in every further step operands and users of equal colours. Where a step
-    tells no more nodes apart, none after it does, and both are as fine as can be. Colours are numbered in program
-    order.
+    tells no more nodes apart, both are as fine as can be. Colours are numbered in program order.
     """
-    makers = makers_of(problem)
-    users: list[list[tuple[int, int]]] = [[] for _ in problem.values]
-    for index, node in enumerate(problem.nodes):
-        for slot, value in enumerate(node.operands):
-            users[value].append((index, slot))
-    coarse = fine = _numbered([(node.source, len(node.operands), len(node.results)) for node in problem.nodes])
-    for _ in range(depth):
-        coarse = fine
-        made = [(coarse[node], position) for node, position in makers]
-        used = [tuple(sorted([(coarse[user], slot) for user, slot in found])) for found in users]
-        fine = _numbered(
-            [
-                (coarse[index], tuple([made[v] for v in node.operands]), tuple([used[v] for v in node.results]))
-                for index, node in enumerate(problem.nodes)
-            ]
-        )
-        if max(fine, default=0) == max(coarse, default=0):
-            break
-    return coarse, fine
+    rounds = Colours(problem, depth).rounds
+    return rounds[-2:][0], rounds[-1]
 
 
-def _numbered(keys: list[object]) -> list[int]:
-    numbers: dict[object, int] = {}
+def _ends(node: Node) -> object:
+    return node.source, len(node.operands), len(node.results)
+
+
+def _numbered(keys: Sequence[object], numbers: dict[object, int]) -> list[int]:
     return [numbers.setdefault(key, len(numbers)) for key in keys]
+
+
+def _recolour(colours: list[int], keys: Mapping[int, object], numbers: Mapping[object, int]) -> None:
+    """Give nodes the colours of their keys, those that are not numbered the next ones."""
+    added: dict[object, int] = {}
+    for index, key in keys.items():
+        found = numbers.get(key)
+        colours[index] = found if found is not None else added.setdefault(key, len(numbers) + len(added))

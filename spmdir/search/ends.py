@@ -28,7 +28,7 @@ class End:
         self.is_last: tuple[bool, bool] = (False, False)
         self.given = np.zeros(size)
         self.decided: int | None = None
-        self.below: Numbers | None = None
+        self.through: Numbers | None = None
 
 
 class Use(End):
@@ -37,8 +37,8 @@ class Use(End):
     Attributes:
         price, price_made: what it costs to have the value as this end needs it, [from placement, needed]; from any
             placement, and from those that it may be made in.
-        below: by placement of the value, the least that this end costs from there, by its numbers or as it is decided;
-            None if that is to be worked out again.
+        through: [copy, made], the least that this end costs from a copy of the value or from where it is made, by its
+            numbers or as it is decided; None if that is to be worked out again.
     """
 
     def __init__(self, needs: Sequence[Numbers]):
@@ -49,22 +49,23 @@ class Use(End):
 
     def read(self, price: Numbers, made: Numbers) -> None:
         """Read the prices of reshards, [before, after], of a value that is made in the placements `made`."""
-        self.price = from_each(price, self._needs)
+        self._made, self.price = made, from_each(price, self._needs)
         self.price_made = self.price[made]
         self._needed = np.ascontiguousarray(self.price.T)
         self._needed_made = np.ascontiguousarray(self.price_made.T)
-        self.below = None
+        self.through = None
 
-    def cost_below(self) -> Numbers:
-        """Return `below`, worked out again if need be."""
-        below = self.below
-        if below is None:
+    def cost_through(self) -> Numbers:
+        """Return `through`, worked out again if need be."""
+        through = self.through
+        if through is None:
             at = self.decided
-            self.below = below = self._needed[at] if at is not None else _least(self._needed + self.given[:, None])
-        return below
+            below = self._needed[at] if at is not None else _least(self._needed + self.given[:, None])
+            self.through = through = np.minimum(below[:, None], below[self._made])
+        return through
 
     def cost_below_made(self) -> Numbers:
-        """Return the same by placement that the value may be made in."""
+        """Return by placement that the value may be made in the least that this end costs from there."""
         at = self.decided
         return self._needed_made[at] if at is not None else _least(self._needed_made + self.given[:, None])
 
@@ -100,21 +101,20 @@ class Star:
             return self.uses[0].cost_below_made()
         cost = self._copy
         for use in self.uses:
-            below = use.cost_below()
-            cost = cost + np.minimum(below[:, None], below[self.made])
+            cost = cost + use.cost_through()
         return _least(cost)
 
     def _least_needed(self, end: Use) -> Numbers:
-        price, made, copy, held, at = end.price_made, self.made, self._copy, self.maker.given, self.maker.decided
+        price, copy, held, at = end.price_made, self._copy, self.maker.given, self.maker.decided
+        here = slice(None) if at is None else slice(at, at + 1)
         if at is not None:
-            price, made, copy, held = price[at : at + 1], made[at : at + 1], copy[:, at : at + 1], _NOTHING
+            price, copy, held = price[here], copy[:, here], _NOTHING
         if len(self.uses) == 1:
             return _least(price + held[:, None])
         cost = copy + held  # [copy, made]
         for use in self.uses:
             if use is not end:
-                below = use.cost_below()
-                cost = cost + np.minimum(below[:, None], below[made])
+                cost = cost + use.cost_through()[:, here]
         return np.minimum(_least(price + _least(cost)[:, None]), _least(end.price + _least(cost, axis=1)[:, None]))
 
 

@@ -95,13 +95,13 @@ class _Part:
         if self.ends:
             np.subtract(_least_of(cost[self._by_key], self._starts) * self._shares[direction], taken, out=self.given)
             for _, end in self.ends:
-                end.below = None
+                end.through = None
 
     def decide(self, state: int | None) -> None:
         """Note which state is decided, or that none is."""
         for _, end in self.ends:
             end.decided = None if state is None else int(end.key[state])
-            end.below = None
+            end.through = None
 
 
 class Messages:

@@ -13,7 +13,7 @@ from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import PLANNED
 from spmdir.reshard.topology import DEFAULT, Topology
-from spmdir.search.colours import colours
+from spmdir.search.colours import Colours
 from spmdir.search.problem import Node, Problem
 from spmdir.search.worth import Worth
 
@@ -82,7 +82,15 @@ class Quotient:
 
 def quotient(problem: Problem, depth: int) -> Quotient:
     """Merge nodes that `depth` rounds of colour refinement cannot tell apart: their surroundings are equal that far."""
-    _, node_class = colours(problem, depth)
+    return merged(problem, Colours(problem, depth).rounds[-1])
+
+
+def merged(problem: Problem, node_class: list[int]) -> Quotient:
+    """Return a program with nodes merged.
+
+    Args:
+        node_class: the part of each node, numbered in program order.
+    """
     first_node: dict[int, int] = {}
     for node, part in enumerate(node_class):
         first_node.setdefault(part, node)

@@ -29,14 +29,12 @@ class Restricted:
     Attributes:
         source: all strategies.
         axis: of which some are left out.
-        only: the placements of those that are left; any if None.
         without: the placements of those that are left out.
     """
 
     source: StrategySource
     axis: str
-    only: Ends | None = None
-    without: tuple[Ends, ...] = ()
+    without: frozenset[Ends]
 
     @property
     def work(self) -> Work:
@@ -62,5 +60,4 @@ class Restricted:
     def _left(self, axis: str, strategies: Iterable[NodeStrategy]) -> tuple[NodeStrategy, ...]:
         if axis != self.axis:
             return tuple(strategies)
-        fitting = (one for one in strategies if ends_of(one) not in self.without)
-        return tuple([one for one in fitting if self.only is None or ends_of(one) == self.only])
+        return tuple([one for one in strategies if ends_of(one) not in self.without])

@@ -10,15 +10,17 @@ distinct placement that the users of a value require.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from operator import itemgetter
 
 import attrs
 
 from spmdir.search.block_search import BlockEnd, BlockSearch
+from spmdir.search.colours import Colours
 from spmdir.search.joint_cost import joint_cost
 from spmdir.search.problem import NodeStrategy, Problem
-from spmdir.search.repeats import as_if_repeated, quotient
+from spmdir.search.repeats import as_if_repeated, merged
 from spmdir.search.worth import PLAIN, Worth
 
 DEPTH = 4
@@ -64,7 +66,14 @@ class Search:
 
     def __init__(self, problem: Problem, effort: int = 100, depth: int = DEPTH):
         self.problem, self.effort = problem, effort
-        self._shared = quotient(problem, len(problem.nodes) if problem.is_small else depth)
+        self._colours = Colours(problem, len(problem.nodes) if problem.is_small else depth)
+        self._shared = merged(problem, self._colours.rounds[-1])
+
+    def of(self, problem: Problem) -> Search:
+        """Return the search for the same nodes where some have other sources."""
+        other = copy.copy(self)
+        other.problem, other._shared = problem, merged(problem, self._colours.of(problem))
+        return other
 
     def alike(self, node: int) -> list[int]:
         """Return the nodes of the program that are merged with `node`, itself among them."""

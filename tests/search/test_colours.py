@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
-from spmdir.search.colours import colours
+from spmdir.search.colours import Colours, colours
+from spmdir.search.restricted import Restricted
 from tests.search.test_search import problem_of
 
 TWO_RESULTS = """spmd.mesh @mesh <a = 2>
@@ -44,3 +46,15 @@ def test_users_of_different_results_of_one_node_have_different_colours() -> None
 )
 def test_every_step_looks_one_node_further(depth: int, coarse: list[int], fine: list[int]) -> None:
     assert colours(problem_of(CHAIN), depth) == (coarse, fine)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3, 9])
+@pytest.mark.parametrize("text", [TWO_RESULTS, CHAIN])
+def test_nodes_near_another_source_are_told_apart_as_if_it_had_been_there_from_the_start(text: str, depth: int) -> None:
+    problem = problem_of(text)
+    first = Colours(problem, depth)
+    for index, node in enumerate(problem.nodes):
+        for source in (Restricted(node.source, "a", frozenset()), problem.nodes[-1].source):
+            changed = attrs.evolve(node, source=source)
+            other = attrs.evolve(problem, nodes=(*problem.nodes[:index], changed, *problem.nodes[index + 1 :]))
+            assert first.of(other) == Colours(other, depth).rounds[-1]

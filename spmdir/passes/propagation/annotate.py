@@ -15,10 +15,8 @@ from spmdir.dialects.attributes import sharding_attr, shardings_attr
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs
 from spmdir.rules import OpRule
-from spmdir.search.joint_cost import compute_seconds
-from spmdir.search.nesting import nest
+from spmdir.search.nesting import Nested
 from spmdir.search.problem import Problem
-from spmdir.search.solve import Solution
 
 Maker = SSAValue | ValueOp | int
 """The function argument, op or function result (by index) that a node of the search stands for."""
@@ -29,20 +27,15 @@ def annotate(
     problem: Problem,
     makers: Sequence[Maker],
     rules: Sequence[OpRule | None],
-    solution: Solution,
-    annotations: Sequence[Sequence[Sharding]],
-) -> float:
+    nested: Nested,
+) -> None:
     """Give every value of `function` its sharding, and every op the shardings it needs its operands in.
-
-    Returns the seconds that the program takes so.
 
     Args:
         makers: what each node of `problem` stands for.
         rules: the rule of each node that is a torch op.
-        solution: what the search found for `problem`.
-        annotations: the user annotations of each node, over the axes of its mesh.
+        nested: what the search found for `problem`.
     """
-    nested = nest(problem, solution.strategies, annotations, rules, solution.orders)
     decided: dict[str, dict[int, Sharding]] = {"arg_attrs": {}, "res_attrs": {}}
     for node, maker, rule, needed in zip(problem.nodes, makers, rules, nested.needed, strict=True):
         made = [nested.made[value] for value in node.results]
@@ -55,7 +48,6 @@ def annotate(
             _annotate_op(maker, made, _without_unread(rule, made, needed, known) if rule else needed, known)
     for which, shardings in decided.items():
         _write(function, which, shardings)
-    return compute_seconds(problem, solution.strategies, problem.mesh) + nested.seconds
 
 
 def _annotate_op(op: ValueOp, made: Sequence[Sharding], needed: Sequence[Sharding], known: Sequence[Sharding]) -> None:

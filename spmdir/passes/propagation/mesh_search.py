@@ -71,6 +71,7 @@ class MeshSearch:
         self._nodes = {_NODE.format(index): index for index in range(len(problem.nodes))}
         self._annotations = [user_annotations(function, maker, problem.mesh) for maker in makers]
         self._search = Search(problem, effort)
+        self._nested: tuple[Solution, Nested] | None = None
         self.free = self._search.solution()
 
     def again(self, sources: Mapping[int, StrategySource], worth: Worth) -> tuple[MeshSearch, Solution]:
@@ -90,7 +91,7 @@ class MeshSearch:
             nodes[index] = attrs.evolve(nodes[index], source=source)
             other._annotations[index] = list(source.annotations)
         other.problem = attrs.evolve(self.problem, nodes=tuple(nodes))
-        other._search = Search(other.problem, self._search.effort)
+        other._search = self._search.of(other.problem)
         other.free = other._search.solution(worth)
         return other, other.free
 
@@ -100,11 +101,10 @@ class MeshSearch:
 
     def nested(self, solution: Solution) -> Nested:
         """Return the shardings that a solution means, and what reshards between them take."""
-        return nest(self.problem, solution.strategies, self._annotations, self.rules, solution.orders)
-
-    def seconds(self, solution: Solution) -> float:
-        """Return how long a step of a rank takes under a solution."""
-        return compute_seconds(self.problem, solution.strategies, self.problem.mesh) + self.nested(solution).seconds
+        if self._nested is None or self._nested[0] is not solution:
+            found = nest(self.problem, solution.strategies, self._annotations, self.rules, solution.orders)
+            self._nested = solution, found
+        return self._nested[1]
 
     def is_legal(self, solution: Solution) -> bool:
         """Return whether axes that were split shard evenly, as merged names require, if they have to."""
@@ -119,7 +119,8 @@ class MeshSearch:
 
     def write(self, solution: Solution) -> float:
         """Write a solution to the function in the place of any other, and return the seconds that it takes so."""
-        return annotate(self.function, self.problem, self.makers, self.rules, solution, self._annotations)
+        annotate(self.function, self.problem, self.makers, self.rules, self.nested(solution))
+        return compute_seconds(self.problem, solution.strategies, self.problem.mesh) + self.nested(solution).seconds
 
     def within(self, budget: float, free: Decision | None) -> Decision:
         """Return the cheapest decision found that holds at most `budget` bytes; if none does, that which holds least.
