@@ -1,6 +1,11 @@
 // The lines of source that take longest, and why the dearest reshards are there.
+const sourceText = (one) => one.source.length ? [make("pre", {}, ...one.source.map(([number, words]) =>
+  make("span", one.line.endsWith(`:${number}`) ? { class: "here" } : {}, `${String(number).padStart(5)}  ${words}\n`)))] : [];
+
 views.push({ id: "lines", name: "Lines", show: (place) => {
-  const explained = data.explanations.map((one) => make("details", { open: "" }, make("summary", {}, make("code", {}, one.name)), make("pre", { class: "wrap" }, one.text)));
+  const explained = data.explanations.map((one, at) => make("details", at < 3 ? { open: "" } : {},
+    make("summary", {}, make("a", { href: `#graph/${encodeURIComponent(one.name)}` }, make("code", {}, one.name)), make("span", { class: "quiet" }, ` ${time(one.seconds * 1e6)} of reshards ${one.line}`)),
+    make("div", { class: "beside" }, make("pre", { class: "wrap" }, one.text), ...sourceText(one))));
   if (explained.length) place.append(make("h2", {}, "Why the dearest reshards are there"), ...explained);
   place.append(make("h2", {}, "Lines that take longest"));
   if (!data.lines.length) place.append(make("p", {}, "No op says which line it is from."));
@@ -8,7 +13,6 @@ views.push({ id: "lines", name: "Lines", show: (place) => {
     make("summary", {}, make("code", {}, one.line), ` ${time(one.seconds * 1e6)}, ${(one.share * 100).toFixed(1)} % `,
       make("span", { class: "bar", style: { width: `${150 * one.share}px` } }),
       make("span", { class: "quiet" }, ` ${one.kinds.join(", ")}`)),
-    one.source.length ? make("pre", {}, ...one.source.map(([number, words]) =>
-      make("span", one.line.endsWith(`:${number}`) ? { class: "here" } : {}, `${String(number).padStart(5)}  ${words}\n`))) : "",
+    ...sourceText(one),
     make("p", {}, ...one.values.flatMap((name) => [make("a", { href: `#graph/${encodeURIComponent(name)}` }, make("code", {}, name)), " "])))));
 } });

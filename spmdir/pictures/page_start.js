@@ -11,6 +11,7 @@ function open() {
     const chosen = tab.id === `tab-${view.id}`;
     tab.setAttribute("aria-selected", chosen);
     tab.tabIndex = chosen ? 0 : -1;
+    if (chosen) tab.scrollIntoView({ block: "nearest", inline: "center" });
   }
   const place = make("section", { role: "tabpanel", "aria-labelledby": `tab-${view.id}`, id: "panel" });
   document.querySelector("main").replaceChildren(place);

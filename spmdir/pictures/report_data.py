@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp
 
-from spmdir.core.axis_colors import axis_color
 from spmdir.core.byte_size import size_text
 from spmdir.core.errors import Location
 from spmdir.core.mesh import Mesh
@@ -18,16 +15,18 @@ from spmdir.core.time_text import time_text
 from spmdir.dialects import ir
 from spmdir.dialects.names import text_name
 from spmdir.explanation.decided import DecidedProgram
-from spmdir.explanation.explain import explanations
-from spmdir.passes.finish import copied, is_undecided, without_layers
+from spmdir.passes.finish import is_undecided, without_layers
 from spmdir.passes.memory_classes import memory_classes
 from spmdir.passes.phases import PHASES, phases
 from spmdir.passes.pipeline import Pipeline, run_passes
+from spmdir.pictures.dearest_reasons import dearest_reasons, place_text
+from spmdir.pictures.mesh_traffic import mesh_traffic
 from spmdir.pictures.program_graph import ARGUMENT, GraphNode, partitioned, program_graph
+from spmdir.pictures.source_lines import source_lines
 from spmdir.report.communication import CommReport, comm_report
 from spmdir.report.op_costs import OpCost
 from spmdir.report.rank_step import rank_step
-from spmdir.report.schedule import CollectiveShare, ScheduleReport, report_of_step
+from spmdir.report.schedule import ScheduleReport, report_of_step
 from spmdir.report.timeline_text import COMPUTE, spans
 from spmdir.schedule.memory import Memory
 from spmdir.schedule.program import Transfer
@@ -36,32 +35,28 @@ from spmdir.schedule.simulate import Execution
 LINES = 12
 """How many lines of source are shown."""
 
-AROUND = 3
-"""How many lines of the file are shown before and after one."""
-
 CHANGES = 60
 """How many lines of text are shown that a pass removes, and that it adds."""
 
 WIDTH = 300
 """How many characters of such a line."""
 
-RANKS, GROUPS = 4096, 64
-"""How many ranks are looked at, and how many groups of them are listed for the axes of a mesh."""
 
-
-def report_data(module: ModuleOp, pipeline: Pipeline, explained: int) -> dict[str, Any]:
+def report_data(module: ModuleOp, pipeline: Pipeline, explained: int | None) -> dict[str, Any]:
     """Return what the page of a program shows; the program is left as it is.
 
     Args:
-        explained: how many values are explained, those whose reshards take longest; those of a decided program, in
-            which all is annotated, are not.
+        explained: how many values are explained, those whose reshards take longest; if None as many as take little
+            time. Those of a decided program, in which all is annotated, are not.
 
     Raises:
         SpmdirError: it cannot be partitioned.
     """
     with ir.collector_paused(), pipeline.rules:
         module = without_layers(module)
-        asked = _explained(module, pipeline, explained) if explained and is_undecided(ir.main_function(module)) else []
+        asked: list[dict[str, Any]] = []
+        if explained != 0 and is_undecided(ir.main_function(module)):
+            asked = dearest_reasons(DecidedProgram(module, pipeline), explained)
         changes = PassChanges(module)
         module, left = partitioned(module, pipeline, changes.add)
         function = ir.main_function(module)
@@ -74,14 +69,13 @@ def report_data(module: ModuleOp, pipeline: Pipeline, explained: int) -> dict[st
     told = [phase_of[ops[0]] for ops in step.units]
     return {
         "summary": _summary(schedule, costs, mesh, graph),
-        "mesh": [{"axis": axis, "size": size, "color": axis_color(axis, mesh.axis_names)} for axis, size in mesh.axes],
+        **mesh_traffic(step, schedule.collectives),
         "phases": list(PHASES),
         "nodes": [[*_node_row(node, strings), PHASES.index(by_name.get(node.name, PHASES[0]))] for node in graph],
         **_tasks(step.execution, told, strings),
         "collectives": [
             [one.kind, one.axes, one.count, one.wire_bytes, one.seconds, one.exposed] for one in schedule.collectives
         ],
-        "groups": _groups(schedule, mesh),
         "lines": _lines(costs),
         "dearest": [
             [op.name, op.kind, op.line, op.seconds, op.share.wire_bytes, op.bound, op.axes] for op in costs.ops[:40]
@@ -132,7 +126,7 @@ def _node_row(node: GraphNode, strings: Strings) -> list[Any]:
         sharding,
         list(node.axes),
         number(node.path),
-        number(_line(node.location)),
+        number(place_text(node.location)),
         list(node.operands),
     ]
 
@@ -193,23 +187,6 @@ def _lifetimes(found: Execution) -> tuple[dict[int, int], dict[int, int]]:
     return first, last
 
 
-def _groups(schedule: ScheduleReport, mesh: Mesh) -> list[dict[str, Any]]:
-    """Return for each axes that something is sent along: the groups of ranks that talk to each other."""
-    found: dict[tuple[str, ...], list[CollectiveShare]] = {}
-    for one in schedule.collectives:
-        found.setdefault(one.axes, []).append(one)
-    rows = []
-    for axes, shares in found.items():
-        groups = dict.fromkeys(mesh.group(rank, axes) for rank in range(min(mesh.world_size, RANKS))) if axes else {}
-        rows.append({
-            "axes": list(axes),
-            "bytes": sum(one.wire_bytes for one in shares),
-            "count": sum(one.count for one in shares),
-            "groups": [list(group) for group in groups][:GROUPS],
-        })  # fmt: skip
-    return rows
-
-
 def _lines(costs: CommReport) -> list[dict[str, Any]]:
     """Return the lines of source that take longest, with what stands around each where the file can be read."""
     found: dict[tuple[str, int], list[OpCost]] = {}
@@ -225,36 +202,10 @@ def _lines(costs: CommReport) -> list[dict[str, Any]]:
             "share": sum(op.seconds for op in ops) / total,
             "kinds": list(dict.fromkeys(op.kind for op in ops))[:6],
             "values": list(dict.fromkeys(op.name for op in ops))[:6],
-            "source": _source(file, line),
+            "source": source_lines(Location(file, line, 1)),
         }
         for (file, line), ops in dearest
     ]
-
-
-def _source(file: str, line: int) -> list[list[Any]]:
-    """Return (number, text) of the lines around one; none where no file of this name is found."""
-    if not file.endswith((".py", ".mlir")):  # a program may name any file, and pages are passed on
-        return []
-    for folder in ("", *sys.path):
-        path = Path(folder, file)
-        try:
-            if path.is_file() and path.stat().st_size < 1 << 20:
-                text = path.read_text(encoding="utf-8").splitlines()
-                first = max(0, line - 1 - AROUND)
-                return [[at, one[:200]] for at, one in enumerate(text[first : line + AROUND], first + 1)]
-        except (OSError, ValueError):
-            continue
-    return []
-
-
-def _explained(module: ModuleOp, pipeline: Pipeline, most: int) -> list[dict[str, str]]:
-    """Return why the values whose reshards take longest are as they are."""
-    found = explanations(DecidedProgram(copied(module), pipeline), "*", most)
-    return [{"name": one.name, "text": str(one)} for one in found.values]
-
-
-def _line(location: Location | None) -> str:
-    return f"{location.file}:{location.line}" if location is not None else ""
 
 
 def _us(seconds: float) -> float:

@@ -17,11 +17,12 @@ SCRIPTS = ("base", "overview", "layers", "graph", "mesh", "timeline", "memory", 
 """The parts of the script, in their order: each of page_NAME.js."""
 
 
-def write_html(module: ModuleOp, pipeline: Pipeline, title: str, explained: int = 1) -> str:
+def write_html(module: ModuleOp, pipeline: Pipeline, title: str, explained: int | None = None) -> str:
     """Return the page of a program at any stage after import.
 
     Args:
         explained: how many values are explained, of a program that is not decided: each alternative is decided again.
+            If None, as many as take little time.
 
     Raises:
         SpmdirError: it cannot be partitioned.

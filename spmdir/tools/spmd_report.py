@@ -37,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str]) -> int:
     options = argument_parser().parse(argv)
-    written = options.format or ENDINGS.get(PurePath(options.output or "").suffix, "table")
+    written = options.format or format_of(options.output or "")
     text, name = read_text(options.input)
     from spmdir.dialects import ir
     from spmdir.passes.pipeline import STANDARD, Pipeline
@@ -96,8 +96,24 @@ FORMATS: dict[str, Callable[[ModuleOp, Pipeline, argparse.Namespace], str]] = {
 }
 """Each format with what writes it."""
 
-ENDINGS = {".json": "json", ".csv": "csv", ".html": "html"}
-"""The endings of file names that choose a format; any other is a table."""
+ENDINGS = {
+    "trace.json": "perfetto",
+    "perfetto.json": "perfetto",
+    ".perfetto-trace": "perfetto",
+    ".trace": "perfetto",
+    ".pftrace": "perfetto",
+    "explorer.json": "model-explorer",
+    ".json": "json",
+    ".csv": "csv",
+    ".html": "html",
+    ".htm": "html",
+}
+"""The endings of file names that choose a format, the first that fits; any other is a table."""
+
+
+def format_of(output: str) -> str:
+    """Return the format that the name of an output file stands for."""
+    return next((format for ending, format in ENDINGS.items() if output.lower().endswith(ending)), "table")
 
 
 def argument_parser() -> ArgumentParser:
@@ -113,8 +129,8 @@ def argument_parser() -> ArgumentParser:
     )
     parser.add_argument("--no-fold", action="store_true", help="print equal layers one by one")
     parser.add_argument("--format", choices=tuple(FORMATS), help="instead of what the ending of the output says")
-    explained = "how many values a page explains, of a program that is not decided (default 1)"
-    parser.add_argument("--explain", type=count("values", 0, 100), default=1, metavar="N", help=explained)
+    explained = "how many values a page explains, of a program that is not decided (default: as many as take 4 s)"
+    parser.add_argument("--explain", type=count("values", 0, 100), metavar="N", help=explained)
     parser.add_argument("-o", dest="output", metavar="FILE", help="write there instead of stdout")
     parser.add_color()
     parser.add_machine()

@@ -13,13 +13,16 @@ import pytest
 
 import spmdir
 from spmdir.dialects import ir
+from spmdir.explanation.decided import DecidedProgram
 from spmdir.passes.finish import localized
 from spmdir.passes.pipeline import Pipeline
+from spmdir.pictures.dearest_reasons import dearest_reasons
+from spmdir.pictures.mesh_traffic import group_numbers
 from spmdir.pictures.model_explorer import write_model_explorer
 from spmdir.pictures.program_graph import program_graph
 from spmdir.pictures.report_data import report_data
 from spmdir.pictures.report_page import page_of
-from spmdir.tools.spmd_report import main
+from spmdir.tools.spmd_report import format_of, main
 
 HOSTILE = "</script><img src=x onerror=document.title=1>"
 LAYERS = 4
@@ -123,6 +126,8 @@ def test_a_page_is_no_wider_than_a_phone(opened: Callable[[str], Any]):
     for view in VIEWS:
         browser = opened(view)
         assert browser.execute_script("return document.documentElement.scrollWidth") <= 360, view
+        tab = browser.find_element("id", f"tab-{view}").rect
+        assert 0 <= tab["x"] <= 360 - tab["width"], view
     browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
@@ -172,12 +177,65 @@ def test_lines_passes_and_groups_are_those_of_the_reports(opened: Callable[[str]
     text = words(opened("lines"))
     assert "model.py:1" in text and "strategy" in text and "next best" in text
     assert "propagate" in words(opened("passes"))
-    assert "0 1" in words(opened("mesh"))
     report = spmdir.schedule_report(spmdir.parse(program()))
     assert data["seconds"] == pytest.approx(report.seconds)
     assert sum(task[5] for task in data["tasks"]) == pytest.approx(report.seconds * 1e6, rel=1e-3)
     sizes = [size for _, size, _, first, last in data["buffers"] if first <= _peak(data) <= last]
     assert sum(sizes) == pytest.approx(report.peak_bytes, rel=1e-6)
+
+
+def test_the_mesh_lights_the_groups_of_what_has_the_focus(opened: Callable[[str], Any], data: dict[str, Any]):
+    from selenium.webdriver.common.keys import Keys
+
+    browser = opened("mesh")
+    tip = browser.find_element("id", "tip")
+    lit = lambda: [one.text for one in browser.find_elements("css selector", "svg.mesh .lit")]  # noqa: E731
+    assert lit() == ["0", "1"] and "Rank 0 (dp 0, tp 0) talks to 1 along [tp]" in tip.text
+    browser.find_element("css selector", "svg.mesh").send_keys(Keys.ARROW_DOWN, Keys.ARROW_RIGHT)
+    assert lit() == ["2", "3"] and "Rank 3 (dp 1, tp 1) talks to 2 along [tp]: sends 229.4 kB" in tip.text
+    browser.find_elements("css selector", ".pick")[1].send_keys("")
+    kind, _, count, *_ = data["collectives"][data["groups"][0]["shares"][0]]
+    assert f"in {count} {kind}, which take" in tip.text
+    assert len(browser.find_elements("css selector", "svg.mesh .link")) == 2
+    (along,) = data["groups"]
+    assert along["bytes"] == sum(row[3] for row in data["collectives"]) == sum(task[3] for task in data["tasks"])
+
+
+def test_ranks_are_numbered_by_the_groups_that_a_mesh_says():
+    mesh = spmdir.Mesh({"a": 2, "b": 4, "c": 2}, intra_node=("c",))
+    for axes in (("a",), ("b",), ("a", "c"), ("b(2)2",), ("a", "b", "c")):
+        numbers = group_numbers(mesh, axes)
+        for rank in range(mesh.world_size):
+            assert tuple(sorted(mesh.group(rank, axes))) == tuple(
+                other for other in range(mesh.world_size) if numbers[other] == numbers[rank]
+            )
+
+
+def test_a_page_explains_one_of_values_that_are_decided_as_one_and_counts_those_that_it_is_asked_for():
+    program_of_layers = DecidedProgram(spmdir.parse(program()), Pipeline())
+    dearest = dearest_reasons(program_of_layers, None)
+    assert len(dearest) == len({one["name"] for one in dearest}) >= 1
+    assert [one["seconds"] for one in dearest] == sorted((one["seconds"] for one in dearest), reverse=True)
+    assert dearest_reasons(program_of_layers, 0) == []
+    assert dearest_reasons(program_of_layers, 1)[0]["name"] == dearest[0]["name"]
+
+
+@pytest.mark.parametrize(
+    ("output", "format"),
+    [
+        ("a.json", "json"),
+        ("trace.json", "perfetto"),
+        ("step.Trace.json", "perfetto"),
+        ("step.perfetto.json", "perfetto"),
+        ("a.pftrace", "perfetto"),
+        ("mlp.explorer.json", "model-explorer"),
+        ("a.html", "html"),
+        ("a.txt", "table"),
+        ("", "table"),
+    ],
+)
+def test_the_name_of_the_output_chooses_a_format(output: str, format: str):
+    assert format_of(output) == format
 
 
 def _peak(data: dict[str, Any]) -> int:
