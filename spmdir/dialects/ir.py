@@ -20,11 +20,13 @@ from spmdir.core.mesh import Mesh
 from spmdir.dialects.cast_first import check_first_cast
 from spmdir.dialects.function_checks import check_function
 from spmdir.dialects.in_flight import check_in_flight
+from spmdir.dialects.layer_calls import layer_named
 from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.recomputation import check_recomputations
 from spmdir.dialects.sizes import SizesOp, check_sizes, open_sizes
 from spmdir.dialects.spmd import Spmd
 from spmdir.dialects.syntax.context import IRContext, IRParser, IRPrinter, error_position, location_of
+from spmdir.dialects.syntax.sharding_aliases import ShardingAliases
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.verification import declaration, mesh_of
 
@@ -111,9 +113,18 @@ def print_ir(module: Operation, generic: bool = False, debuginfo: bool = False) 
     if generic or not isinstance(module, ModuleOp) or module.attributes or not module.body.block.ops:
         printer.print_op(module)
         return _with_locations(printer, buffer)
-    for index, op in enumerate(module.body.block.ops):
-        printer.print_string("\n\n" if index else "")
+    if any(layer_named(op) is not None for op in module.body.block.ops):
+        printer.shardings = ShardingAliases()
+    parts = []
+    for op in module.body.block.ops:
         printer.print_op(op)
+        parts.append(buffer.getvalue())
+        buffer.seek(0)
+        buffer.truncate()
+    if printer.shardings is not None and (definitions := printer.shardings.definitions()):
+        declared = sum(not isinstance(op, FuncOp) for op in module.body.block.ops)
+        parts.insert(declared, definitions.rstrip())
+    printer.print_string("\n\n".join(parts))
     return _with_locations(printer, buffer)
 
 

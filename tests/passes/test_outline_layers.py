@@ -191,3 +191,21 @@ def test_a_layer_that_another_call_needs_too_stays() -> None:
     module = without_layers(spmdir.parse(outlined.replace(' {spmd.layer = "layers.1"}', "", 1)))
     ir.verify(module)
     assert spmdir.print_ir(module).count("func.call") == 1
+
+
+def test_shardings_of_outlined_programs_are_defined_once_by_names_that_differ() -> None:
+    text = EXAMPLE.read_text().partition("// |")[0].replace("<tp = 2>", "<a = 2, b = 2, a_S0_b = 2>")
+    text = text.replace("@mesh, tp: S(1)>", "@mesh, a: S(0), b: S(1)>").replace(
+        "@mesh, tp: S(0)>", "@mesh, a_S0_b: S(1)>"
+    )
+    text = (
+        re.sub("<tp: [^>]*>", "<>", text).replace(" spmd.all_reduce %", " aten.neg(%").replace(" on [tp] op sum", ")")
+    )
+    module = spmdir.run_passes(spmdir.parse(text), "outline-layers")
+    printed = spmdir.print_ir(module)
+    assert re.findall(r"^#\w+ = .*$", printed, re.MULTILINE) == [
+        "#replicated = #spmd.sharding<@mesh>",
+        "#a_S0_b_S1 = #spmd.sharding<@mesh, a: S(0), b: S(1)>",
+        "#a_S0_b_S1_1 = #spmd.sharding<@mesh, a_S0_b: S(1)>",
+    ]
+    assert spmdir.print_ir(spmdir.parse(printed)) == printed

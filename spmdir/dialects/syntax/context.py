@@ -6,6 +6,7 @@ import re
 from bisect import bisect_right
 from copy import copy
 from functools import cached_property, lru_cache
+from io import StringIO
 from typing import TYPE_CHECKING, Any
 
 from xdsl.context import Context
@@ -31,14 +32,15 @@ from xdsl.utils.mlir_lexer import MLIRLexer
 from spmdir.core.errors import Location, did_you_mean
 from spmdir.core.limits import FRAMES
 from spmdir.core.literals import LiteralError
-from spmdir.dialects.attributes import is_sized, meta_of, print_type
+from spmdir.dialects.attributes import ShardingAttr, is_sized, meta_of, print_type
 from spmdir.dialects.collectives import plugin_collective
-from spmdir.dialects.layer_calls import taking_layer
+from spmdir.dialects.layer_calls import layer_named, taking_layer
 from spmdir.dialects.named import class_of
 from spmdir.dialects.names import is_number, keep_name
 from spmdir.dialects.syntax.declared import declared_hints
 from spmdir.dialects.syntax.locations import LocationAliases, location_parts
 from spmdir.dialects.syntax.op_parser import parse_type
+from spmdir.dialects.syntax.sharding_aliases import ShardingAliases
 from spmdir.dialects.value_op import ValueOp
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import PLANNED, collectives
@@ -194,12 +196,20 @@ class IRParser(Parser):
             keep_name(value, name)
 
 
+WIDTH = 160
+"""How long a line of arguments of an outlined layer may be."""
+
+
 class IRPrinter(Printer):
     """Prints a module: one function argument a line, or those of one outlined layer; names as they are.
 
     Values without a name are numbered behind the numbers of the function; of several with one name the first keeps it.
+
+    Attributes:
+        shardings: the aliases of the shardings that have been printed; None to spell each where it stands.
     """
 
+    shardings: ShardingAliases | None = None
     _reserved: frozenset[str] = frozenset()
 
     @cached_property
@@ -263,15 +273,16 @@ class IRPrinter(Printer):
         self.print_symbol_name(op.sym_name.data)
         self.print_string("(")
         margin = " " * len(f"func.func {visibility}@{op.sym_name.data}(")
-        layers = [taking_layer(argument) for argument in op.args]
+        layers, width = [taking_layer(argument) for argument in op.args], 0
         for index, argument in enumerate(op.args):
+            text = self._argument_text(op, index, argument)
+            width += len(", ") + len(text)
             if index:
                 is_with = layers[index] is not None and layers[index] == layers[index - 1]
-                self.print_string(", " if is_with else ",\n" + "  " * self._indent + margin)
-            self.print_ssa_value(argument)
-            self.print_string(": ")
-            self.print_attribute(argument.type)
-            self._print_attrs(op.arg_attrs, index)
+                is_filled = layer_named(op) is not None and len(margin) + width <= WIDTH
+                self.print_string(", " if is_with or is_filled else ",\n" + "  " * self._indent + margin)
+                width = width if is_with or is_filled else len(text)
+            self.print_string(text)
         self.print_string(")")
         self._print_results_of(op)
         if op.attributes:
@@ -279,6 +290,16 @@ class IRPrinter(Printer):
             self.print_attr_dict(op.attributes)
         self.print_string(" ")
         self.print_region(op.body, print_entry_block_args=False)
+
+    def _argument_text(self, op: func.FuncOp, index: int, argument: SSAValue) -> str:
+        """Return the name, type and attributes of an argument."""
+        stream, self.stream = self.stream, StringIO()
+        self.print_ssa_value(argument)
+        self.print_string(": ")
+        self.print_attribute(argument.type)
+        self._print_attrs(op.arg_attrs, index)
+        text, self.stream = self.stream.getvalue(), stream
+        return text
 
     def _print_results_of(self, op: func.FuncOp) -> None:
         types = op.function_type.outputs.data
@@ -302,6 +323,8 @@ class IRPrinter(Printer):
     def print_attribute(self, attribute: Attribute) -> None:
         if self.print_debuginfo and isinstance(attribute, LocationAttr):
             self.print_string(self.locations.text(attribute))
+        elif self.shardings is not None and isinstance(attribute, ShardingAttr):
+            self.print_string(self.shardings.text(attribute))
         # Symbolic sizes as the encoding of a type, which any parser of MLIR's text reads.
         elif meta_of(attribute) is not None and not is_sized(attribute):
             self.print_string(print_type(attribute))

@@ -16,8 +16,11 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
 from spmdir.passes.layers.layer_names import layer_of
 
-SMALLEST = 4
+SMALLEST = 3
 """The fewest ops of a layer."""
+
+AROUND = 4
+"""The lines of a function beside its ops."""
 
 _DECIDED = ("sharding", "needs")
 """What an op says that may differ between layers that are otherwise equal."""
@@ -52,7 +55,7 @@ class Segment:
 
 
 def repeated_segments(function: FuncOp) -> list[list[Segment]]:
-    """Return groups of segments that are equal but for shardings, in program order; in each two are equal or more."""
+    """Return groups of segments that are equal but for shardings, in program order, if functions of them pay."""
     ops = list(function.body.block.ops)
     place = {op: index for index, op in enumerate(ops)}
     numbers: dict[Hashable, int] = {}
@@ -62,8 +65,14 @@ def repeated_segments(function: FuncOp) -> list[list[Segment]]:
     links = [[place[operand.owner] for operand in op.operands if isinstance(operand.owner, Operation)] for op in ops]
     groups = repeated_parts(looks, links, labels, SMALLEST)
     found = [[segment for part in parts if (segment := _segment(ops[part.start : part.stop]))] for parts in groups]
-    kept = [group for group in found if max(Counter(one.form for one in group).values(), default=0) > 1]
+    kept = [group for group in found if group and _pays(group)]
     return sorted(kept, key=lambda group: place[group[0].ops[0]])
+
+
+def _pays(group: Sequence[Segment]) -> bool:
+    """Return whether a function of those that are equal, and calls of it, are no more lines than they are."""
+    count, size = Counter(one.form for one in group).most_common(1)[0][1], len(group[0].ops)
+    return count * size >= count + size + AROUND
 
 
 def _number(numbers: dict[Hashable, int], look: Hashable) -> int:

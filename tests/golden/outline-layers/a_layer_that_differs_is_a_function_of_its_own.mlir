@@ -27,8 +27,10 @@ func.func @main(%x: tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh>},
 
 // | spmd.mesh @mesh <tp = 2>
 // |
-// | func.func private @h_forward(%x: tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh>},
-// |                              %w: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.layer = "h.0"} {
+// | #replicated = #spmd.sharding<@mesh>
+// | #tp_S1 = #spmd.sharding<@mesh, tp: S(1)>
+// |
+// | func.func private @h_forward(%x: tensor<4x8xf32> {spmd.sharding = #replicated}, %w: tensor<8x8xf32> {spmd.sharding = #tp_S1}) -> (tensor<4x8xf32> {spmd.sharding = #replicated}) attributes {spmd.layer = "h.0"} {
 // |   %mm_0 = aten.mm(%x, %w) : tensor<4x8xf32> <tp: S(1)>
 // |   %relu_0 = aten.relu(%mm_0) : tensor<4x8xf32> <tp: S(1)>
 // |   %sin_0 = aten.sin(%relu_0) : tensor<4x8xf32> <tp: S(1)>
@@ -36,8 +38,7 @@ func.func @main(%x: tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh>},
 // |   return %y_0 : tensor<4x8xf32>
 // | }
 // |
-// | func.func private @h_2_forward(%y_1: tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh>},
-// |                                %w: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.layer = "h.2"} {
+// | func.func private @h_2_forward(%y_1: tensor<4x8xf32> {spmd.sharding = #replicated}, %w: tensor<8x8xf32> {spmd.sharding = #replicated}) -> (tensor<4x8xf32> {spmd.sharding = #replicated}) attributes {spmd.layer = "h.2"} {
 // |   %mm_2 = aten.mm(%y_1, %w) : tensor<4x8xf32> <>
 // |   %relu_2 = aten.relu(%mm_2) : tensor<4x8xf32> <>
 // |   %sin_2 = aten.sin(%relu_2) : tensor<4x8xf32> <>
@@ -45,11 +46,11 @@ func.func @main(%x: tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh>},
 // |   return %y_2 : tensor<4x8xf32>
 // | }
 // |
-// | func.func @main(%x: tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh>},
-// |                 %h.0.w: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
-// |                 %h.1.w: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
-// |                 %h.2.w: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>},
-// |                 %h.3.w: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {
+// | func.func @main(%x: tensor<4x8xf32> {spmd.sharding = #replicated},
+// |                 %h.0.w: tensor<8x8xf32> {spmd.sharding = #tp_S1},
+// |                 %h.1.w: tensor<8x8xf32> {spmd.sharding = #tp_S1},
+// |                 %h.2.w: tensor<8x8xf32> {spmd.sharding = #replicated},
+// |                 %h.3.w: tensor<8x8xf32> {spmd.sharding = #tp_S1}) -> (tensor<4x8xf32> {spmd.sharding = #replicated}) {
 // |   %y_0 = func.call @h_forward(%x, %h.0.w) {spmd.layer = "h.0"} : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
 // |   %y_1 = func.call @h_forward(%y_0, %h.1.w) {spmd.layer = "h.1"} : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
 // |   %y_2 = func.call @h_2_forward(%y_1, %h.2.w) {spmd.layer = "h.2"} : (tensor<4x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>

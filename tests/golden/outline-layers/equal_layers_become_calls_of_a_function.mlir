@@ -31,9 +31,12 @@ func.func @main(%x: tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh>},
 
 // | spmd.mesh @mesh <tp = 2>
 // |
-// | func.func private @layers_forward(%x: tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh>},
-// |                                   %a: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
-// |                                   %b: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.layer = "layers.0"} {
+// | #replicated = #spmd.sharding<@mesh>
+// | #tp_S1 = #spmd.sharding<@mesh, tp: S(1)>
+// | #tp_S0 = #spmd.sharding<@mesh, tp: S(0)>
+// |
+// | func.func private @layers_forward(%x: tensor<4x8xf32> {spmd.sharding = #replicated}, %a: tensor<8x8xf32> {spmd.sharding = #tp_S1},
+// |                                   %b: tensor<8x8xf32> {spmd.sharding = #tp_S0}) -> (tensor<4x8xf32> {spmd.sharding = #replicated}) attributes {spmd.layer = "layers.0"} {
 // |   %0 = aten.mm(%x, %a) : tensor<4x8xf32> <tp: S(1)>
 // |   %1 = aten.relu(%0) : tensor<4x8xf32> <tp: S(1)>
 // |   %2 = aten.mm(%1, %b) : tensor<4x8xf32> <tp: P(sum)>
@@ -43,10 +46,10 @@ func.func @main(%x: tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh>},
 // |   return %4 : tensor<4x8xf32>
 // | }
 // |
-// | func.func @main(%x: tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh>},
-// |                 %layers.0.a: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}, %layers.0.b: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>},
-// |                 %layers.1.a: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}, %layers.1.b: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>},
-// |                 %layers.2.a: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}, %layers.2.b: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<4x8xf32> {
+// | func.func @main(%x: tensor<4x8xf32> {spmd.sharding = #replicated},
+// |                 %layers.0.a: tensor<8x8xf32> {spmd.sharding = #tp_S1}, %layers.0.b: tensor<8x8xf32> {spmd.sharding = #tp_S0},
+// |                 %layers.1.a: tensor<8x8xf32> {spmd.sharding = #tp_S1}, %layers.1.b: tensor<8x8xf32> {spmd.sharding = #tp_S0},
+// |                 %layers.2.a: tensor<8x8xf32> {spmd.sharding = #tp_S1}, %layers.2.b: tensor<8x8xf32> {spmd.sharding = #tp_S0}) -> tensor<4x8xf32> {
 // |   %4 = func.call @layers_forward(%x, %layers.0.a, %layers.0.b) {spmd.layer = "layers.0"} : (tensor<4x8xf32>, tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
 // |   %9 = func.call @layers_forward(%4, %layers.1.a, %layers.1.b) {spmd.layer = "layers.1"} : (tensor<4x8xf32>, tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
 // |   %14 = func.call @layers_forward(%9, %layers.2.a, %layers.2.b) {spmd.layer = "layers.2"} : (tensor<4x8xf32>, tensor<8x8xf32>, tensor<8x8xf32>) -> tensor<4x8xf32>
