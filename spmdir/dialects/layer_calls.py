@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xdsl.dialects.builtin import StringAttr
+from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Operation, SSAValue
 
@@ -19,6 +19,16 @@ def layer_named(op: Operation) -> str | None:
     """Return which layer a call or a function is; None of others."""
     said = op.attributes.get(LAYER)
     return said.data if isinstance(said, StringAttr) else None
+
+
+def is_inlined(module: ModuleOp) -> bool:
+    """Return whether layers of `module` are inlined for passes that follow each other, and become functions again."""
+    return module.__dict__.get("_inlined", False)
+
+
+def note_inlined(module: ModuleOp, inlined: bool) -> None:
+    """Note in memory whether layers of `module` are inlined until a pass takes them."""
+    object.__setattr__(module, "_inlined", inlined)
 
 
 def layer_function(call: CallOp) -> FuncOp | None:

@@ -13,6 +13,7 @@ from xdsl.ir import SSAValue
 from spmdir.core.errors import SpmdirError, require_type
 from spmdir.dialects import ir
 from spmdir.dialects.collectives import Collective
+from spmdir.dialects.layer_calls import is_inlined
 from spmdir.dialects.names import take_name
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.sizes import open_sizes
@@ -23,6 +24,7 @@ from spmdir.passes.bind_sizes import BindSizesPass
 from spmdir.passes.executed import executed, note_all
 from spmdir.passes.inline import inline
 from spmdir.passes.layers.around import is_outlined
+from spmdir.passes.layers.outline import outline_layers
 from spmdir.passes.local_programs.trusted import is_trusted
 from spmdir.passes.pipeline import Pipeline, Step, run_passes
 from spmdir.passes.propagation.objective import copy_notes
@@ -148,6 +150,15 @@ def without_layers(module: ModuleOp) -> ModuleOp:
         return module
     copy = copied(module)
     inline(copy, layers_only=True)
+    return copy
+
+
+def with_layers(module: ModuleOp, pipeline: Pipeline) -> ModuleOp:
+    """Return `module`, or a copy with outlined layers if they are inlined for the passes that run on it just now."""
+    if not is_inlined(module):
+        return module
+    copy = copied(module)
+    outline_layers(copy, pipeline.rules)
     return copy
 
 

@@ -340,7 +340,7 @@ def run_passes(
         pipeline: a Pipeline or its text; the standard one if None.
         verify_each: verify the module after every pass, not only after the last one.
         context: an IR context to use instead of a fresh one with the rules of the pipeline.
-        after: called with the pass name and the module after every pass.
+        after: called with the pass name and the module after every pass; its outlined layers may be inlined then.
 
     Returns: `module`.
 
@@ -362,7 +362,7 @@ def run_passes(
     with ir.collector_paused():
         for position, step in enumerate(steps, 1):
             say("{} ({} of {})", step.name, position, len(steps))
-            apply(step, context, module)
+            apply(step, steps[position:], context, module)
             note_executed(module, step.name)
             if verify_each or position == len(steps):
                 ir.verify(module)

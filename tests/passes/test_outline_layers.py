@@ -1,6 +1,7 @@
 """outline-layers and inline are each other's inverse but for names, and passes do the same to outlined programs."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,8 @@ from spmdir.dialects import ir
 from spmdir.dialects.names import text_name
 from spmdir.dialects.values import sharding_of
 from spmdir.explanation.excerpt import excerpt
-from spmdir.passes.finish import copied, without_layers
+from spmdir.passes.finish import copied, with_layers, without_layers
+from spmdir.passes.layers import around
 from spmdir.passes.pipeline import Pipeline
 from spmdir.passes.propagation.objective import objective_of
 from spmdir.report.summary import summary
@@ -209,3 +211,33 @@ def test_shardings_of_outlined_programs_are_defined_once_by_names_that_differ() 
         "#a_S0_b_S1_1 = #spmd.sharding<@mesh, a_S0_b: S(1)>",
     ]
     assert spmdir.print_ir(spmdir.parse(printed)) == printed
+
+
+def test_passes_that_follow_each_other_see_the_program_inlined_and_who_looks_sees_layers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found = []
+    for name in ("inline", "outline_layers"):
+        monkeypatch.setattr(around, name, counting(getattr(around, name), name, found))
+    text = spmdir.print_ir(spmdir.run_passes(spmdir.parse(EXAMPLE.read_text()), "outline-layers"))
+    steps = ("insert-reshard", "expand", "lower-reshard", "localize")
+    apart, together = spmdir.parse(text), spmdir.parse(text)
+    printed = [unnamed(spmdir.run_passes(apart, step)) for step in steps]
+    assert found == ["inline", "outline_layers"] * 2
+    found.clear()
+    looked = []
+    spmdir.run_passes(
+        together, ",".join(steps), after=lambda _, one: looked.append(unnamed(with_layers(one, Pipeline())))
+    )
+    assert found == ["inline", "outline_layers"]
+    assert looked == printed
+
+
+def counting(function: Callable[..., None], name: str, calls: list[str]) -> Callable[..., None]:
+    """Return `function`, which adds `name` to `calls` when it is called."""
+
+    def counted(*arguments: object, **options: object) -> None:
+        calls.append(name)
+        function(*arguments, **options)
+
+    return counted
