@@ -6,19 +6,23 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 
 import attrs
-from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import SSAValue
+from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.ir import Operation, OpResult, SSAValue
 
-from spmdir.core.errors import Location, ShardingError, UnsupportedError
+from spmdir.core.errors import Location, ShardingError, UnsupportedError, printable
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement, parse_placement
+from spmdir.core.progress import say
 from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.names import text_name
 from spmdir.dialects.source_places import SourcePlaces, places_of
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import function_attrs, signature_name
 from spmdir.passes.finish import copied, without_layers
+from spmdir.passes.memory_classes import memory_classes
+from spmdir.passes.phases import PHASES, phases
 from spmdir.passes.pipeline import Pipeline, run_passes
 from spmdir.passes.propagate import PropagatePass
 from spmdir.passes.propagation.objective import note_objective
@@ -71,7 +75,7 @@ class DecidedProgram:
         copy = run_passes(copied(without_layers(module)), pipeline.before("propagate"))
         context, self.function = pipeline.context(), ir.main_function(copy)
         self.search, self._solution, self.seconds = found[0].decide(context, copy, self.function)
-        self.module = copy
+        self.module, self._rules = copy, pipeline.rules
         self.mesh: Mesh = self.search.problem.mesh
         self.problem = self.search.problem
         self.strategies = self._solution.strategies
@@ -90,11 +94,11 @@ class DecidedProgram:
     @cached_property
     def users(self) -> dict[int, list[tuple[int, int]]]:
         """Value → the (node, operand) pairs that use it."""
-        found: dict[int, list[tuple[int, int]]] = {}
+        found: dict[int, list[tuple[int, int]]] = {value: [] for value in range(len(self.problem.values))}
         for index, node in enumerate(self.problem.nodes):
             for slot, value in enumerate(node.operands):
                 if value not in self.problem.ties:
-                    found.setdefault(value, []).append((index, slot))
+                    found[value].append((index, slot))
         return found
 
     @cached_property
@@ -117,12 +121,45 @@ class DecidedProgram:
         """Return the rule of a node; None where it is no torch op, or has none."""
         return self.search.rules[node]
 
+    def name(self, node: int) -> str:
+        """Return how a text names what a node makes first; of a result of the function, what it is."""
+        maker = self.search.makers[node]
+        if not isinstance(maker, int):
+            return self.names[self.problem.nodes[node].results[0]]
+        said = function_attrs(self.function, "res_attrs", maker).get("spmd.name")
+        if not isinstance(said, StringAttr):
+            return f"result {maker}"
+        value = ir.terminator(self.function).operands[maker]
+        told, gradient_of = said.data, said.data.removeprefix("grad.")
+        if gradient_of in self._arguments:
+            is_gradient = told != gradient_of or self._kinds.get(value) == "gradients"
+            told = f"{'gradient' if is_gradient else 'new value'} of {gradient_of}"
+        return f"{printable(told)} (result {maker})"
+
     def op(self, node: int) -> str:
-        """Return what a node is: the name of an op, `argument` or `result N`."""
+        """Return what a node is: the name of an op, `argument` or `result`."""
+        maker = self.search.makers[node]
+        return "result" if isinstance(maker, int) else maker.name if isinstance(maker, ValueOp) else "argument"
+
+    def phase(self, node: int) -> int:
+        """Return in which of `PHASES` a node is; arguments are in the first, results where they are made."""
         maker = self.search.makers[node]
         if isinstance(maker, int):
-            return f"result {maker}"
-        return maker.name if isinstance(maker, ValueOp) else "argument"
+            maker = ir.terminator(self.function).operands[maker]
+        op = maker.op if isinstance(maker, OpResult) else maker
+        return PHASES.index(self._phases[op]) if isinstance(op, ValueOp) else 0
+
+    @cached_property
+    def _phases(self) -> dict[Operation, str]:
+        return phases(self.function, self._kinds)
+
+    @cached_property
+    def _kinds(self) -> dict[SSAValue, str]:
+        return memory_classes(self.function, self._rules)
+
+    @cached_property
+    def _arguments(self) -> set[str]:
+        return {signature_name(self.function, "arg_attrs", index) for index in range(len(self.function.args))}
 
     def location(self, node: int) -> Location | None:
         """Return where the source has a node."""
@@ -232,6 +269,7 @@ class DecidedProgram:
         alike, source = self.alike(node), change(self.problem.nodes[node].source)  # of one part, so of one source
         key = alike[0], source
         if key not in self._otherwise:
+            say("explain: what if {} were otherwise", self.name(alike[0]))
             self._otherwise[key] = self._decided_again(dict.fromkeys(alike, source))
         return self._otherwise[key]
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import nlargest
 from typing import TYPE_CHECKING
 
 from spmdir.core.arguments import COUNT, accepts, instance
+from spmdir.core.equal_layers import of_any_layer
+from spmdir.core.sharding import Sharding
 from spmdir.dialects.arguments import MODULE
 from spmdir.explanation.decided import DecidedProgram, Otherwise
-from spmdir.explanation.explained import AxisReason, Choice, Explanation, Explanations, Source, UserReason
+from spmdir.explanation.explained import AxisReason, Choice, Delivery, Explanation, Explanations, Source, UserReason
 from spmdir.explanation.origins import origins
 from spmdir.explanation.places import is_at, nothing_there
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.reshard.cost import step_cost
 from spmdir.rules.strategies.obstacle import Dropped
 from spmdir.search.problem import NodeStrategy
+from spmdir.search.restricted import ends_of
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -70,26 +74,62 @@ def explanations(program: DecidedProgram, at: str, most: int) -> Explanations:
     if not found:
         places = {name: program.places(program.maker[value]) for name, value in program.values.items()}
         raise nothing_there(at, places)
-    dearest = found if len(found) <= most else nlargest(most, found, key=program.reshard_seconds.__getitem__)
-    return Explanations(tuple([_explained(program, value) for value in dearest]), len(found) - len(dearest))
+    equal: dict[object, list[int]] = {}
+    for value in found:
+        equal.setdefault(_look(program, value), []).append(value)
+    groups = list(equal.values())
+    if len(groups) > most:
+        groups = nlargest(most, groups, key=lambda values: program.reshard_seconds[values[0]])
+    return Explanations(tuple([_explained(program, values) for values in groups]), len(equal) - len(groups))
 
 
-def _explained(program: DecidedProgram, value: int) -> Explanation:
+def _look(program: DecidedProgram, value: int) -> object:
+    """Return what is equal for equal values of equal layers that are placed and used alike."""
+    node = program.maker[value]
+    used = {
+        (_look_of_node(program, user), slot, program.nested.needed[user][slot]) for user, slot in program.users[value]
+    }
+    position = program.problem.nodes[node].results.index(value)
+    return (
+        _look_of_node(program, node),
+        position,
+        program.problem.values[value],
+        program.nested.made[value],
+        frozenset(used),
+    )
+
+
+def _look_of_node(program: DecidedProgram, node: int) -> object:
+    """Return what is equal for equal nodes of equal layers that are decided alike, though not as one."""
+    places, name = program.places(node), program.name(node)
+    path = next(iter(places.paths), "" if program.op(node) not in ("argument", "result") else name)
+    layer = of_any_layer(path)
+    if layer == path:
+        return program.alike(node)[0]
+    chosen = tuple([ends_of(strategies[node]) for strategies in program.strategies.values()])
+    return layer, program.op(node), tuple(places.frames), chosen
+
+
+def _explained(program: DecidedProgram, values: Sequence[int]) -> Explanation:
+    """Return why the first of some values that look alike is as it is."""
+    value = values[0]
     node, meta = program.maker[value], program.problem.values[value]
-    sharding = program.nested.made[value]
+    sharding, alike = program.nested.made[value], program.alike(node)
     root = program.mesh.root or program.mesh
     first = dict.fromkeys(root.axis_names, 0)
+    others = {program.alike(program.maker[other])[0]: program.names[other] for other in reversed(values)}
     return Explanation(
         name=program.names[value],
         op=program.op(node),
         location=program.location(node),
-        times=len(program.alike(node)),
+        times=len(alike),
         meta=meta,
         sharding=sharding,
         local_bytes=sharding.local_type(meta, root, first).bytes,
         axes=tuple([_on_axis(program, value, axis) for axis in program.mesh.axis_names]),
-        users=tuple(dict.fromkeys(_user(program, value, *user) for user in program.users.get(value, ()))),
+        deliveries=_deliveries(program, value),
         seconds=program.seconds,
+        likewise=tuple([name for first, name in reversed(others.items()) if first != alike[0]]),
     )
 
 
@@ -98,7 +138,7 @@ def _on_axis(program: DecidedProgram, value: int, axis: str) -> AxisReason:
     position = program.problem.nodes[node].results.index(value)
     found = []
     for origin in origins(program, value, axis):
-        name, otherwise = _name(program, origin.node), program.without_annotation(origin.node, axis)
+        name, otherwise = program.name(origin.node), program.without_annotation(origin.node, axis)
         if otherwise is not None:
             through = [program.names[one] for one in reversed(origin.path) if one != value]
             placed = str(otherwise.strategies[axis][node].results[position])
@@ -133,37 +173,38 @@ def _reasons(program: DecidedProgram, node: int, axis: str) -> tuple[str, ...]:
     return tuple([str(one) for one in rule.considered(program.mesh.sizes[axis]) if isinstance(one, Dropped)][:REASONS])
 
 
-def _user(program: DecidedProgram, value: int, node: int, slot: int) -> UserReason:
-    made, needed = program.nested.made[value], program.nested.needed[node][slot]
-    name, op, location = _name(program, node), program.op(node), program.location(node)
-    if made == needed:
-        return UserReason(name, op, location, str(needed), (), 0.0, 0.0, ())
-    problem, meta = program.problem, program.problem.values[value]
-    root, tree = program.mesh.root or program.mesh, program.reshard(value, (needed,))
-    costs = [step_cost(step, meta.shape, meta.dtype.itemsize, root, problem.topology) for step in tree.steps.values()]
-    source = program.strategies
+def _deliveries(program: DecidedProgram, value: int) -> tuple[Delivery, ...]:
+    made = program.nested.made[value]
+    by_need: dict[Sharding, dict[object, dict[int, int]]] = {}
+    for node, slot in program.users[value]:
+        equal = by_need.setdefault(program.nested.needed[node][slot], {})
+        equal.setdefault(_look_of_node(program, node), {}).setdefault(node, slot)
+    found = []
+    for needed, equal in by_need.items():
+        users = tuple([_user(program, value, *next(iter(nodes.items())), len(nodes)) for nodes in equal.values()])
+        if needed == made:
+            found.append(Delivery(str(needed), (), 0.0, 0.0, users))
+            continue
+        problem, meta = program.problem, program.problem.values[value]
+        root, tree = program.mesh.root or program.mesh, program.reshard(value, (needed,))
+        machine = root, problem.topology
+        costs = [step_cost(step, meta.shape, meta.dtype.itemsize, *machine) for step in tree.steps.values()]
+        steps, wire_bytes = tuple(map(str, tree.steps.values())), sum(cost.wire_bytes for cost in costs)
+        found.append(Delivery(str(needed), steps, wire_bytes, tree.seconds, users))
+    return tuple(found)
+
+
+def _user(program: DecidedProgram, value: int, node: int, slot: int, times: int) -> UserReason:
+    """Return why a node takes a value as it does, on the axes on which it is not made so."""
     maker = program.maker[value]
-    position = problem.nodes[maker].results.index(value)
+    position = program.problem.nodes[maker].results.index(value)
     changed = [
         axis
-        for axis in program.mesh.axis_names
-        if source[axis][maker].results[position] != source[axis][node].operands[slot]
+        for axis, chosen in program.strategies.items()
+        if chosen[maker].results[position] != chosen[node].operands[slot]
     ]
-    return UserReason(
-        name,
-        op,
-        location,
-        str(needed),
-        tuple(map(str, tree.steps.values())),
-        sum(cost.wire_bytes for cost in costs),
-        tree.seconds,
-        tuple([_choice(program, node, axis) for axis in changed]),
-    )
-
-
-def _name(program: DecidedProgram, node: int) -> str:
-    results = program.problem.nodes[node].results
-    return program.names.get(results[0], program.op(node)) if results else program.op(node)
+    choices = tuple([_choice(program, node, axis) for axis in changed])
+    return UserReason(program.name(node), program.op(node), program.location(node), choices, times)
 
 
 def _text(strategy: NodeStrategy) -> str:

@@ -11,6 +11,9 @@ from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.core.time_text import time_text
 
+LISTED = 4
+"""How many equal values are named."""
+
 
 @attrs.frozen
 class Choice:
@@ -81,27 +84,50 @@ class AxisReason:
 
 @attrs.frozen
 class UserReason:
-    """How a user takes a value: what is sent for it, and why.
+    """Why an op takes a value as it does.
 
     Attributes:
-        name: of the first result of the user, or `result N` of the function.
-        op: what it is.
+        name: of its first result; of a result of the function, what it is.
+        op: what it is, `result` for one of the function.
         location: of it in the source.
-        needs: the sharding that it takes the value in.
-        steps: collectives on the way, as text.
-        wire_bytes: what the busiest rank sends on the way.
-        seconds: what the way takes.
-        choices: what the user does on the axes that are resharded.
+        choices: what it does on the axes that are resharded.
+        times: how many equal ops of equal layers take it so.
     """
 
     name: str
     op: str
     location: Location | None
+    choices: tuple[Choice, ...]
+    times: int = 1
+
+
+@attrs.frozen
+class Delivery:
+    """A sharding in which a value is taken: what is sent for it, once for all who take it so.
+
+    Attributes:
+        needs: the sharding.
+        steps: collectives on the way, as text; none if the value is made so.
+        wire_bytes: what the busiest rank sends on the way.
+        seconds: what the way takes.
+        users: who takes it so.
+    """
+
     needs: str
     steps: tuple[str, ...]
     wire_bytes: float
     seconds: float
-    choices: tuple[Choice, ...]
+    users: tuple[UserReason, ...]
+
+    def lines(self, seconds: float) -> list[str]:
+        """Return the text, the alternatives beside a step of so many `seconds`."""
+        sent = f"{', '.join(self.steps)}, {size_text(self.wire_bytes)} sent, {time_text(self.seconds)}"
+        lines = [f"  used as <{self.needs}>: {sent}" if self.steps else "  used as it is"]
+        for user in self.users:
+            what = "" if user.op == "result" else f" = {user.op}{_place(user.location)}"
+            lines.append(f"    by {user.name}{what}{f' × {user.times}' if user.times > 1 else ''}")
+            lines += [f"      {choice.axis}: {choice.text(seconds)}" for choice in user.choices]
+        return lines
 
 
 @attrs.frozen
@@ -117,8 +143,9 @@ class Explanation(ShownAsText):
         sharding: as decided.
         local_bytes: what the first rank has of it.
         axes: by mesh axis, why.
-        users: who takes it, and how.
+        deliveries: in which shardings it is taken, and by whom.
         seconds: how long a step of a rank takes.
+        likewise: names of equal values of other layers, which are decided by themselves, but so too.
     """
 
     name: str
@@ -129,28 +156,24 @@ class Explanation(ShownAsText):
     sharding: Sharding
     local_bytes: float
     axes: tuple[AxisReason, ...]
-    users: tuple[UserReason, ...]
+    deliveries: tuple[Delivery, ...]
     seconds: float
+    likewise: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         alike = f", one of {self.times} alike" if self.times > 1 else ""
         held = f"{size_text(self.local_bytes)} of {size_text(self.meta.bytes)}"
         lines = [f"{self.name} = {self.op} : {self.meta} <{self.sharding}>{_place(self.location)}{alike}"]
+        if self.likewise:
+            more = f" and {len(self.likewise) - LISTED} more" if len(self.likewise) > LISTED else ""
+            lines.append(f"  likewise {', '.join(self.likewise[:LISTED])}{more}")
         lines += [f"  a rank has {held}; a step takes {time_text(self.seconds)}"]
         for one in self.axes:
             lines += [f"  {one.choice.axis}: {one.placement}", f"    {one.choice.text(self.seconds)}"]
             lines += [f"    from {source.text(self.seconds)}" for source in one.sources]
             if not one.sources and one.placement != "R":
                 lines.append("    from no annotation")
-        for user in self.users:
-            lines.append(f"  used by {user.name} = {user.op}{_place(user.location)}")
-            if not user.steps:
-                lines.append("    as it is")
-                continue
-            sent = f"{', '.join(user.steps)}, {size_text(user.wire_bytes)} sent, {time_text(user.seconds)}"
-            lines.append(f"    as <{user.needs}>: {sent}")
-            lines += [f"    {choice.axis}: {choice.text(self.seconds)}" for choice in user.choices]
-        return "\n".join(lines)
+        return "\n".join([*lines, *(line for one in self.deliveries for line in one.lines(self.seconds))])
 
 
 @attrs.frozen
@@ -159,7 +182,7 @@ class Explanations(ShownAsText):
 
     Attributes:
         values: those whose reshards take most time, longest first.
-        left_out: how many more the question names.
+        left_out: how many more the question names, equal ones of equal layers counted once.
     """
 
     values: tuple[Explanation, ...]

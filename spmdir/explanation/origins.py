@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import itemgetter
 
 import attrs
 
@@ -32,25 +33,33 @@ class Origin:
 def origins(program: DecidedProgram, value: int, axis: str) -> list[Origin]:
     """Return the nearest annotations from which the placement of a value on an axis follows, the nearest first.
 
-    A placement goes from a value to another where one op takes or gives both, shards both, and reshards neither.
+    A placement goes from a value to another where one op takes or gives both, shards both, and reshards neither. Of
+    ways through equally many ops, those that are in the forward longest come first. What is annotated itself is that
+    by nothing else.
     """
-    if _made(program, value, axis) == R:
+    if (placed := _made(program, value, axis)) == R:
         return []
-    found: list[Origin] = []
+    if program.annotated(maker := program.maker[value], axis) == placed:
+        return [Origin(maker, placed, (value,))]
+    found: dict[int, Origin] = {}
     known: dict[int, tuple[int, ...]] = {value: ()}
-    waiting = [value]
-    for current in waiting:
-        path, placed = (current, *known[current]), _made(program, current, axis)
-        for node in (program.maker[current], *_taking(program, current, axis)):
-            if program.annotated(node, axis) == placed and all(node != one.node for one in found):
-                found.append(Origin(node, placed, path))
-        if len(found) >= NEAREST:
-            break
-        for other in _beside(program, current, axis):
-            if other not in known:
-                known[other] = path
-                waiting.append(other)
-    return found[:NEAREST]
+    latest, waiting = {value: program.phase(maker)}, [value]
+    while waiting and len(found) < NEAREST:
+        ends: list[tuple[int, Origin]] = []
+        beyond: dict[int, None] = {}
+        for current in sorted(waiting, key=latest.__getitem__):
+            path, placed = (current, *known[current]), _made(program, current, axis)
+            for node in (program.maker[current], *_taking(program, current, axis)):
+                if program.annotated(node, axis) == placed:
+                    ends.append((max(latest[current], program.phase(node)), Origin(node, placed, path)))
+            for other in _beside(program, current, axis):
+                if other not in known:
+                    known[other], beyond[other] = path, None
+                    latest[other] = max(latest[current], program.phase(program.maker[other]))
+        for _, origin in sorted(ends, key=itemgetter(0)):
+            found.setdefault(origin.node, origin)
+        waiting = list(beyond)
+    return list(found.values())[:NEAREST]
 
 
 def _made(program: DecidedProgram, value: int, axis: str) -> Placement:
@@ -61,9 +70,7 @@ def _made(program: DecidedProgram, value: int, axis: str) -> Placement:
 def _taking(program: DecidedProgram, value: int, axis: str) -> Iterator[int]:
     """Yield the nodes that take a value as it is made on an axis."""
     placed = _made(program, value, axis)
-    return (
-        user for user, slot in program.users.get(value, ()) if program.strategies[axis][user].operands[slot] == placed
-    )
+    return (user for user, slot in program.users[value] if program.strategies[axis][user].operands[slot] == placed)
 
 
 def _beside(program: DecidedProgram, value: int, axis: str) -> Iterator[int]:

@@ -84,11 +84,12 @@ def test_what_is_decided_without_an_annotation_is_what_the_text_without_it_gives
 
 def test_a_reshard_says_what_it_sends_and_what_both_ends_would_do_instead() -> None:
     (explanation,) = spmdir.explain(spmdir.parse(MLP), "y").values
-    (user,) = explanation.users
-    assert (user.name, user.steps) == ("result 0", ("reduce_scatter on [tp] dim 0 op sum",))
+    (delivery,) = explanation.deliveries
+    (user,) = delivery.users
+    assert (user.name, delivery.steps) == ("result 0", ("reduce_scatter on [tp] dim 0 op sum",))
     module = spmdir.run_passes(spmdir.parse(MLP), "propagate,insert-reshard,lower-reshard")
     report = spmdir.comm_report(module)
-    assert (user.wire_bytes, user.seconds) == (report.wire_bytes, report.seconds)
+    assert (delivery.wire_bytes, delivery.seconds) == (report.wire_bytes, report.seconds)
     made, taken = explanation.axes[1].choice, user.choices[0]
     assert (made.axis, made.other) == ("tp", "(S(0), R) -> (S(0))")
     assert (taken.axis, taken.chosen, taken.other) == ("tp", "(S(0)) -> ()", "(S(1)) -> ()")
@@ -152,7 +153,7 @@ def test_the_tool_answers_several_questions_in_order(tmp_path: Path, capsys: pyt
 def test_an_op_that_reads_a_value_twice_in_one_way_uses_it_once() -> None:
     text = MLP.replace('aten.gelu(%h) {approximate = "none"}', "aten.mul.Tensor(%h, %h)")
     (explanation,) = spmdir.explain(spmdir.parse(text), "%h").values
-    assert [user.name for user in explanation.users] == ["%a"]
+    assert [user.name for one in explanation.deliveries for user in one.users] == ["%a"]
 
 
 def test_a_sharding_that_no_annotation_asks_for_says_so() -> None:
@@ -161,3 +162,64 @@ def test_a_sharding_that_no_annotation_asks_for_says_so() -> None:
     assert not any(axis.sources for axis in explanation.axes)
     sharded = [axis for axis in explanation.axes if axis.placement != "R"]
     assert str(explanation).count("from no annotation") == len(sharded) > 0
+
+
+def test_users_that_take_a_value_in_one_sharding_share_its_reshard() -> None:
+    types = "tensor<4096x1024xf32>, tensor<f32>, tensor<4096x1024xf32>"
+    ops = "%z = aten.sum(%y) : tensor<f32>\n  %e = aten.exp(%y) : tensor<4096x1024xf32>\n"
+    text = MLP.replace("return %y : tensor<4096x1024xf32>", f"{ops}  return %y, %z, %e : {types}")
+    text = text.replace("-> tensor<4096x1024xf32> {", f"-> ({types}) {{")
+    (explanation,) = spmdir.explain(spmdir.parse(text), "%y").values
+    (delivery,) = explanation.deliveries
+    assert sorted(user.name for user in delivery.users) == ["%e", "%z", "result 0"]
+    assert str(explanation).count("MB sent") == 1
+
+
+LAYERS = """
+spmd.mesh @mesh <tp = 4>
+
+func.func @f(%x: tensor<4096x64xf32> {{spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}},
+             %layers.0.w: tensor<64x64xf32> {{spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}},
+             %layers.1.w: tensor<64x64xf32> {{spmd.sharding = #spmd.sharding<@mesh, tp: S({})>}})
+             -> tensor<4096x64xf32> {{
+  %0 = aten.mm(%x, %layers.0.w) : tensor<4096x64xf32> loc("layers.0"("f.py":3:1))
+  %1 = aten.mm(%0, %layers.1.w) : tensor<4096x64xf32> loc("layers.1"("f.py":3:1))
+  return %1 : tensor<4096x64xf32>
+}}
+"""
+
+
+def test_equal_values_of_layers_that_are_not_decided_as_one_are_explained_once() -> None:
+    found = spmdir.explain(spmdir.parse(LAYERS.format(0)), "*.w")
+    assert [(one.name, one.times, one.likewise) for one in found.values] == [("%layers.0.w", 1, ("%layers.1.w",))]
+    assert "\n  likewise %layers.1.w\n" in str(found) and not found.left_out
+    assert len(spmdir.explain(spmdir.parse(LAYERS.format(1)), "*.w").values) == 2
+
+
+STEP = """
+spmd.mesh @mesh <tp = 4>
+
+func.func @step(%w: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: ?>},
+                %x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>})
+                -> (tensor<f32> {spmd.name = "loss"},
+                    tensor<64x64xf32> {spmd.name = "w", spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) {
+  %y = aten.mul.Tensor(%x, %w) : tensor<64x64xf32>
+  %loss = aten.sum(%y) : tensor<f32>
+  %g = aten.mul.Tensor(%x, %y) : tensor<64x64xf32>
+  %n = aten.add.Tensor(%w, %g) : tensor<64x64xf32>
+  return %loss, %n : tensor<f32>, tensor<64x64xf32>
+}
+"""
+
+
+def test_of_annotations_equally_near_that_in_the_forward_comes_first_and_results_have_names() -> None:
+    (explanation,) = spmdir.explain(spmdir.parse(STEP), "%w").values
+    (axis,) = explanation.axes
+    assert [one.name for one in axis.sources] == ["%x", "new value of w (result 1)"]
+    (explanation,) = spmdir.explain(spmdir.parse(STEP), "%loss").values
+    assert [user.name for one in explanation.deliveries for user in one.users] == ["loss (result 0)"]
+
+
+def test_what_is_annotated_is_so_by_nothing_else() -> None:
+    (explanation,) = spmdir.explain(spmdir.parse(MLP), "%x").values
+    assert [one.name for one in explanation.axes[0].sources] == ["%x"]

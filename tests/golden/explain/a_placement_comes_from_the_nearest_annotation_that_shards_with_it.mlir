@@ -28,9 +28,9 @@ func.func @mlp(%x: tensor<4096x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, 
 // !   tp: P(sum)
 // !     strategy (S(1), S(0)) -> (P(sum)); next best that shards it (S(0), R) -> (S(0)): a step takes 242.9 us, +3.0 %
 // !     from %w1, annotated tp: S(1), through %1, %0; without it S(0): a step takes 204.8 us, -13.2 %
-// !   used by result 0 = result 0
-// !     as <dp: S(0), tp: S(0)>: reduce_scatter on [tp] dim 0 op sum, 6.291 MB sent, 36.7 us
-// !     tp: strategy (S(0)) -> (); next best (S(1)) -> (): a step takes 239.1 us, +1.4 %
+// !   used as <dp: S(0), tp: S(0)>: reduce_scatter on [tp] dim 0 op sum, 6.291 MB sent, 36.7 us
+// !     by result 0
+// !       tp: strategy (S(0)) -> (); next best (S(1)) -> (): a step takes 239.1 us, +1.4 %
 // !
 // ! %1 = aten.gelu : 4096x4096xf32 <dp: S(0), tp: S(1)>  %s:8
 // !   a rank has 8.389 MB of 67.11 MB; a step takes 235.9 us
@@ -40,5 +40,5 @@ func.func @mlp(%x: tensor<4096x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, 
 // !   tp: S(1)
 // !     strategy (S(1)) -> (S(1)); next best (S(0)) -> (S(0)): a step takes 242.9 us, +3.0 %
 // !     from %w1, annotated tp: S(1), through %0; without it S(0): a step takes 204.8 us, -13.2 %
-// !   used by %2 = aten.mm  %s:9
-// !     as it is
+// !   used as it is
+// !     by %2 = aten.mm  %s:9

@@ -19,14 +19,13 @@ func.func @f(%x: tensor<3x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %y: te
 // !   a rank has 32 B of 32 B; a step takes 23.7 us
 // !   tp: R
 // !     strategy (R) -> (R); next best that shards it (S(1)) -> (S(0)): a step takes 45.4 us, +91.6 %
-// !   used by %1 = aten.sort  %s:6
-// !     as it is
-// !   used by result 0 = result 0
-// !     as it is
+// !   used as it is
+// !     by %1 = aten.sort  %s:6
+// !     by result 0
 // !
 // ! %1 = aten.sort : 8xf32 <>  %s:6
 // !   a rank has 32 B of 32 B; a step takes 23.7 us
 // !   tp: R
 // !     strategy (R) -> (R, R); no other that shards it; no S(d0): it is unsharded (order.rules:35:76)
-// !   used by result 1 = result 1
-// !     as it is
+// !   used as it is
+// !     by result 1
