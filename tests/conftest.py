@@ -18,7 +18,8 @@ from spmdir.tools.golden import check_files
 from spmdir.tools.spmd_opt import run_on
 from tests.forgotten_plugins import forget_plugins
 
-GOLDEN = Path(__file__).parent / "golden"
+TESTS = Path(__file__).parent
+GOLDEN = TESTS / "golden"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,6 +32,7 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     return None
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     cuda = [item for item in items if item.get_closest_marker("cuda")]
     if cuda:
@@ -40,10 +42,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             for item in cuda:
                 item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
     for item in items:
-        # Ranks of a gloo test fill the machine but wait for each other: those of two folders at a time, and no more.
-        if item.get_closest_marker("gloo"):
-            folder = item.path.parent.name
-            item.add_marker(pytest.mark.xdist_group("gloo runtime" if folder == "runtime" else "gloo"))
+        if shares_a_fixture(item) and not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(str(item.path.relative_to(TESTS))))
+
+
+def shares_a_fixture(item: pytest.Item) -> bool:
+    """Return whether `item` takes a fixture that is made once for its module: another worker would make it anew."""
+    info = getattr(item, "_fixtureinfo", None)  # which pytest has no public name for
+    return info is not None and any(found[-1].scope == "module" for found in info.name2fixturedefs.values())
 
 
 def pytest_collection_finish() -> None:
