@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
+from typing import Protocol
 
 import attrs
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Operation, OpResult, SSAValue
 
+from spmdir.core.arguments import Kind
 from spmdir.core.errors import Location, ShardingError, UnsupportedError, printable
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement, parse_placement
 from spmdir.core.progress import say
 from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
+from spmdir.dialects.arguments import MODULE
 from spmdir.dialects.names import text_name
 from spmdir.dialects.source_places import SourcePlaces, places_of
 from spmdir.dialects.syntax.context import location_of
@@ -23,7 +26,7 @@ from spmdir.dialects.values import function_attrs, signature_name
 from spmdir.passes.finish import copied, without_layers
 from spmdir.passes.memory_classes import memory_classes
 from spmdir.passes.phases import PHASES, phases
-from spmdir.passes.pipeline import Pipeline, run_passes
+from spmdir.passes.pipeline import Pipeline, as_pipeline, run_passes
 from spmdir.passes.propagate import PropagatePass
 from spmdir.passes.propagation.objective import note_objective
 from spmdir.passes.propagation.op_strategies import OpStrategies
@@ -38,6 +41,34 @@ _OPEN = parse_placement("?")
 
 _Change = Callable[[StrategySource], StrategySource]
 """Gives the strategies of a node others."""
+
+
+class KeepsSource(Protocol):
+    """What `parallelize`, `shard_module` and `programs` made of a program."""
+
+    @property
+    def undecided(self) -> ModuleOp:
+        """The program as it was imported."""
+        ...
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """What was run on it."""
+        ...
+
+
+PROGRAM = Kind(
+    lambda value: MODULE.holds(value) or (hasattr(value, "undecided") and hasattr(value, "pipeline")),
+    f"{MODULE.expected}, or what parallelize or programs returned",
+)
+"""What an argument of a public function may be that is decided again."""
+
+
+def asked_about(program: ModuleOp | KeepsSource, pipeline: Pipeline | str | None) -> tuple[ModuleOp, Pipeline]:
+    """Return a program as it is before propagate, and what decides it: what is given, or else what decided it."""
+    if isinstance(program, ModuleOp):
+        return program, as_pipeline(pipeline)
+    return program.undecided, program.pipeline if pipeline is None else as_pipeline(pipeline)
 
 
 @attrs.frozen(eq=False)

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 from spmdir.core.arguments import COUNT, accepts, instance
 from spmdir.core.equal_layers import of_any_layer
 from spmdir.core.sharding import Sharding
-from spmdir.dialects.arguments import MODULE
-from spmdir.explanation.decided import DecidedProgram, Otherwise
+from spmdir.explanation.decided import PROGRAM, DecidedProgram, KeepsSource, Otherwise, asked_about
 from spmdir.explanation.explained import AxisReason, Choice, Delivery, Explanation, Explanations, Source, UserReason
 from spmdir.explanation.origins import origins
 from spmdir.explanation.places import is_at, nothing_there
-from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
+from spmdir.passes.pipeline import PIPELINE, Pipeline
 from spmdir.reshard.cost import step_cost
 from spmdir.rules.strategies.obstacle import Dropped
 from spmdir.search.problem import NodeStrategy
@@ -31,24 +30,25 @@ REASONS = 2
 
 
 @accepts(
-    module=MODULE,
+    module=PROGRAM,
     at=instance(str, expected="a name as '%mm', a line as 'model.py:12', a module path or a glob"),
     most=COUNT,
     pipeline=PIPELINE,
 )
 def explain(
-    module: ModuleOp, at: str = "*", *, most: int = MOST, pipeline: Pipeline | str | None = None
+    module: ModuleOp | KeepsSource, at: str = "*", *, most: int = MOST, pipeline: Pipeline | str | None = None
 ) -> Explanations:
     """Return why values of a program are sharded and resharded as they are; the program is left as it is.
 
     Every alternative is decided again in full, in all equal layers alike.
 
     Args:
-        module: as it is before propagate: annotations are taken for the user's.
+        module: as it is before propagate: annotations are taken for the user's; or what `parallelize` or `programs`
+            returned.
         at: the values: a name in the text, as `%mm`; a line of source, as `model.py:12`; the path of a module, as
             `layers.0.mlp`; or a glob of names or paths. What takes `most` time to reshard is explained.
         most: how many values are explained.
-        pipeline: whose propagate decides; the standard one if None.
+        pipeline: whose propagate decides; if None the standard one, or that of `parallelize`.
 
     Raises:
         SpmdirError: nothing is there, or the program cannot be decided.
@@ -56,7 +56,7 @@ def explain(
     Example:
         >>> print(spmdir.explain(module, "%mm"))
     """
-    return explanations(DecidedProgram(module, as_pipeline(pipeline)), at, most)
+    return explanations(DecidedProgram(*asked_about(module, pipeline)), at, most)
 
 
 def explanations(program: DecidedProgram, at: str, most: int) -> Explanations:

@@ -15,20 +15,19 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement, parse_placement
 from spmdir.core.sharding import Sharding, ShardingLike, as_sharding
 from spmdir.dialects import ir
-from spmdir.dialects.arguments import MODULE
 from spmdir.dialects.attributes import meta_of, sharding_attr
 from spmdir.dialects.names import text_name
 from spmdir.dialects.reshard_ops import ConstraintOp
 from spmdir.dialects.source_places import SourcePlaces, places_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
-from spmdir.explanation.decided import DecidedProgram
+from spmdir.explanation.decided import PROGRAM, DecidedProgram, KeepsSource, asked_about
 from spmdir.explanation.difference import Difference, compare
 from spmdir.explanation.places import is_at, module_named, nothing_there
 from spmdir.passes.finish import copied, without_layers
 from spmdir.passes.memory_classes import memory_classes
 from spmdir.passes.phases import phases
-from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
+from spmdir.passes.pipeline import PIPELINE, Pipeline
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -38,14 +37,14 @@ _OPEN = parse_placement("?")
 
 
 @accepts(
-    module=MODULE,
+    module=PROGRAM,
     shardings=SHARDINGS,
     forbid=SHARDINGS,
     drop_annotations=many(instance(str, expected=""), "a list of names or globs"),
     pipeline=PIPELINE,
 )
 def what_if(
-    module: ModuleOp,
+    module: ModuleOp | KeepsSource,
     shardings: Mapping[str, ShardingLike] | None = None,
     *,
     forbid: Mapping[str, ShardingLike] | None = None,
@@ -55,12 +54,12 @@ def what_if(
     """Return what a program would be with other annotations, beside what it is; the program is left as it is.
 
     Args:
-        module: as it is before propagate.
+        module: as it is before propagate, or what `parallelize` or `programs` returned.
         shardings: name, module path or glob → a sharding of what is there, for the axes that it lists; of a module,
             of the last value that its forward makes.
         forbid: the same → placements that are not allowed there.
         drop_annotations: what loses its annotation: names of arguments, constraints and ops, or globs.
-        pipeline: whose propagate decides; the standard one if None.
+        pipeline: whose propagate decides; if None the standard one, or that of `parallelize`.
 
     Raises:
         SpmdirError: a name is that of nothing, or the program cannot be decided so.
@@ -68,7 +67,7 @@ def what_if(
     Example:
         >>> print(spmdir.what_if(module, {"%x": "dp: S(1)"}))
     """
-    pipeline = as_pipeline(pipeline)
+    module, pipeline = asked_about(module, pipeline)
     before = DecidedProgram(module, pipeline)
     changed = copied(without_layers(module))
     function, mesh = ir.main_function(changed), ir.mesh(changed)

@@ -45,12 +45,18 @@ def decided_once(
         return ir.print_ir(found[0], debuginfo=True)
 
     text = ranks.from_first("the decision of the first rank", first)
-    decided = ir.parse(text, _TEXT, verify_module=False)
-    for op in decided.walk():  # what has no place in the model's source has none in this text
-        if isinstance(op.location, FileLineColLoc) and op.location.filename.data == _TEXT:
-            op.location = UNKNOWN_LOC
+    decided = read_text(text)
     note_all(decided, tuple(step.name for step in deciding.steps))
     for module in found:  # reports show what only the first rank knows
         for old, new in zip(ir.functions(module), ir.functions(decided), strict=True):
             copy_notes(old, new)
     return decided
+
+
+def read_text(text: str) -> ModuleOp:
+    """Return the program of a text that was printed in this job; what has no place in the model's source has none."""
+    module = ir.parse(text, _TEXT, verify_module=False)
+    for op in module.walk():
+        if isinstance(op.location, FileLineColLoc) and op.location.filename.data == _TEXT:
+            op.location = UNKNOWN_LOC
+    return module

@@ -49,6 +49,11 @@ class Parallel:
         return self._programs.module
 
     @property
+    def undecided(self) -> ModuleOp:
+        """The program as it was imported, with the user's annotations; `explain` and `what_if` decide it again."""
+        return self._programs.undecided
+
+    @property
     def pipeline(self) -> Pipeline:
         """What has been run on the program."""
         return self._programs.pipeline

@@ -124,6 +124,7 @@ def parallelize(
             return_whole(module, capture)
         examples = open_sizes(module).hints
         status |= {"sizes": examples, "program": text_digest(ir.print_ir(module))}
+        source = ir.print_ir(module, debuginfo=True)
     module = setup.decided(module, model)
     lower = partial(lowered, pipeline=setup.pipeline, rank=setup.rank, device=setup.device)
     with setup.group.checked("lowering") as status:
@@ -153,6 +154,7 @@ def parallelize(
             module=module if examples else program.module,
             pipeline=setup.pipeline,
             examples=known,
+            source=source,
             ranks=ranks,
             lower=lower,
             made={known: program},

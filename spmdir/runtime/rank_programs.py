@@ -18,6 +18,7 @@ from spmdir.dialects.values import signature_name
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.passes.finish import bound, localized, rest
 from spmdir.passes.pipeline import Pipeline, run_passes
+from spmdir.runtime.decision import read_text
 from spmdir.runtime.digests import program_digest
 from spmdir.runtime.partial_runs import part_of
 from spmdir.runtime.rank_calls import draws
@@ -52,11 +53,13 @@ class RankPrograms(Generic[Lowered]):
         module: the decided program, before it is lowered if its sizes are symbolic.
         pipeline: what is run on it.
         examples: the sizes of the example arguments.
+        source: the text of the program as it was imported, with its places, before anything was decided.
     """
 
     module: ModuleOp
     pipeline: Pipeline
     examples: Known
+    source: str
     _ranks: Ranks = attrs.field(alias="ranks")
     _lower: Callable[[ModuleOp], Lowered] = attrs.field(alias="lower")
     _made: dict[Known, Lowered] = attrs.field(alias="made")
@@ -66,6 +69,12 @@ class RankPrograms(Generic[Lowered]):
     def first(self) -> Lowered:
         """The program for the example arguments."""
         return self._made[self.examples]
+
+    @cached_property
+    def undecided(self) -> ModuleOp:
+        """The program as it was imported, with the user's annotations; `explain` and `what_if` decide it again."""
+        with self.pipeline.rules:
+            return read_text(self.source)
 
     @cached_property
     def rank_module(self) -> ModuleOp:

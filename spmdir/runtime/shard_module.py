@@ -124,7 +124,8 @@ def shard_module(
             module = imported_joint(joint, setup.mesh, explicit, setup.pipeline, missing_rule, local_inputs, gradients)
             sizes = open_sizes(module).hints
             status |= {"sizes": sizes, "program": text_digest(ir.print_ir(module))}
-        return _Decided(joint, setup.decided(module, model), sizes, setup)
+            source = ir.print_ir(module, debuginfo=True)
+        return _Decided(joint, setup.decided(module, model), source, sizes, setup)
 
     first = decided(model, "the capture of the module")
     with setup.group.checked("lowering") as status:
@@ -156,10 +157,11 @@ def shard_module(
 
 @attrs.frozen(eq=False)
 class _Decided:
-    """A decided module with its gradients, and the sizes of the examples."""
+    """A decided module with its gradients, its text before it was decided, and the sizes of the examples."""
 
     joint: JointCapture
     module: ModuleOp
+    source: str
     sizes: Mapping[str, int]
     setup: SetUp
 
@@ -176,6 +178,7 @@ class _Decided:
             module=self.module,
             pipeline=self.setup.pipeline,
             examples=known,
+            source=self.source,
             ranks=ranks,
             lower=self._lowered,
             made={known: program},

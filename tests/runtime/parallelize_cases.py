@@ -112,7 +112,12 @@ def forward(mesh: Mesh) -> dict[str, Any]:
     model, ids, _ = transformer()
     parallel = spmdir.parallelize(model, (ids,), mesh, {**SHARDINGS, "ids": "dp: S(0)"})
     full = parallel.state_dict()
+    told = None
+    if parallel.rank == 0:
+        (explained,) = spmdir.explain(parallel, most=1).values
+        told = explained.seconds, spmdir.comm_report(parallel.module, pipeline=parallel.pipeline).objective
     return {
+        "told": told,
         "outputs": parallel(ids),
         "expected": model(ids),
         "local": {name: local(tensor).numel() for name, tensor in parallel.state.items()},

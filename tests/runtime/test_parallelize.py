@@ -82,6 +82,12 @@ def test_ranks_run_a_schedule_for_the_machine_of_their_device_unless_told_otherw
         assert 'spmd.decided_by = "propagate{topology=cpu-gloo}"' in result["forward"]["module"]
 
 
+@on(TWO)
+def test_what_was_parallelized_is_explained_as_it_was_decided(ranks):
+    seconds, decided = ranks[1][0]["forward"]["told"]
+    assert seconds == decided
+
+
 @on(TWO, FOUR)
 def test_ranks_keep_only_their_shards_of_the_parameters(ranks):
     mesh, results = ranks
