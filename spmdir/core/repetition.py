@@ -35,7 +35,8 @@ def longest_run(looks: Sequence[Hashable], period: int) -> tuple[int, int]:
     for index in range(len(looks) - period + 1):
         is_end = index == len(looks) - period
         if is_end or looks[index] != looks[index + period]:
-            best = max(best, (first, index), key=lambda run: run[1] - run[0])
+            if index - first > best[1] - best[0]:
+                best = (first, index)
             first = index + 1
     return best[0], best[1] + period
 

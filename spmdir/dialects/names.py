@@ -47,18 +47,21 @@ def distinguish(block: Block) -> None:
     names = {value.name_hint for value in values}
     unnamed = max((int(name[1:]) + 1 for name in names if name and is_number(name)), default=0)
     seen: set[str] = set()
+    numbers: dict[str, int] = {}
     for value in values:
         name = first = value.name_hint
         if name is None:
             continue
-        number = 0
-        while name in seen or (number and name in names):
-            number += 1
-            name = f".{unnamed}" if is_number(first) else f"{first}_{number}"
-            unnamed += is_number(first)
+        if name not in seen:
+            seen.add(name)
+            continue
+        if is_number(first):
+            name, unnamed = f".{unnamed}", unnamed + 1
+        while name in seen or name in names:
+            numbers[first] = number = numbers.get(first, 0) + 1
+            name = f"{first}_{number}"
         seen.add(name)
-        if number:
-            keep_name(value, name)
+        keep_name(value, name)
 
 
 class Names:

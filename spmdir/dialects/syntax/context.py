@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 
 _SIZED_TYPE = re.compile(r"tensor<[^<>]*\[(?:[^<>]|<[^<>]*>)*>")
+_PLAIN_TYPE = re.compile(r"tensor<(?:[0-9]+x)*[a-z][a-z0-9]*>", re.ASCII)
 
 
 class IRContext(Context):
@@ -113,6 +114,7 @@ class IRParser(Parser):
         self._first_line = first_line
         self._op_start = 0
         self._tensor_ops: dict[str, type[ValueOp] | None] = {}
+        self._types: dict[str, Attribute] = {}
         self._places: dict[int, int] = {}  # by identity: to hash a location walks all of it
         self._lines = [0, *(match.end() for match in re.finditer("\n", text))]
 
@@ -142,6 +144,12 @@ class IRParser(Parser):
 
     def parse_optional_type(self) -> Any:
         start = self.pos
+        if plain := _PLAIN_TYPE.match(self.lexer.input.content, start):
+            if plain[0] not in self._types:
+                self._types[plain[0]] = super().parse_optional_type()
+            else:
+                self._resume_from(plain.end())
+            return self._types[plain[0]]
         match = _SIZED_TYPE.match(self.lexer.input.content, start)
         if match is None:
             return super().parse_optional_type()

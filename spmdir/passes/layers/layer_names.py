@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable
+from functools import lru_cache
 from typing import Any
 
 from xdsl.dialects.builtin import FusedLoc, NameLoc, StringAttr
@@ -24,10 +25,11 @@ def layer_of(ops: Iterable[Operation], taken: Iterable[SSAValue]) -> tuple[str, 
         taken: arguments of the function that name the layer where no path does; those of the ops are looked at too.
     """
     ops = list(ops)
-    paths = Counter(filter(None, (_first(places_of(op.location).paths) for op in ops)))
-    values = {*taken, *(operand for op in ops for operand in op.operands)}
-    arguments = [name_of(value) for value in values if isinstance(value, BlockArgument)]
-    found = paths or Counter(filter(None, (_layer(name) for name in arguments if name and "." in name)))
+    found = Counter(filter(None, [_first(places_of(op.location).paths) for op in ops]))
+    if not found:
+        values = {*taken, *(operand for op in ops for operand in op.operands)}
+        names = [name_of(value) for value in values if isinstance(value, BlockArgument)]
+        found = Counter(filter(None, [_layer(name) for name in names if name and "." in name]))
     return max(found, key=lambda layer: (found[layer], -len(layer[0]), layer), default=None)
 
 
@@ -54,6 +56,7 @@ def _first(paths: Iterable[str]) -> tuple[str, int] | None:
     return next(filter(None, map(_layer, paths)), None)
 
 
+@lru_cache(maxsize=65536)
 def _layer(name: str) -> tuple[str, int] | None:
     match = _NUMBERED.match(name)
     return (match[1], int(match[2])) if match else None
