@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from xdsl.dialects.builtin import StringAttr
-from xdsl.dialects.func import ReturnOp
+from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.utils.exceptions import VerifyException
 
 from spmdir.core.errors import ShardingError, did_you_mean
@@ -22,7 +22,16 @@ from spmdir.dialects.attributes import (
     print_type,
     type_of,
 )
-from spmdir.dialects.values import function_attrs, global_type, like_arguments, signature_kind, signature_name
+from spmdir.dialects.layer_calls import layer_function
+from spmdir.dialects.names import text_name
+from spmdir.dialects.values import (
+    function_attrs,
+    global_type,
+    like_arguments,
+    sharding_of,
+    signature_kind,
+    signature_name,
+)
 from spmdir.dialects.verification import check_sharding, check_shards, is_local
 
 FUNCTION_ATTRIBUTES = ("spmd.sharding", "spmd.name", "spmd.kind", "spmd.of", "spmd.state", "spmd.keep", "spmd.like")
@@ -70,6 +79,20 @@ def check_function(function: Any, mesh: Mesh | None) -> None:
                 _check_argument_shards(f"{place} {index}", given, mesh, meta_of(type_))
     _check_states(function)
     _check_likes(function)
+
+
+def check_layer_call(call: CallOp) -> None:
+    """Raise ShardingError unless what the call of an outlined layer gives is sharded as its function takes it."""
+    function = layer_function(call)
+    if function is None:
+        return
+    for operand, argument in zip(call.operands, function.args, strict=True):
+        given, taken = sharding_of(operand), sharding_of(argument)
+        if given is not None and taken is not None and given != taken:
+            raise ShardingError(
+                f"{text_name(operand)} is <{given}>, and {call.callee} takes {text_name(argument)} as <{taken}>; give "
+                "a layer what its function takes, in its order"
+            )
 
 
 def _check_likes(function: Any) -> None:

@@ -18,7 +18,7 @@ from spmdir.core.errors import Location, ParseError, SpmdirError, UnsupportedErr
 from spmdir.core.limits import check_types
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.cast_first import check_first_cast
-from spmdir.dialects.function_checks import check_function
+from spmdir.dialects.function_checks import check_function, check_layer_call
 from spmdir.dialects.in_flight import check_in_flight
 from spmdir.dialects.layer_calls import layer_named
 from spmdir.dialects.mesh_op import MeshOp
@@ -177,6 +177,8 @@ def mistakes(
             check_first_cast(op)
             if declared:
                 check_sizes(op.result_types, sizes)
+            if type(op) is CallOp:
+                check_layer_call(op)
             if isinstance(op, FuncOp):
                 check_sizes(op.function_type.inputs.data, sizes)
                 check_function(op, mesh_of(op))

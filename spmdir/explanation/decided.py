@@ -23,7 +23,7 @@ from spmdir.dialects.source_places import SourcePlaces, places_of
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, signature_name
-from spmdir.passes.finish import copied, without_layers
+from spmdir.passes.finish import copied, layer_values, without_layers
 from spmdir.passes.memory_classes import memory_classes
 from spmdir.passes.phases import PHASES, phases
 from spmdir.passes.pipeline import Pipeline, as_pipeline, run_passes
@@ -103,6 +103,7 @@ class DecidedProgram:
         found = [made for made in pipeline.made() if isinstance(made, PropagatePass)]
         if not found:
             raise UnsupportedError(f"the pipeline '{pipeline}' decides nothing; expected one with propagate in it")
+        self._given = module
         copy = run_passes(copied(without_layers(module)), pipeline.before("propagate"))
         context, self.function = pipeline.context(), ir.main_function(copy)
         self.search, self._solution, self.seconds = found[0].decide(context, copy, self.function)
@@ -147,6 +148,10 @@ class DecidedProgram:
     def names(self) -> dict[int, str]:
         """Value → how text names it."""
         return {number: name for name, number in self.values.items()}
+
+    def named(self, at: str) -> str:
+        """Return `at`, or the name in the first layer of a value that text names in the function of equal layers."""
+        return at if not at.startswith("%") or at in self.values else layer_values(self._given).get(at, at)
 
     def rule(self, node: int) -> OpRule | None:
         """Return the rule of a node; None where it is no torch op, or has none."""

@@ -65,6 +65,7 @@ def explanations(program: DecidedProgram, at: str, most: int) -> Explanations:
     Raises:
         SpmdirError: there is none.
     """
+    at = program.named(at)
     asked = at.partition(".reshard")[0] if at.startswith("%") else at
     found = [
         value

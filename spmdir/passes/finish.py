@@ -14,7 +14,7 @@ from spmdir.core.errors import SpmdirError, require_type
 from spmdir.dialects import ir
 from spmdir.dialects.collectives import Collective
 from spmdir.dialects.layer_calls import is_inlined
-from spmdir.dialects.names import take_name
+from spmdir.dialects.names import take_name, text_name
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.value_op import ValueOp
@@ -151,6 +151,14 @@ def without_layers(module: ModuleOp) -> ModuleOp:
     copy = copied(module)
     inline(copy, layers_only=True)
     return copy
+
+
+def layer_values(module: ModuleOp) -> dict[str, str]:
+    """Return, by the name of each value of a layer's function, its name in the first of these layers if inlined."""
+    values: dict[str, SSAValue] = {}
+    if is_outlined(module):
+        inline(copied(module), layers_only=True, named=values)
+    return {name: text_name(value) for name, value in values.items()}
 
 
 def with_layers(module: ModuleOp, pipeline: Pipeline) -> ModuleOp:

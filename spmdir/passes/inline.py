@@ -19,7 +19,7 @@ from spmdir.core.errors import UnsupportedError
 from spmdir.core.limits import INLINED
 from spmdir.dialects import ir
 from spmdir.dialects.layer_calls import layer_named
-from spmdir.dialects.names import Names, distinguish, keep_name, name_of, take_name
+from spmdir.dialects.names import Names, distinguish, keep_name, name_of, take_name, text_name
 from spmdir.dialects.reshard_ops import ConstraintOp
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.values import function_attrs, sharding_of
@@ -42,11 +42,12 @@ class InlinePass(ModulePass):
         inline(op)
 
 
-def inline(module: ModuleOp, layers_only: bool = False) -> None:
+def inline(module: ModuleOp, layers_only: bool = False, named: dict[str, SSAValue] | None = None) -> None:
     """Replace calls by the bodies of the functions that they call.
 
     Args:
         layers_only: whether calls stay that do not stand for outlined layers.
+        named: gets, by the name of each value of a layer's function, the value that it is in the first of its layers.
 
     Raises:
         UnsupportedError: a call cannot be inlined; located.
@@ -61,11 +62,14 @@ def inline(module: ModuleOp, layers_only: bool = False) -> None:
         for call in calls:
             callee = functions[call.callee.string_value()]
             _check_call(call, callee, function)
-            _inline(call, callee, names)
+            values = _inline(call, callee, names)
+            if named is not None and layer_named(call) is not None:
+                named |= {name: value for name, value in values.items() if name not in named}
         if calls:
             distinguish(function.body.block)
     left = {call.callee.string_value() for function in ordered for call in calls_in(function)}
-    for name in called - left:
+    called.update(name for name, function in functions.items() if layer_named(function) is not None)
+    for name in sorted(called - left):
         visibility = functions[name].sym_visibility
         if visibility is not None and visibility.data == "private":
             Rewriter.erase_op(functions[name])
@@ -132,7 +136,8 @@ def _check_call(call: CallOp, callee: FuncOp, caller: FuncOp) -> None:
         )
 
 
-def _inline(call: CallOp, callee: FuncOp, names: Names) -> None:
+def _inline(call: CallOp, callee: FuncOp, names: Names) -> dict[str, SSAValue]:
+    """Replace a call; return what each value of the function, by its name in text, is in its place."""
     body, layer = callee.body.block, layer_named(call)
     operands = [_constrained(operand, callee, "arg_attrs", index, call) for index, operand in enumerate(call.operands)]
     values: dict[SSAValue, SSAValue] = dict(zip(body.args, operands, strict=True))
@@ -162,6 +167,7 @@ def _inline(call: CallOp, callee: FuncOp, names: Names) -> None:
             take_name(new, old)
         old.replace_all_uses_with(new)
     Rewriter.erase_op(call)
+    return {text_name(old): value for old, value in values.items()}
 
 
 def _made_of(name: str, arguments: Collection[str]) -> str:

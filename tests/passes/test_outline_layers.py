@@ -14,7 +14,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.names import text_name
 from spmdir.dialects.values import sharding_of
 from spmdir.explanation.excerpt import excerpt
-from spmdir.passes.finish import copied, with_layers, without_layers
+from spmdir.passes.finish import copied, layer_values, with_layers, without_layers
 from spmdir.passes.layers import around
 from spmdir.passes.pipeline import Pipeline
 from spmdir.passes.propagation.objective import objective_of
@@ -241,3 +241,24 @@ def counting(function: Callable[..., None], name: str, calls: list[str]) -> Call
         function(*arguments, **options)
 
     return counted
+
+
+def test_what_text_names_in_a_layer_is_found_in_the_first_of_its_layers() -> None:
+    text = EXAMPLE.read_text().partition("// |")[0]
+    module = spmdir.run_passes(spmdir.parse(text), "outline-layers")
+    found = layer_values(spmdir.parse(spmdir.print_ir(module)))
+    assert (found["%a"], found["%b.t"], found["%x"]) == ("%layers.0.a", "%layers.0.b.t", "%x")
+    (function,) = ir.functions(excerpt(module, ["%b.t"]))
+    assert [text_name(op.results[0]) for op in function.body.block.ops if op.results] == ["%layers.0.b.t"]
+    assert layer_values(spmdir.parse(text)) == {}
+
+
+def test_a_layer_that_nothing_calls_is_no_part_of_the_program() -> None:
+    text = EXAMPLE.read_text().partition("// |")[0]
+    whole, part = spmdir.parse(text), spmdir.print_ir(spmdir.run_passes(spmdir.parse(text), "outline-layers"))
+    layer = part[part.index("func.func private") : part.index("func.func @main")]
+    head, _, main = text.partition("func.func")
+    definitions = part[part.index("#") : part.index("func.func")]
+    uncalled = spmdir.parse(f"{head}{definitions}{layer}func.func{main}")
+    assert spmdir.print_ir(without_layers(uncalled)) == spmdir.print_ir(whole)
+    assert str(spmdir.comm_report(uncalled)) == str(spmdir.comm_report(whole))
