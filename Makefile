@@ -5,7 +5,7 @@ WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 MINUTES ?= 30
 MODELS ?= llama,gpt2,vit,t5,odd_llama:sgd,odd_gpt2:sgd,odd_vit:sgd,odd_t5:sgd
 BIN := $(VENV)/bin
-BENCHMARKS ?= startup parse_speed memory memory_model fit_memory partitioner wire_bytes compile_time search_quality flatness reshard_bound redistribute schedule schedule_time program_page gloo_step
+BENCHMARKS ?= startup parse_speed memory memory_model fit_memory partitioner wire_bytes compile_time search_quality flatness reshard_bound redistribute schedule schedule_time outlined program_page gloo_step
 
 # One thread a process: the tests already run one process a core, and ranks are processes too.
 export OMP_NUM_THREADS ?= 1

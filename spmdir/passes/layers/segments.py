@@ -64,7 +64,11 @@ def repeated_segments(function: FuncOp) -> list[list[Segment]]:
     labels = [layer_of([op], ()) for op in ops]
     links = [[place[operand.owner] for operand in op.operands if isinstance(operand.owner, Operation)] for op in ops]
     groups = repeated_parts(looks, links, labels, SMALLEST)
-    found = [[segment for part in parts if (segment := _segment(ops[part.start : part.stop]))] for parts in groups]
+    made = [
+        [_segment(ops[part.start : part.stop], labels[part.start : part.stop], numbers) for part in parts]
+        for parts in groups
+    ]
+    found = [[segment for segment in segments if segment] for segments in made]
     kept = [group for group in found if group and _pays(group)]
     return sorted(kept, key=lambda group: place[group[0].ops[0]])
 
@@ -87,8 +91,15 @@ def _look(op: Operation) -> Hashable:
     return op.name, said, tuple(op.result_types), len(op.operands)
 
 
-def _segment(ops: Sequence[Operation]) -> Segment | None:
-    """Return the segment of some ops; None if it cannot be a function."""
+def _segment(
+    ops: Sequence[Operation], labels: Sequence[tuple[str, int] | None], numbers: dict[Hashable, int]
+) -> Segment | None:
+    """Return the segment of some ops; None if it cannot be a function.
+
+    Args:
+        labels: the layer that each op is of, as it says alone.
+        numbers: of what has been seen.
+    """
     made: dict[SSAValue, tuple[int, int]] = {}
     taken: dict[SSAValue, int] = {}
     form: list[Hashable] = []
@@ -97,7 +108,9 @@ def _segment(ops: Sequence[Operation]) -> Segment | None:
         form.append((op.name, _sorted(op.properties), _sorted(op.attributes), tuple(op.result_types), operands))
         made.update({result: (place, index) for index, result in enumerate(op.results)})
     form += [(value.type, sharding_of(value)) for value in taken]
-    segment = Segment(ops, tuple(form), layer_of(ops, taken))
+    counts = Counter(filter(None, labels))
+    layer = max(counts, key=lambda one: (counts[one], -len(one[0]), one)) if counts else layer_of(ops, taken)
+    segment = Segment(ops, _number(numbers, tuple(form)), layer)
     crossing = [value.type for value in taken]
     crossing += [ops[place].results[index].type for place, index in segment.outputs()]
     return segment if all(map(_may_cross, crossing)) else None
