@@ -174,7 +174,7 @@ def comm_report(
     module, lowered = with_collectives(module, pipeline)
     mesh, chosen = ir.mesh(module), (pipeline.topology or "auto") if topology is None else topology
     functions = ir.functions(module)
-    decided = not any(map(is_undecided, functions))
+    decided = all(is_local(one) or not is_undecided(one) for one in functions)
     objectives = [objective_of(function) for function in functions]
     collectives: list[OpCost] = []
     compute: list[OpCost] = []

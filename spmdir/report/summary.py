@@ -91,7 +91,7 @@ def summary(module: ModuleOp, pipeline: Pipeline) -> Summary:
     whole, _ = with_collectives(without_layers(module), pipeline)
     function = ir.main_function(whole)
     ops = [op for op in function.body.block.ops if isinstance(op, ValueOp)]
-    groups = layers_of(function, pipeline.rules)
+    groups = layers_of(function, pipeline.rules, in_flight=True)
     inside = {text_name(op.results[0]): one.name for one in groups for part in one.segments for op in _giving(part.ops)}
     report = comm_report(whole, pipeline=pipeline)
     sent = (op for op in report.ops if op.axes)

@@ -262,3 +262,26 @@ def test_a_layer_that_nothing_calls_is_no_part_of_the_program() -> None:
     uncalled = spmdir.parse(f"{head}{definitions}{layer}func.func{main}")
     assert spmdir.print_ir(without_layers(uncalled)) == spmdir.print_ir(whole)
     assert str(spmdir.comm_report(uncalled)) == str(spmdir.comm_report(whole))
+
+
+def test_a_summary_counts_layers_between_which_messages_are_in_flight() -> None:
+    weights = [
+        f"%h.{layer}.w: tensor<4x8xf32> {{spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}}" for layer in range(7)
+    ]
+    start = "spmd.all_gather_start %h.{}.w on [dp] dim 0 : !spmd.pending<tensor<8x8xf32>> <>"
+    body = [f"  %p0 = {start.format(0)}"]
+    for layer in range(6):
+        body += [
+            f"  %p{layer + 1} = {start.format(layer + 1)}",
+            f"  %w{layer} = spmd.wait %p{layer} : tensor<8x8xf32> <>",
+            f"  %x{layer + 1} = aten.mm(%x{layer}, %w{layer}) : tensor<8x8xf32> <>",
+        ]
+    body += ["  %w6 = spmd.wait %p6 : tensor<8x8xf32> <>", "  return %x6, %w6 : tensor<8x8xf32>, tensor<8x8xf32>"]
+    replicated = "tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}"
+    arguments = ", ".join([f"%x0: {replicated}", *weights])
+    head = f"func.func @main({arguments}) -> ({replicated}, {replicated}) attributes {{spmd.local}} {{"
+    module = spmdir.parse("\n".join(["spmd.mesh @mesh <dp = 2>", "", head, *body, "}"]))
+    found = str(summary(module, Pipeline()))
+    assert "@h_forward x 5, 3 ops each" in found
+    assert "a rank sends" in found
+    assert "func.call" not in spmdir.print_ir(spmdir.run_passes(module, "outline-layers"))

@@ -114,7 +114,7 @@ class IRParser(Parser):
         self._first_line = first_line
         self._op_start = 0
         self._tensor_ops: dict[str, type[ValueOp] | None] = {}
-        self._types: dict[str, Attribute] = {}
+        self._types: dict[str, Any] = {}
         self._places: dict[int, int] = {}  # by identity: to hash a location walks all of it
         self._lines = [0, *(match.end() for match in re.finditer("\n", text))]
 
@@ -204,7 +204,7 @@ class IRParser(Parser):
             keep_name(value, name)
 
 
-WIDTH = 160
+WIDTH = 250
 """How long a line of arguments of an outlined layer may be."""
 
 

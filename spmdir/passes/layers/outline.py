@@ -57,13 +57,14 @@ class Layers:
         return f"{layer[0]}{layer[1]}" if layer else f"part.{number}"
 
 
-def layers_of(function: FuncOp, rules: RuleSet, taken: Collection[str] = ()) -> list[Layers]:
+def layers_of(function: FuncOp, rules: RuleSet, taken: Collection[str] = (), in_flight: bool = False) -> list[Layers]:
     """Return the layers that `function` has more than once, and those among them that differ.
 
     Args:
         taken: names that their functions do not have.
+        in_flight: whether what is in flight may go across, so that they may be none.
     """
-    groups, used, found = repeated_segments(function), set(taken), list[Layers]()
+    groups, used, found = repeated_segments(function, in_flight), set(taken), list[Layers]()
     phase_of = phases(function, memory_classes(function, rules)) if groups else {}
     for group in groups:
         alike: dict[Hashable, list[Segment]] = {}

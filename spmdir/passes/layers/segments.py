@@ -54,8 +54,12 @@ class Segment:
                     yield place, index
 
 
-def repeated_segments(function: FuncOp) -> list[list[Segment]]:
-    """Return groups of segments that are equal but for shardings, in program order, if functions of them pay."""
+def repeated_segments(function: FuncOp, in_flight: bool = False) -> list[list[Segment]]:
+    """Return groups of segments that are equal but for shardings, in program order, if functions of them pay.
+
+    Args:
+        in_flight: whether what is in flight may go across, as it does between functions never.
+    """
     ops = list(function.body.block.ops)
     place = {op: index for index, op in enumerate(ops)}
     numbers: dict[Hashable, int] = {}
@@ -68,7 +72,7 @@ def repeated_segments(function: FuncOp) -> list[list[Segment]]:
         [_segment(ops[part.start : part.stop], labels[part.start : part.stop], numbers) for part in parts]
         for parts in groups
     ]
-    found = [[segment for segment in segments if segment] for segments in made]
+    found = [[one for one in segments if in_flight or _may_be_called(one)] for segments in made]
     kept = [group for group in found if group and _pays(group)]
     return sorted(kept, key=lambda group: place[group[0].ops[0]])
 
@@ -93,8 +97,8 @@ def _look(op: Operation) -> Hashable:
 
 def _segment(
     ops: Sequence[Operation], labels: Sequence[tuple[str, int] | None], numbers: dict[Hashable, int]
-) -> Segment | None:
-    """Return the segment of some ops; None if it cannot be a function.
+) -> Segment:
+    """Return the segment of some ops.
 
     Args:
         labels: the layer that each op is of, as it says alone.
@@ -110,10 +114,14 @@ def _segment(
     form += [(value.type, sharding_of(value)) for value in taken]
     counts = Counter(filter(None, labels))
     layer = max(counts, key=lambda one: (counts[one], -len(one[0]), one)) if counts else layer_of(ops, taken)
-    segment = Segment(ops, _number(numbers, tuple(form)), layer)
-    crossing = [value.type for value in taken]
-    crossing += [ops[place].results[index].type for place, index in segment.outputs()]
-    return segment if all(map(_may_cross, crossing)) else None
+    return Segment(ops, _number(numbers, tuple(form)), layer)
+
+
+def _may_be_called(segment: Segment) -> bool:
+    """Return whether it can be a function."""
+    crossing = [value.type for value in segment.inputs()]
+    crossing += [segment.ops[place].results[index].type for place, index in segment.outputs()]
+    return all(map(_may_cross, crossing))
 
 
 def _sorted(entries: dict[str, Attribute]) -> tuple[tuple[str, Attribute], ...]:

@@ -35,8 +35,7 @@ func.func @main(%x: tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh>},
 // | #tp_S1 = #spmd.sharding<@mesh, tp: S(1)>
 // | #tp_S0 = #spmd.sharding<@mesh, tp: S(0)>
 // |
-// | func.func private @layers_forward(%x: tensor<4x8xf32> {spmd.sharding = #replicated}, %a: tensor<8x8xf32> {spmd.sharding = #tp_S1},
-// |                                   %b: tensor<8x8xf32> {spmd.sharding = #tp_S0}) -> (tensor<4x8xf32> {spmd.sharding = #replicated}) attributes {spmd.layer = "layers.0"} {
+// | func.func private @layers_forward(%x: tensor<4x8xf32> {spmd.sharding = #replicated}, %a: tensor<8x8xf32> {spmd.sharding = #tp_S1}, %b: tensor<8x8xf32> {spmd.sharding = #tp_S0}) -> (tensor<4x8xf32> {spmd.sharding = #replicated}) attributes {spmd.layer = "layers.0"} {
 // |   %0 = aten.mm(%x, %a) : tensor<4x8xf32> <tp: S(1)>
 // |   %1 = aten.relu(%0) : tensor<4x8xf32> <tp: S(1)>
 // |   %2 = aten.mm(%1, %b) : tensor<4x8xf32> <tp: P(sum)>
