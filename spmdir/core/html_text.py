@@ -1,19 +1,28 @@
-"""Texts as HTML, for notebooks."""
+"""Texts as notebooks and IPython show them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from spmdir.core.axis_colors import axes_in, axis_color
 
 
 class ShownAsText:
-    """Gives a value a form in notebooks: its text, with the columns of tables kept."""
+    """Gives a value a form in notebooks and IPython: its text, with the columns of tables kept."""
 
     __slots__ = ()
 
     def _repr_html_(self) -> str:
         return html_text(str(self))
+
+    def __init_subclass__(cls) -> None:
+        # IPython takes the first of this and __repr__ that a class and those that it is made from have themselves.
+        cls._repr_pretty_ = ShownAsText._repr_pretty_
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        """Print the text where IPython shows the value alone, and its repr inside another one."""
+        printer.text(str(self) if len(printer.stack) == 1 else repr(self))
 
 
 def html_text(text: str, axes: Sequence[str] = ()) -> str:

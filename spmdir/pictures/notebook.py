@@ -13,16 +13,29 @@ LINES = 400
 
 
 def show_modules() -> None:
-    """Let the notebook in which this runs, if one does, show modules as their text with coloured shardings."""
+    """Let the notebook or IPython in which this runs, if one does, show modules as their text."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     formatter = getattr(shell, "display_formatter", None)
     if formatter is not None:
-        formatter.formatters["text/html"].for_type_by_name("xdsl.dialects.builtin", "ModuleOp", module_html)
+        for kind, shown in (("text/html", module_html), ("text/plain", print_module)):
+            formatter.formatters[kind].for_type_by_name("xdsl.dialects.builtin", "ModuleOp", shown)
 
 
 def module_html(module: Any) -> str | None:
     """Return the text of a module as HTML; None, which stands for what the notebook does by itself, if it is not of
     ours."""
+    found = _shown(module)
+    return None if found is None else html_text(*found)
+
+
+def print_module(module: Any, printer: Any, cycle: bool) -> None:
+    """Print a module where IPython shows it."""
+    found = _shown(module)
+    printer.text(repr(module) if found is None else found[0])
+
+
+def _shown(module: Any) -> tuple[str, tuple[str, ...]] | None:
+    """Return the first lines of a module and the axes of its mesh; None if it is not of ours."""
     from spmdir.dialects import ir
 
     try:
@@ -30,4 +43,4 @@ def module_html(module: Any) -> str | None:
     except SpmdirError:
         return None
     more = [f"… {len(lines) - LINES} more lines"] if len(lines) > LINES else []
-    return html_text("\n".join([*lines[:LINES], *more]), axes)
+    return "\n".join([*lines[:LINES], *more]), axes

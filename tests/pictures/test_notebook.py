@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import spmdir
-from spmdir.pictures.notebook import module_html
+from spmdir.pictures.notebook import module_html, print_module
 
 TEXT = """spmd.mesh @mesh <dp = 2, tp = 2>
 
@@ -36,12 +36,32 @@ def test_values_that_are_printed_are_shown_as_they_are_printed():
     assert "dp: S(0)" in sharding._repr_html_()
 
 
+class Printer:
+    """What IPython prints with."""
+
+    def __init__(self, depth: int):
+        self.stack, self.told = [0] * depth, ""
+
+    def text(self, text: str) -> None:
+        self.told += text
+
+
+def test_ipython_shows_modules_and_values_as_their_text():
+    module, alone, inside = spmdir.parse(TEXT), Printer(1), Printer(2)
+    print_module(module, alone, False)
+    assert alone.told == spmdir.print_ir(module).rstrip("\n")
+    sharding, alone = spmdir.Sharding((("dp", spmdir.S(0)),)), Printer(1)
+    sharding._repr_pretty_(alone, False)
+    sharding._repr_pretty_(inside, False)
+    assert (alone.told, inside.told) == ("dp: S(0)", repr(sharding))
+
+
 def test_a_notebook_is_told_of_modules_when_spmdir_is_imported():
     code = """
 import sys, types
 told = []
 formatter = types.SimpleNamespace(for_type_by_name=lambda *given: told.append(given))
-shell = types.SimpleNamespace(display_formatter=types.SimpleNamespace(formatters={"text/html": formatter}))
+shell = types.SimpleNamespace(display_formatter=types.SimpleNamespace(formatters={"text/html": formatter, "text/plain": formatter}))
 sys.modules["IPython"] = types.SimpleNamespace(get_ipython=lambda: shell)
 import spmdir
 print(told[0][:2], "xdsl" in sys.modules, "torch" in sys.modules)
