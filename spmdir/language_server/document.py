@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
-from spmdir.core.errors import LimitError, SpmdirError, flat
+from spmdir.core.errors import SpmdirError, flat
 from spmdir.core.input_parts import parts_of
 from spmdir.core.limits import CHARACTERS, MISTAKES
 from spmdir.dialects import ir
@@ -151,10 +151,7 @@ def _part(text: str, file: str, first_line: int, previous: TextPart | None) -> T
 
 def _rule_errors(text: str, file: str, pipeline: Pipeline) -> Sequence[SpmdirError]:
     rules, strategies = read(text, file), read_strategies(text, file)
-    try:
-        return pipeline.rules.extended(rules, strategies).errors(rules, strategies)
-    except LimitError as error:
-        return [error]
+    return pipeline.rules.extended(rules, strategies).errors(rules, strategies)
 
 
 def _rewrite_errors(text: str, file: str, pipeline: Pipeline) -> Sequence[SpmdirError]:

@@ -1,4 +1,4 @@
-"""A program as the printer spells it, with the comments of its text."""
+"""Formatted texts: programs as the printer spells them, with their comments; rules and rewrites with even blanks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from spmdir.core.errors import SpmdirError
 from spmdir.dialects import ir
 from spmdir.language_server.document import Document
+from spmdir.language_server.rule_layout import laid_out
 from spmdir.language_server.scan import Scan, TextSpan, scan
 
 _ANCHOR = re.compile(
@@ -19,19 +20,19 @@ _ANCHOR = re.compile(
 
 
 def formatted(document: Document) -> str:
-    """Return the text of a program in canonical form.
+    """Return the text of a program in canonical form, and rules and rewrites with even blanks.
 
     A comment on lines of its own stays above the op, argument or function that follows it, one behind code stays
     behind the op that it is behind.
 
     Raises:
-        SpmdirError: the text has mistakes, is no program, has locations, which the printer would change, or has
-            comments that cannot be kept.
+        SpmdirError: the text has mistakes; a program has locations, which the printer would change, or comments that
+            cannot be kept.
     """
-    if document.language != "program":
-        raise SpmdirError("rules and rewrites have no canonical form; expected a program")
     if document.mistakes:
         raise SpmdirError(f"the text has mistakes, the first of which is: {document.mistakes[0].message}")
+    if document.language != "program":
+        return laid_out(document.text)
     parts = []
     for part in document.parts:
         if re.search(r"\bloc\s*\(", part.text):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 
 import attrs
@@ -49,20 +50,34 @@ def cost_text(op: OpCost) -> str:
 
 
 def _of_part(document: Document, number: int) -> Iterator[LineCost]:
-    module, scope = document.parts[number].module, NameScope(number, 0)
-    # With several functions a name does not say whose cost it is.
-    if module is None or len(functions := ir.functions(module)) != 1 or is_undecided(functions[0]):
+    module = document.parts[number].module
+    if module is None or not (functions := ir.functions(module)):
+        return
+    if len(functions) == 1 and is_undecided(functions[0]):
         return
     try:
         report = comm_report(module, pipeline=document.pipeline)
     except SpmdirError:  # as of a pass that would lower its reshards
         return
-    texts: dict[TextSpan, list[str]] = {}
+    if not report.decided:
+        return
+    texts: dict[TextSpan, Counter[str]] = {}
     for op in sorted(report.ops, key=lambda op: op.share.wire_bytes != 0):
-        span = _place(document, scope, op.name[1:])
+        # Calls are inlined in what the report is about, so names of several functions are not those of the text.
+        span = _place(document, NameScope(number, 0), op.name[1:]) if len(functions) == 1 else _defined_at(document, op)
         if span is not None and op.kind != INPUTS and op.seconds >= LEAST:
-            texts.setdefault(span, []).append(cost_text(op))
-    yield from (LineCost(span, "; ".join(text)) for span, text in sorted(texts.items(), key=lambda one: one[0].start))
+            texts.setdefault(span, Counter())[cost_text(op)] += 1
+    for span, found in sorted(texts.items(), key=lambda one: one[0].start):
+        yield LineCost(span, "; ".join(text if times == 1 else f"{text}, x {times}" for text, times in found.items()))
+
+
+def _defined_at(document: Document, op: OpCost) -> TextSpan | None:
+    """Return the value that is defined where an op stands; None where its location is in the source of a model."""
+    if op.location is None or op.location.file != document.file:
+        return None
+    start = document.scan.offset(op.location.line - 1, op.location.column - 1)
+    word = document.scan.word_at(start)
+    return word[1] if word is not None and word[0].startswith("%") else None
 
 
 def _place(document: Document, scope: NameScope, name: str) -> TextSpan | None:

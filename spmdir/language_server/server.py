@@ -108,6 +108,8 @@ class Texts:
     def offset(self, document: Document, position: lsp.Position) -> int:
         """Return the offset of a position that the editor names."""
         start, end = (document.scan.offset(position.line, column) for column in (0, position.character))
+        if document.text[start:end].isascii():  # columns are characters then, however long the line is
+            return end
         line = f"{document.text[start:end]}\n"
         codec = self.server.workspace.position_codec
         place = codec.position_from_client_units([line], lsp.Position(0, position.character))
@@ -119,7 +121,8 @@ class Texts:
         ends = []
         for offset in (span.start, span.end):
             line = document.scan.line(offset)
-            ends.append(lsp.Position(line, units(document.text[document.scan.lines[line] : offset])))
+            before = document.text[document.scan.lines[line] : offset]
+            ends.append(lsp.Position(line, len(before) if before.isascii() else units(before)))
         return lsp.Range(ends[0], ends[1])
 
 
@@ -156,7 +159,8 @@ def answering(server: LanguageServer) -> Callable[..., Any]:
 
 def language_server(pipeline: Pipeline, version: str) -> LanguageServer:
     """Return the server; `start_io` runs it over stdin and stdout."""
-    server = LanguageServer("spmd-lsp", version)
+    # Whole texts, since pygls applies edits to lines that also end where Python's do, as at a form feed.
+    server = LanguageServer("spmd-lsp", version, text_document_sync_kind=lsp.TextDocumentSyncKind.Full)
     texts = Texts(server, pipeline)
     _follow_texts(server, texts)
     _answer(server, texts)

@@ -13,7 +13,7 @@ import attrs
 from spmdir.core.admission import why_not
 from spmdir.core.arguments import PATH, accepts
 from spmdir.core.call import Call, Literal
-from spmdir.core.errors import Location, ParseError, RuleError, SpmdirError, SpmdirErrors, did_you_mean, raise_all
+from spmdir.core.errors import Location, ParseError, RuleError, SpmdirError, did_you_mean, flat, raise_all
 from spmdir.core.limits import MISTAKES
 from spmdir.core.placement.base import Placement
 from spmdir.core.tensor import TensorMeta
@@ -124,7 +124,7 @@ class RuleSet:
         except SpmdirError as error:
             if record.is_composed:
                 where = Location(record.file, record.line, 1)
-                found = error.errors if isinstance(error, SpmdirErrors) else [error]
+                found = flat(error)
                 raise_all([type(one)(f"'{record.text}': {one.message}", where) for one in found])
             raise
         return strategy
@@ -215,17 +215,13 @@ class RuleSet:
                 errors.append(ParseError(f"'{name}': {why}", Location(record.file, record.line, 1)))
             try:
                 check_calls(_checked(record), self)
-            except SpmdirErrors as error:
-                errors += error.errors
-            except ParseError as error:
-                errors.append(error)
+            except SpmdirError as error:
+                errors += flat(error)
         for record in (record for records in strategies.values() for record in records):
             try:
                 self._strategy(record)
-            except SpmdirErrors as error:
-                errors += error.errors
-            except ParseError as error:
-                errors.append(error)
+            except SpmdirError as error:
+                errors += flat(error)
         return errors
 
     def with_file(self, path: str | Path) -> RuleSet:

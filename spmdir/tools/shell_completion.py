@@ -30,7 +30,11 @@ def completion_script(parser: argparse.ArgumentParser, passes: Sequence[str], sh
     import shtab
 
     prefix = re.sub(r"\W", "_", parser.prog)
-    pipeline = {"bash": f"_{prefix}_passes", "zsh": f"_values -s , pass {' '.join(passes)}", "tcsh": ""}
+    pipeline = {
+        "bash": f"_{prefix}_passes",
+        "zsh": f"_values -s , pass {' '.join(passes)}",
+        "tcsh": f"({' '.join(passes)})",
+    }
     for action in parser._actions:
         if action.metavar in _FILES or (not action.option_strings and action.dest in _INPUTS):
             action.complete = shtab.FILE  # type: ignore[attr-defined]  # shtab's way to be told

@@ -67,7 +67,7 @@ def test_parts_stay_apart() -> None:
             "in.mlir",
             "locations",
         ),
-        ("my.op(x: m) -> m", "a.rules", "no canonical form"),
+        ("my.op(x: m) -> ", "a.rules", "the text has mistakes"),
         (MLP.replace("%x: tensor", "%x: /", 1), "in.mlir", "the text has mistakes"),
     ],
 )

@@ -23,15 +23,13 @@ async def session(uri: str) -> dict[str, Any]:
         lsp.InitializeParams(lsp.ClientCapabilities(), initialization_options={"topology": "nowhere"})
     )
     client.initialized(lsp.InitializedParams())
-    text = "// 𝕩 is two units of UTF-16\n" + MLP
+    text = "// 𝕩 is two units of UTF-16; \u2028, \f and \x85 end no line\n" + MLP
     client.text_document_did_open(lsp.DidOpenTextDocumentParams(lsp.TextDocumentItem(uri, "spmdir", 1, text)))
     told: dict[str, Any] = {"capabilities": started.capabilities}
     told["opened"] = (await asyncio.wait_for(published.get(), 20)).diagnostics
     line = next(number for number, one in enumerate(text.split("\n")) if "aten.gelu" in one)
-    gelu = lsp.Range(lsp.Position(line, 12), lsp.Position(line, 16))
     for version, name in enumerate(("gel", "gell"), 2):
-        change = lsp.TextDocumentContentChangePartial(gelu, name)
-        gelu.end.character = 12 + len(name)
+        change = lsp.TextDocumentContentChangeWholeDocument(text.replace("aten.gelu", f"aten.{name}"))
         place = lsp.VersionedTextDocumentIdentifier(version, uri)
         client.text_document_did_change(lsp.DidChangeTextDocumentParams(place, [change]))
     told["broken"] = (await asyncio.wait_for(published.get(), 20)).diagnostics
@@ -53,6 +51,7 @@ async def session(uri: str) -> dict[str, Any]:
 def test_an_editor_is_told_of_mistakes_meanings_and_names(tmp_path: Path) -> None:
     told = asyncio.run(session((tmp_path / "in.mlir").as_uri()))
     assert told["opened"] == ()
+    assert told["capabilities"].text_document_sync.change == lsp.TextDocumentSyncKind.Full
     (wrong,) = told["broken"]
     assert "'aten.gell': is not an op of torch" in wrong.message and wrong.range.start.character == 2
     assert "%x : tensor<16x1024xf32> <dp: S(0)>" in told["hover"].contents.value

@@ -61,7 +61,8 @@ def test_a_notebook_is_told_of_modules_when_spmdir_is_imported():
 import sys, types
 told = []
 formatter = types.SimpleNamespace(for_type_by_name=lambda *given: told.append(given))
-shell = types.SimpleNamespace(display_formatter=types.SimpleNamespace(formatters={"text/html": formatter, "text/plain": formatter}))
+formatters = {"text/html": formatter, "text/plain": formatter}
+shell = types.SimpleNamespace(display_formatter=types.SimpleNamespace(formatters=formatters))
 sys.modules["IPython"] = types.SimpleNamespace(get_ipython=lambda: shell)
 import spmdir
 print(told[0][:2], "xdsl" in sys.modules, "torch" in sys.modules)

@@ -1,0 +1,87 @@
+"""Rules and rewrites with even blanks."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import spmdir
+from spmdir.core.errors import SpmdirError
+from spmdir.language_server.formatting import formatted
+from spmdir.language_server.rule_layout import laid_out
+from spmdir.passes.fusion.rewrite_text import parse_rewrites
+from spmdir.rules.language.parser import parse_rule, parse_strategy
+from spmdir.rules.language.records import read, read_strategies
+from tests.language_server.texts import document
+
+SHIPPED = [
+    path for path in sorted(Path(spmdir.__file__).parent.rglob("*.r*")) if path.suffix in (".rules", ".rewrites")
+]
+SMALL = [path for path in SHIPPED if path.suffix == ".rules" and path.stat().st_size < 2000]
+MESSY = """# Mine.
+\taten.none
+aten.mm(a:m k ,b : k  n)->m n    sum k ;linear a  # ( of ,it
+  local   k
+  index=local_index(a,k)   # "x"
+
+
+  return aten.mm( a,b , c = 1 )
+"""
+TIDY = """# Mine.
+aten.none
+aten.mm(a: m k, b: k  n) -> m n    sum k; linear a  # ( of ,it
+    local   k
+    index = local_index(a, k)   # "x"
+
+    return aten.mm(a, b, c=1)
+"""
+
+
+def test_blanks_are_even_and_columns_stay() -> None:
+    assert laid_out(MESSY.replace("\t", "")) == laid_out(TIDY) == TIDY
+
+
+def test_shipped_texts_are_what_is_printed() -> None:
+    assert len(SHIPPED) > 15
+    for path in SHIPPED:
+        text = path.read_text(encoding="utf-8")
+        assert laid_out(text) == text, path
+
+
+def squeezed(text: str) -> str:
+    """Return a text with other blanks where they mean nothing."""
+    lines = [
+        line if "#" in line or '"' in line else re.sub(r" ?(->|=>|,|==) ?", r"\1", line) for line in text.split("\n")
+    ]
+    return "\n".join(re.sub(r"^ +", lambda found: "  " * len(found[0]), line) + " " for line in lines)
+
+
+def meaning_of(text: str) -> list[object]:
+    rules = [parse_rule(one.text, "", 1) for records in read(text, "").values() for one in records]
+    strategies = [parse_strategy(one.text, "", 1) for all_ in read_strategies(text, "").values() for one in all_]
+    return [re.sub(r"Location\([^)]*\)", "", str(one)) for one in (*rules, *strategies)]
+
+
+@pytest.mark.parametrize("path", SMALL, ids=lambda path: path.stem)
+def test_rules_mean_the_same(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    other = laid_out(squeezed(text))
+    assert squeezed(text) != text and laid_out(other) == other
+    assert meaning_of(other) == meaning_of(text)
+
+
+def test_rewrites_mean_the_same() -> None:
+    (path,) = (path for path in SHIPPED if path.suffix == ".rewrites")
+    text = path.read_text(encoding="utf-8")
+    assert list(map(str, parse_rewrites(laid_out(squeezed(text)), ""))) == list(map(str, parse_rewrites(text, "")))
+
+
+def test_an_editor_formats_rules_without_mistakes_alone() -> None:
+    good = "aten.gelu( self:*,approximate )->*\n"
+    assert formatted(document(good, "in.rules")) == "aten.gelu(self: *, approximate) -> *\n"
+    with pytest.raises(SpmdirError, match="mistakes"):
+        formatted(document("aten.gelu(self: *\n", "in.rules"))
+    with pytest.raises(SpmdirError, match="a string goes over several lines"):
+        laid_out('aten.x(self: *) -> *    replicated "a\nb"\n')
