@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from xdsl.dialects.builtin import StringAttr
+from xdsl.dialects.builtin import DictionaryAttr, StringAttr
 from xdsl.dialects.func import CallOp, ReturnOp
 from xdsl.utils.exceptions import VerifyException
 
@@ -37,6 +37,10 @@ from spmdir.dialects.verification import check_sharding, check_shards, is_local
 FUNCTION_ATTRIBUTES = ("spmd.sharding", "spmd.name", "spmd.kind", "spmd.of", "spmd.state", "spmd.keep", "spmd.like")
 """What the IR itself says about an argument or a result."""
 
+
+GIVEN = "spmd.given"
+"""The attribute of a decided function that holds what the user annotated: name of a value or result → its
+annotations."""
 
 FUNCTION_TEXTS: dict[str, tuple[str, ...]] = {
     "spmd.name": (),
@@ -79,6 +83,24 @@ def check_function(function: Any, mesh: Mesh | None) -> None:
                 _check_argument_shards(f"{place} {index}", given, mesh, meta_of(type_))
     _check_states(function)
     _check_likes(function)
+    _check_given(function.attributes.get(GIVEN), mesh)
+
+
+def _check_given(given: Any, mesh: Mesh | None) -> None:
+    """Raise unless what is kept of user annotations is shardings over the mesh, and likes, by name."""
+    expected = 'expected as propagate writes it, {"%x" = {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}}'
+    if given is None:
+        return
+    if not isinstance(given, DictionaryAttr):
+        raise VerifyException(f"{GIVEN} is {given}; {expected}")
+    for name, entry in given.data.items():
+        for key, attribute in entry.data.items() if isinstance(entry, DictionaryAttr) else [("", entry)]:
+            kind = {"spmd.sharding": ShardingAttr, "spmd.like": StringAttr}.get(key)
+            if kind is None or not isinstance(attribute, kind):
+                raise VerifyException(f"{GIVEN} of '{name}' is {entry}; {expected}")
+            if isinstance(attribute, ShardingAttr) and mesh is not None:
+                for axis, _ in attribute.data.entries:
+                    mesh.require(axis)
 
 
 def check_layer_call(call: CallOp) -> None:

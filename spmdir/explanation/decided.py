@@ -4,29 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Protocol
 
 import attrs
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Operation, OpResult, SSAValue
 
-from spmdir.core.arguments import Kind
 from spmdir.core.errors import Location, ShardingError, UnsupportedError, printable
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement, parse_placement
 from spmdir.core.progress import say
 from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
-from spmdir.dialects.arguments import MODULE
+from spmdir.dialects.function_checks import GIVEN
 from spmdir.dialects.names import text_name
 from spmdir.dialects.source_places import SourcePlaces, places_of
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, signature_name
-from spmdir.passes.finish import copied, layer_values, without_layers
+from spmdir.explanation.asked import opened, shardings_of_all
+from spmdir.passes.finish import layer_values
 from spmdir.passes.memory_classes import memory_classes
 from spmdir.passes.phases import PHASES, phases
-from spmdir.passes.pipeline import Pipeline, as_pipeline, run_passes
+from spmdir.passes.pipeline import Pipeline, run_passes
 from spmdir.passes.propagate import PropagatePass
 from spmdir.passes.propagation.objective import note_objective
 from spmdir.passes.propagation.op_strategies import OpStrategies
@@ -41,34 +40,6 @@ _OPEN = parse_placement("?")
 
 _Change = Callable[[StrategySource], StrategySource]
 """Gives the strategies of a node others."""
-
-
-class KeepsSource(Protocol):
-    """What `parallelize`, `shard_module` and `programs` made of a program."""
-
-    @property
-    def undecided(self) -> ModuleOp:
-        """The program as it was imported."""
-        ...
-
-    @property
-    def pipeline(self) -> Pipeline:
-        """What was run on it."""
-        ...
-
-
-PROGRAM = Kind(
-    lambda value: MODULE.holds(value) or (hasattr(value, "undecided") and hasattr(value, "pipeline")),
-    f"{MODULE.expected}, or what parallelize or programs returned",
-)
-"""What an argument of a public function may be that is decided again."""
-
-
-def asked_about(program: ModuleOp | KeepsSource, pipeline: Pipeline | str | None) -> tuple[ModuleOp, Pipeline]:
-    """Return a program as it is before propagate, and what decides it: what is given, or else what decided it."""
-    if isinstance(program, ModuleOp):
-        return program, as_pipeline(pipeline)
-    return program.undecided, program.pipeline if pipeline is None else as_pipeline(pipeline)
 
 
 @attrs.frozen(eq=False)
@@ -92,21 +63,27 @@ class DecidedProgram:
         mesh: over whose axes it is decided.
         search: what decided it.
         seconds: how long a step of a rank takes so.
+        differing: names of the values that have another sharding in the text, of one that keeps what was annotated.
     """
 
     def __init__(self, module: ModuleOp, pipeline: Pipeline):
-        """Decide a copy of `module`.
+        """Decide a copy of `module`; one that was decided, and keeps what was annotated, from there again.
 
         Raises:
-            SpmdirError: the pipeline has no propagate, or a pass before it or propagate itself rejects the module.
+            SpmdirError: the pipeline has no propagate, or a pass before it or propagate itself rejects the module; or
+                it was decided, and does not keep what was annotated.
         """
-        found = [made for made in pipeline.made() if isinstance(made, PropagatePass)]
-        if not found:
+        former = shardings_of_all(module) if GIVEN in ir.main_function(module).attributes else {}
+        copy, pipeline = opened(module, pipeline)
+        deciding = next((made for made in pipeline.made() if isinstance(made, PropagatePass)), None)
+        if deciding is None:
             raise UnsupportedError(f"the pipeline '{pipeline}' decides nothing; expected one with propagate in it")
         self._given = module
-        copy = run_passes(copied(without_layers(module)), pipeline.before("propagate"))
+        copy = run_passes(copy, pipeline.before("propagate"))
         context, self.function = pipeline.context(), ir.main_function(copy)
-        self.search, self._solution, self.seconds = found[0].decide(context, copy, self.function)
+        self.search, self._solution, self.seconds = deciding.decide(context, copy, self.function)
+        after = shardings_of_all(copy) if former else {}
+        self.differing = tuple([name for name, sharding in former.items() if after.get(name, sharding) != sharding])
         self.module, self._rules = copy, pipeline.rules
         self.mesh: Mesh = self.search.problem.mesh
         self.problem = self.search.problem

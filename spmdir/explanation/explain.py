@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from spmdir.core.arguments import COUNT, accepts, instance
 from spmdir.core.equal_layers import of_any_layer
 from spmdir.core.sharding import Sharding
-from spmdir.explanation.decided import PROGRAM, DecidedProgram, KeepsSource, Otherwise, asked_about
+from spmdir.explanation.asked import PROGRAM, KeepsSource, asked_about
+from spmdir.explanation.decided import DecidedProgram, Otherwise
 from spmdir.explanation.explained import AxisReason, Choice, Delivery, Explanation, Explanations, Source, UserReason
 from spmdir.explanation.origins import origins
 from spmdir.explanation.places import is_at, nothing_there
@@ -81,7 +82,9 @@ def explanations(program: DecidedProgram, at: str, most: int) -> Explanations:
     groups = list(equal.values())
     if len(groups) > most:
         groups = nlargest(most, groups, key=lambda values: program.reshard_seconds[values[0]])
-    return Explanations(tuple([_explained(program, values) for values in groups]), len(equal) - len(groups))
+    return Explanations(
+        tuple([_explained(program, values) for values in groups]), len(equal) - len(groups), program.differing
+    )
 
 
 def _look(program: DecidedProgram, value: int) -> object:

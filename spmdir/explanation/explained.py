@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
 from spmdir.core.byte_size import size_text
@@ -165,8 +167,7 @@ class Explanation(ShownAsText):
         held = f"{size_text(self.local_bytes)} of {size_text(self.meta.bytes)}"
         lines = [f"{self.name} = {self.op} : {self.meta} <{self.sharding}>{_place(self.location)}{alike}"]
         if self.likewise:
-            more = f" and {len(self.likewise) - LISTED} more" if len(self.likewise) > LISTED else ""
-            lines.append(f"  likewise {', '.join(self.likewise[:LISTED])}{more}")
+            lines.append(f"  likewise {_listed(self.likewise)}")
         lines += [f"  a rank has {held}; a step takes {time_text(self.seconds)}"]
         for one in self.axes:
             lines += [f"  {one.choice.axis}: {one.placement}", f"    {one.choice.text(self.seconds)}"]
@@ -183,19 +184,28 @@ class Explanations(ShownAsText):
     Attributes:
         values: those whose reshards take most time, longest first.
         left_out: how many more the question names, equal ones of equal layers counted once.
+        differing: of a text that was decided, names of the values that came out otherwise when it was decided again.
     """
 
     values: tuple[Explanation, ...]
     left_out: int = 0
+    differing: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         more = [f"{self.left_out} more; ask for them by name"] if self.left_out else []
+        if self.differing:
+            named = _listed(self.differing)
+            more.append(f"decided again, {named} came out otherwise than in the text; the above holds of that decision")
         return "\n\n".join([*map(str, self.values), *more])
 
 
 def percent_text(before: float, after: float) -> str:
     """Return by how much a number grows; one that is rounded to nothing has no minus."""
     return f"{round(100 * (after / before - 1), 1) + 0.0:+.1f} %"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:LISTED])}{f' and {len(names) - LISTED} more' if len(names) > LISTED else ''}"
 
 
 def _place(location: Location | None) -> str:

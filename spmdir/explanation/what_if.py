@@ -21,10 +21,11 @@ from spmdir.dialects.reshard_ops import ConstraintOp
 from spmdir.dialects.source_places import SourcePlaces, places_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
-from spmdir.explanation.decided import PROGRAM, DecidedProgram, KeepsSource, asked_about
+from spmdir.explanation.asked import PROGRAM, KeepsSource, asked_about, opened
+from spmdir.explanation.decided import DecidedProgram
 from spmdir.explanation.difference import Difference, compare
 from spmdir.explanation.places import is_at, module_named, nothing_there
-from spmdir.passes.finish import copied, without_layers
+from spmdir.passes.finish import copied
 from spmdir.passes.memory_classes import memory_classes
 from spmdir.passes.phases import phases
 from spmdir.passes.pipeline import PIPELINE, Pipeline
@@ -67,9 +68,9 @@ def what_if(
     Example:
         >>> print(spmdir.what_if(module, {"%x": "dp: S(1)"}))
     """
-    module, pipeline = asked_about(module, pipeline)
+    module, pipeline = opened(*asked_about(module, pipeline))
     before = DecidedProgram(module, pipeline)
-    changed = copied(without_layers(module))
+    changed = copied(module)
     function, mesh = ir.main_function(changed), ir.mesh(changed)
     for at in drop_annotations:
         for value in _named(function, at):

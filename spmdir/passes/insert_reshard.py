@@ -17,6 +17,7 @@ from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.function_checks import GIVEN
 from spmdir.dialects.names import Names
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.syntax.context import IRContext, location_of
@@ -57,6 +58,7 @@ class InsertReshardPass(FunctionPass):
 
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
         mesh = ir.mesh(module)
+        function.attributes.pop(GIVEN, None)  # what is decided again is what propagate gave
         expand_all(function, mesh, ctx.rules)
         made = _Reshards(Names(function.body.block))
         wanted_by: dict[Hashable, tuple[Sharding, ...]] = {}

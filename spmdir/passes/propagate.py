@@ -32,6 +32,7 @@ from spmdir.passes.pipeline import as_pipeline
 from spmdir.passes.preconditions import FunctionPass
 from spmdir.passes.propagation.annotate import Maker
 from spmdir.passes.propagation.build_problem import build_problem
+from spmdir.passes.propagation.given import note_given
 from spmdir.passes.propagation.mesh_search import MeshSearch
 from spmdir.passes.propagation.noted_options import Memory, memory_limit, note_options, remark_other_costs
 from spmdir.passes.propagation.objective import Machine, note_certificate, note_machine, note_objective
@@ -75,6 +76,8 @@ class PropagatePass(FunctionPass):
     """`auto` splits mesh axes into sub-axes where views ask for it and it costs less; `none` never splits them."""
     missing_rule: Literal["warn", "error"] = "warn"
     """Whether an op without a rule runs replicated with a warning, or is an error."""
+    origins: bool = False
+    """Whether what the user annotated is kept on the function, as `spmd.given`, so that it can be explained."""
     certify: bool = False
     """Whether to print what any decision costs at the least, beside what was decided."""
     explain: bool = False
@@ -110,6 +113,8 @@ class PropagatePass(FunctionPass):
             remark_other_costs(function, self, topology, self.name)
             digest = topology.costs.digest if self.costs and topology.costs else ""
             note_options(function, dataclasses.replace(self, costs_digest=digest), sizes_op(module) is not None)
+            if self.origins:
+                note_given(function)
             note_machine(function, attrs.evolve(machine, memory=math.inf))  # what follows is not to mind the limit yet
             search, solution, objective = self._decide(function, ir.mesh(module), ctx, machine)
             note_objective(function, objective)

@@ -12,11 +12,13 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from spmdir.dialects.collectives import SpmdOp
+from spmdir.dialects.function_checks import GIVEN
 from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.names import take_name
 from spmdir.dialects.sizes import SizeOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.passes.preconditions import global_functions
+from spmdir.passes.propagation.noted_options import NOTE as DECIDED_BY
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,8 @@ class StripSpmdPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for function in global_functions(op, self.name, with_layers=True):
+            for name in (GIVEN, DECIDED_BY):
+                function.attributes.pop(name, None)
             for child in list(function.body.block.ops):
                 _strip(child)
             function.arg_attrs = _without_shardings(function.arg_attrs)

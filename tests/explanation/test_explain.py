@@ -9,6 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 import spmdir
 from spmdir.core.input_parts import parts_of
+from spmdir.explanation.asked import opened
 from spmdir.explanation.decided import DecidedProgram, Otherwise
 from spmdir.passes.pipeline import Pipeline
 from spmdir.search.restricted import Restricted, ends_of
@@ -223,3 +224,39 @@ def test_of_annotations_equally_near_that_in_the_forward_comes_first_and_results
 def test_what_is_annotated_is_so_by_nothing_else() -> None:
     (explanation,) = spmdir.explain(spmdir.parse(MLP), "%x").values
     assert [one.name for one in explanation.axes[0].sources] == ["%x"]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_decided_program_that_keeps_what_was_annotated_opens_to_what_it_was(name: str) -> None:
+    for _, part in parts_of((GOLDEN / f"{name}.mlir").read_text()):
+        text = spmdir.print_ir(spmdir.run_passes(spmdir.parse(part), "propagate{origins=true}"))
+        kept = spmdir.parse(text)
+        module, _ = opened(kept, Pipeline())
+        assert spmdir.print_ir(module) == spmdir.print_ir(spmdir.parse(part))
+        assert not DecidedProgram(kept, Pipeline()).differing and spmdir.print_ir(kept) == text
+
+
+def test_a_decided_program_is_asked_what_if_and_explained_for_the_machine_that_it_says() -> None:
+    pipeline = "propagate{topology=a100x8 origins=true},expand,insert-reshard,lower-reshard,fuse-collectives,localize"
+    kept = spmdir.run_passes(spmdir.parse(MLP), "propagate{topology=a100x8 origins=true}")
+    assert spmdir.explain(kept, "%y") == spmdir.explain(spmdir.parse(MLP), "%y", pipeline=pipeline)
+    found = spmdir.what_if(kept, drop_annotations=["%w1"])
+    assert str(found) == str(spmdir.what_if(spmdir.parse(MLP), drop_annotations=["%w1"], pipeline=pipeline))
+
+
+def test_a_decision_that_is_not_that_of_the_text_says_so() -> None:
+    text = spmdir.print_ir(spmdir.run_passes(spmdir.parse(MLP), "propagate{origins=true}"))
+    other = text.replace("<dp: S(0), tp: S(1)>\n", "<dp: S(0)>\n", 1)
+    assert other != text
+    found = spmdir.explain(spmdir.parse(other), "%y")
+    assert found.differing == ("%h",)
+    assert str(found).rpartition("\n\n")[2].startswith("decided again, %h came out otherwise than in the text")
+
+
+@pytest.mark.parametrize(
+    "passes", ["propagate", "propagate,insert-reshard", "propagate{origins=true},insert-reshard,lower-reshard"]
+)
+def test_a_decided_program_that_keeps_nothing_says_which_text_to_ask(passes: str) -> None:
+    decided = spmdir.run_passes(spmdir.parse(MLP.replace("dp: ?, tp: S(1)", "dp: ?, tp: S(0)")), passes)
+    with pytest.raises(spmdir.SpmdirError, match="expected the text before propagate, or the one"):
+        spmdir.explain(decided, "%y")

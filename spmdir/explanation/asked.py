@@ -1,0 +1,96 @@
+"""The program that is asked about, as it was before it was decided."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
+
+from spmdir.core.arguments import Kind
+from spmdir.core.errors import UnsupportedError
+from spmdir.core.sharding import Sharding
+from spmdir.dialects import ir
+from spmdir.dialects.arguments import MODULE
+from spmdir.dialects.collectives import Collective
+from spmdir.dialects.function_checks import GIVEN
+from spmdir.dialects.names import text_name
+from spmdir.dialects.reshard_ops import ReshardOp
+from spmdir.dialects.syntax.context import location_of
+from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import sharding_of
+from spmdir.passes.finish import copied, without_layers
+from spmdir.passes.options import changed_options
+from spmdir.passes.pipeline import Pipeline, Step, as_pipeline
+from spmdir.passes.propagation.given import open_decided
+from spmdir.passes.propagation.noted_options import MACHINE, deciding_pass
+
+
+class KeepsSource(Protocol):
+    """What `parallelize`, `shard_module` and `programs` made of a program."""
+
+    @property
+    def undecided(self) -> ModuleOp:
+        """The program as it was imported."""
+        ...
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """What was run on it."""
+        ...
+
+
+PROGRAM = Kind(
+    lambda value: MODULE.holds(value) or (hasattr(value, "undecided") and hasattr(value, "pipeline")),
+    f"{MODULE.expected}, or what parallelize or programs returned",
+)
+"""What an argument of a public function may be that is decided again."""
+
+
+def asked_about(program: ModuleOp | KeepsSource, pipeline: Pipeline | str | None) -> tuple[ModuleOp, Pipeline]:
+    """Return a program as it is before propagate, and what decides it: what is given, or else what decided it."""
+    if isinstance(program, ModuleOp):
+        return program, as_pipeline(pipeline)
+    return program.undecided, program.pipeline if pipeline is None else as_pipeline(pipeline)
+
+
+def opened(module: ModuleOp, pipeline: Pipeline) -> tuple[ModuleOp, Pipeline]:
+    """Return a copy of a program as it is before propagate, and what decides it.
+
+    Of one that was decided, and keeps what was annotated, that is what the user annotated, and the machine that it was
+    decided for.
+
+    Raises:
+        SpmdirError: it was decided, and does not keep what was annotated; or what it keeps is not there.
+    """
+    copy = copied(without_layers(module))
+    function = ir.main_function(copy)
+    if GIVEN not in function.attributes:
+        _reject_decided(function)
+        return copy, pipeline
+    noted = {key: value for key, value in changed_options(deciding_pass(function, pipeline)) if key in MACHINE}
+    steps = [
+        Step(step.name, tuple({**dict(step.options), **noted}.items())) if step.name == "propagate" else step
+        for step in pipeline.steps
+    ]
+    open_decided(function)
+    ir.verify(copy)
+    return copy, pipeline.with_steps(tuple(steps))
+
+
+def shardings_of_all(module: ModuleOp) -> dict[str, Sharding | None]:
+    """Return the name of each value → its sharding."""
+    function = ir.main_function(module)
+    results = (value for op in function.body.block.ops if isinstance(op, ValueOp) for value in op.results)
+    return {text_name(value): sharding_of(value) for value in (*function.args, *results)}
+
+
+def _reject_decided(function: FuncOp) -> None:
+    """Raise unless a function is as the user annotated it, as far as can be told."""
+    for op in function.body.block.ops:
+        if isinstance(op, (ReshardOp, Collective)) or (isinstance(op, ValueOp) and op.needs is not None):
+            raise UnsupportedError(
+                f"'{op.name}': the program is decided, and does not say what was annotated; expected the text before "
+                "propagate, or the one that 'propagate{origins=true}' gives",
+                location_of(op),
+            )
