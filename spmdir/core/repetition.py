@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 
@@ -32,12 +33,11 @@ def distances(looks: Sequence[Hashable], window: int = WINDOW) -> Counter[int]:
 def longest_run(looks: Sequence[Hashable], period: int) -> tuple[int, int]:
     """Return the first entry of the longest range that repeats with `period`, and the one after its last."""
     best, first = (0, 0), 0
-    for index in range(len(looks) - period + 1):
-        is_end = index == len(looks) - period
-        if is_end or looks[index] != looks[index + period]:
-            if index - first > best[1] - best[0]:
-                best = (first, index)
-            first = index + 1
+    pairs = zip(looks, itertools.islice(looks, period, None), strict=False)
+    for end in (*(index for index, (one, other) in enumerate(pairs) if one != other), len(looks) - period):
+        if end - first > best[1] - best[0]:
+            best = (first, end)
+        first = end + 1
     return best[0], best[1] + period
 
 

@@ -15,6 +15,7 @@ from xdsl.dialects.builtin import (
     UNKNOWN_LOC,
     CallSiteLoc,
     FileLineColLoc,
+    FunctionType,
     FusedLoc,
     IntAttr,
     LocationAttr,
@@ -34,7 +35,7 @@ from spmdir.core.limits import FRAMES
 from spmdir.core.literals import LiteralError
 from spmdir.dialects.attributes import ShardingAttr, is_sized, meta_of, print_type
 from spmdir.dialects.collectives import plugin_collective
-from spmdir.dialects.layer_calls import layer_named, taking_layer
+from spmdir.dialects.layer_calls import LAYER, layer_named, taking_layer
 from spmdir.dialects.named import class_of
 from spmdir.dialects.names import is_number, keep_name
 from spmdir.dialects.syntax.declared import declared_hints
@@ -99,6 +100,13 @@ class IRLexer(MLIRLexer):
 _HEAD = re.compile(r"(%[\w$.-]+(?:, %[\w$.-]+)*) = ([a-z_]\w*(?:\.\w+)+)(?=[ (])", re.ASCII)
 
 
+_LAYER_CALL = re.compile(
+    r"(%[\w$.-]+(?:, %[\w$.-]+)*) = func\.call @(\w+)\((%[\w$.-]+(?:, %[\w$.-]+)*)\) "
+    r'\{spmd\.layer = "([\w.]+)"\} : (?=\()',
+    re.ASCII,
+)
+
+
 @lru_cache(maxsize=65536)
 def _int_attr(value: int) -> IntAttr:
     return IntAttr(value)
@@ -137,7 +145,7 @@ class IRParser(Parser):
     def parse_operation(self) -> Operation:
         line, column = self.place(self.pos)
         self._op_start = self.pos
-        op = self._parse_tensor_op() or super().parse_operation()
+        op = self._parse_tensor_op() or self._parse_layer_call() or super().parse_operation()
         if op.location == UNKNOWN_LOC:
             op.location = FileLineColLoc(self._file, _int_attr(line), _int_attr(column))
         return op
@@ -170,15 +178,39 @@ class IRParser(Parser):
         if head is None or kind is None:
             return None
         op = kind.parse_from(self, head.end())
-        if text.startswith("loc", self.pos):
+        self._bind(op, head[1], Span(start, head.end(), self.lexer.input))
+        return op
+
+    def _parse_layer_call(self) -> Operation | None:
+        """Return the op here if it is the call of an outlined layer, which takes and gives dozens of values."""
+        text, start = self.lexer.input.content, self.pos
+        head = _LAYER_CALL.match(text, start)
+        if head is None:
+            return None
+        operands = [self.ssa_values.get(name[1:]) for name in head[3].split(", ")]
+        if not all(value is not None and len(value) == 1 for value in operands):
+            return None
+        self._resume_from(head.end())
+        type_ = self.parse_type()
+        values = [value[0] for value in operands if value]
+        if not isinstance(type_, FunctionType) or list(type_.inputs) != [value.type for value in values]:
+            self._resume_from(start)
+            return None
+        op = func.CallOp(head[2], values, type_.outputs.data)
+        op.attributes[LAYER] = StringAttr(head[4])
+        self._bind(op, head[1], Span(start, head.end(), self.lexer.input))
+        return op
+
+    def _bind(self, op: Operation, text: str, span: Span) -> None:
+        """Give an op its location, if one is here, and its results the names in `text`, as `%x, %y`."""
+        if self.lexer.input.content.startswith("loc", self.pos):
             op.location = self.parse_optional_location() or UNKNOWN_LOC
-        names = head[1].replace("%", "").split(", ")
+        names = text.replace("%", "").split(", ")
         if len(names) != len(op.results):
             message = f"Operation has {len(op.results)} results, but was given {len(names)} to bind."
-            self.raise_error(message, start, head.end())
+            self.raise_error(message, span.start, span.end)
         for name, result in zip(names, op.results, strict=True):
-            self._register_ssa_definition(name, (result,), Span(start, head.end(), self.lexer.input))
-        return op
+            self._register_ssa_definition(name, (result,), span)
 
     def _tensor_op_class(self, name: str) -> type[ValueOp] | None:
         if name not in self._tensor_ops:

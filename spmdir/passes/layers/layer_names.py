@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from functools import lru_cache
 from typing import Any
 
-from xdsl.dialects.builtin import FusedLoc, NameLoc, StringAttr
+from xdsl.dialects.builtin import CallSiteLoc, FusedLoc, NameLoc, StringAttr
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from spmdir.dialects.names import name_of
@@ -27,8 +27,9 @@ def layer_of(ops: Iterable[Operation], taken: Iterable[SSAValue]) -> tuple[str, 
     ops = list(ops)
     found = Counter(filter(None, [_first(places_of(op.location).paths) for op in ops]))
     if not found:
-        values = {*taken, *(operand for op in ops for operand in op.operands)}
-        names = [name_of(value) for value in values if isinstance(value, BlockArgument)]
+        values = [*taken, *(operand for op in ops for operand in op.operands)]
+        arguments = {value for value in values if type(value) is BlockArgument}
+        names = map(name_of, arguments)
         found = Counter(filter(None, [_layer(name) for name in names if name and "." in name]))
     return max(found, key=lambda layer: (found[layer], -len(layer[0]), layer), default=None)
 
@@ -64,7 +65,21 @@ def _layer(name: str) -> tuple[str, int] | None:
 
 def of_layer(location: Any, old: str, new: str) -> Any:
     """Return the location in the layer `new` of an op that has `location` in the layer `old`, as "layers.0"."""
-    return _renumbered(location, old, new) if places_of(location).paths else NameLoc(StringAttr(new), location)
+    return _renumbered(location, old, new) if _has_path(location) else NameLoc(_string(new), location)
+
+
+def _has_path(location: Any) -> bool:
+    """Return whether a location names a module."""
+    if isinstance(location, FusedLoc):
+        return any(map(_has_path, location.locations))  # type: ignore[arg-type]
+    if isinstance(location, CallSiteLoc):
+        return _has_path(location.callee) or _has_path(location.caller)
+    return isinstance(location, NameLoc)
+
+
+@lru_cache(maxsize=4096)
+def _string(text: str) -> StringAttr:
+    return StringAttr(text)
 
 
 def _renumbered(location: Any, old: str, new: str) -> Any:
@@ -74,7 +89,7 @@ def _renumbered(location: Any, old: str, new: str) -> Any:
         inside = _renumbered(location.location, old, new)
         if path == old or path.startswith(f"{old}."):
             path = new + path[len(old) :]
-        return NameLoc(StringAttr(path), inside)
+        return NameLoc(_string(path), inside)
     if isinstance(location, FusedLoc):
         members = [_renumbered(one, old, new) for one in location.locations]  # type: ignore
         return FusedLoc(members, location.metadata)  # type: ignore[arg-type]
