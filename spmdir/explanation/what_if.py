@@ -28,7 +28,7 @@ from spmdir.explanation.places import is_at, module_named, nothing_there
 from spmdir.passes.finish import copied
 from spmdir.passes.memory_classes import memory_classes
 from spmdir.passes.phases import phases
-from spmdir.passes.pipeline import PIPELINE, Pipeline
+from spmdir.passes.pipeline import PARTITIONING, PIPELINE, Pipeline, parse_steps
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -60,7 +60,8 @@ def what_if(
             of the last value that its forward makes.
         forbid: the same → placements that are not allowed there.
         drop_annotations: what loses its annotation: names of arguments, constraints and ops, or globs.
-        pipeline: whose propagate decides; if None the standard one, or that of `parallelize`.
+        pipeline: whose propagate decides; if None the standard one, or that of `parallelize`. What partitions the
+            program is the standard one's if it does not.
 
     Raises:
         SpmdirError: a name is that of nothing, or the program cannot be decided so.
@@ -89,6 +90,8 @@ def what_if(
                 for axis, placement in _placements(given, mesh).items()
             ]
         )
+    if not any(step.name == "localize" for step in pipeline.steps):
+        pipeline = pipeline.with_steps((*pipeline.through("propagate").steps, *parse_steps(PARTITIONING)))
     return compare(before.module, after.module, pipeline)
 
 

@@ -30,6 +30,11 @@ def test_a_dropped_annotation_gives_what_the_text_without_it_does() -> None:
     assert difference == spmdir.compare(before, after)
 
 
+def test_a_pipeline_that_only_decides_is_partitioned_as_the_standard_one_does() -> None:
+    standard = spmdir.what_if(spmdir.parse(MLP), drop_annotations=["%w1"])
+    assert str(spmdir.what_if(spmdir.parse(MLP), drop_annotations=["%w1"], pipeline="propagate")) == str(standard)
+
+
 def test_a_sharding_of_an_argument_takes_the_place_of_its_own_on_the_axes_that_it_lists() -> None:
     difference = spmdir.what_if(spmdir.parse(MLP), {"%w1": "tp: S(0)"})
     now = decided(MLP.replace("dp: ?, tp: S(1)", "dp: ?, tp: S(0)"))[1]
