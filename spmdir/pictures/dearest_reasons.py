@@ -13,7 +13,7 @@ from spmdir.explanation.explain import explanations
 from spmdir.pictures.source_lines import source_lines
 
 SECONDS = 4.0
-"""After how long no further value is explained, unless the number of them is given."""
+"""After how many seconds of computing no further value is explained, unless the number of them is given."""
 
 MOST = 12
 """How many values are explained at most, unless the number of them is given."""
@@ -28,10 +28,10 @@ def dearest_reasons(program: DecidedProgram, count: int | None) -> list[dict[str
         count: how many; if None as many as are explained in little time, and one at least.
     """
     found: list[dict[str, Any]] = []
-    started = time.monotonic()
+    started = time.process_time()
     for value in _dearest(program):
         enough = (
-            len(found) >= MOST or (found and time.monotonic() - started > SECONDS)
+            len(found) >= MOST or (found and time.process_time() - started > SECONDS)
             if count is None
             else len(found) >= count
         )

@@ -13,6 +13,7 @@ from spmdir.core.errors import Location
 from spmdir.core.mesh import Mesh
 from spmdir.core.time_text import time_text
 from spmdir.dialects import ir
+from spmdir.dialects.function_checks import GIVEN
 from spmdir.dialects.names import text_name
 from spmdir.explanation.decided import DecidedProgram
 from spmdir.passes.finish import is_undecided, without_layers
@@ -47,7 +48,7 @@ def report_data(module: ModuleOp, pipeline: Pipeline, explained: int | None) -> 
 
     Args:
         explained: how many values are explained, those whose reshards take longest; if None as many as take little
-            time. Those of a decided program, in which all is annotated, are not.
+            time. Those of a decided program that does not keep what was annotated are not.
 
     Raises:
         SpmdirError: it cannot be partitioned.
@@ -55,7 +56,8 @@ def report_data(module: ModuleOp, pipeline: Pipeline, explained: int | None) -> 
     with ir.collector_paused(), pipeline.rules:
         module = without_layers(module)
         asked: list[dict[str, Any]] = []
-        if explained != 0 and is_undecided(ir.main_function(module)):
+        function = ir.main_function(module)
+        if explained != 0 and (is_undecided(function) or GIVEN in function.attributes):
             asked = dearest_reasons(DecidedProgram(module, pipeline), explained)
         changes = PassChanges(module)
         module, left = partitioned(module, pipeline, changes.add)

@@ -220,6 +220,13 @@ def test_a_page_explains_one_of_values_that_are_decided_as_one_and_counts_those_
     assert dearest_reasons(program_of_layers, 1)[0]["name"] == dearest[0]["name"]
 
 
+def test_a_decided_program_that_keeps_what_was_annotated_is_explained():
+    decided = spmdir.run_passes(spmdir.parse(program()), "propagate{origins=true}")
+    (found,) = report_data(decided, Pipeline(), 1)["explanations"]
+    assert "annotated tp: S(" in found["text"] and found["line"].startswith("model.py:")
+    assert report_data(spmdir.run_passes(spmdir.parse(program()), "propagate"), Pipeline(), 1)["explanations"] == []
+
+
 @pytest.mark.parametrize(
     ("output", "format"),
     [
