@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TypeVar
+
+Entry = TypeVar("Entry")
 
 _NUMBER = re.compile(r"[0-9]+(?=\.)|(?<=\.)[0-9]+\Z")
 """The number of a layer in a name: before a dot, or after the last one."""
@@ -19,6 +22,38 @@ def layer_of(path: str) -> str:
     none."""
     found = _NUMBER.search(path)
     return path[: found.end()] if found else path
+
+
+def equal_layers(
+    entries: Iterable[Entry], labels: Callable[[Entry], tuple[str, ...]], look: Callable[[Entry], Hashable]
+) -> list[tuple[tuple[str, ...], list[Entry]]]:
+    """Return entries with those of equal layers together, with the labels of all of them.
+
+    Args:
+        labels: of an entry; those of equal layers differ in the number of a layer alone.
+        look: equal for those of equal layers, beside their labels.
+    """
+    families: dict[tuple[str, ...], list[Entry]] = {}
+    for entry in entries:
+        families.setdefault(tuple(map(of_any_layer, labels(entry))), []).append(entry)
+    found: list[tuple[tuple[str, ...], list[Entry]]] = []
+    for family in families.values():
+        alike: dict[Hashable, list[Entry]] = {}
+        for entry in family:
+            alike.setdefault(look(entry) if len(family) > 1 else None, []).append(entry)
+        found += [(_labels(list(map(labels, equal)), len(family)), equal) for equal in alike.values()]
+    return found
+
+
+def rounded(numbers: Iterable[float]) -> tuple[float, ...]:
+    """Return numbers without the last digits, in which those of equal layers differ by the order of additions."""
+    return tuple([float(f"{number:.6g}") for number in numbers])
+
+
+def _labels(rows: Sequence[tuple[str, ...]], every: int) -> tuple[str, ...]:
+    """Return one label for each column of several rows."""
+    columns = zip(*rows, strict=True)
+    return tuple([column[0] if len({*column}) == 1 else layers_text(column, every) for column in columns])
 
 
 def layers_text(names: Sequence[str], every: int) -> str:

@@ -1,11 +1,11 @@
-"""The ops that ask for a sharding, `reshard` and `constraint`, and how chains of reshards canonicalize."""
+"""The ops that ask for a sharding, `reshard` and `constraint`, how chains fold, and what values are forms of."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar, Self
 
 from xdsl.dialects.builtin import UNKNOWN_LOC
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Operation, OpResult, SSAValue
 from xdsl.irdl import irdl_op_definition, traits_def
 from xdsl.pattern_rewriter import PatternRewriter, RewritePattern
 from xdsl.traits import HasCanonicalizationPatternsTrait
@@ -14,7 +14,7 @@ from xdsl.utils.exceptions import VerifyException
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
 from spmdir.dialects.attributes import shardings_attr
-from spmdir.dialects.collectives import SpmdOp
+from spmdir.dialects.collectives import Collective, SpmdOp, WaitOp
 
 
 class LayoutOp(SpmdOp):
@@ -58,6 +58,17 @@ class ConstraintOp(LayoutOp):
 
     name = "spmd.constraint"
     MAY_BE_OPEN: ClassVar = True
+
+
+FORMS = (Collective, WaitOp, LayoutOp)
+"""The ops whose results are their operands, laid out otherwise or elsewhere."""
+
+
+def unresharded(value: SSAValue) -> SSAValue:
+    """Return the value that `value` is a form of: what reshards, constraints, collectives and waits are made of."""
+    while isinstance(value, OpResult) and isinstance(value.op, FORMS):
+        value = value.op.operands[value.index]
+    return value
 
 
 class FoldReshardToOwnSharding(RewritePattern):

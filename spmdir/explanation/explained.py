@@ -168,7 +168,7 @@ class Explanation(ShownAsText):
         lines = [f"{self.name} = {self.op} : {self.meta} <{self.sharding}>{_place(self.location)}{alike}"]
         if self.likewise:
             lines.append(f"  likewise {_listed(self.likewise)}")
-        lines += [f"  a rank has {held}; a step takes {time_text(self.seconds)}"]
+        lines += [f"  a rank has {held}; objective {time_text(self.seconds)}"]
         for one in self.axes:
             lines += [f"  {one.choice.axis}: {one.placement}", f"    {one.choice.text(self.seconds)}"]
             lines += [f"    from {source.text(self.seconds)}" for source in one.sources]
@@ -213,4 +213,4 @@ def _place(location: Location | None) -> str:
 
 
 def _beside(seconds: float, now: float) -> str:
-    return f"a step takes {time_text(seconds)}, {percent_text(now, seconds)}"
+    return f"objective {time_text(seconds)}, {percent_text(now, seconds)}"

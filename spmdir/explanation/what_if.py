@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import attrs
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr
 from xdsl.ir import BlockArgument, OpResult, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
@@ -22,6 +23,7 @@ from spmdir.dialects.source_places import SourcePlaces, places_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.explanation.asked import PROGRAM, KeepsSource, asked_about, opened
+from spmdir.explanation.constrained import other_constraints
 from spmdir.explanation.decided import DecidedProgram
 from spmdir.explanation.difference import Difference, compare
 from spmdir.explanation.places import is_at, module_named, nothing_there
@@ -92,7 +94,8 @@ def what_if(
         )
     if not any(step.name == "localize" for step in pipeline.steps):
         pipeline = pipeline.with_steps((*pipeline.through("propagate").steps, *parse_steps(PARTITIONING)))
-    return compare(before.module, after.module, pipeline)
+    constraints = tuple(other_constraints(before, after))
+    return attrs.evolve(compare(before.module, after.module, pipeline), constraints=constraints)
 
 
 def _named(function: FuncOp, at: str) -> list[SSAValue]:

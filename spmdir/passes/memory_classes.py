@@ -11,7 +11,8 @@ from xdsl.ir import OpResult, SSAValue
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
-from spmdir.dialects.collectives import Collective, WaitOp
+from spmdir.dialects.collectives import Collective
+from spmdir.dialects.reshard_ops import FORMS, unresharded
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import signature_kind, signature_name
 from spmdir.rules import RuleSet
@@ -61,10 +62,10 @@ def _shape(value: SSAValue) -> tuple[int, ...]:
 
 
 def _is_source(rules: RuleSet, value: SSAValue) -> bool:
-    """Return whether a value is no collective's result, nor made element by element of tensors of its shape."""
+    """Return whether a value is no form of another, nor made element by element of tensors of its shape."""
     if not isinstance(value, OpResult) or not isinstance(value.op, ValueOp):
         return True
-    if isinstance(value.op, (Collective, WaitOp)):
+    if isinstance(value.op, FORMS):
         return False
     shapes = [shape for shape in map(_shape, value.op.tensors) if shape]
     if not shapes or any(shape != _shape(value) for shape in shapes):
@@ -89,9 +90,8 @@ def _elementwise(value: SSAValue, is_source: Callable[[SSAValue], bool]) -> Iter
 
 def _is_gradient(value: SSAValue, is_source: Callable[[SSAValue], bool]) -> bool:
     """Return whether a value that an update is made of is a source that is computed, or collected from one."""
-    while isinstance(value, OpResult) and isinstance(value.op, (Collective, WaitOp)):
-        value = value.op.operands[value.index]
-    return isinstance(value, OpResult) and is_source(value)
+    made = unresharded(value)
+    return isinstance(made, OpResult) and is_source(made)
 
 
 def _gathered(function: FuncOp, found: dict[SSAValue, str]) -> dict[SSAValue, str]:

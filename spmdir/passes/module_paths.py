@@ -8,8 +8,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
 from spmdir.core.equal_layers import layer_of
-from spmdir.dialects.collectives import Collective, WaitOp
-from spmdir.dialects.reshard_ops import LayoutOp
+from spmdir.dialects.reshard_ops import FORMS
 from spmdir.dialects.source_places import places_of
 from spmdir.dialects.values import signature_name
 
@@ -29,7 +28,7 @@ def module_paths(function: FuncOp) -> dict[Operation | SSAValue, str]:
     last = ""
     for op in ops:
         read = next((held[one] for one in op.operands if one in held), "")
-        is_reshard = isinstance(op, (Collective, WaitOp, LayoutOp))
+        is_reshard = isinstance(op, FORMS)
         if read and (is_reshard or (said and op not in said)):
             held.update(dict.fromkeys(op.results, read))
         if not said:

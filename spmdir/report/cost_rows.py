@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 
 import attrs
 
 from spmdir.core.byte_size import size_text
-from spmdir.core.equal_layers import layers_text, of_any_layer
+from spmdir.core.equal_layers import equal_layers, rounded
 from spmdir.core.errors import UnsupportedError, did_you_mean, shown
 from spmdir.core.time_text import milliseconds
 from spmdir.report.op_costs import OpCost
@@ -174,27 +174,15 @@ def cost_rows(ops: Sequence[OpCost], by: Sequence[str], sort: str = "time", fold
 
 def _folded(rows: Sequence[CostRow]) -> list[CostRow]:
     """Return `rows` with those of equal layers as one."""
-    families: dict[tuple[str, ...], list[CostRow]] = {}
-    for row in rows:
-        families.setdefault(tuple(map(of_any_layer, row.labels)), []).append(row)
-    return [row for family in families.values() for row in _equal(family)]
+    return [
+        CostRow(labels, tuple(op for row in equal for op in row.ops), len(equal))
+        for labels, equal in equal_layers(rows, lambda row: row.labels, _look)
+    ]
 
 
-def _equal(family: Sequence[CostRow]) -> list[CostRow]:
-    """Return those of `family`, whose labels differ in numbers of layers, with equal ones as one."""
-    if len(family) == 1:
-        return list(family)
-    alike: dict[tuple[object, ...], list[CostRow]] = {}
-    for row in family:
-        rounded = tuple(float(f"{number:.6g}") for number in row.numbers.values())
-        alike.setdefault((*rounded, row.bound), []).append(row)
-    return [_one(found, len(family)) for found in alike.values()]
-
-
-def _one(rows: Sequence[CostRow], every: int) -> CostRow:
-    columns = zip(*(row.labels for row in rows), strict=True)
-    labels = tuple(column[0] if len({*column}) == 1 else layers_text(column, every) for column in columns)
-    return CostRow(labels, tuple(op for row in rows for op in row.ops), len(rows))
+def _look(row: CostRow) -> Hashable:
+    """Return the numbers of a row up to rounding, which equal layers share."""
+    return (*rounded(row.numbers.values()), row.bound)
 
 
 def table_cells(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from spmdir.core.errors import SpmdirError
 from spmdir.tools.command import ArgumentParser, guarded, read_text
 
 _DESCRIPTION = "Print what differs between two partitioned programs: time, bytes, memory, collectives, shardings."
@@ -22,6 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str]) -> int:
     options = argument_parser().parse(argv)
+    if options.before == options.after == "-":
+        raise SpmdirError("both programs are stdin, which holds one; give a file for one of them")
     before, after = (read_text(path) for path in (options.before, options.after))
     from spmdir.dialects import ir
     from spmdir.explanation.difference import compare
@@ -38,7 +41,7 @@ def argument_parser() -> ArgumentParser:
     """Return the options of the tool."""
     parser = ArgumentParser("spmd-diff", description=_DESCRIPTION, epilog=_EXAMPLES)
     parser.add_argument("before", help="file of textual IR; - is stdin")
-    parser.add_argument("after", help="file of textual IR")
+    parser.add_argument("after", help="file of textual IR; - is stdin")
     parser.add_machine()
     parser.add_pipeline()
     return parser

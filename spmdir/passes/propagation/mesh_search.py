@@ -14,8 +14,8 @@ from xdsl.ir import BlockArgument, OpResult, SSAValue
 from xdsl.rewriter import Rewriter
 
 from spmdir.dialects import ir
-from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.names import text_name
+from spmdir.dialects.reshard_ops import unresharded
 from spmdir.dialects.value_op import ValueOp
 from spmdir.passes.finish import at_examples, copied
 from spmdir.passes.live_memory import live_memory
@@ -209,9 +209,7 @@ class MeshSearch:
 
     def _owner(self, value: SSAValue) -> tuple[int, bool] | None:
         """Return the value of the problem that a value of the copy is, or is a copy of, and whether it is one."""
-        source = value
-        while isinstance(source, OpResult) and isinstance(source.op, (Collective, WaitOp)):
-            source = source.op.operands[source.index]
+        source = unresharded(value)
         if isinstance(source, BlockArgument):
             results, position = self.problem.nodes[source.index].results, 0
         elif isinstance(source, OpResult) and isinstance(source.op.location, NameLoc):

@@ -16,15 +16,15 @@ func.func @f(%x: tensor<3x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %y: te
 // |   return %0, %1, %2 : tensor<8xf32>, tensor<8xf32>, tensor<8xi64>
 // | }
 // ! %0 = aten.sum.dim_IntList : 8xf32 <>  %s:5
-// !   a rank has 32 B of 32 B; a step takes 23.7 us
+// !   a rank has 32 B of 32 B; objective 23.7 us
 // !   tp: R
-// !     strategy (R) -> (R); next best that shards it (S(1)) -> (S(0)): a step takes 45.4 us, +91.6 %
+// !     strategy (R) -> (R); next best that shards it (S(1)) -> (S(0)): objective 45.4 us, +91.6 %
 // !   used as it is
 // !     by %1 = aten.sort  %s:6
 // !     by result 0
 // !
 // ! %1 = aten.sort : 8xf32 <>  %s:6
-// !   a rank has 32 B of 32 B; a step takes 23.7 us
+// !   a rank has 32 B of 32 B; objective 23.7 us
 // !   tp: R
 // !     strategy (R) -> (R, R); no other that shards it; no S(d0): it is unsharded (order.rules:35:76)
 // !   used as it is
