@@ -12,15 +12,25 @@ _NUMBER = re.compile(r"[0-9]+(?=\.)|(?<=\.)[0-9]+\Z")
 """The number of a layer in a name: before a dot, or after the last one."""
 
 
+_IN_PATH = re.compile(r"[0-9]{1,9}(?=\.|\Z)")
+"""The same in a module path, whose last part is no number that a value has beside others of its name."""
+
+
 def of_any_layer(name: str) -> str:
     """Return a name with the numbers of layers as `*`: `layers.3.mlp` is `layers.*.mlp`."""
     return _NUMBER.sub("*", name)
 
 
+def numbered_layer(path: str) -> tuple[str, int] | None:
+    """Return a module path before its first number, and that: ("model.layers.", 3) of `model.layers.3.mlp.up`."""
+    found = _IN_PATH.search(path)
+    return (path[: found.start()], int(found[0])) if found else None
+
+
 def layer_of(path: str) -> str:
     """Return a module path up to its first number: `model.layers.3` of `model.layers.3.mlp.up`; all of it if there is
     none."""
-    found = _NUMBER.search(path)
+    found = _IN_PATH.search(path)
     return path[: found.end()] if found else path
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -12,6 +11,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
 
 from spmdir.core.byte_size import size_text
+from spmdir.core.equal_layers import of_any_layer
 from spmdir.core.time_text import milliseconds
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import print_type
@@ -28,8 +28,6 @@ from spmdir.report.with_collectives import with_collectives
 
 ROWS = 12
 """How many rows a table has; the last one says how many others there are."""
-
-_NUMBER = re.compile(r"[0-9]+(?=\.)")
 
 
 @attrs.frozen
@@ -115,7 +113,7 @@ def _giving(ops: Sequence[Operation]) -> Iterable[Operation]:
 def _patterns(function: FuncOp) -> Iterable[tuple[str, str, str]]:
     for index, argument in enumerate(function.args):
         name, sharding = signature_name(function, "arg_attrs", index), sharding_of(argument)
-        yield _NUMBER.sub("*", name), print_type(argument.type), "" if sharding is None else f"<{sharding}>"
+        yield of_any_layer(name), print_type(argument.type), "" if sharding is None else f"<{sharding}>"
 
 
 def _counted(counts: Mapping[str, int]) -> str:

@@ -15,6 +15,7 @@ from spmdir.core.errors import ShardingError
 from spmdir.core.limits import check_shape
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding, as_sharding
+from spmdir.core.time_text import time_text
 from spmdir.passes.pipeline import Pipeline
 from spmdir.report.communication import bound_text
 from spmdir.reshard.cost import step_cost
@@ -136,18 +137,15 @@ def _show(
 ) -> None:
     costs = [step_cost(step, shape, itemsize, mesh, topology) for step in steps]
     rows = [
-        (f"  {s} -> <{s.target}>", size_text(c.wire_bytes), _time(c.seconds)) for s, c in zip(steps, costs, strict=True)
+        (f"  {step} -> <{step.target}>", size_text(cost.wire_bytes), time_text(cost.seconds))
+        for step, cost in zip(steps, costs, strict=True)
     ]
     wire, seconds = math.fsum(c.wire_bytes for c in costs), math.fsum(c.seconds for c in costs)
     ratio = f"  {wire / bound:.2f}x" if bound else ""
-    rows.insert(0, (name, size_text(wire), _time(seconds) + ratio))
+    rows.insert(0, (name, size_text(wire), time_text(seconds) + ratio))
     width, sent = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
     for text, wired, time in rows:
         print(f"{text.ljust(width)}  {wired.rjust(sent)}  {time}")
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds * 1e6:.4g} us"
 
 
 if __name__ == "__main__":

@@ -11,11 +11,9 @@ from typing import Any
 from xdsl.dialects.builtin import CallSiteLoc, FusedLoc, NameLoc, StringAttr
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
+from spmdir.core.equal_layers import numbered_layer
 from spmdir.dialects.names import name_of
 from spmdir.dialects.source_places import places_of
-
-_NUMBERED = re.compile(r"(?:parameters\.|buffers\.)?(.*?)([0-9]{1,9})(?=\.|\Z)")
-"""The name of a layer in a path or in a name; a training step says of its state what it is first."""
 
 
 def layer_of(ops: Iterable[Operation], taken: Iterable[SSAValue]) -> tuple[str, int] | None:
@@ -59,8 +57,8 @@ def _first(paths: Iterable[str]) -> tuple[str, int] | None:
 
 @lru_cache(maxsize=65536)
 def _layer(name: str) -> tuple[str, int] | None:
-    match = _NUMBERED.match(name)
-    return (match[1], int(match[2])) if match else None
+    """Return the layer in a path or a name; a training step says of its state what it is first."""
+    return numbered_layer(name.removeprefix("parameters.").removeprefix("buffers."))
 
 
 def of_layer(location: Any, old: str, new: str) -> Any:
