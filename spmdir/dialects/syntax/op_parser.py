@@ -75,7 +75,10 @@ _NEEDS = re.compile(r"\s*needs\s*\(")
 _OF = re.compile(r"\s*of\s+")
 
 
-_TAIL_END = re.compile(r"\s*(?:\n|//|loc\s*\(|\}|\Z)|\s+attributes\s*\{")
+_TAIL_END = re.compile(
+    r"\s*(?:\n|//|loc\s*\(|\}|\Z)|\s+(?:attributes\s*\{|(?:func\.)?return\b|" + rf"{_NAME}(?::[0-9]+)?\s*[,=])"
+)
+"""What follows an op: the end of its line, or what begins the next op on the same line."""
 
 
 _PASSED = re.compile(r"\s+|\w+|.", re.DOTALL)
