@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from typing import TypeVar
 
 Entry = TypeVar("Entry")
@@ -16,9 +16,9 @@ _IN_PATH = re.compile(r"[0-9]{1,9}(?=\.|\Z)")
 """The same in a module path, whose last part is no number that a value has beside others of its name."""
 
 
-def of_any_layer(name: str) -> str:
-    """Return a name with the numbers of layers as `*`: `layers.3.mlp` is `layers.*.mlp`."""
-    return _NUMBER.sub("*", name)
+def of_any_layer(name: str, is_path: bool = False) -> str:
+    """Return a name or a module path with the numbers of layers as `*`: `layers.3.mlp` is `layers.*.mlp`."""
+    return (_IN_PATH if is_path else _NUMBER).sub("*", name)
 
 
 def numbered_layer(path: str) -> tuple[str, int] | None:
@@ -34,24 +34,34 @@ def layer_of(path: str) -> str:
     return path[: found.end()] if found else path
 
 
+def numbered_modules(path: str) -> list[str]:
+    """Return the modules around and at a path whose names have a number: `layers.3` of `layers.3.mlp`."""
+    return [path[: found.end()] for found in _IN_PATH.finditer(path)]
+
+
 def equal_layers(
-    entries: Iterable[Entry], labels: Callable[[Entry], tuple[str, ...]], look: Callable[[Entry], Hashable]
+    entries: Iterable[Entry],
+    labels: Callable[[Entry], tuple[str, ...]],
+    look: Callable[[Entry], Hashable],
+    paths: Container[int] = (),
 ) -> list[tuple[tuple[str, ...], list[Entry]]]:
     """Return entries with those of equal layers together, with the labels of all of them.
 
     Args:
         labels: of an entry; those of equal layers differ in the number of a layer alone.
         look: equal for those of equal layers, beside their labels.
+        paths: which of the labels are module paths, by place.
     """
     families: dict[tuple[str, ...], list[Entry]] = {}
     for entry in entries:
-        families.setdefault(tuple(map(of_any_layer, labels(entry))), []).append(entry)
+        family = tuple([of_any_layer(label, at in paths) for at, label in enumerate(labels(entry))])
+        families.setdefault(family, []).append(entry)
     found: list[tuple[tuple[str, ...], list[Entry]]] = []
     for family in families.values():
         alike: dict[Hashable, list[Entry]] = {}
         for entry in family:
             alike.setdefault(look(entry) if len(family) > 1 else None, []).append(entry)
-        found += [(_labels(list(map(labels, equal)), len(family)), equal) for equal in alike.values()]
+        found += [(_labels(list(map(labels, equal)), len(family), paths), equal) for equal in alike.values()]
     return found
 
 
@@ -60,22 +70,25 @@ def rounded(numbers: Iterable[float]) -> tuple[float, ...]:
     return tuple([float(f"{number:.6g}") for number in numbers])
 
 
-def _labels(rows: Sequence[tuple[str, ...]], every: int) -> tuple[str, ...]:
+def _labels(rows: Sequence[tuple[str, ...]], every: int, paths: Container[int]) -> tuple[str, ...]:
     """Return one label for each column of several rows."""
-    columns = zip(*rows, strict=True)
-    return tuple([column[0] if len({*column}) == 1 else layers_text(column, every) for column in columns])
+    columns = enumerate(zip(*rows, strict=True))
+    return tuple([
+        column[0] if len({*column}) == 1 else layers_text(column, every, at in paths) for at, column in columns
+    ])  # fmt: skip
 
 
-def layers_text(names: Sequence[str], every: int) -> str:
+def layers_text(names: Sequence[str], every: int, is_path: bool = False) -> str:
     """Return one name for several that differ in the number of a layer.
 
     Args:
         names: in order; one stays as it is.
         every: how many there are of this name with any number; if `names` are fewer, their numbers are listed.
+        is_path: whether they are module paths.
     """
     if len(names) == 1:
         return names[0]
-    star = of_any_layer(names[0])
+    star = of_any_layer(names[0], is_path)
     if len(names) == every or star.count("*") != 1:
         return star
     before, after = star.split("*")

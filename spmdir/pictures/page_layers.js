@@ -26,25 +26,33 @@ function layerTree() {
   return root;
 }
 
-/** Return a text that is equal for equal layers: times up to rounding. */
-const likeness = (one) => JSON.stringify([one.ops, one.us.toPrecision(4), one.wire, [...one.kinds],
-  [...one.inside.values()].map((inner) => [inner.name, likeness(inner)])]);
+/** Path of a module → the number of its group of equal ones. */
+const groupOf = new Map(data.equal_modules.flatMap((paths, group) => paths.map((path) => [path, group])));
 
-/** Return groups of the children of a module: neighbours with a number for a name that are alike are one. */
+/** Return groups of the children of a module: those that are equal are one. */
 function folded(one) {
-  const groups = [];
+  const groups = new Map();
   for (const inner of [...one.inside.values()].sort((a, b) => byName(a.name, b.name))) {
-    const last = groups.at(-1);
-    const numbered = /^[a-z_]*\d+$/.test(inner.name);
-    if (last && numbered && last.numbered && last.like === likeness(inner)) last.all.push(inner);
-    else groups.push({ all: [inner], numbered, like: numbered ? likeness(inner) : "" });
+    const group = groupOf.get(inner.path) ?? inner.path;
+    groups.set(group, [...(groups.get(group) ?? []), inner]);
   }
-  return groups.map((group) => group.all);
+  return [...groups.values()];
+}
+
+/** Return the names of equal modules: those that follow each other as the first and the last. */
+function rangeText(all) {
+  const runs = [];
+  for (const name of all.map((one) => one.name)) {
+    const [last, number] = [runs.at(-1), Number(name.match(/\d+$/))];
+    if (last && number === last.number + 1) Object.assign(last, { number, name });
+    else runs.push({ first: name, number, name });
+  }
+  return runs.map(({ first, name }) => first === name ? name : `${first} … ${name}`).join(", ");
 }
 
 function layerLine(all, total) {
   const [one, times] = [all[0], all.length];
-  const name = times > 1 ? `${one.name} … ${all.at(-1).name} × ${times}` : one.name;
+  const name = times > 1 ? `${rangeText(all)} × ${times}` : one.name;
   const kinds = [...one.kinds].map(([kind, count]) => `${kind} × ${count}`);
   return [make("strong", {}, name), ` ${time(one.us * times)} `,
     make("span", { class: "bar", style: { width: `${Math.max(1, 90 * one.us * times / total)}px` } }),

@@ -25,7 +25,9 @@ from spmdir.pictures.mesh_traffic import mesh_traffic
 from spmdir.pictures.program_graph import ARGUMENT, GraphNode, partitioned, program_graph
 from spmdir.pictures.source_lines import source_lines
 from spmdir.report.communication import CommReport, comm_report
+from spmdir.report.cost_rows import equal_modules
 from spmdir.report.op_costs import OpCost
+from spmdir.report.rank_ops import rank_ops
 from spmdir.report.rank_step import rank_step
 from spmdir.report.schedule import ScheduleReport, report_of_step
 from spmdir.report.timeline_text import COMPUTE, spans
@@ -84,6 +86,7 @@ def report_data(module: ModuleOp, pipeline: Pipeline, explained: int | None) -> 
         ],
         "explanations": asked,
         "passes": changes.passes,
+        "equal_modules": [equal for equal in equal_modules(rank_ops(step, phase_of)) if len(equal) > 1],
         "strings": strings.texts,
     }
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 
 import attrs
 
 from spmdir.core.byte_size import size_text
-from spmdir.core.equal_layers import equal_layers, rounded
+from spmdir.core.equal_layers import equal_layers, numbered_modules, rounded
 from spmdir.core.errors import UnsupportedError, did_you_mean, shown
 from spmdir.core.time_text import milliseconds
 from spmdir.report.op_costs import OpCost
@@ -31,6 +31,9 @@ KEYS: dict[str, Callable[[OpCost], tuple[str, ...]]] = {
 
 LABELS = {"op": ("op", "kind", "line")}
 """The columns of a key, where these are not the key alone."""
+
+PATHS = ("module", "layer")
+"""The keys whose labels are module paths."""
 
 
 @attrs.frozen
@@ -169,14 +172,26 @@ def cost_rows(ops: Sequence[OpCost], by: Sequence[str], sort: str = "time", fold
     for op in ops:
         groups.setdefault(tuple(label for key in by for label in KEYS[key](op)), []).append(op)
     rows = [CostRow(labels, tuple(found)) for labels, found in groups.items()]
-    return sorted(_folded(rows) if fold else rows, key=lambda row: -SORTS[sort](row))
+    columns = [key for key in by for _ in LABELS.get(key, (key,))]
+    paths = {at for at, key in enumerate(columns) if key in PATHS}
+    return sorted(_folded(rows, paths) if fold else rows, key=lambda row: -SORTS[sort](row))
 
 
-def _folded(rows: Sequence[CostRow]) -> list[CostRow]:
-    """Return `rows` with those of equal layers as one."""
+def equal_modules(ops: Iterable[OpCost]) -> list[list[str]]:
+    """Return the paths of modules whose names have a number, equal ones together as in the rows of tables by layer."""
+    inside: dict[str, list[OpCost]] = {}
+    for op in ops:
+        for path in numbered_modules(op.module):
+            inside.setdefault(path, []).append(op)
+    rows = [CostRow((path,), tuple(found)) for path, found in inside.items()]
+    return [[row.labels[0] for row in equal] for _, equal in equal_layers(rows, lambda row: row.labels, _look, (0,))]
+
+
+def _folded(rows: Sequence[CostRow], paths: Container[int]) -> list[CostRow]:
+    """Return `rows` with those of equal layers as one; `paths` are the labels that are module paths."""
     return [
         CostRow(labels, tuple(op for row in equal for op in row.ops), len(equal))
-        for labels, equal in equal_layers(rows, lambda row: row.labels, _look)
+        for labels, equal in equal_layers(rows, lambda row: row.labels, _look, paths)
     ]
 
 

@@ -161,8 +161,15 @@ def test_search_finds_values_and_leads_to_their_graph(opened: Callable[[str], An
 
 def test_equal_layers_are_one_entry_with_its_collectives(opened: Callable[[str], Any]):
     text = words(opened("layers"))
-    assert f"1 … {LAYERS - 1} × {LAYERS - 1}" in text  # what the first one reads is no sum of the one before
+    # What the first one reads is no sum of the one before, and the second one holds more where the rank holds most.
+    assert f"2 … {LAYERS - 1} × {LAYERS - 2}" in text
     assert "all_reduce [tp] × 1" in text
+
+
+def test_the_layers_that_are_one_entry_are_one_row_of_the_table_by_layer(data: dict[str, Any]):
+    rows = spmdir.report_table(spmdir.parse(program()), by="layer", rows=None).rows
+    tabled = {row.layers for row in rows if row.layers > 1}
+    assert {len(paths) for paths in data["equal_modules"]} == tabled == {LAYERS - 2}
 
 
 def test_a_hostile_name_is_text(opened: Callable[[str], Any]):
