@@ -33,6 +33,19 @@ def shown_by(show: Callable[[str], object] | None) -> Iterator[None]:
 
 
 @contextmanager
+def shown_on_terminal(shows: bool = True) -> Iterator[None]:
+    """Show what `say` is told inside the context in a line of the terminal, if there is one; nothing if not `shows`.
+
+    Whatever shows it already goes on to.
+    """
+    if shows and _SHOW.get() is not None:
+        yield
+        return
+    with terminal_line() as show, shown_by(show if shows else None):
+        yield
+
+
+@contextmanager
 def terminal_line() -> Iterator[Callable[[str], None] | None]:
     """Yield what shows progress in one line of a terminal, with the seconds so far; None where stderr is none.
 

@@ -10,6 +10,7 @@ from xdsl.dialects.func import FuncOp
 
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
+from spmdir.core.progress import say
 from spmdir.dialects.syntax.context import IRContext
 from spmdir.passes.bucket import BucketPass
 from spmdir.passes.fit_memory import FitMemoryPass, MemoryDecision
@@ -50,8 +51,10 @@ class SchedulePass(LocalPass):
         if fitted is None or not fitted.fitted.copies:
             self._run(ctx, function, mesh, fit, fitted)
             return
+        say("schedule: with values on the host")
         before = function.clone()
         self._run(ctx, function, mesh, fit, fitted)
+        say("schedule: with nothing on the host")
         recomputing = replace(fit, offload=False)
         with suppress(ShardingError):  # it may be within the memory only with values on the host
             self._run(ctx, before, mesh, recomputing, recomputing.decide(ctx, before, mesh))

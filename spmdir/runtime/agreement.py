@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from spmdir.core.errors import CLASSES, DivergenceError, Location, SpmdirError
-from spmdir.core.progress import shown_by, terminal_line
+from spmdir.core.progress import shown_on_terminal
 
 LINGER = 60.0
 """Most seconds for which a rank stays until all know of an error: the store may be its own, and end with it."""
@@ -98,7 +98,7 @@ class RankGroup:
         """
         status: dict[str, Any] = {"what": what}
         try:
-            with terminal_line() as show, shown_by(show if self.index == 0 else None):
+            with shown_on_terminal(self.index == 0):
                 yield status
         except Exception as error:
             with suppress(SpmdirError):

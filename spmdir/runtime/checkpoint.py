@@ -27,7 +27,8 @@ from torch.optim import Optimizer
 from spmdir.core.arguments import PATH, Kind, accepts, keyed
 from spmdir.core.errors import SpmdirError, UnsupportedError, shown
 from spmdir.runtime.checkpoint_files import begin, check_files, chosen, complete, file_digest, publish, read_metadata
-from spmdir.runtime.default_group import checked, from_first, of_all, own_rank
+from spmdir.runtime.checkpoint_progress import ToldLoadPlanner, ToldSavePlanner
+from spmdir.runtime.default_group import checked, from_first, of_all, own_rank, shown_by_first
 from spmdir.runtime.digests import value_digest
 from spmdir.runtime.local_state import LocalShard, checkpointable
 from spmdir.runtime.parallel import Parallel
@@ -46,6 +47,7 @@ _KEEP = Kind(lambda value: type(value) is int and value > 0, "a number of checkp
 
 
 @accepts(directory=PATH)
+@shown_by_first()
 def save_checkpoint(
     directory: str | Path, state: Mapping[str, Any], *, step: int | None = None, keep: int | None = None
 ) -> Path:
@@ -91,7 +93,7 @@ def save_checkpoint(
         place = begin(directory, step) if rank == 0 else None
     place, unfinished = from_first(place)
     with _torch_errors("the checkpoint cannot be saved"):
-        save(saved, checkpoint_id=str(unfinished), no_dist=not dist.is_initialized())
+        save(saved, checkpoint_id=str(unfinished), planner=ToldSavePlanner(), no_dist=not dist.is_initialized())
     with checked("the digests of a checkpoint"):
         digests = {file.name: file_digest(file) for file in sorted(unfinished.glob(f"__{rank}_*.distcp"))}
     digests = {name: digest for one in of_all(digests) for name, digest in one.items()}
@@ -105,6 +107,7 @@ def save_checkpoint(
 
 
 @accepts(directory=PATH, step=_STEP)
+@shown_by_first()
 def load_checkpoint(directory: str | Path, state: Mapping[str, Any], *, step: int | None = None) -> Path:
     """Load the last complete checkpoint of a directory into `state`; every rank calls this.
 
@@ -150,7 +153,7 @@ def load_checkpoint(directory: str | Path, state: Mapping[str, Any], *, step: in
         drawn = _saved_generators(metadata, rank)
         values |= drawn
         with _torch_errors(f"the checkpoint '{place}' cannot be loaded"):
-            load(values, checkpoint_id=str(place), no_dist=not dist.is_initialized())
+            load(values, checkpoint_id=str(place), planner=ToldLoadPlanner(), no_dist=not dist.is_initialized())
     with checked("the restoring of a checkpoint"):
         for name, path in paths.items():
             if not isinstance(values[name], Tensor):

@@ -18,6 +18,7 @@ from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata
 
 from spmdir.core.errors import SpmdirError
+from spmdir.core.progress import say
 
 METADATA, DIGESTS = ".metadata", "digests.json"
 
@@ -109,6 +110,7 @@ def _damaged(place: Path, name: str, what: str) -> SpmdirError:
 
 
 def file_digest(file: Path) -> dict[str, Any]:
+    say("the digest of {}", file.name)
     with open(file, "rb") as stream:
         return {"bytes": os.fstat(stream.fileno()).st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
 

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 
+from spmdir.core.progress import shown_on_terminal
 from spmdir.runtime.agreement import RankGroup
 
 _JOINED: WeakKeyDictionary[Any, RankGroup] = WeakKeyDictionary()
@@ -18,6 +19,13 @@ _JOINED: WeakKeyDictionary[Any, RankGroup] = WeakKeyDictionary()
 def own_rank() -> int:
     """Return the rank of this process; 0 without a group."""
     return dist.get_rank() if dist.is_initialized() else 0
+
+
+@contextmanager
+def shown_by_first() -> Iterator[None]:
+    """Show how far the first rank is on its terminal, if it has one."""
+    with shown_on_terminal(own_rank() == 0):
+        yield
 
 
 @contextmanager

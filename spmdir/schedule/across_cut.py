@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
 
+from spmdir.core.progress import say
 from spmdir.schedule.block_answers import Answer, Block, Way, block_of, seconds_of
 from spmdir.schedule.blocks import blocks
 from spmdir.schedule.host_copies import HIDDEN, Copies
@@ -135,6 +136,7 @@ class _Decision:
                 boundary.update(buffer for buffer in task.reads if maker.get(buffer, part.start) < part.start)
         found: list[_Step] = []
         for part in parts:
+            say("fit-memory: what runs again of tasks {} to {}", part.start + 1, part.stop)
             held = boundary if part.start else set()  # the first block reads nothing of other blocks
             may_repeat = [self.repeatable[index] and held.isdisjoint(self.program.tasks[index].makes) for index in part]
             plain, *copying = (

@@ -16,6 +16,7 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 import attrs
 import numpy as np
 
+from spmdir.core.progress import say
 from spmdir.schedule.mobility import following, intervals, is_view, serving, settled
 from spmdir.schedule.program import Program
 
@@ -179,7 +180,8 @@ class _Merging:
         opened: dict[bool, _Bucket] = {}
         points = {True: 0, False: 0}
         wanted = {place: first[place] if self.growth[place] < 0 else place for place in self.members}
-        for place in sorted(self.members, key=wanted.__getitem__):
+        for count, place in enumerate(sorted(self.members, key=wanted.__getitem__), 1):
+            say("bucket: {} of {} collectives that may be one", count, len(self.members))
             transfer = self.program.tasks[self.old[place][0]].transfer
             assert transfer is not None
             times = transfer.fixed, max(transfer.intra, transfer.inter), -transfer.joining

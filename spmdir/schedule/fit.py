@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from spmdir.core.byte_size import size_text
+from spmdir.core.progress import say
 from spmdir.schedule.across_cut import added_across
 from spmdir.schedule.block_answers import seconds_of
 from spmdir.schedule.memory import live_bytes, peak_bytes
@@ -71,6 +73,8 @@ def _rounds(program: Program, budget: float, repeatable: Sequence[bool], copies:
     """Return what several rounds bring, until the program fits or little more is freed."""
     found = Fitted((), program, peak_bytes(program))
     while program.tasks and found.peak > budget and len(found.rounds) < ROUNDS:
+        over = size_text(found.peak - budget)
+        say("fit-memory: round {} of {}, {} over the budget", len(found.rounds) + 1, ROUNDS, over)
         made = _next_round(found.program, budget, repeatable, copies)
         if found.peak - made.peak < PROGRESS * (found.peak - budget):
             break

@@ -17,6 +17,7 @@ import heapq
 import math
 from collections.abc import Sequence
 
+from spmdir.core.progress import say
 from spmdir.schedule.deadlines import LEAST, Deadlines
 from spmdir.schedule.headroom import Headroom
 from spmdir.schedule.memory import live_bytes
@@ -89,6 +90,7 @@ class Listing:
     def run(self) -> tuple[int, ...]:
         """Return all tasks, in order."""
         while not self.headroom.is_done:
+            say("reorder: {} of {} tasks", len(self.order), len(self.program.tasks))
             self._receive()
             work = self._next_work()
             found = self._next_start(0.0 if work is None else max(LEAST, self.program.tasks[work].seconds))

@@ -7,6 +7,7 @@ so that one is under way while the result of the one before is used; no more tha
 
 from __future__ import annotations
 
+from spmdir.core.progress import say
 from spmdir.schedule.headroom import Headroom
 from spmdir.schedule.memory import peak_bytes
 from spmdir.schedule.mobility import conflicts, serving
@@ -49,6 +50,7 @@ class _Swaps:
     def run(self) -> tuple[int, ...]:
         """Return all tasks, in order."""
         while not self.headroom.is_done:
+            say("reorder: {} of {} tasks", len(self.order), len(self.program.tasks))
             following = self._following()
             is_wait = self.program.tasks[following].waits is not None
             found = self._prefetched(AT_ONCE if is_wait else 1)

@@ -16,7 +16,7 @@ from spmdir import __version__
 from spmdir.core.errors import SpmdirError, SpmdirWarning, did_you_mean, shown
 from spmdir.core.limits import CHARACTERS
 from spmdir.core.number_text import integer
-from spmdir.core.progress import shown_by, terminal_line
+from spmdir.core.progress import shown_on_terminal
 from spmdir.core.text_file import decoded, read_text_file, write_text_file
 
 SHELLS = ("bash", "zsh", "tcsh")
@@ -146,6 +146,15 @@ def in_colour(when: str, stream: TextIO | None) -> bool:
     return when == "always" or (when == "auto" and is_terminal and not os.environ.get("NO_COLOR"))
 
 
+def print_with_axes(text: str, axes: Sequence[str], when: str) -> None:
+    """Print a text, each of `axes` in its colour if `--color` says so by `when`."""
+    if in_colour(when, sys.stdout):
+        from spmdir.tools.terminal import axes_in_colour
+
+        text = axes_in_colour(text, axes)
+    write_text(None, f"{text}\n")
+
+
 def guarded(body: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int:
     """Return the exit status of a tool: what `body` returns, 1 after an error, 2 after an internal one, 130 after
     Ctrl-C.
@@ -154,7 +163,7 @@ def guarded(body: Callable[[Sequence[str]], int], argv: Sequence[str] | None) ->
     SPMDIR_DEBUG is set.
     """
     try:
-        with shown_warnings(lambda warning: print(warning, file=sys.stderr)), terminal_line() as show, shown_by(show):
+        with shown_warnings(lambda warning: print(warning, file=sys.stderr)), shown_on_terminal():
             status = body(sys.argv[1:] if argv is None else argv)
         if sys.stdout is not None:  # as `>&-` leaves it
             sys.stdout.flush()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spmdir.core.errors import SpmdirError
-from spmdir.tools.command import ArgumentParser, guarded, read_text
+from spmdir.tools.command import ArgumentParser, guarded, print_with_axes, read_text
 
 _DESCRIPTION = "Print what differs between two partitioned programs: time, bytes, memory, collectives, shardings."
 _EXAMPLES = """\
@@ -33,7 +33,8 @@ def _main(argv: Sequence[str]) -> int:
     machine = {"topology": options.topology, "costs": options.costs}
     pipeline = Pipeline(options.pass_pipeline or STANDARD, plugins=options.load_plugin, **machine)
     with pipeline.rules:
-        print(compare(ir.parse(*before), ir.parse(*after), pipeline))
+        one, other = ir.parse(*before), ir.parse(*after)
+        print_with_axes(str(compare(one, other, pipeline)), ir.mesh(one).axis_names, options.color)
     return 0
 
 
@@ -42,6 +43,7 @@ def argument_parser() -> ArgumentParser:
     parser = ArgumentParser("spmd-diff", description=_DESCRIPTION, epilog=_EXAMPLES)
     parser.add_argument("before", help="file of textual IR; - is stdin")
     parser.add_argument("after", help="file of textual IR; - is stdin")
+    parser.add_color()
     parser.add_machine()
     parser.add_pipeline()
     return parser

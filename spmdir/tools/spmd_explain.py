@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 
 from spmdir.core.errors import shown
-from spmdir.tools.command import ArgumentParser, count, guarded, read_text
+from spmdir.tools.command import ArgumentParser, count, guarded, print_with_axes, read_text
 
 _DESCRIPTION = "Decide the shardings of a program, and explain those of the values that are asked about."
 _EXAMPLES = """\
@@ -44,11 +44,12 @@ def _main(argv: Sequence[str]) -> int:
         module = ir.parse(text, file)
         if options.set or options.forbid or options.drop_annotation:
             changes = {"forbid": dict(options.forbid), "drop_annotations": options.drop_annotation}
-            print(what_if(module, dict(options.set), **changes, pipeline=pipeline))
-            return 0
-        program = DecidedProgram(module, pipeline)
-        asked = [*options.values, *options.at] or ["*"]
-        print(*(explanations(program, at, options.most) for at in asked), sep="\n\n")
+            answers = [what_if(module, dict(options.set), **changes, pipeline=pipeline)]
+        else:
+            program = DecidedProgram(module, pipeline)
+            asked = [*options.values, *options.at] or ["*"]
+            answers = [explanations(program, at, options.most) for at in asked]
+        print_with_axes("\n\n".join(map(str, answers)), ir.mesh(module).axis_names, options.color)
     return 0
 
 
@@ -68,6 +69,7 @@ def argument_parser() -> ArgumentParser:
             f"--{name}", action="append", default=[], type=_change, metavar="'PLACE = SHARDING'", help=explained
         )
     group.add_argument("--drop-annotation", action="append", default=[], metavar="PLACE", help="leave it to the search")
+    parser.add_color()
     parser.add_machine()
     parser.add_pipeline()
     return parser

@@ -23,7 +23,7 @@ from spmdir.reshard.plan import plan_reshard
 from spmdir.reshard.step_errors import step_errors
 from spmdir.reshard.steps import Step
 from spmdir.reshard.topology import DEFAULT, TOPOLOGIES, Topology
-from spmdir.tools.command import ArgumentParser, guarded
+from spmdir.tools.command import ArgumentParser, guarded, print_with_axes
 
 _DESCRIPTION = "Print the cheapest plan of a reshard beside the lower bound and, where torch is there, DTensor's plans."
 _EXAMPLES = """\
@@ -50,21 +50,22 @@ def _main(argv: Sequence[str]) -> int:
     topology = pipeline.find_topology(options.topology)
     plan = plan_reshard(options.shape, options.dtype, source, target, mesh, topology, collectives=pipeline.collectives)
     itemsize = DTYPES[options.dtype].itemsize
-    print(f"<{source}> -> <{target}>")
-    print(f"mesh {mesh}, {'x'.join(map(str, options.shape))} {options.dtype}, topology {topology.name}\n")
-    _show("plan", plan.steps, options.shape, itemsize, mesh, topology, plan.lower_bound)
-    print(f"lower bound  {bound_text(plan.lower_bound)}")
-    for error in (error for step in plan.steps for error in step_errors(step, options.shape, mesh)):
-        print(f"error  {error}")
+    lines = [
+        f"<{source}> -> <{target}>",
+        f"mesh {mesh}, {'x'.join(map(str, options.shape))} {options.dtype}, topology {topology.name}\n",
+        *_lines("plan", plan.steps, options.shape, itemsize, mesh, topology, plan.lower_bound),
+        f"lower bound  {bound_text(plan.lower_bound)}",
+    ]
+    lines += [f"error  {error}" for step in plan.steps for error in step_errors(step, options.shape, mesh)]
     if not options.no_dtensor and importlib.util.find_spec("torch"):
         from spmdir.tools.dtensor_plans import dtensor_plans
 
         for name, steps in dtensor_plans(options.shape, source, target, mesh).items():
-            print()
             if isinstance(steps, str):
-                print(f"{name}: {steps}")
+                lines += ["", f"{name}: {steps}"]
             else:
-                _show(name, steps, options.shape, itemsize, mesh, topology, plan.lower_bound)
+                lines += ["", *_lines(name, steps, options.shape, itemsize, mesh, topology, plan.lower_bound)]
+    print_with_axes("\n".join(lines), mesh.axis_names, options.color)
     return 0
 
 
@@ -86,6 +87,7 @@ def argument_parser() -> ArgumentParser:
     )
     parser.add_plugins()
     parser.add_argument("--no-dtensor", action="store_true", help="leave DTensor's plans out")
+    parser.add_color()
     return parser
 
 
@@ -126,7 +128,7 @@ def _sharding(text: str, mesh: Mesh) -> Sharding:
     return as_sharding(", ".join(f"{axis}: {part}" for axis, part in zip(mesh.axis_names, parts, strict=True)), mesh)
 
 
-def _show(
+def _lines(
     name: str,
     steps: Sequence[Step],
     shape: tuple[int, ...],
@@ -134,7 +136,7 @@ def _show(
     mesh: Mesh,
     topology: Topology,
     bound: float | None,
-) -> None:
+) -> list[str]:
     costs = [step_cost(step, shape, itemsize, mesh, topology) for step in steps]
     rows = [
         (f"  {step} -> <{step.target}>", size_text(cost.wire_bytes), time_text(cost.seconds))
@@ -144,8 +146,7 @@ def _show(
     ratio = f"  {wire / bound:.2f}x" if bound else ""
     rows.insert(0, (name, size_text(wire), time_text(seconds) + ratio))
     width, sent = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
-    for text, wired, time in rows:
-        print(f"{text.ljust(width)}  {wired.rjust(sent)}  {time}")
+    return [f"{text.ljust(width)}  {wired.rjust(sent)}  {time}" for text, wired, time in rows]
 
 
 if __name__ == "__main__":

@@ -68,7 +68,11 @@ def ir_in_colour(text: str) -> str:
 def _part_in_colour(text: str) -> str:
     """Return the text of one mesh with its axes in colour."""
     mesh = _MESH.match(text)
-    axes = re.findall(r"(\w+) *=", mesh[1]) if mesh else []
+    return axes_in_colour(text, re.findall(r"(\w+) *=", mesh[1]) if mesh else [])
+
+
+def axes_in_colour(text: str, axes: Sequence[str]) -> str:
+    """Return a text with each axis in its colour, where its size, a placement on it, or a group along it stands."""
     shown = {name: _escape(axis_color(name, axes)) for name in axes}
     return "".join(f"{shown[axis]}{part}\x1b[0m" if axis else part for part, axis in axes_in(text, axes))
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import io
 import re
 import sys
+from pathlib import Path
 
 import pytest
+import torch
 
+import spmdir
 from spmdir.core import progress
 from spmdir.core.axis_colors import axis_color
 from spmdir.report.shares import table
+from spmdir.tools import spmd_diff, spmd_explain, spmd_plan
 from spmdir.tools.command import guarded, in_colour, write_text
 from spmdir.tools.terminal import ir_in_colour, table_in_colour
 
@@ -22,6 +26,16 @@ func.func @f(%dp: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0
   return %0 : tensor<8x4xf32>
 }
 """
+MATMUL = """spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
+             %w: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>})
+    -> (tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
+  %y = aten.mm(%x, %w) : tensor<8x8xf32> <dp: S(0)>
+  return %y : tensor<8x8xf32>
+}
+"""
+GOLDEN = Path(__file__).parents[1] / "golden"
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -105,3 +119,39 @@ def test_no_progress_is_shown_where_stderr_is_no_terminal(monkeypatch: pytest.Mo
     monkeypatch.setattr(sys, "stderr", io.StringIO())
     with progress.terminal_line() as show:
         assert show is None
+
+
+_ASKED = {
+    "spmd-explain": (spmd_explain.main, ["-", "%y"]),
+    "spmd-explain, what if": (spmd_explain.main, ["-", "--set", "%y = tp: S(1)"]),
+    "spmd-diff": (spmd_diff.main, ["-", "{file}"]),
+    "spmd-plan": (spmd_plan.main, ["dp: S(0), tp: R", "tp: S(1)", "--mesh", "dp=2,tp=4", "--shape", "8x8"]),
+}
+
+
+@pytest.mark.parametrize("asked", _ASKED)
+def test_what_tools_say_of_axes_is_in_colour_where_it_is_asked_for(asked, monkeypatch, capsys, tmp_path) -> None:
+    main, arguments = _ASKED[asked]
+    (tmp_path / "other.mlir").write_text(MATMUL.replace("dp: S(0)", "tp: S(0)"))
+    arguments = [one.format(file=tmp_path / "other.mlir") for one in arguments]
+
+    def told(when: str) -> str:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(MATMUL.encode())))
+        assert main([*arguments, "--color", when]) == 0
+        return capsys.readouterr().out
+
+    plain, coloured = told("auto"), told("always")
+    assert "\x1b" not in plain and _ESCAPE.sub("", coloured) == plain
+    assert re.search(r"\x1b\[38;2;0;119;170mdp: \w", coloured)
+
+
+def test_long_work_says_how_far_it_is(tmp_path) -> None:
+    told: list[str] = []
+    text = (GOLDEN / "schedule" / "what_is_gathered_again_is_hidden_too.mlir").read_text()
+    with progress.shown_by(told.append):
+        spmdir.run_passes(spmdir.parse(text), "localize,schedule{memory=390MB}")
+        state = {"w": torch.ones(2), "b": torch.ones(3)}
+        spmdir.save_checkpoint(tmp_path, state)
+        spmdir.load_checkpoint(tmp_path, state)
+    for beginning in ("fit-memory: round 1 of", "reorder: 1 of", "saving w (", "loading b ("):
+        assert any(line.startswith(beginning) for line in told), (beginning, told)
