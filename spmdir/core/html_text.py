@@ -1,15 +1,17 @@
-"""Texts as notebooks and IPython show them."""
+"""Texts as notebooks and Python prompts show them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from spmdir.core.axis_colors import axes_in, axis_color
 
 
 class ShownAsText:
-    """Gives a value a form in notebooks and IPython: its text, with the columns of tables kept."""
+    """Gives a value a form in notebooks and at prompts: its text, with the columns of tables kept.
+
+    A text of one line has its class before it, so that it reads inside other values, and where it is empty.
+    """
 
     __slots__ = ()
 
@@ -17,12 +19,11 @@ class ShownAsText:
         return html_text(str(self))
 
     def __init_subclass__(cls) -> None:
-        # IPython takes the first of this and __repr__ that a class and those that it is made from have themselves.
-        cls._repr_pretty_ = ShownAsText._repr_pretty_
+        cls.__repr__ = cls.__repr__  # attrs makes one for a class that has none itself
 
-    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
-        """Print the text where IPython shows the value alone, and its repr inside another one."""
-        printer.text(str(self) if len(printer.stack) == 1 else repr(self))
+    def __repr__(self) -> str:
+        text = str(self).rstrip("\n")
+        return text if "\n" in text else f"<{type(self).__name__}: {text}>"
 
 
 def html_text(text: str, axes: Sequence[str] = ()) -> str:

@@ -75,7 +75,7 @@ class Mesh:
     axes: tuple[tuple[str, int], ...] = attrs.field(converter=_axes)
     name: str = "mesh"
     intra_node: tuple[str, ...] | None = attrs.field(default=None, converter=_intra_node)
-    root: Mesh | None = attrs.field(default=None, repr=False)
+    root: Mesh | None = None
 
     def __attrs_post_init__(self) -> None:
         if self.root is not None:
@@ -248,6 +248,11 @@ class Mesh:
             steps = range(0, fine.sizes[part] * fine._strides[part], fine._strides[part])
             members = [member + step for member in members for step in steps]
         return tuple(members)
+
+    def __repr__(self) -> str:
+        others = [("name", self.name, "mesh"), ("intra_node", self.intra_node, None)]
+        given = [repr(dict(self.axes)), *(f"{key}={value!r}" for key, value, default in others if value != default)]
+        return f"Mesh({', '.join(given)})"
 
     def __str__(self) -> str:
         return "<" + ", ".join(f"{axis} = {size}" for axis, size in self.axes) + ">"

@@ -35,6 +35,9 @@ class TensorMeta:
     def bytes(self) -> int:
         return self.numel * self.dtype.itemsize
 
+    def __repr__(self) -> str:
+        return f"TensorMeta({self.shape}, '{self.dtype.name}')"
+
     def __str__(self) -> str:
         return "x".join([*map(str, self.shape), self.dtype.name])
 

@@ -160,6 +160,11 @@ class Pipeline:
         object.__setattr__(self, "steps", tuple(map(self._completed, self.steps)))
         self.made()
 
+    def __repr__(self) -> str:
+        others = {key: getattr(self, key) for key in ("plugins", "topology", "costs", "rewrites")}
+        given = [repr(str(self)), *(f"{key}={value!r}" for key, value in others.items() if value)]
+        return f"Pipeline({', '.join(given)})"
+
     def __str__(self) -> str:
         return ",".join(map(str, self.steps))
 

@@ -28,7 +28,7 @@ _COLUMNS = ("count", "ms", "share", "exposed", "sent", "held", "Gflop", "of boun
 """What each printed row says."""
 
 
-@attrs.frozen(repr=False)
+@attrs.frozen
 class ReportTable(ShownAsText):
     """What a rank spends in a step, in rows.
 
@@ -76,8 +76,6 @@ class ReportTable(ShownAsText):
 
     def __str__(self) -> str:
         return "\n".join([*table(*self.cells()), self.totals()])
-
-    __repr__ = __str__
 
     def records(self) -> list[dict[str, Any]]:
         """Return all rows as dicts: labels, `layers`, which is how many equal ones a row is, and numbers with units."""

@@ -12,6 +12,7 @@ from xdsl.ir import Operation
 
 from spmdir.core.byte_size import size_text
 from spmdir.core.equal_layers import of_any_layer
+from spmdir.core.html_text import ShownAsText
 from spmdir.core.time_text import milliseconds
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import print_type
@@ -31,7 +32,7 @@ ROWS = 12
 
 
 @attrs.frozen
-class Summary:
+class Summary(ShownAsText):
     """What a program is.
 
     Attributes:

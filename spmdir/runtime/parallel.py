@@ -42,6 +42,10 @@ class Parallel:
     _tied: Mapping[str, str] = attrs.field(alias="tied")
     _step: TrainingStep | None = attrs.field(alias="step")
 
+    def __repr__(self) -> str:
+        what, held = "step" if self.is_step else "model", len(self._state.held)
+        return f"<Parallel {what}: rank {self.rank} of the mesh {self.mesh} on {self.device}, {held} tensors of state>"
+
     @property
     def module(self) -> ModuleOp:
         """The partitioned program in the IR, with global shapes; if these are symbolic, it is decided but not lowered,

@@ -86,6 +86,9 @@ class TrainingStep:
     _compute_dtype: torch.dtype | None
     micro_batches: int
 
+    def __repr__(self) -> str:
+        return f"<TrainingStep of {type(self.model).__name__}: micro_batches={self.micro_batches}>"
+
     def __call__(self, state: State, *args: Any) -> tuple[Tensor, State]:
         """Return the loss, the mean over micro-batches, and the new state."""
         *others, last = self.cut(args)

@@ -16,6 +16,7 @@ from spmdir.checking.placements.rule_laws import never_run
 from spmdir.checking.placements.table import LAWS
 from spmdir.checking.placements.time_limit import TooLong, time_limit
 from spmdir.core.errors import Location, SpmdirError, did_you_mean, require_type
+from spmdir.core.html_text import ShownAsText
 from spmdir.core.placement.base import Placement, parse_placement
 from spmdir.core.progress import say
 from spmdir.plugins import line_in, load_plugin
@@ -99,7 +100,7 @@ class Verdict:
 
 
 @attrs.frozen
-class Report:
+class Report(ShownAsText):
     """What became of several placements; its text has a line for each."""
 
     verdicts: tuple[Verdict, ...]

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 
 import attrs
 
+from spmdir.core.html_text import ShownAsText
+
 COLUMNS = ("samples", "strategies", "sound", "unsound", "missing")
 
 
@@ -83,7 +85,7 @@ class OpReport:
 
 
 @attrs.frozen
-class RuleReport:
+class RuleReport(ShownAsText):
     """What checking rules found.
 
     Attributes:
@@ -119,6 +121,9 @@ class RuleReport:
         rows += [(op.op, *map(str, op.counts)) for op in self.ops]
         rows += [(name, *map(str, counts)) for name, counts in self.totals().items()]
         return "\n".join([*_aligned(rows), *self._details()]) + "\n"
+
+    def __str__(self) -> str:
+        return self.table().rstrip("\n")
 
     def _details(self) -> Iterable[str]:
         for op in self.ops:

@@ -101,6 +101,10 @@ class Edge:
     when: Callable[[Any], bool] | None = None
     state: Mapping[str, State] | Callable[[tuple[int, ...], int], Mapping[str, State]] = attrs.field(factory=dict)
 
+    def __repr__(self) -> str:
+        end = f"from {self.source}" if self.target is None else f"to {self.target}"
+        return f"<Edge {end}: {' + '.join(self.collectives) or 'nothing sent'}>"
+
     def __attrs_post_init__(self) -> None:
         if self.bytes is not None and not self.collectives:
             raise ShardingError("an edge declares `bytes` and no collective; name in `by` what sends them", self.place)

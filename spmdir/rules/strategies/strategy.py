@@ -8,6 +8,7 @@ from typing import Protocol
 
 import attrs
 
+from spmdir.core.html_text import ShownAsText
 from spmdir.core.placement.standard import Placement, Shard
 from spmdir.rules.language.syntax_tree import TextStrategy
 
@@ -15,7 +16,7 @@ _S = Shard(0)
 
 
 @attrs.frozen(cache_hash=True)
-class Strategy:
+class Strategy(ShownAsText):
     """One way to run an op on the ranks of one mesh axis.
 
     Attributes:

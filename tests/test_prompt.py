@@ -1,0 +1,110 @@
+"""What a Python prompt shows of a value of each class that docs/api.md lists, and of what functions there return."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from xdsl.dialects.builtin import ModuleOp
+
+import spmdir
+from spmdir.checking.placements.check_placement import Report, Verdict
+from spmdir.checking.rules.report import RuleReport
+from spmdir.passes.pipeline import Pipeline
+from spmdir.report.summary import summary
+from spmdir.reshard.topology import TOPOLOGIES
+from spmdir.runtime.training import TrainingStep
+
+PAGE = (Path(__file__).parents[1] / "docs" / "api.md").read_text()
+BASES = {"Placement", "ShardPlacement", "PartialPlacement", "JointPlacement"}
+"""Classes of which there are values of derived classes alone."""
+
+TEXT = """spmd.mesh @mesh <dp = 2, tp = 4>
+
+func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, %w: tensor<8x8xf32>)
+    -> tensor<8x8xf32> {
+  %y = aten.mm(%x, %w) : tensor<8x8xf32>
+  return %y : tensor<8x8xf32>
+}
+"""
+MESH = spmdir.Mesh({"dp": 2, "tp": 4}, intra_node=("tp",))
+META = spmdir.TensorMeta((8, 8), "f32")
+
+
+def decided() -> ModuleOp:
+    return spmdir.run_passes(spmdir.parse(TEXT), "propagate")
+
+
+def plugin() -> spmdir.Plugin:
+    return spmdir.Plugin("own", "digest")
+
+
+def step() -> TrainingStep:
+    model = torch.nn.Linear(4, 4)
+    return spmdir.training_step(model, lambda model, x: model(x).sum(), torch.optim.SGD(model.parameters(), lr=0.1))[0]
+
+
+def parallel() -> spmdir.Parallel:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # pyright: ignore[reportPrivateImportUsage]
+    try:
+        return spmdir.parallelize(torch.nn.Linear(4, 4), (torch.ones(2, 4),), spmdir.Mesh({"dp": 1}), {})
+    finally:
+        dist.destroy_process_group()
+
+
+SHOWN: dict[str, tuple[Callable[[], object], str]] = {
+    "Mesh": (lambda: MESH, "Mesh({'dp': 2, 'tp': 4}, intra_node=('tp',))"),
+    "Sharding": (lambda: spmdir.Sharding([("dp", spmdir.S(0))]), "<Sharding: dp: S(0)>"),
+    "Sharding of nothing": (spmdir.Sharding, "<Sharding: >"),
+    "placements": (lambda: [spmdir.S(0), spmdir.P(), spmdir.R], "[Shard(dim=0), Partial(op='sum'), Replicate()]"),
+    "ShardingPlan": (lambda: spmdir.ShardingPlan({"w": "tp: S(0)"}), '[shardings]\n"w" = "tp: S(0)"'),
+    "ShardingPlan of nothing": (spmdir.ShardingPlan, "<ShardingPlan: >"),
+    "Pipeline": (lambda: Pipeline("cse,localize"), "Pipeline('cse,localize')"),
+    "Pipeline with a plug-in": (
+        lambda: Pipeline("cse", plugins=[plugin()]),
+        "Pipeline('cse', plugins=(<Plugin 'own'>,",
+    ),
+    "Plugin": (plugin, "<Plugin 'own'>"),
+    "Parallel": (parallel, "<Parallel model: rank 0 of the mesh <dp = 1> on cpu, 2 tensors of state>"),
+    "TrainingStep": (step, "<TrainingStep of Linear: micro_batches=1>"),
+    "CommReport": (lambda: spmdir.comm_report(decided()), "collective"),
+    "MemoryReport": (lambda: spmdir.memory_report(decided()), "peak of live memory"),
+    "ScheduleReport": (lambda: spmdir.schedule_report(decided()), "step of a rank"),
+    "ReportTable": (lambda: spmdir.report_table(decided()), "module"),
+    "Summary": (lambda: summary(decided(), Pipeline()), "mesh        dp = 2, tp = 4"),
+    "Difference": (lambda: spmdir.compare(decided(), decided()), " "),
+    "Explanations": (lambda: spmdir.explain(spmdir.parse(TEXT), "%y"), "%y = aten.mm : 8x8xf32"),
+    "Explanation": (lambda: spmdir.explain(spmdir.parse(TEXT), "%y").values[0], "%y = aten.mm : 8x8xf32"),
+    "Plan": (lambda: spmdir.plan_reshard((8, 8), "f32", "dp: S(0)", "", MESH), "<Plan: all_gather on [dp] dim 0>"),
+    "Topology": (lambda: TOPOLOGIES["h100x8"], "Topology(name='h100x8', intra_bandwidth=3700"),
+    "TensorPicture": (lambda: spmdir.visualize("8x8xf32 <dp: S(0)>", MESH), "8x8xf32"),
+    "TensorMeta": (lambda: META, "TensorMeta((8, 8), 'f32')"),
+    "strategies": (lambda: spmdir.strategies("aten.neg", [META], {}, 2)[:1], "(<Strategy: (R) -> (R)>,)"),
+    "load_rules": (lambda: Pipeline("").rules, "<RuleSet of "),
+    "check_placement": (lambda: Report((Verdict("S(0)", 5, 9),)), "<Report: S(0): 5 laws hold (9 examples)>"),
+    "check_rules": (lambda: RuleReport(()), "<RuleReport: op  samples"),
+    "Edge": (lambda: spmdir.Edge(torch.neg, target="R", by="all_gather"), "<Edge to R: all_gather>"),
+    "Error": (lambda: spmdir.Error(0.5), "Error(factor=0.5, norm="),
+    "State": (spmdir.State, "State(shape=None, dtype=None, initial='zeros'"),
+    "SpmdirError": (lambda: spmdir.SpmdirError("wrong"), "SpmdirError('wrong')"),
+    "UnsupportedError": (lambda: spmdir.UnsupportedError("wrong"), "UnsupportedError('wrong')"),
+}
+"""Public class, or what else is shown → what makes a value, and what its text begins with."""
+
+
+def test_there_is_a_value_of_each_public_class() -> None:
+    listed = re.findall(r"auto(?:class|exception):: (?:[\w.]+\.)?(\w+)", PAGE)
+    assert len(listed) > 20 and {*listed} - BASES <= SHOWN.keys()
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_a_prompt_shows_a_text_that_one_can_read(name: str) -> None:
+    made, beginning = SHOWN[name]
+    text = repr(made())
+    assert text.startswith(beginning) and text == text.rstrip("\n")
+    assert " at 0x" not in text and " object " not in text
+    assert all(len(line) < 560 for line in text.splitlines())
