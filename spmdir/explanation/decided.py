@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 
 import attrs
@@ -213,7 +213,7 @@ class DecidedProgram:
             found[value] = self.reshard(value, targets).seconds if targets else 0.0
         return found
 
-    def alike(self, node: int) -> list[int]:
+    def alike(self, node: int) -> Sequence[int]:
         """Return the nodes that are decided as one with `node`."""
         return self.search.alike(node)
 

@@ -116,7 +116,7 @@ class StateFinder:
             if not all(one.is_known for of in by_axis for one in of):
                 rows = [row for row in rows if all(of[at].is_known for of, at in zip(by_axis, row, strict=True))]
             if not rows:
-                raise Unsolvable(self.shared.first[part], self._without_strategy(source, block))
+                raise Unsolvable(self.shared.members[part][0], self._without_strategy(source, block))
             found = self._known[key] = self._states(source, block, by_axis, np.array(rows))
         return found
 

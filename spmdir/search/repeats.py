@@ -13,7 +13,6 @@ from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import PLANNED
 from spmdir.reshard.topology import DEFAULT, Topology
-from spmdir.search.colours import Colours
 from spmdir.search.problem import Node, Problem
 from spmdir.search.worth import Worth
 
@@ -40,7 +39,7 @@ class Quotient:
         users: merged value → the (part, operand index) pairs that use it.
         uses: part → the (operand index, merged value) pairs of all its nodes.
         neighbours: part → the parts that share a value with it.
-        first: part → the first node of the program that plays it.
+        members: part → the nodes of the program that are merged in it, in order.
         node_class: node of the program → its part.
         value_class: value of the program → its merged value.
         plugin_placements: the plug-in placements that values may have.
@@ -60,7 +59,7 @@ class Quotient:
     users: list[list[tuple[int, int]]]
     uses: list[list[tuple[int, int]]]
     neighbours: list[list[int]]
-    first: list[int]
+    members: list[list[int]]
     node_class: list[int]
     value_class: list[int]
     plugin_placements: tuple[Placement, ...] = ()
@@ -80,40 +79,32 @@ class Quotient:
         return attrs.evolve(self, holding=holding, copy_holding=copy_holding, exposed=exposed)
 
 
-def quotient(problem: Problem, depth: int) -> Quotient:
-    """Merge nodes that `depth` rounds of colour refinement cannot tell apart: their surroundings are equal that far."""
-    return merged(problem, Colours(problem, depth).rounds[-1])
-
-
-def merged(problem: Problem, node_class: list[int]) -> Quotient:
+def quotient(problem: Problem, node_class: list[int]) -> Quotient:
     """Return a program with nodes merged.
 
     Args:
         node_class: the part of each node, numbered in program order.
     """
-    first_node: dict[int, int] = {}
+    members: list[list[int]] = [[] for _ in range(max(node_class, default=-1) + 1)]
     for node, part in enumerate(node_class):
-        first_node.setdefault(part, node)
-    first = list(first_node.values())
+        members[part].append(node)
     value_class, values, producer = _merged_values(problem, node_class)
     users = _users(problem, node_class, value_class, len(values))
-    uses: list[list[tuple[int, int]]] = [[] for _ in first]
+    uses: list[list[tuple[int, int]]] = [[] for _ in members]
     for value, found in enumerate(users):
         for part, slot in found:
             uses[part].append((slot, value))
-    weight = [0] * len(first)
-    for part in node_class:
-        weight[part] += 1
+    weight = list(map(len, members))
     return Quotient(
-        nodes=[_merged_node(problem.nodes[node], value_class) for node in first],
+        nodes=[_merged_node(problem.nodes[nodes[0]], value_class) for nodes in members],
         weight=weight,
         values=values,
         value_weight=[weight[part] for part, _ in producer],
         producer=producer,
         users=users,
         uses=uses,
-        neighbours=_neighbours(producer, users, len(first)),
-        first=first,
+        neighbours=_neighbours(producer, users, len(members)),
+        members=members,
         node_class=node_class,
         value_class=value_class,
         plugin_placements=problem.plugin_placements,

@@ -20,7 +20,7 @@ from spmdir.search.block_search import BlockEnd, BlockSearch
 from spmdir.search.colours import Colours
 from spmdir.search.joint_cost import joint_cost
 from spmdir.search.problem import NodeStrategy, Problem
-from spmdir.search.repeats import as_if_repeated, merged
+from spmdir.search.repeats import as_if_repeated, quotient
 from spmdir.search.worth import PLAIN, Worth
 
 DEPTH = 4
@@ -67,18 +67,17 @@ class Search:
     def __init__(self, problem: Problem, effort: int = 100, depth: int = DEPTH):
         self.problem, self.effort = problem, effort
         self._colours = Colours(problem, len(problem.nodes) if problem.is_small else depth)
-        self._shared = merged(problem, self._colours.rounds[-1])
+        self._shared = quotient(problem, self._colours.rounds[-1])
 
     def of(self, problem: Problem) -> Search:
         """Return the search for the same nodes where some have other sources."""
         other = copy.copy(self)
-        other.problem, other._shared = problem, merged(problem, self._colours.of(problem))
+        other.problem, other._shared = problem, quotient(problem, self._colours.of(problem))
         return other
 
-    def alike(self, node: int) -> list[int]:
+    def alike(self, node: int) -> Sequence[int]:
         """Return the nodes of the program that are merged with `node`, itself among them."""
-        part = self._shared.node_class[node]
-        return [index for index, other in enumerate(self._shared.node_class) if other == part]
+        return self._shared.members[self._shared.node_class[node]]
 
     def solution(self, worth: Worth = PLAIN) -> Solution:
         """Return the best decision that is found.

@@ -153,7 +153,7 @@ def _quotient(problem: Problem, nodes, values, producer, users) -> Quotient:
         users=users,
         uses=[],
         neighbours=[],
-        first=[],
+        members=[],
         node_class=[],
         value_class=[],
         plugin_placements=problem.plugin_placements,

@@ -20,8 +20,9 @@ from spmdir.reshard.axis_price import axis_price
 from spmdir.reshard.topology import FLAT
 from spmdir.rules.strategies.strategy import UNSHARDED
 from spmdir.search import solve
+from spmdir.search.colours import Colours
 from spmdir.search.problem import NodeStrategy, Problem, local_seconds
-from spmdir.search.repeats import quotient
+from spmdir.search.repeats import Quotient, quotient
 from spmdir.simulator.simulate import run_single, simulate
 from tests.search.random_programs import Program, programs
 
@@ -160,9 +161,13 @@ def stack(layers: int) -> Problem:
     return problem_of(f"spmd.mesh @mesh <a = 4>\nfunc.func @main({head}) -> ({held}) {{\n{body}\n}}\n")
 
 
+def merged(problem: Problem, depth: int) -> Quotient:
+    return quotient(problem, Colours(problem, depth).rounds[-1])
+
+
 @pytest.mark.parametrize("depth", [3, solve.DEPTH])
 def test_layers_beyond_those_that_differ_only_weigh_more(depth: int) -> None:
-    short, long = quotient(stack(9), depth), quotient(stack(12), depth)
+    short, long = merged(stack(9), depth), merged(stack(12), depth)
     assert len(short.nodes) == len(long.nodes) < len(stack(9).nodes)
     assert sum(long.weight) - sum(short.weight) == 3 * (len(LAYER) + 2)
 
@@ -175,9 +180,9 @@ def test_every_further_layer_costs_the_same() -> None:
 
 def test_merging_repeats_loses_nothing_on_a_stack_of_layers() -> None:
     problem = stack(6)
-    merged = cost(problem, solve.solve(problem).strategies["a"])
-    assert len(quotient(problem, 100).nodes) == len(problem.nodes)
-    assert merged == pytest.approx(cost(problem, solve.solve(problem, depth=100).strategies["a"]))
+    seconds = cost(problem, solve.solve(problem).strategies["a"])
+    assert len(merged(problem, 100).nodes) == len(problem.nodes)
+    assert seconds == pytest.approx(cost(problem, solve.solve(problem, depth=100).strategies["a"]))
 
 
 def test_nodes_of_different_surroundings_are_never_merged() -> None:
@@ -189,5 +194,5 @@ def test_nodes_of_different_surroundings_are_never_merged() -> None:
       %3 = aten.cumsum(%1) {dim = 0} : tensor<8x8xf32>
       return %2, %3 : tensor<8x8xf32>, tensor<8x8xf32>
     }"""
-    shared = quotient(problem_of(text), 3)
+    shared = merged(problem_of(text), 3)
     assert shared.weight == [1] * len(shared.nodes) == [1] * 8

@@ -95,7 +95,7 @@ class MeshSearch:
         other.free = other._search.solution(worth)
         return other, other.free
 
-    def alike(self, node: int) -> list[int]:
+    def alike(self, node: int) -> Sequence[int]:
         """Return the nodes that are decided as one with `node`, those of equal layers; itself among them."""
         return self._search.alike(node)
 
