@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import nlargest
 from typing import TYPE_CHECKING
 
 from spmdir.core.arguments import COUNT, accepts, instance
@@ -66,6 +65,18 @@ def explanations(program: DecidedProgram, at: str, most: int) -> Explanations:
     Raises:
         SpmdirError: there is none.
     """
+    groups = equal_values(program, at)
+    explained = tuple([explained_alike(program, values) for values in groups[:most]])
+    return Explanations(explained, len(groups) - len(explained), program.differing)
+
+
+def equal_values(program: DecidedProgram, at: str) -> list[list[int]]:
+    """Return the values of a decided program that `at` names, equal ones of equal layers together; those first whose
+    reshards take longest.
+
+    Raises:
+        SpmdirError: there is none.
+    """
     at = program.named(at)
     asked = at.partition(".reshard")[0] if at.startswith("%") else at
     found = [
@@ -79,12 +90,7 @@ def explanations(program: DecidedProgram, at: str, most: int) -> Explanations:
     equal: dict[object, list[int]] = {}
     for value in found:
         equal.setdefault(_look(program, value), []).append(value)
-    groups = list(equal.values())
-    if len(groups) > most:
-        groups = nlargest(most, groups, key=lambda values: program.reshard_seconds[values[0]])
-    return Explanations(
-        tuple([_explained(program, values) for values in groups]), len(equal) - len(groups), program.differing
-    )
+    return sorted(equal.values(), key=lambda values: -program.reshard_seconds[values[0]])
 
 
 def _look(program: DecidedProgram, value: int) -> object:
@@ -114,8 +120,8 @@ def _look_of_node(program: DecidedProgram, node: int) -> object:
     return layer, program.op(node), tuple(places.frames), chosen
 
 
-def _explained(program: DecidedProgram, values: Sequence[int]) -> Explanation:
-    """Return why the first of some values that look alike is as it is."""
+def explained_alike(program: DecidedProgram, values: Sequence[int]) -> Explanation:
+    """Return why the first of some values that are equal, as `equal_values` has them together, is as it is."""
     value = values[0]
     node, meta = program.maker[value], program.problem.values[value]
     sharding, alike = program.nested.made[value], program.alike(node)
