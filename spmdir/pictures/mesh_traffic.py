@@ -12,11 +12,12 @@ from spmdir.report.schedule import CollectiveShare
 from spmdir.schedule.program import Transfer
 
 RANKS = 4096
-"""How many ranks are drawn."""
+"""How many ranks are drawn at most."""
 
 
 def mesh_traffic(step: RankStep, shares: Sequence[CollectiveShare]) -> dict[str, Any]:
-    """Return the axes of a mesh, the kinds of links that it has, and for each axes what is sent along them.
+    """Return the axes of a mesh, how many of its ranks are drawn, the kinds of links that it has, and for each axes
+    what is sent along them.
 
     Args:
         shares: what the collectives of the step take, by kind and axes.
@@ -29,6 +30,7 @@ def mesh_traffic(step: RankStep, shares: Sequence[CollectiveShare]) -> dict[str,
             {"axis": axis, "size": size, "color": axis_color(axis, mesh.axis_names), "inside": axis in inside}
             for axis, size in mesh.axes
         ],
+        "drawn": _drawn(mesh),
         "links": links,
         "groups": _groups(step, shares),
     }
@@ -59,11 +61,14 @@ def _groups(step: RankStep, shares: Sequence[CollectiveShare]) -> list[dict[str,
 
 def group_numbers(mesh: Mesh, axes: Sequence[str]) -> list[int]:
     """Return for each rank, of the first ones, the number of the group along `axes` that it is in."""
-    drawn = min(mesh.world_size, RANKS)
     number: dict[int, int] = {}
     groups = 0
-    for rank in range(drawn):
+    for rank in range(_drawn(mesh)):
         if rank not in number:
             number.update(dict.fromkeys(mesh.group(rank, axes), groups))
             groups += 1
-    return [number[rank] for rank in range(drawn)]
+    return [number[rank] for rank in range(_drawn(mesh))]
+
+
+def _drawn(mesh: Mesh) -> int:
+    return min(mesh.world_size, RANKS)

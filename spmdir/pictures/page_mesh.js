@@ -1,6 +1,5 @@
 // The mesh: each rank a cell, links between neighbours, and the groups that talk to each other along the chosen axes.
 const [CELL, LINK, GAP] = [34, 12, 30];
-const MOST_RANKS = 4096;
 
 /** Return rank → [x, y]: the last axis is a row, the one before it are the rows, the others are blocks side by side and below. */
 function rankPlaces(drawn) {
@@ -40,7 +39,7 @@ const linkTexts = (group) => group.busy.flatMap((seconds, at) => seconds
 
 views.push({ id: "mesh", name: "Mesh", show: (place) => {
   const ranks = data.mesh.reduce((all, axis) => all * axis.size, 1);
-  const places = rankPlaces(Math.min(ranks, MOST_RANKS));
+  const places = rankPlaces(data.drawn);
   const extent = (side) => Math.max(...places.map((one) => one[side])) + CELL + 8;
   let [lit, rank] = [data.groups.findIndex((one) => one.axes.length), 0];
   const cells = places.map(([x, y], at) => make("g", { mouseenter: () => show(lit, at), click: () => show(lit, at) },
