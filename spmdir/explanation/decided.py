@@ -22,7 +22,7 @@ from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, signature_name
 from spmdir.explanation.asked import opened, shardings_of_all
-from spmdir.passes.finish import layer_values
+from spmdir.passes.finish import named_in_layers
 from spmdir.passes.memory_classes import memory_classes
 from spmdir.passes.phases import PHASES, phases
 from spmdir.passes.pipeline import Pipeline, run_passes
@@ -128,7 +128,7 @@ class DecidedProgram:
 
     def named(self, at: str) -> str:
         """Return `at`, or the name in the first layer of a value that text names in the function of equal layers."""
-        return at if not at.startswith("%") or at in self.values else layer_values(self._given).get(at, at)
+        return named_in_layers(self._given, [at], self.values)[at]
 
     def rule(self, node: int) -> OpRule | None:
         """Return the rule of a node; None where it is no torch op, or has none."""

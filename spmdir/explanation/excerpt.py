@@ -13,7 +13,7 @@ from spmdir.dialects.names import text_name
 from spmdir.dialects.source_places import places_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.explanation.places import is_at, nothing_there
-from spmdir.passes.finish import layer_values, without_layers
+from spmdir.passes.finish import named_in_layers, without_layers
 from spmdir.passes.layers.outline import function_of
 from spmdir.passes.layers.segments import Segment
 
@@ -33,9 +33,7 @@ def excerpt(module: ModuleOp, at: Sequence[str]) -> ModuleOp:
     ops = [op for op in function.body.block.ops if isinstance(op, ValueOp)]
     named = {op: _names(op) for op in ops}
     known = {name for names in named.values() for name in names}
-    if any(one.startswith("%") and one not in known for one in at):
-        in_layers = layer_values(module)
-        at = [one if one in known else in_layers.get(one, one) for one in at]
+    at = list(named_in_layers(module, at, known).values())
     for one in at:
         if not any(_is_at(op, named[op], one) for op in ops):
             raise nothing_there(one, {name: places_of(op.location) for op, names in named.items() for name in names})

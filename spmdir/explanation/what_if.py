@@ -27,7 +27,7 @@ from spmdir.explanation.constrained import other_constraints
 from spmdir.explanation.decided import DecidedProgram
 from spmdir.explanation.difference import Difference, compare
 from spmdir.explanation.places import is_at, module_named, nothing_there
-from spmdir.passes.finish import copied
+from spmdir.passes.finish import copied, named_in_layers
 from spmdir.passes.memory_classes import memory_classes
 from spmdir.passes.phases import phases
 from spmdir.passes.pipeline import PARTITIONING, PIPELINE, Pipeline, parse_steps
@@ -71,16 +71,19 @@ def what_if(
     Example:
         >>> print(spmdir.what_if(module, {"%x": "dp: S(1)"}))
     """
-    module, pipeline = opened(*asked_about(module, pipeline))
+    program, pipeline = asked_about(module, pipeline)
+    module, pipeline = opened(program, pipeline)
     before = DecidedProgram(module, pipeline)
     changed = copied(module)
     function, mesh = ir.main_function(changed), ir.mesh(changed)
+    known = {text_name(value) for value, _ in _values(function)}
+    names = named_in_layers(program, [*drop_annotations, *(shardings or {}), *(forbid or {})], known)
     for at in drop_annotations:
-        for value in _named(function, at):
+        for value in _named(function, names[at]):
             _annotate(value, None, mesh.axis_names)
     for at, given in (shardings or {}).items():
         asked = _placements(given, mesh)
-        for value in _ends(function, at, pipeline):
+        for value in _ends(function, names[at], pipeline):
             _annotate(value, _over(sharding_of(value), asked, mesh.axis_names), mesh.axis_names)
     after = DecidedProgram(changed, pipeline)
     if forbid:
@@ -88,7 +91,7 @@ def what_if(
             [
                 (text_name(value), axis, placement)
                 for at, given in forbid.items()
-                for value in _ends(function, at, pipeline)
+                for value in _ends(function, names[at], pipeline)
                 for axis, placement in _placements(given, mesh).items()
             ]
         )

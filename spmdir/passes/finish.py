@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp, FuncOp
@@ -159,6 +159,18 @@ def layer_values(module: ModuleOp) -> dict[str, str]:
     if is_outlined(module):
         inline(copied(module), layers_only=True, named=values)
     return {name: text_name(value) for name, value in values.items()}
+
+
+def named_in_layers(module: ModuleOp, asked: Sequence[str], known: Container[str]) -> dict[str, str]:
+    """Return each text that names values → itself, or what it names in the first of equal layers if these are inlined.
+
+    Args:
+        asked: names of values, and texts that name other things, which stay as they are.
+        known: the names of the values if layers are inlined; one of them stands for itself.
+    """
+    unknown = any(one.startswith("%") and one not in known for one in asked)
+    values = layer_values(module) if unknown else {}
+    return {one: one if one in known else values.get(one, one) for one in asked}
 
 
 def with_layers(module: ModuleOp, pipeline: Pipeline) -> ModuleOp:

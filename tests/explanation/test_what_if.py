@@ -95,19 +95,21 @@ def test_equal_layers_are_one_row() -> None:
 
 def test_layers_as_functions_differ_in_nothing_though_their_values_have_other_names() -> None:
     layers = "\n".join(
-        f"""  %m{at} = aten.mm(%d{at - 1}, %w{at}) : tensor<64x64xf32> loc("layers.{at}"("m.py":1:1))
+        f"""  %m{at} = aten.mm(%d{at - 1}, %layers.{at}.w) : tensor<64x64xf32> loc("layers.{at}"("m.py":1:1))
   %b{at} = aten.gelu(%m{at}) : tensor<64x64xf32> loc("layers.{at}"("m.py":2:1))
   %c{at} = aten.softmax.int(%b{at}) {{dim = 1}} : tensor<64x64xf32> loc("layers.{at}"("m.py":3:1))
   %d{at} = aten.relu(%c{at}) : tensor<64x64xf32> loc("layers.{at}"("m.py":4:1))"""
         for at in range(3)
     ).replace("%d-1", "%x")
-    arguments = ", ".join(f"%{name}: tensor<64x64xf32>" for name in ("x", "w0", "w1", "w2"))
+    arguments = ", ".join(f"%{name}: tensor<64x64xf32>" for name in ("x", "layers.0.w", "layers.1.w", "layers.2.w"))
     text = f"spmd.mesh @mesh <tp = 2>\nfunc.func @f({arguments}) -> tensor<64x64xf32> {{\n{layers}\n"
     whole = spmdir.parse(text + "  return %d2 : tensor<64x64xf32>\n}\n")
     outlined = spmdir.run_passes(whole, "outline-layers")
     assert "func.call" in spmdir.print_ir(outlined)
     one, other = (spmdir.run_passes(module, "propagate") for module in (whole, outlined))
     assert str(spmdir.compare(one, other)).endswith("no sharding and no collective differs")
+    asked = spmdir.what_if(outlined, {"%w": "tp: S(0)"})  # as the function names that of the first layer
+    assert asked.changed and str(asked) == str(spmdir.what_if(whole, {"%layers.0.w": "tp: S(0)"}))
 
 
 def test_a_constraint_says_what_it_takes_where_nothing_is_sent() -> None:
