@@ -129,7 +129,7 @@ class Difference(ShownAsText):
         if not any((*one, *other)):
             return []
         found = [(name, (*one.get(name, _NOTHING), *other.get(name, _NOTHING))) for name in {**one, **other}]
-        groups = equal_layers(found, lambda row: (row[0],), lambda row: rounded(row[1]))
+        groups = equal_layers(found, lambda row: (row[0],), lambda row: rounded(row[1]), (0,))
         rows: list[tuple[float, tuple[str, ...]]] = []
         for (label,), equal in groups:
             sums = [math.fsum(numbers) for numbers in zip(*(numbers for _, numbers in equal), strict=True)]
@@ -239,7 +239,7 @@ def _figures(module: ModuleOp, pipeline: Pipeline, topology: Topology, names: Ma
 
 def _module_of(value: SSAValue) -> str:
     paths = places_of(value.op.location).paths if isinstance(value, OpResult) else ()
-    return of_any_layer(paths[0] if paths else "")
+    return of_any_layer(paths[0] if paths else "", is_path=True)
 
 
 def _module(name: str, before: Figures, after: Figures) -> str:

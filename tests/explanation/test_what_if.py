@@ -79,9 +79,10 @@ def test_equal_programs_do_not_differ_whatever_their_stage_and_the_order_of_thei
     assert str(difference).endswith("no sharding and no collective differs")
 
 
-def test_equal_layers_are_one_row() -> None:
+@pytest.mark.parametrize("layer", ["layers.", "h"])
+def test_equal_layers_are_one_row(layer: str) -> None:
     layers = "\n".join(
-        f'  %a.{at} = aten.mm(%{f"a.{at - 1}" if at else "x"}, %w) : tensor<64x64xf32> loc("layers.{at}"("m.py":1:1))'
+        f'  %a.{at} = aten.mm(%{f"a.{at - 1}" if at else "x"}, %w) : tensor<64x64xf32> loc("{layer}{at}"("m.py":1:1))'
         for at in range(4)
     )
     head = (
@@ -91,6 +92,7 @@ def test_equal_layers_are_one_row() -> None:
     difference = spmdir.what_if(spmdir.parse(text), forbid={"%a.?": "tp: S(0)"})
     rows = {names: (was, now) for (_, was, now), names in difference.changed.items()}
     assert rows[("%a.0", "%a.1", "%a.2", "%a.3")] == ("<tp: S(0)>", "<>")
+    assert f"\n{layer}{{0-1}}  x 2 " in str(difference)
 
 
 def test_layers_as_functions_differ_in_nothing_though_their_values_have_other_names() -> None:
