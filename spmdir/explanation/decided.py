@@ -241,6 +241,8 @@ class DecidedProgram:
     def forbid(self, placed: Iterable[tuple[str, str, Placement]]) -> None:
         """Decide again where values may not be placed so, they and those alike; the module has that decision then.
 
+        What is decided stays if no value is placed so in it.
+
         Args:
             placed: name of a value, axis, and placement.
 
@@ -248,12 +250,16 @@ class DecidedProgram:
             ShardingError: a value cannot be placed otherwise.
         """
         sources: dict[int, StrategySource] = {}
+        is_decided_so = False
         for name, axis, placement in placed:
             node = self.maker[self.values[name]]
             position = self.problem.nodes[node].results.index(self.values[name])
+            is_decided_so |= self.strategies[axis][node].results[position] == placement
             for index in self.alike(node):
                 source = sources.get(index, self.problem.nodes[index].source)
                 sources[index] = self._elsewhere(axis, position, placement)(source)
+        if not is_decided_so:
+            return
         try:
             search, solution = self.search.again(sources, self._solution.worth)
         except Unsolvable as error:

@@ -12,6 +12,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from spmdir.core.arguments import SHARDINGS, accepts, instance, many
 from spmdir.core.brackets import split_entries
+from spmdir.core.errors import SpmdirError, shown
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement, parse_placement
 from spmdir.core.sharding import Sharding, ShardingLike, as_sharding
@@ -79,7 +80,10 @@ def what_if(
     known = {text_name(value) for value, _ in _values(function)}
     names = named_in_layers(program, [*drop_annotations, *(shardings or {}), *(forbid or {})], known)
     for at in drop_annotations:
-        for value in _named(function, names[at]):
+        annotated = [value for value in _named(function, names[at]) if _is_annotated(value, mesh.axis_names)]
+        if not annotated:
+            raise SpmdirError(f"nothing at {shown(at)} is annotated; expected an argument, op or constraint that is")
+        for value in annotated:
             _annotate(value, None, mesh.axis_names)
     for at, given in (shardings or {}).items():
         asked = _placements(given, mesh)
@@ -149,6 +153,11 @@ def _over(found: Sharding | None, asked: Mapping[str, Placement], axes: Sequence
     """Return an annotation with other placements on some axes; axes of neither are open."""
     own = dict(found.entries) if found is not None else dict.fromkeys(axes, _OPEN)
     return Sharding([*asked.items(), *((axis, placement) for axis, placement in own.items() if axis not in asked)])
+
+
+def _is_annotated(value: SSAValue, axes: Sequence[str]) -> bool:
+    sharding = sharding_of(value)
+    return sharding is not None and not set(axes) <= set(sharding.open_axes)
 
 
 def _annotate(value: SSAValue, sharding: Sharding | None, axes: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ from spmdir.core.errors import SpmdirError
 from spmdir.core.placement.standard import S
 from spmdir.explanation.excerpt import excerpt
 from spmdir.explanation.explained import percent_text
+from spmdir.passes.propagation.mesh_search import MeshSearch
 from spmdir.tools import spmd_diff, spmd_explain
 from tests.explanation.test_explain import MLP, decided
 
@@ -71,6 +72,13 @@ def test_what_is_forbidden_is_not_decided() -> None:
         spmdir.what_if(spmdir.parse(MLP), forbid={"%x": "dp: S(0)"})
 
 
+def test_what_is_not_decided_is_forbidden_without_another_decision(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(MeshSearch, "again", None)  # whose decision may be another one that takes as long
+    for placed in ("tp: S(1)", "dp: S(9)"):
+        difference = spmdir.what_if(spmdir.parse(MLP), forbid={"%w2": placed})
+        assert difference.before == difference.after
+
+
 def test_equal_programs_do_not_differ_whatever_their_stage_and_the_order_of_their_lines() -> None:
     decisions, _ = decided(MLP)
     lowered = spmdir.run_passes(spmdir.parse(spmdir.print_ir(decisions)), "insert-reshard,lower-reshard")
@@ -125,6 +133,7 @@ def test_a_constraint_says_what_it_takes_where_nothing_is_sent() -> None:
     ("changes", "message"),
     [
         ({"drop_annotations": ["%z"]}, "there is nothing at '%z'"),
+        ({"drop_annotations": ["%w2", "%h"]}, "nothing at '%w2' is annotated; expected an argument, op or constraint"),
         ({"shardings": {"%h": "ep: S(0)"}}, "'ep'"),
         ({"shardings": {"%x": "dp: S(7)"}}, "dimension 7"),
     ],
