@@ -14,7 +14,7 @@ from spmdir.core.tensor import TensorMeta
 from spmdir.core.time_text import time_text
 
 LISTED = 4
-"""How many equal values are named."""
+"""How many equal values are named, and how many at each end of a chain of values."""
 
 
 @attrs.frozen
@@ -64,7 +64,7 @@ class Source:
 
     def text(self, seconds: float) -> str:
         """Return where the annotation is, and what is decided without it beside a step of so many `seconds`."""
-        through = f", through {', '.join(self.through)}" if self.through else ""
+        through = f", through {_chain(self.through)}" if self.through else ""
         without = f"without it {self.without}: {_beside(self.seconds, seconds)}"
         return f"{self.name}, annotated {self.placement}{through}; {without}"
 
@@ -192,7 +192,7 @@ class Explanations(ShownAsText):
     differing: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        more = [f"{self.left_out} more; ask for them by name"] if self.left_out else []
+        more = [f"{self.left_out} more; ask for them by name, or for more with --most"] if self.left_out else []
         if self.differing:
             named = _listed(self.differing)
             more.append(f"decided again, {named} came out otherwise than in the text; the above holds of that decision")
@@ -206,6 +206,14 @@ def percent_text(before: float, after: float) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(names[:LISTED])}{f' and {len(names) - LISTED} more' if len(names) > LISTED else ''}"
+
+
+def _chain(names: Sequence[str]) -> str:
+    """Return the names of values one after the other; of many, those at both ends."""
+    left_out = len(names) - 2 * LISTED
+    if left_out < 2:
+        return ", ".join(names)
+    return ", ".join([*names[:LISTED], f"{left_out} more", *names[-LISTED:]])
 
 
 def _place(location: Location | None) -> str:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
-from spmdir.core.errors import SpmdirError, did_you_mean, shown
+from spmdir.core.errors import SpmdirError, did_you_mean, printable, shown
 from spmdir.dialects.source_places import SourcePlaces
 
 _LINE = re.compile(r"(.+):([0-9]{1,9})")
@@ -49,11 +49,22 @@ def nothing_there(at: str, values: Mapping[str, SourcePlaces]) -> SpmdirError:
             f"there is nothing at {shown(at)}: the text has no module paths, nor lines of a model's source; print them "
             "with --print-debuginfo, or print_ir(module, debuginfo=True)"
         )
-    near = did_you_mean(at, values if at.startswith("%") else paths)
+    line = _LINE.fullmatch(at)
+    near = _near_line(line, values.values()) if line else did_you_mean(at, values if at.startswith("%") else paths)
     return SpmdirError(
         f"there is nothing at {shown(at)}; expected the name of a value before propagate, as %mm, a line as "
         f"model.py:12, the path of a module, or a glob{near}"
     )
+
+
+def _near_line(asked: re.Match[str], places: Iterable[SourcePlaces]) -> str:
+    """Return which line of the file that is asked about is the nearest that makes a value, or which file is meant."""
+    frames = {frame: None for one in places for frame in one.frames}
+    lines = [line for file, line in frames if _is_file(file, asked[1])]
+    if not lines:
+        return did_you_mean(asked[1], {file.rpartition("/")[2]: None for file, _ in frames})
+    nearest = min(lines, key=lambda line: abs(line - int(asked[2])))
+    return f"; the nearest line that makes one is {printable(asked[1])}:{nearest}"
 
 
 def _is_file(file: str, text: str) -> bool:

@@ -11,6 +11,7 @@ import spmdir
 from spmdir.core.input_parts import parts_of
 from spmdir.explanation.asked import opened
 from spmdir.explanation.decided import DecidedProgram, Otherwise
+from spmdir.explanation.explained import Source
 from spmdir.passes.pipeline import Pipeline
 from spmdir.search.restricted import Restricted, ends_of
 from spmdir.search.solve import Solution
@@ -119,7 +120,14 @@ def test_a_question_names_values_lines_modules_and_globs(at: str, names: list[st
 def test_the_values_whose_reshards_take_longest_come_first_and_the_others_are_counted() -> None:
     found = spmdir.explain(spmdir.parse(MLP), most=1)
     assert [one.name for one in found.values] == ["%y"] and found.left_out == 5
-    assert str(found).endswith("\n\n5 more; ask for them by name")
+    assert str(found).endswith("\n\n5 more; ask for them by name, or for more with --most")
+
+
+def test_of_many_values_between_an_annotation_and_what_follows_both_ends_are_named() -> None:
+    through = tuple(f"%{index}" for index in range(20))
+    text = Source("%x", "dp: S(0)", through, "R", 2.0).text(1.0)
+    assert ", through %0, %1, %2, %3, 12 more, %16, %17, %18, %19; without it R: a step" in text
+    assert "more" not in Source("%x", "dp: S(0)", through[:9], "R", 2.0).text(1.0)
 
 
 def test_the_program_is_left_as_it_is() -> None:
@@ -132,7 +140,8 @@ def test_the_program_is_left_as_it_is() -> None:
     ("at", "pipeline", "message"),
     [
         ("%hh", None, r"there is nothing at '%hh'; expected .*; did you mean '%h'\?"),
-        ("mlp.py:77", None, "there is nothing at 'mlp.py:77'.*; expected the name of a value"),
+        ("mpl.py:3", None, r"there is nothing at 'mpl\.py:3'; expected .*; did you mean 'mlp\.py'\?"),
+        ("mlp.py:77", None, "there is nothing at 'mlp.py:77'.*; the nearest line that makes one is mlp.py:5"),
         ("%h", "insert-reshard", "the pipeline 'insert-reshard' decides nothing; expected one with propagate in it"),
     ],
 )
