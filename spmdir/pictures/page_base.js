@@ -44,7 +44,7 @@ function withUnit(value, units, step = 1000) {
   return `${Number(value.toPrecision(4))} ${units[at]}`;
 }
 const bytes = (value) => withUnit(value, ["B", "kB", "MB", "GB", "TB"]);
-const time = (us) => withUnit(us, ["us", "ms", "s"]);
+const time = (us) => us > 0 && us < 1e-3 ? "< 1 ns" : withUnit(us, ["us", "ms", "s"]);
 
 /** Show what is pointed at, or has the focus. */
 function tell(words) { document.getElementById("tip").textContent = words; }

@@ -52,6 +52,9 @@ function layout(inside, outside) {
 
 const short = (words, most) => words.length > most ? `${words.slice(0, most - 1)}…` : words;
 
+/** Return a name and its type; of a long name the end, which tells it from those of its module. */
+const named = (one, most) => one.name.length > most ? `…${one.name.slice(1 - most)}` : short(`${one.name} ${one.type}`, most);
+
 function box(at, [x, y], outside) {
   const one = nodes[at];
   const stripes = (one.sharding ?? []).slice(0, 4).flatMap(([axis, placed], index, all) => [
@@ -62,7 +65,7 @@ function box(at, [x, y], outside) {
     focus: () => tell(describe(one)), mouseenter: () => tell(describe(one)),
   }, make("rect", { x, y, width: BOX, height: HIGH, rx: 5 }),
   make("text", { x: x + 6, y: y + 15 }, short(one.op.replace("aten.", "").replace("spmd.", ""), 23)),
-  make("text", { x: x + 6, y: y + 29, opacity: 0.75 }, short(`${one.name} ${one.type}`, 23)), ...stripes);
+  make("text", { x: x + 6, y: y + 29, opacity: 0.75 }, named(one, 23)), ...stripes);
 }
 
 function drawGraph(module, phase, first, wanted) {

@@ -160,6 +160,12 @@ def test_search_finds_values_and_leads_to_their_graph(opened: Callable[[str], An
     assert "layers.2.down" in browser.find_element("id", "tip").text
 
 
+def test_long_names_keep_their_end_and_times_of_nothing_their_unit(opened: Callable[[str], Any]):
+    weight = "{name: '%model.layers.0.down.weight', type: '8xf32'}"
+    shown = opened("graph").execute_script(f"return [named({weight}, 12), named({weight}, 30), time(1e-5), time(1)]")
+    assert shown == ["…down.weight", "%model.layers.0.down.weight 8…", "< 1 ns", "1 us"]
+
+
 def test_equal_layers_are_one_entry_with_its_collectives(opened: Callable[[str], Any]):
     text = words(opened("layers"))
     # What the first one reads is no sum of the one before, and the second one holds more where the rank holds most.
