@@ -58,8 +58,8 @@ class Summary(ShownAsText):
     def __str__(self) -> str:
         lines = [
             f"mesh        {self.mesh}",
-            f"takes       {_counted(self.arguments)}",
-            f"gives       {_counted(self.results)}",
+            f"arguments   {sum(self.arguments.values())}: {_counted(self.arguments)}",
+            f"results     {sum(self.results.values())}: {_counted(self.results)}",
             f"ops         {sum(self.ops.values())}: {_counted(self.ops)}",
         ]
         layers = [f"@{name} x {count}, {ops} ops each" for name, (count, ops) in self.layers.items()]
