@@ -120,6 +120,7 @@ def test_a_question_names_values_lines_modules_and_globs(at: str, names: list[st
 def test_the_values_whose_reshards_take_longest_come_first_and_the_others_are_counted() -> None:
     found = spmdir.explain(spmdir.parse(MLP), most=1)
     assert [one.name for one in found.values] == ["%y"] and found.left_out == 5
+    assert repr(found).startswith("%y = aten.mm : ")
     assert str(found).endswith("\n\n5 more; ask for them by name, or for more with --most")
 
 

@@ -77,6 +77,7 @@ def test_what_is_not_decided_is_forbidden_without_another_decision(monkeypatch: 
     for placed in ("tp: S(1)", "dp: S(9)"):
         difference = spmdir.what_if(spmdir.parse(MLP), forbid={"%w2": placed})
         assert difference.before == difference.after
+        assert repr(difference).endswith("no sharding and no collective differs")
 
 
 def test_equal_programs_do_not_differ_whatever_their_stage_and_the_order_of_their_lines() -> None:
