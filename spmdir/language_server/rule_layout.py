@@ -49,7 +49,7 @@ def _spaced(code: str) -> Iterator[str]:
     """Yield the tokens of a line with the blanks between them."""
     nesting, before, gap = 0, "", ""
     for token in _TOKEN.findall(code):
-        if token.isspace():
+        if token[0] in " \t":  # other blanks end a line of a record
             gap = token.replace("\t", " " * INDENT)
             continue
         if token == '"':

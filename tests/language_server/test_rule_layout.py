@@ -78,6 +78,12 @@ def test_rewrites_mean_the_same() -> None:
     assert list(map(str, parse_rewrites(laid_out(squeezed(text)), ""))) == list(map(str, parse_rewrites(text, "")))
 
 
+@pytest.mark.parametrize("end", ["\f", "\u2028"])
+def test_what_ends_a_line_of_a_record_stays(end: str) -> None:
+    text = f"aten.cos(x: *) -> * {end}aten.sin(x: *) -> *\n"
+    assert meaning_of(laid_out(text)) == meaning_of(text) and len(meaning_of(text)) == 2
+
+
 def test_an_editor_formats_rules_without_mistakes_alone() -> None:
     good = "aten.gelu( self:*,approximate )->*\n"
     assert formatted(document(good, "in.rules")) == "aten.gelu(self: *, approximate) -> *\n"
