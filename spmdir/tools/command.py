@@ -268,15 +268,20 @@ def read_text(path: str) -> tuple[str, str]:
     return read_text_file(path, f"'{path}'"), path
 
 
-def write_text(path: str | None, text: str) -> None:
+def write_text(path: str | None, text: str, about: str = "-") -> None:
     """Write `text` to the file at `path` atomically; None and `-` are stdout.
 
+    Args:
+        about: the file that was read, where the text is no new form of it: it is not written over.
+
     Raises:
-        SpmdirError: the file cannot be written.
+        SpmdirError: the file cannot be written, or is the one that was read.
     """
     if path is None or path == "-":
         if sys.stdout is None:
             raise SpmdirError("cannot write the output: standard output is closed")
         sys.stdout.write(text)
         return
+    if about != "-" and os.path.exists(path) and os.path.samefile(path, about):
+        raise SpmdirError(f"cannot write '{path}': it is what was read, and would be lost; expected another file")
     write_text_file(path, text)

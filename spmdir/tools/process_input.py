@@ -120,7 +120,7 @@ def _print_schedule(module: ModuleOp, pipeline: Pipeline, options: argparse.Name
     if options.print_timeline:
         print(report.timeline(), file=sys.stderr)
     if options.trace:
-        write_text(options.trace, chrome_trace(report.execution))
+        write_text(options.trace, chrome_trace(report.execution), options.input)
 
 
 def check_roundtrip(module: ModuleOp) -> None:

@@ -45,7 +45,8 @@ def _main(argv: Sequence[str]) -> int:
     machine = {"topology": options.topology, "costs": options.costs}
     pipeline = Pipeline(options.pass_pipeline or STANDARD, plugins=options.load_plugin, **machine)
     with pipeline.rules:
-        write_text(options.output, FORMATS[written](ir.parse(text, name), pipeline, options))
+        found = FORMATS[written](ir.parse(text, name), pipeline, options)
+    write_text(options.output, found, options.input)
     return 0
 
 

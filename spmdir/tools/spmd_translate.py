@@ -55,7 +55,7 @@ def _main(argv: Sequence[str]) -> int:
             )
     else:
         text = emit_fx(*read_text(options.emit_fx), options.rank, options.sizes, pipeline)
-    write_text(options.output, text)
+    write_text(options.output, text, options.import_pt2 or options.emit_fx)
     return 0
 
 

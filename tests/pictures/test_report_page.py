@@ -275,6 +275,16 @@ def test_model_explorer_gets_a_graph_with_an_overlay_for_each_axis():
     assert {"dp: S(0)", "tp: S(1)", "tp: P(sum)"} <= labels
 
 
+def test_a_report_is_not_written_over_its_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    program, link = tmp_path / "in.mlir", tmp_path / "report.csv"
+    program.write_text("spmd.mesh @mesh <dp = 2>\nfunc.func @f() {\n  return\n}\n")
+    link.symlink_to(program)
+    for output in (program, link):
+        assert main([str(program), "-o", str(output)]) == 1
+        assert "it is what was read" in capsys.readouterr().err
+    assert program.read_text().startswith("spmd.mesh")
+
+
 def test_the_tool_writes_each_format(tmp_path: Path, data: dict[str, Any]):
     source = tmp_path / "mlp.mlir"
     source.write_text(program(), encoding="utf-8")
