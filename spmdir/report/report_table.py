@@ -12,6 +12,7 @@ import attrs
 
 from spmdir.core.arguments import accepts, instance
 from spmdir.core.byte_size import size_text
+from spmdir.core.errors import printable
 from spmdir.core.html_text import ShownAsText
 from spmdir.core.time_text import milliseconds
 from spmdir.dialects.arguments import MODULE
@@ -90,13 +91,18 @@ class ReportTable(ShownAsText):
         return json.dumps({**said, "rows": self.records(), "total": self.total.numbers}, indent=1) + "\n"
 
     def csv(self) -> str:
-        """Return rows as CSV with a head."""
+        """Return rows as CSV with a head; a text that a spreadsheet would run as a formula has a `'` before it."""
         text = io.StringIO()
         fields = [*self.heads, "layers", *self.total.numbers, "bound"]
         writer = csv.DictWriter(text, fields, lineterminator="\n")
         writer.writeheader()
-        writer.writerows(self.records())
+        for record in self.records():
+            writer.writerow({key: _cell(value) if isinstance(value, str) else value for key, value in record.items()})
         return text.getvalue()
+
+
+def _cell(text: str) -> str:
+    return "'" * text.startswith(("=", "+", "-", "@")) + printable(text)
 
 
 @accepts(module=MODULE, pipeline=PIPELINE, fold=instance(bool, expected="True or False"))

@@ -76,3 +76,17 @@ def test_locations_survive_the_text():
     again = print_ir(parse(text), debuginfo=True)
     assert print_ir(parse(again), debuginfo=True) == again
     assert location_of(op(parse(text), "aten.exp")) == location_of(op(module, "aten.exp"))
+
+
+def test_names_of_any_language_survive_the_text():
+    text = """spmd.mesh @mesh <dp = 2>
+func.func @f(%x: tensor<4xf32> {spmd.name = "größe\\1B"}) -> tensor<4xf32> {
+  %a = aten.relu(%x) : tensor<4xf32> loc("层.0"("josé/model.py":5:1))
+  return %a : tensor<4xf32>
+}
+"""
+    printed = print_ir(parse(text), debuginfo=True)
+    again = parse(printed)
+    place = location_of(next(op for op in again.walk() if op.name == "aten.relu"))
+    assert place is not None and place.file == "josé/model.py"
+    assert print_ir(again, debuginfo=True) == printed

@@ -118,6 +118,18 @@ def test_json_and_csv_have_the_same_rows_with_units_in_their_names(module) -> No
     assert len(str(table).splitlines()) == 4  # head, a row, the others, the totals
 
 
+def test_names_are_neither_formulas_of_a_spreadsheet_nor_escapes_of_a_terminal() -> None:
+    text = """spmd.mesh @mesh <dp = 2>
+func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8xf32> {
+  %a = aten.relu(%x) : tensor<8xf32> loc("=HYPERLINK(1)"("m.py":1:1))
+  %b = aten.relu(%a) : tensor<8xf32> loc("a\\1B[31m"("m.py":1:1))
+  return %b : tensor<8xf32>
+}
+"""
+    lines = csv.DictReader(io.StringIO(spmdir.report_table(spmdir.parse(text)).csv()))
+    assert {"'=HYPERLINK(1)", "a\\x1b[31m"} <= {line["module"] for line in lines}
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [

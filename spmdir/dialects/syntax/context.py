@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from contextlib import suppress
 from copy import copy
 from functools import cached_property, lru_cache
 from io import StringIO
@@ -27,8 +28,8 @@ from xdsl.parser import Parser
 from xdsl.parser.generic_parser import ParserState
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import ParseError as XdslParseError
-from xdsl.utils.lexer import Input, Span
-from xdsl.utils.mlir_lexer import MLIRLexer
+from xdsl.utils.lexer import Input, Span, Token
+from xdsl.utils.mlir_lexer import MLIRLexer, MLIRToken, MLIRTokenKind, StringLiteral
 
 from spmdir.core.errors import Location, did_you_mean
 from spmdir.core.limits import FRAMES
@@ -92,9 +93,18 @@ class IRContext(Context):
 
 
 class IRLexer(MLIRLexer):
-    """The lexer of MLIR; a string that is never closed costs linear time, not exponential as in xDSL."""
+    """The lexer of MLIR; a string that is never closed costs linear time, not exponential as in xDSL, and one with
+    escaped UTF-8, as every string is printed, is a string."""
 
     _unescaped_characters_regex = re.compile(r'"(?:[^"\\\n\v\f]++|\\(?:["nt\\]|[0-9A-Fa-f]{2}))*+"')
+
+    def _lex_string_literal(self, start_pos: int) -> MLIRToken:
+        token = super()._lex_string_literal(start_pos)
+        if token.kind is MLIRTokenKind.BYTES_LIT:
+            with suppress(UnicodeDecodeError):
+                StringLiteral.from_span(token.span).bytes_contents.decode()
+                return Token(MLIRTokenKind.STRING_LIT, token.span)
+        return token
 
 
 _HEAD = re.compile(r"(%[\w$.-]+(?:, %[\w$.-]+)*) = ([a-z_]\w*(?:\.\w+)+)(?=[ (])", re.ASCII)
