@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 
@@ -173,6 +174,18 @@ class DecidedProgram:
     @cached_property
     def _arguments(self) -> set[str]:
         return {signature_name(self.function, "arg_attrs", index) for index in range(len(self.function.args))}
+
+    @cached_property
+    def occurrence(self) -> list[int]:
+        """The number of each node among those of its kind that one line of source makes in one module; 0 in none."""
+        seen: Counter[object] = Counter()
+        found = []
+        for node in range(len(self.problem.nodes)):
+            places = self.places(node)
+            key = tuple(places.paths), tuple(places.frames), self.op(node)
+            found.append(seen[key])
+            seen[key] += bool(places.paths)
+        return found
 
     def location(self, node: int) -> Location | None:
         """Return where the source has a node."""

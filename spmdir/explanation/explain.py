@@ -117,7 +117,7 @@ def _look_of_node(program: DecidedProgram, node: int) -> object:
     if layer == path:
         return program.alike(node)[0]
     chosen = tuple([ends_of(strategies[node]) for strategies in program.strategies.values()])
-    return layer, program.op(node), tuple(places.frames), chosen
+    return layer, program.op(node), tuple(places.frames), program.occurrence[node], chosen
 
 
 def explained_alike(program: DecidedProgram, values: Sequence[int]) -> Explanation:

@@ -200,6 +200,21 @@ func.func @f(%x: tensor<4096x64xf32> {{spmd.sharding = #spmd.sharding<@mesh, tp:
 """
 
 
+def test_ops_of_one_line_in_one_layer_are_not_taken_for_equal_ops_of_layers() -> None:
+    text = """spmd.mesh @mesh <dp = 2, tp = 4>
+func.func @f(%x: tensor<4096x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(1)>},
+             %w: tensor<1024x1024xf32>) -> (tensor<4096x1024xf32>, tensor<4096x1024xf32>) {
+  %a = aten.relu(%x) : tensor<4096x1024xf32> loc("layers.0"("m.py":5:1))
+  %b = aten.relu(%a) : tensor<4096x1024xf32> loc("layers.0"("m.py":5:1))
+  %y = aten.mm(%a, %w) : tensor<4096x1024xf32> loc("layers.0"("m.py":6:1))
+  %z = aten.mm(%b, %w) : tensor<4096x1024xf32> loc("layers.0"("m.py":6:1))
+  return %y, %z : tensor<4096x1024xf32>, tensor<4096x1024xf32>
+}
+"""
+    (found,) = spmdir.explain(spmdir.parse(text), "%w").values
+    assert [(user.name, user.times) for one in found.deliveries for user in one.users] == [("%y", 1), ("%z", 1)]
+
+
 def test_equal_values_of_layers_that_are_not_decided_as_one_are_explained_once() -> None:
     found = spmdir.explain(spmdir.parse(LAYERS.format(0)), "*.w")
     assert [(one.name, one.times, one.likewise) for one in found.values] == [("%layers.0.w", 1, ("%layers.1.w",))]
