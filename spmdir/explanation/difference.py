@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import attrs
+from xdsl.dialects.builtin import StringAttr
 from xdsl.ir import OpResult, SSAValue
 
 from spmdir.core.arguments import accepts
@@ -15,15 +16,18 @@ from spmdir.core.byte_size import size_text
 from spmdir.core.equal_layers import equal_layers, of_any_layer, rounded
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.html_text import ShownAsText
+from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
 from spmdir.core.time_text import milliseconds, time_text
 from spmdir.dialects import ir
 from spmdir.dialects.arguments import MODULE
+from spmdir.dialects.attributes import ShardingAttr
 from spmdir.dialects.names import text_name
 from spmdir.dialects.reshard_ops import unresharded
 from spmdir.dialects.source_places import places_of
 from spmdir.dialects.value_op import ValueOp
-from spmdir.dialects.values import sharding_of
+from spmdir.dialects.values import function_attrs, sharding_of
+from spmdir.dialects.verification import is_local
 from spmdir.explanation.explained import percent_text
 from spmdir.explanation.same_values import made_values, names_in
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
@@ -46,7 +50,7 @@ class Figures:
     """What a partitioned program takes.
 
     Attributes:
-        objective: what propagate minimises, in seconds: the ops of a step one after the other.
+        objective: what propagate minimises, in seconds: the ops of a step one after the other; None if it is localized.
         seconds: of a step of a rank in its order.
         wire_bytes: bytes that a rank sends.
         count: the number of collectives.
@@ -54,11 +58,12 @@ class Figures:
         layers: path of a module up to its first number, empty for what is of none → seconds of the step, bytes that are
             sent for it, and bytes that it holds where the rank holds most.
         collectives: (name of the value that is sent, kind, axes) → their share.
-        shardings: name of each value → its sharding.
+        shardings: name of each value, and of each result, as `result 0` or `result` and its name → its sharding.
         modules: name of each value → the module that makes it, empty if that is not known; numbers of layers as `*`.
+        mesh: over whose axes it is partitioned.
     """
 
-    objective: float
+    objective: float | None
     seconds: float
     wire_bytes: float
     count: int
@@ -67,6 +72,7 @@ class Figures:
     collectives: Mapping[tuple[str, str, str], Share]
     shardings: Mapping[str, Sharding]
     modules: Mapping[str, str]
+    mesh: Mesh
 
 
 @attrs.frozen
@@ -115,12 +121,13 @@ class Difference(ShownAsText):
     def _totals(self) -> list[str]:
         one, other = self.before, self.after
         rows = [
-            ("objective", one.objective, other.objective, time_text),
             ("step of a rank", one.seconds, other.seconds, time_text),
             ("sent", one.wire_bytes, other.wire_bytes, size_text),
             ("collectives", one.count, other.count, str),
             ("peak of a rank", one.peak_bytes, other.peak_bytes, size_text),
         ]
+        if one.objective is not None and other.objective is not None:
+            rows.insert(0, ("objective", one.objective, other.objective, time_text))
         texts = [(name, text(was), text(now), _percent(was, now)) for name, was, now, text in rows]
         return table([("", "before", "after", ""), *texts], range(1, 4))
 
@@ -169,7 +176,10 @@ class Difference(ShownAsText):
         rows = [("values", "before", "after")]
         for (_, was, now), names in self.changed.items():
             rows.append((_alike(names), was or "none", now or "none"))
-        return table(rows, range(0)) if self.changed else []
+        if self.before.mesh != self.after.mesh:
+            was, now = (f"@{figures.mesh.name} {figures.mesh}" for figures in (self.before, self.after))
+            rows.insert(1, ("mesh", was, now))
+        return table(rows, range(0)) if len(rows) > 1 else []
 
     def _module(self, name: str) -> str:
         return _module(name, self.before, self.after)
@@ -183,7 +193,7 @@ def compare(before: ModuleOp, after: ModuleOp, pipeline: Pipeline | str | None =
     program and what it is with its layers as functions do not differ.
 
     Args:
-        before, after: on one mesh; both take the times of the machine that the first was decided for.
+        before, after: both take the times of the machine that the first was decided for.
         pipeline: by which they go on; the standard one if None.
 
     Raises:
@@ -203,7 +213,7 @@ def compare(before: ModuleOp, after: ModuleOp, pipeline: Pipeline | str | None =
     changed: dict[tuple[str, str, str], list[str]] = {}
     for name in {**was.shardings, **now.shardings}:
         shardings = [figures.shardings.get(name) for figures in (was, now)]
-        if shardings[0] != shardings[1]:
+        if len({sharding and sharding.entries for sharding in shardings}) > 1:
             before_text, after_text = ("" if sharding is None else f"<{sharding}>" for sharding in shardings)
             changed.setdefault((_module(name, was, now), before_text, after_text), []).append(name)
     return Difference(was, now, {key: tuple(names) for key, names in changed.items()})
@@ -226,8 +236,15 @@ def _figures(module: ModuleOp, pipeline: Pipeline, topology: Topology, names: Ma
     sources = {text_name(value): names[unresharded(value)] for op in ops for value in op.results}
     sent = (op for op in report.ops if op.axes)
     placed = {name: sharding_of(value) for value, name in names.items()}
+    function = ir.main_function(module)
+    for index in range(len(function.function_type.outputs)):
+        given = function_attrs(function, "res_attrs", index)
+        wanted, said = given.get("spmd.sharding"), given.get("spmd.name")
+        name = f"result {said.data}" if isinstance(said, StringAttr) else ""
+        name = f"result {index}" if not name or name in placed else name
+        placed[name] = wanted.data if isinstance(wanted, ShardingAttr) else None
     return Figures(
-        objective=report.seconds + sum(share.seconds for share in report.compute.values()),
+        objective=None if is_local(function) else report.seconds + sum(one.seconds for one in report.compute.values()),
         seconds=step.total.seconds,
         wire_bytes=report.wire_bytes,
         count=report.count,
@@ -236,6 +253,7 @@ def _figures(module: ModuleOp, pipeline: Pipeline, topology: Topology, names: Ma
         collectives=shares_by(sent, lambda op: (sources[op.name], op.kind, f"[{', '.join(op.axes)}]")),
         shardings={name: sharding for name, sharding in placed.items() if sharding is not None},
         modules={name: _module_of(value) for value, name in names.items()},
+        mesh=ir.mesh(module),
     )
 
 

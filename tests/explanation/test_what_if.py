@@ -86,6 +86,24 @@ def test_equal_programs_do_not_differ_whatever_their_stage_and_the_order_of_thei
     difference = spmdir.compare(decisions, lowered)
     assert not difference.changed and difference.before.count == 1
     assert str(difference).endswith("no sharding and no collective differs")
+    localized = spmdir.run_passes(spmdir.parse(spmdir.print_ir(decisions)), "insert-reshard,lower-reshard,localize")
+    difference = spmdir.compare(decisions, localized)
+    assert str(difference).endswith("no sharding and no collective differs") and "objective" not in str(difference)
+
+
+def test_what_is_returned_otherwise_and_another_mesh_differ() -> None:
+    text = """spmd.mesh @mesh <dp = 2>
+func.func @f(%x: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh>})
+    -> (tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {
+  %a = aten.relu(%x) : tensor<8x4xf32> <>
+  return %a : tensor<8x4xf32>
+}
+"""
+    sharded = "<@mesh, dp: S(0)>}) {".join(text.rsplit("<@mesh>}) {", 1))
+    difference = spmdir.compare(spmdir.parse(text), spmdir.parse(sharded))
+    assert list(difference.changed.values()) == [("result 0",)] and "result 0  <>      <dp: S(0)>" in str(difference)
+    difference = spmdir.compare(spmdir.parse(text), spmdir.parse(text.replace("dp = 2", "dp = 4")))
+    assert not difference.changed and "mesh    @mesh <dp = 2>  @mesh <dp = 4>" in str(difference)
 
 
 @pytest.mark.parametrize("layer", ["layers.", "h"])
