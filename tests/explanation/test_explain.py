@@ -127,7 +127,7 @@ def test_the_values_whose_reshards_take_longest_come_first_and_the_others_are_co
 def test_of_many_values_between_an_annotation_and_what_follows_both_ends_are_named() -> None:
     through = tuple(f"%{index}" for index in range(20))
     text = Source("%x", "dp: S(0)", through, "R", 2.0).text(1.0)
-    assert ", through %0, %1, %2, %3, 12 more, %16, %17, %18, %19; without it R: a step" in text
+    assert ", through %0, %1, %2, %3, 12 more, %16, %17, %18, %19; without it R: objective" in text
     assert "more" not in Source("%x", "dp: S(0)", through[:9], "R", 2.0).text(1.0)
 
 
