@@ -23,7 +23,6 @@ def of_plan(plan: str, layers: int) -> tuple[int, int, float, float]:
     from spmdir.explanation.decided import DecidedProgram
     from spmdir.passes.pipeline import as_pipeline
     from spmdir.search.restricted import Restricted, ends_of
-    from spmdir.search.worth import PLAIN
 
     config = Config(layers=layers)
     given, residual = shardings(config, plan)
@@ -50,7 +49,7 @@ def of_plan(plan: str, layers: int) -> tuple[int, int, float, float]:
             continue
         nodes, chosen = program.problem.nodes, ends_of(program.strategies[axis][node])
         without = {one: Restricted(nodes[one].source, axis, frozenset([chosen])) for one in program.alike(node)}
-        search, solution = program.search.again(without, PLAIN)
+        search, solution = program.search.again(without, program.solution)
         anew = search.write(solution)
         differences.append(abs(found.seconds - anew) / program.seconds)
         dearer.append(found.seconds / program.seconds - 1)

@@ -63,6 +63,7 @@ class DecidedProgram:
         module: as it is decided.
         mesh: over whose axes it is decided.
         search: what decided it.
+        solution: what was decided.
         seconds: how long a step of a rank takes so.
         differing: names of the values that have another sharding in the text, of one that keeps what was annotated.
     """
@@ -82,19 +83,19 @@ class DecidedProgram:
         self._given = module
         copy = run_passes(copy, pipeline.before("propagate"))
         context, self.function = pipeline.context(), ir.main_function(copy)
-        self.search, self._solution, self.seconds = deciding.decide(context, copy, self.function)
+        self.search, self.solution, self.seconds = deciding.decide(context, copy, self.function)
         after = shardings_of_all(copy) if former else {}
         self.differing = tuple([name for name, sharding in former.items() if after.get(name, sharding) != sharding])
         self.module, self._rules = copy, pipeline.rules
         self.mesh: Mesh = self.search.problem.mesh
         self.problem = self.search.problem
-        self.strategies = self._solution.strategies
+        self.strategies = self.solution.strategies
         self._otherwise: dict[tuple[int, StrategySource], Otherwise | None] = {}
 
     @cached_property
     def nested(self) -> Nested:
         """The shardings that the decision means."""
-        return self.search.nested(self._solution)
+        return self.search.nested(self.solution)
 
     @cached_property
     def maker(self) -> dict[int, int]:
@@ -274,7 +275,7 @@ class DecidedProgram:
         if not is_decided_so:
             return
         try:
-            search, solution = self.search.again(sources, self._solution.worth)
+            search, solution = self.search.again(sources, self.solution)
         except Unsolvable as error:
             named = self.names.get(self.problem.nodes[error.node].results[0], "a result")
             raise ShardingError(f"{named} cannot be placed otherwise on axis '{error.axis}'; forbid less") from None
@@ -310,7 +311,7 @@ class DecidedProgram:
             return None
         try:
             with ir.collector_paused():
-                _, solution = self.search.again(sources, self._solution.worth)
+                _, solution = self.search.again(sources, self.solution)
         except Unsolvable:
             return None
         return Otherwise(solution.strategies, solution.cost)

@@ -79,26 +79,40 @@ class Search:
         """Return the nodes of the program that are merged with `node`, itself among them."""
         return self._shared.members[self._shared.node_class[node]]
 
-    def solution(self, worth: Worth = PLAIN) -> Solution:
+    def _joints(self, decided: Solution) -> list[tuple[NodeStrategy, ...]]:
+        """Return the strategies on all axes of the first node of each part."""
+        first = {part: node for node, part in reversed(list(enumerate(self._shared.node_class)))}
+        return [
+            tuple([decided.strategies[axis][first[part]] for axis in self.problem.mesh.axis_names])
+            for part in range(len(first))
+        ]
+
+    def solution(self, worth: Worth = PLAIN, start: Solution | None = None) -> Solution:
         """Return the best decision that is found.
 
         Args:
             worth: what counts beside time.
+            start: a decision for the same nodes, whose strategies may be none of theirs; what is found is no worse
+                than the nearest one to it that moves lead to.
 
         Raises:
             Unsolvable: the user annotations leave a node without a strategy.
         """
         problem, shared = self.problem, self._shared
         decided_for = as_if_repeated(shared.weighed(worth), LAYERS)
-        axes, joints, orders = problem.mesh.axis_names, None, ()
+        axes, orders = problem.mesh.axis_names, ()
+        starts = None if start is None else self._joints(start)
+        joints = None if starts is None else [()] * len(starts)
         ends: list[BlockEnd] = []
         found: list[tuple[float, Decision, Sequence[tuple[int, ...]]]] = []
         together = TOGETHER + (problem.is_small and not problem.plugin_placements)
         for block in _blocks(len(axes), together):
             decided = axes[: max(block) + 1] if joints is None or len(joints[0]) < len(axes) else axes
             if joints is not None and len(joints[0]) < len(decided):
-                missing = (None,) * (len(decided) - len(joints[0]))
-                joints, orders = [(*joint, *missing) for joint in joints], ()
+                known, end = len(joints[0]), len(decided)
+                missing = starts or [(None,) * len(axes)] * len(joints)
+                joints = [(*joint, *others[known:end]) for joint, others in zip(joints, missing, strict=True)]
+                orders = ()
             search = BlockSearch(problem, decided_for, decided, block, joints, orders)
             joints, orders = search.run(self.effort), search.orders
             ends.append(search.end)

@@ -14,8 +14,7 @@ from spmdir.explanation.decided import DecidedProgram, Otherwise
 from spmdir.explanation.explained import Source
 from spmdir.passes.pipeline import Pipeline
 from spmdir.search.restricted import Restricted, ends_of
-from spmdir.search.solve import Solution
-from spmdir.search.worth import PLAIN
+from spmdir.search.solve import Search, Solution
 from spmdir.tools.spmd_explain import main
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "propagate"
@@ -52,7 +51,7 @@ def only(program: DecidedProgram, node: int, axis: str, other: Otherwise) -> Sol
     source, kept = program.problem.nodes[node].source, ends_of(other.strategies[axis][node])
     left_out = {ends_of(one) for one in source.candidates(axis, program.mesh.sizes[axis])} - {kept}
     sources = dict.fromkeys(program.alike(node), Restricted(source, axis, frozenset(left_out)))
-    return program.search.again(sources, PLAIN)[1]
+    return program.search.again(sources, program.solution)[1]
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -70,6 +69,39 @@ def test_the_next_best_strategy_is_what_deciding_with_it_gives_and_nothing_is_be
                 assert other.seconds >= program.seconds * (1 - 1e-9)
                 found += 1
     assert found
+
+
+def layers(count: int) -> str:
+    """Return residual layers whose weights both axes shard."""
+    arguments, lines, last = (
+        ["%x: tensor<512x256xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: ?>}"],
+        [],
+        "%x",
+    )
+    for at in range(count):
+        for name, shape, placed in (
+            ("up", "256x1024", "tp: S(1), dp: S(0)"),
+            ("down", "1024x256", "tp: S(0), dp: S(1)"),
+        ):
+            arguments.append(f"%{name}.{at}: tensor<{shape}xf32> {{spmd.sharding = #spmd.sharding<@mesh, {placed}>}}")
+        lines += [
+            f"%u{at} = aten.mm({last}, %up.{at}) : tensor<512x1024xf32>",
+            f"%a{at} = aten.relu(%u{at}) : tensor<512x1024xf32>",
+            f"%d{at} = aten.mm(%a{at}, %down.{at}) : tensor<512x256xf32>",
+            f"%r{at} = aten.add.Tensor({last}, %d{at}) : tensor<512x256xf32>",
+            f"%s{at} = aten._softmax(%r{at}) {{dim = -1, half_to_float = false}} : tensor<512x256xf32>",
+        ]
+        last = f"%s{at}"
+    body = "\n".join([*lines, f"return {last} : tensor<512x256xf32>"])
+    head = "spmd.mesh @mesh <dp = 2, tp = 4>\n"
+    return f"{head}func.func @f({', '.join(arguments)}) -> tensor<512x256xf32> {{\n{body}\n}}\n"
+
+
+def test_deciding_again_goes_on_from_what_was_decided() -> None:
+    program = DecidedProgram(spmdir.parse(layers(6)), Pipeline())
+    search = Search(program.problem, effort=1)
+    assert search.solution().cost > program.seconds * 1.01
+    assert search.solution(start=program.solution).cost <= program.seconds * (1 + 1e-9)
 
 
 def test_what_is_decided_without_an_annotation_is_what_the_text_without_it_gives() -> None:

@@ -74,12 +74,12 @@ class MeshSearch:
         self._nested: tuple[Solution, Nested] | None = None
         self.free = self._search.solution()
 
-    def again(self, sources: Mapping[int, StrategySource], worth: Worth) -> tuple[MeshSearch, Solution]:
+    def again(self, sources: Mapping[int, StrategySource], start: Solution) -> tuple[MeshSearch, Solution]:
         """Decide again with other strategies of some nodes; return the search, and what it finds.
 
         Args:
             sources: node → where its strategies come from.
-            worth: what counts beside time.
+            start: what was decided; the same counts beside time, and decisions near it are tried first.
 
         Raises:
             Unsolvable: a node is left without a strategy.
@@ -92,7 +92,7 @@ class MeshSearch:
             other._annotations[index] = list(source.annotations)
         other.problem = attrs.evolve(self.problem, nodes=tuple(nodes))
         other._search = self._search.of(other.problem)
-        other.free = other._search.solution(worth)
+        other.free = other._search.solution(start.worth, start)
         return other, other.free
 
     def alike(self, node: int) -> Sequence[int]:
