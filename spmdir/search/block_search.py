@@ -111,8 +111,12 @@ class BlockSearch:
         self.least = np.inf
         self.end = BlockEnd(tuple([axes[axis] for axis in block]), 0, "effort used up")
 
-    def run(self, effort: int) -> list[Joint]:
-        """Return the strategies of each part on all axes, after at most `effort` turns of messages."""
+    def run(self, effort: int, has_start: bool = False) -> list[Joint]:
+        """Return the strategies of each part on all axes, after at most `effort` turns of messages.
+
+        Args:
+            has_start: whether the start is a decision for another program: others are made before it is good enough.
+        """
         if self.start:
             self._consider(self.start, FORESTS)
         self.end = attrs.evolve(self.end, turns=max(effort, 1))
@@ -128,7 +132,7 @@ class BlockSearch:
             gap = self.least - self.messages.bound
             if not decides or any(seemed) or self.messages.bound > bound * (1 + RISE):
                 last, bound = turn, self.messages.bound
-            if self.best and gap <= near * (self.least - floor):
+            if self.best and (decides or not has_start) and gap <= near * (self.least - floor):
                 self.end = attrs.evolve(self.end, turns=turn + 1, reason="near its own bound")
                 break
             if turn + 1 < effort and (turn - last) * PATIENCE >= effort:

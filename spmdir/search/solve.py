@@ -114,7 +114,7 @@ class Search:
                 joints = [(*joint, *others[known:end]) for joint, others in zip(joints, missing, strict=True)]
                 orders = ()
             search = BlockSearch(problem, decided_for, decided, block, joints, orders)
-            joints, orders = search.run(self.effort), search.orders
+            joints, orders = search.run(self.effort, starts is not None), search.orders
             ends.append(search.end)
             if decided == axes:
                 decision = {axis: [joint[at] for joint in joints] for at, axis in enumerate(axes)}

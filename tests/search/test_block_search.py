@@ -11,7 +11,7 @@ from spmdir.reshard.topology import FLAT, H100X8
 from spmdir.search.block_search import BlockSearch
 from spmdir.search.joint_cost import joint_cost, node_seconds
 from spmdir.search.problem import Problem
-from spmdir.search.repeats import quotient
+from tests.search.merged import merged
 
 PERCEPTRON = """
 spmd.mesh @mesh <a = 2, b = 4>
@@ -32,7 +32,7 @@ TOPOLOGIES = pytest.mark.parametrize("topology", [FLAT, H100X8], ids=lambda topo
 def search_of(topology) -> tuple[Problem, BlockSearch]:
     module = ir.parse(PERCEPTRON)
     problem = build_problem(ir.main_function(module), Mesh({"a": 2, "b": 4}), ir.context().rules, topology)[1]
-    return problem, BlockSearch(problem, quotient(problem, 4), ("a", "b"), (0, 1), None)
+    return problem, BlockSearch(problem, merged(problem, 4), ("a", "b"), (0, 1), None)
 
 
 @TOPOLOGIES
@@ -57,7 +57,7 @@ def test_the_reshards_of_the_decision_are_priced_as_the_planner_does(topology) -
 def test_a_start_is_not_made_worse(topology) -> None:
     problem, search = search_of(topology)
     joints = search.run(100)
-    again = BlockSearch(problem, quotient(problem, 4), ("a", "b"), (0, 1), joints)
+    again = BlockSearch(problem, merged(problem, 4), ("a", "b"), (0, 1), joints)
     again.run(1)
     assert again.least <= search.least * (1 + 1e-9)
 
@@ -66,7 +66,7 @@ def test_nodes_without_a_start_do_not_discard_that_of_others() -> None:
     problem, search = search_of(H100X8)
     joints = list(search.run(100))
     with_gap = [(None, None), *joints[1:]]
-    again = BlockSearch(problem, quotient(problem, 4), ("a", "b"), (0, 1), with_gap)
+    again = BlockSearch(problem, merged(problem, 4), ("a", "b"), (0, 1), with_gap)
     assert again.start[1:] == search.best[1:]
 
 
@@ -76,5 +76,5 @@ def test_a_start_has_the_nesting_order_that_it_is_given() -> None:
     part, at = next((part, of.order.index((1, 0))) for part, of in enumerate(states) if (1, 0) in of.order)
     joints, orders = [of.strategies(0) for of in states], [(0, 1)] * len(states)
     joints[part], orders[part] = states[part].strategies(at), (1, 0)
-    again = BlockSearch(problem, quotient(problem, 4), ("a", "b"), (0, 1), joints, orders)
+    again = BlockSearch(problem, merged(problem, 4), ("a", "b"), (0, 1), joints, orders)
     assert again.start[part] == at

@@ -15,7 +15,7 @@ from spmdir.search import messages
 from spmdir.search.assignment import Assignment
 from spmdir.search.block_search import BlockSearch
 from spmdir.search.messages import Messages
-from spmdir.search.repeats import quotient
+from tests.search.merged import merged
 from tests.search.test_block_search import TOPOLOGIES, search_of
 
 ROUNDING = 1e-9
@@ -88,7 +88,7 @@ def test_equal_values_learn_prices_together() -> None:
         f"func.func @f(%0: tensor<8x8xf32>) -> tensor<8x8xf32> {{\n{ops}  return %6 : tensor<8x8xf32>\n}}"
     )
     problem = build_problem(ir.main_function(module), Mesh({"a": 2, "b": 4}), ir.context().rules, H100X8)[1]
-    now, chance = BlockSearch(problem, quotient(problem, 10), ("a", "b"), (0, 1), None).now, random.Random(0)
+    now, chance = BlockSearch(problem, merged(problem, 10), ("a", "b"), (0, 1), None).now, random.Random(0)
     # So that there is something to learn: of values that are cut evenly, most prices are exact.
     for price in {id(price): price for price in now.price}.values():
         price *= 0.5
@@ -110,7 +110,7 @@ def test_all_decisions_below_a_limit_are_found(topology, turns: int) -> None:
         "  %2 = aten.mm(%0, %1) : tensor<64x64xf32>\n  return %2 : tensor<64x64xf32>\n}"
     )
     problem = build_problem(ir.main_function(module), Mesh({"a": 2, "b": 4}), ir.context().rules, topology)[1]
-    now = BlockSearch(problem, quotient(problem, 10), ("a",), (0,), None).now
+    now = BlockSearch(problem, merged(problem, 10), ("a",), (0,), None).now
     totals = {}
     for choice in itertools.product(*(range(len(costs)) for costs in now.cost_rows)):
         now.assume(choice)

@@ -9,7 +9,7 @@ import pytest
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.passes.pipeline import run_passes
-from spmdir.passes.propagation import annotate
+from spmdir.passes.propagation import mesh_search
 from spmdir.passes.propagation.objective import objective_of
 from spmdir.report.communication import comm_report
 from spmdir.reshard import plan_tree
@@ -34,7 +34,7 @@ def _wire_bytes(text: str) -> float:
 
 
 def test_orders_that_requests_leave_open_are_those_of_least_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(annotate, "nest", lambda *problem: nesting.nest(*problem[:4]))
+    monkeypatch.setattr(mesh_search, "nest", lambda *problem: nesting.nest(*problem[:4]))
     assert _wire_bytes(PROGRAM) == 327680
     monkeypatch.setattr(nesting, "TRIES", 0)
     assert _wire_bytes(PROGRAM) == 491520

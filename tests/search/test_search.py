@@ -20,10 +20,9 @@ from spmdir.reshard.axis_price import axis_price
 from spmdir.reshard.topology import FLAT
 from spmdir.rules.strategies.strategy import UNSHARDED
 from spmdir.search import solve
-from spmdir.search.colours import Colours
 from spmdir.search.problem import NodeStrategy, Problem, local_seconds
-from spmdir.search.repeats import Quotient, quotient
 from spmdir.simulator.simulate import run_single, simulate
+from tests.search.merged import merged
 from tests.search.random_programs import Program, programs
 
 MESHES = [Mesh({"a": 2}), Mesh({"a": 3}), Mesh({"a": 2, "b": 2}), Mesh({"a": 2, "b": 3}), Mesh({"b": 4, "a": 2})]
@@ -159,10 +158,6 @@ def stack(layers: int) -> Problem:
     body = "\n".join([*lines, end])
     head = ", ".join([f"%x0: {held}", *weights])
     return problem_of(f"spmd.mesh @mesh <a = 4>\nfunc.func @main({head}) -> ({held}) {{\n{body}\n}}\n")
-
-
-def merged(problem: Problem, depth: int) -> Quotient:
-    return quotient(problem, Colours(problem, depth).rounds[-1])
 
 
 @pytest.mark.parametrize("depth", [3, solve.DEPTH])

@@ -12,10 +12,13 @@ from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, BlockArgument, Operation, OpResult, Region, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from spmdir.core.errors import UnsupportedError
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import ShapesAttr, sharding_attr
+from spmdir.dialects.function_checks import GIVEN
 from spmdir.dialects.layer_calls import LAYER
 from spmdir.dialects.names import distinguish, keep_name, name_of, take_name
+from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.passes.layers.layer_names import function_name
 from spmdir.passes.layers.segments import Segment, repeated_segments
@@ -25,12 +28,23 @@ from spmdir.rules import RuleSet
 
 
 def outline_layers(module: ModuleOp, rules: RuleSet) -> None:
-    """Make functions of the equal layers of each function that calls none; `rules` tell what is computed backward."""
+    """Make functions of the equal layers of each function that calls none; `rules` tell what is computed backward.
+
+    Raises:
+        UnsupportedError: the function keeps what was annotated, by names that values of layers do not keep; located.
+    """
     for function in ir.functions(module):
         if any(isinstance(op, CallOp) for op in function.body.block.ops):
             continue
         taken = {one.sym_name.data for one in ir.functions(module)}
-        for layers in layers_of(function, rules, taken):
+        found = layers_of(function, rules, taken)
+        if found and GIVEN in function.attributes:
+            raise UnsupportedError(
+                f"outline-layers found {GIVEN}, whose names values of a layer do not keep; expected a program that was "
+                "decided without origins: outline that one, and ask about this one",
+                location_of(function),
+            )
+        for layers in found:
             outputs = sorted({output for segment in layers.segments for output in segment.outputs()})
             new = function_of(layers.segments[0], outputs, layers.name, function)
             new.sym_visibility, new.attributes[LAYER] = StringAttr("private"), StringAttr(layers.text(0))

@@ -1,0 +1,12 @@
+"""Problems with equal nodes merged, as the search merges them."""
+
+from __future__ import annotations
+
+from spmdir.search.colours import Colours
+from spmdir.search.problem import Problem
+from spmdir.search.repeats import Quotient, quotient
+
+
+def merged(problem: Problem, depth: int) -> Quotient:
+    """Return `problem` with the nodes merged that look alike up to so many nodes away."""
+    return quotient(problem, Colours(problem, depth).rounds[-1])
