@@ -167,7 +167,7 @@ class Explanation(ShownAsText):
         held = f"{size_text(self.local_bytes)} of {size_text(self.meta.bytes)}"
         lines = [f"{self.name} = {self.op} : {self.meta} <{self.sharding}>{_place(self.location)}{alike}"]
         if self.likewise:
-            lines.append(f"  likewise {_listed(self.likewise)}")
+            lines.append(f"  likewise {_listed(self.likewise)}; alternatives are those of the first")
         lines += [f"  a rank has {held}; objective {time_text(self.seconds)}"]
         for one in self.axes:
             lines += [f"  {one.choice.axis}: {one.placement}", f"    {one.choice.text(self.seconds)}"]

@@ -81,11 +81,8 @@ class Search:
 
     def _joints(self, decided: Solution) -> list[tuple[NodeStrategy, ...]]:
         """Return the strategies on all axes of the first node of each part."""
-        first = {part: node for node, part in reversed(list(enumerate(self._shared.node_class)))}
-        return [
-            tuple([decided.strategies[axis][first[part]] for axis in self.problem.mesh.axis_names])
-            for part in range(len(first))
-        ]
+        axes = self.problem.mesh.axis_names
+        return [tuple([decided.strategies[axis][first] for axis in axes]) for first, *_ in self._shared.members]
 
     def solution(self, worth: Worth = PLAIN, start: Solution | None = None) -> Solution:
         """Return the best decision that is found.
