@@ -116,8 +116,6 @@ class Difference(ShownAsText):
             parts.append(["no sharding and no collective differs"])
         return "\n\n".join("\n".join(part) for part in (self._totals(), *parts) if part)
 
-    __repr__ = __str__
-
     def _totals(self) -> list[str]:
         one, other = self.before, self.after
         rows = [

@@ -176,8 +176,6 @@ class Explanation(ShownAsText):
                 lines.append("    from no annotation")
         return "\n".join([*lines, *(line for one in self.deliveries for line in one.lines(self.seconds))])
 
-    __repr__ = __str__
-
 
 @attrs.frozen
 class Explanations(ShownAsText):
@@ -199,8 +197,6 @@ class Explanations(ShownAsText):
             named = _listed(self.differing)
             more.append(f"decided again, {named} came out otherwise than in the text; the above holds of that decision")
         return "\n\n".join([*map(str, self.values), *more])
-
-    __repr__ = __str__
 
 
 def percent_text(before: float, after: float) -> str:

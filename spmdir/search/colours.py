@@ -32,14 +32,7 @@ class Colours:
         self._add([_ends(node) for node in problem.nodes])
         for _ in range(depth):
             coarse = self.rounds[-1]
-            made = [(coarse[node], position) for node, position in self._makers]
-            used = [tuple(sorted([(coarse[user], slot) for user, slot in found])) for found in self._users]
-            self._add(
-                [
-                    (coarse[index], tuple([made[v] for v in node.operands]), tuple([used[v] for v in node.results]))
-                    for index, node in enumerate(problem.nodes)
-                ]
-            )
+            self._add([self._key(index, coarse) for index in range(len(problem.nodes))])
             if len(self._numbers[-1]) == len(self._numbers[-2]):
                 break
 

@@ -42,7 +42,7 @@ def test_an_op_knows_its_module_and_its_line():
 
 
 def test_files_of_packages_are_relative_to_what_is_installed_and_others_have_no_folders():
-    trace = 'File "/home/me/model.py", line 3, in f\n File "/v/lib/python3.11/site-packages/lib/nn.py", line 7, in g'
+    trace = 'File "/src/model.py", line 3, in f\n File "/v/lib/python3.11/site-packages/lib/nn.py", line 7, in g'
     assert str(source_line(trace)) == "lib/nn.py:7:1"
     assert str(source_line(trace.partition("\n")[0])) == "model.py:3:1"
 

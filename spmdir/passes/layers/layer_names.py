@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -29,7 +29,12 @@ def layer_of(ops: Iterable[Operation], taken: Iterable[SSAValue]) -> tuple[str, 
         arguments = {value for value in values if type(value) is BlockArgument}
         names = map(name_of, arguments)
         found = Counter(filter(None, [_layer(name) for name in names if name and "." in name]))
-    return max(found, key=lambda layer: (found[layer], -len(layer[0]), layer), default=None)
+    return most_frequent(found)
+
+
+def most_frequent(layers: Mapping[tuple[str, int], int]) -> tuple[str, int] | None:
+    """Return the layer that is counted most often, by shorter prefixes first; None if there is none."""
+    return max(layers, key=lambda layer: (layers[layer], -len(layer[0]), layer), default=None)
 
 
 def function_name(prefix: str | None, which: int | None, does: str, taken: Collection[str]) -> str:

@@ -14,7 +14,7 @@ from spmdir.dialects.attributes import HostType, PendingType, meta_of
 from spmdir.dialects.recomputation import RECOMPUTES, originals
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
-from spmdir.passes.layers.layer_names import layer_of
+from spmdir.passes.layers.layer_names import layer_of, most_frequent
 
 SMALLEST = 3
 """The fewest ops of a layer."""
@@ -112,8 +112,7 @@ def _segment(
         form.append((op.name, _sorted(op.properties), _sorted(op.attributes), tuple(op.result_types), operands))
         made.update({result: (place, index) for index, result in enumerate(op.results)})
     form += [(value.type, sharding_of(value)) for value in taken]
-    counts = Counter(filter(None, labels))
-    layer = max(counts, key=lambda one: (counts[one], -len(one[0]), one)) if counts else layer_of(ops, taken)
+    layer = most_frequent(Counter(filter(None, labels))) or layer_of(ops, taken)
     return Segment(ops, _number(numbers, tuple(form)), layer)
 
 

@@ -37,7 +37,7 @@ from spmdir.rules.local.rings import ROTATIONS, require_alike
 LOCAL_CLASSES = {**HALO_CLASSES, **SHARD_INDEX_CLASSES, **RING_CLASSES, WaitOp.name: WaitOp}
 """Name of an op of spmdir that local forms have → its class."""
 
-FORMS = 1 << 14
+MOST_FORMS = 1 << 14
 """The most ranks on which a local form is compared."""
 
 
@@ -132,10 +132,10 @@ def _ranks_alike(op: ValueOp, shards: dict[int, Local], mesh: Mesh) -> list[int]
     moving = {part for axis in axes for part in fine.parts(axis)}
     moving |= {axis for sharding in current for axis, p in sharding.refined(fine).entries if p.trait != "partial"}
     told = [_stand_ins(starts[axis], size) if axis in moving else [0] for axis, size in fine.axes]
-    if math.prod(map(len, told)) > FORMS:
+    if math.prod(map(len, told)) > MOST_FORMS:
         raise UnsupportedError(
             f"'{op.name}' has a local form of its own on each of {math.prod(map(len, told))} kinds of ranks; expected "
-            f"at most {FORMS}; shard it over fewer axes, or evenly",
+            f"at most {MOST_FORMS}; shard it over fewer axes, or evenly",
             location_of(op),
         )
     return [fine.rank(dict(zip(starts, point, strict=True))) for point in itertools.product(*told)]
