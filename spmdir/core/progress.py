@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TextIO
 
-_LONG = 0.3
+_LONG = 2.0
 """Seconds before which nothing is shown."""
 
 _SHOW: ContextVar[Callable[[str], object] | None] = ContextVar("progress", default=None)
@@ -49,15 +49,15 @@ def shown_on_terminal(shows: bool = True) -> Iterator[None]:
 def terminal_line() -> Iterator[Callable[[str], None] | None]:
     """Yield what shows progress in one line of a terminal, with the seconds so far; None where stderr is none.
 
-    The line appears once something takes long, is drawn at most ten times a second, and is gone before anything else is
-    printed to a terminal, and at the end.
+    The line appears after two seconds and is drawn at most ten times a second. It is erased before this process prints
+    anything else, and at the end. That includes stdout where it is a pipe: its reader may print to the same terminal.
     """
     if sys.stderr is None or not sys.stderr.isatty():  # None if it is closed, as by `2>&-`
         yield None
         return
     line, out, error = _Line(sys.stderr), sys.stdout, sys.stderr
     sys.stderr = _Printed(error, line)
-    if out is not None and out.isatty():
+    if out is not None:
         sys.stdout = _Printed(out, line)
     try:
         yield line.show
@@ -67,7 +67,7 @@ def terminal_line() -> Iterator[Callable[[str], None] | None]:
 
 
 class _Printed:
-    """A stream to a terminal that takes a line of progress away before it prints."""
+    """A stream that erases the line of progress before it prints."""
 
     def __init__(self, stream: TextIO, line: _Line):
         self._stream, self._line = stream, line
@@ -75,6 +75,10 @@ class _Printed:
     def write(self, text: str) -> int:
         self._line.clear()
         return self._stream.write(text)
+
+    def flush(self) -> None:
+        self._line.clear()
+        self._stream.flush()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

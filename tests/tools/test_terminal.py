@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import os
+import pty
 import re
+import shlex
+import subprocess
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -103,6 +110,70 @@ def test_progress_is_gone_before_something_is_printed_and_at_the_end(monkeypatch
     after = terminal.getvalue()[len(drawn) :]
     assert after.index("\x1b[2K") < after.index("result") and after.endswith("result\n")
     assert sys.stdout is terminal is sys.stderr
+
+
+class Pipe(io.StringIO):
+    """A pipe whose reader prints at once: it keeps what the terminal shows at each write."""
+
+    def __init__(self, terminal: Terminal):
+        super().__init__()
+        self.terminal, self.shown = terminal, list[str]()
+
+    def write(self, text: str) -> int:
+        self.shown.append(self.terminal.getvalue())
+        return super().write(text)
+
+    def flush(self) -> None:
+        self.shown.append(self.terminal.getvalue())
+
+
+def test_progress_is_gone_before_something_is_printed_to_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    pipe = Pipe(terminal)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(sys, "stdout", pipe)
+    monkeypatch.setattr(progress, "_LONG", -1.0)
+
+    def body(argv: Sequence[str]) -> int:
+        progress.say("pass 1 of 2")
+        write_text(None, "result\n")
+        time.sleep(0.11)
+        progress.say("pass 2 of 2")
+        sys.stdout.flush()
+        return 0
+
+    assert guarded(body, []) == 0
+    assert pipe.getvalue() == "result\n" and len(pipe.shown) >= 2
+    assert "pass 1 of 2" in pipe.shown[0] and "pass 2 of 2" in terminal.getvalue()
+    for shown in pipe.shown:
+        assert "pass" not in shown[shown.rindex("\x1b[2K") :]
+
+
+def test_the_reader_of_a_pipe_prints_to_a_terminal_without_progress() -> None:
+    """A tool and the reader of its output share a terminal, as in `spmd-opt in.mlir | grep spmd`."""
+    code = f"""if True:
+        import sys
+        from spmdir.core import progress
+        from spmdir.tools.command import guarded, write_text
+        progress._LONG = -1.0
+        def body(argv):
+            progress.say("propagate")
+            write_text(None, "result " * 9999 + "\\n")
+            return 0
+        sys.exit(guarded(body, []))
+    """
+    parent, child = pty.openpty()
+    command = f"{sys.executable} -c {shlex.quote(code)} | cut -c1-6"
+    done = subprocess.Popen(["sh", "-c", command], stdout=child, stderr=child, env=os.environ | {"TERM": "xterm"})
+    os.close(child)
+    shown = b""
+    with contextlib.suppress(OSError):  # as Linux ends a terminal that nobody writes to any more
+        while part := os.read(parent, 4096):
+            shown += part
+    os.close(parent)
+    assert done.wait() == 0
+    drawn, _, last = shown.decode().rpartition("\x1b[2K")
+    assert "propagate" in drawn and "propagate" not in last and last.strip().endswith("result")
 
 
 def test_a_stream_that_is_closed_is_no_terminal(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
