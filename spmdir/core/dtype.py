@@ -92,6 +92,15 @@ RANKING = (I1, UI8, I8, I16, I32, I64, F8E5M2, F8E4M3FN, BF16, F16, F32, F64, CO
 """Element types, each promoted to a later one of its kind or of a later kind."""
 
 
+SPELLINGS = {
+    **{f"float{bits}": f"f{bits}" for bits in (16, 32, 64)},
+    **{f"int{bits}": f"i{bits}" for bits in (8, 16, 32, 64)},
+    **{"uint8": "ui8", "u8": "ui8", "byte": "ui8", "bool": "i1", "bfloat16": "bf16", "complex64": "complex<f32>"},
+    **{"char": "i8", "short": "i16", "int": "i32", "long": "i64", "half": "f16", "float": "f32", "double": "f64"},
+    **{"complex128": "complex<f64>", "float8_e4m3fn": "f8E4M3FN", "float8_e5m2": "f8E5M2"},
+}
+"""Names of element types in torch, NumPy and C → those of the IR."""
+
 _OF_SIZE: dict[float, DType] = {dtype.itemsize: dtype for dtype in (I8, BF16, F32, F64, COMPLEX_F64)}
 
 
@@ -110,6 +119,17 @@ def as_dtype(value: DType | str) -> DType:
         return value
     found = DTYPES.get(value) if isinstance(value, str) else None
     if found is None:
-        hint = did_you_mean(value, DTYPES) if isinstance(value, str) else ""
-        raise SpmdirError(f"unknown element type {shown(value)}; expected one of {', '.join(DTYPES)}{hint}")
+        raise SpmdirError(unknown_dtype(value))
     return found
+
+
+def unknown_dtype(name: object, where: str = "") -> str:
+    """Return the message about an element type that is none, with the one that may have been meant.
+
+    Args:
+        where: what goes behind the name, as ` in 'tensor<4xfloat>'`.
+    """
+    other = SPELLINGS.get(name.lower()) if isinstance(name, str) else None
+    near = did_you_mean(name, DTYPES) if isinstance(name, str) else ""
+    hint = f"; did you mean '{other}'?" if other else near
+    return f"unknown element type {shown(name)}{where}; expected one of {', '.join(DTYPES)}{hint}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
@@ -175,11 +176,14 @@ def print_type(type_: Attribute) -> str:
     return "tensor<" + "".join(f"{size}x" for size in sizes) + f"{meta.dtype}>"
 
 
+_MESH = re.compile(r"@[^\s:<>]+")
+
+
 def _read_shardings(parser: AttrParser, read: Callable[[str], Sequence[str | None]]) -> tuple[Sharding | None, ...]:
     """Consume `<@mesh, …>` and return the shardings whose texts `read` finds behind the mesh."""
     text, start = take_balanced(parser)
     head, _, rest = text[1:-1].partition(",")
-    if not head.strip().startswith("@"):
+    if _MESH.fullmatch(head.strip()) is None:
         parser.raise_error(f"found '{head.strip()}', expected the mesh, as in <@mesh, dp: S(0)>", start, start + 1)
     name, mesh = head.strip()[1:], declared_mesh(parser)
     try:

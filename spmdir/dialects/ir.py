@@ -25,14 +25,20 @@ from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.recomputation import check_recomputations
 from spmdir.dialects.sizes import SizesOp, check_sizes, open_sizes
 from spmdir.dialects.spmd import Spmd
-from spmdir.dialects.syntax.context import IRContext, IRParser, IRPrinter, error_position, location_of
+from spmdir.dialects.syntax.context import IRContext, IRParser, IRPrinter, location_of, text_position
 from spmdir.dialects.syntax.sharding_aliases import ShardingAliases
+from spmdir.dialects.syntax.unbalanced import find_unbalanced
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.verification import declaration, mesh_of
 
 _PLAINER = {
     "Could not parse entire input!": "expected an operation, as in `spmd.mesh @mesh <dp = 2>`",
     "in block definition": "expected an operation or '}'",
+    "type expected": "expected a type, as in tensor<16x64xf32>",
+    "Expected argument or type": "expected an argument, as in %x: tensor<16x64xf32>",
+    "Expected ':' after block argument name!": "expected ':' and the type of the argument",
+    "Expected '=' after operation result list": "expected '=' after the names of the results",
+    "expect symbol name": "expected a name, as in @main",
     "Expected suffix identifier after {first_char}": "expected a name after '%', '#', '!' or '^'",
 }
 """Messages of xDSL that say what it did → messages that say what it expected."""
@@ -79,7 +85,11 @@ def parse(text: str, filename: str = "<text>", first_line: int = 1, verify_modul
             module = parser.parse_module()
     except XdslParseError as error:
         message = error.msg.strip()
-        raise ParseError(_PLAINER.get(message, message), error_position(error, first_line)) from None
+        message, offset = _PLAINER.get(message, message), error.span.start
+        unclosed = find_unbalanced(text)
+        if unclosed is not None and unclosed.offset <= offset:
+            message, offset = unclosed.message, unclosed.offset
+        raise ParseError(message, text_position(text, offset, filename, first_line)) from None
     except (RecursionError, ValueError, VerifyException) as error:
         # Python refuses numbers of thousands of digits, and says how to allow them.
         message = "nested too deeply to be read" if isinstance(error, RecursionError) else str(error)

@@ -22,7 +22,7 @@ import attrs
 
 from spmdir.core.admission import why_not
 from spmdir.core.call import Call
-from spmdir.core.dtype import DTYPES
+from spmdir.core.dtype import DTYPES, unknown_dtype
 from spmdir.core.errors import Location, ParseError, SpmdirError, did_you_mean, raise_all
 from spmdir.core.literals import LiteralError, parse_arguments, print_arguments
 from spmdir.core.tensor import TensorMeta
@@ -246,8 +246,7 @@ def _problem(what: str, seconds: str) -> str | None:
             return f"'{op[1]}' {reason}"
         types = [type.partition("[")[0] for type in op[2].split()]
         if unknown := [type for type in types if type not in DTYPES]:
-            hint = did_you_mean(unknown[0], DTYPES)
-            return f"unknown element type '{unknown[0]}'; expected one of {', '.join(DTYPES)}{hint}"
+            return unknown_dtype(unknown[0])
     else:
         return f"found '{what}'; {_EXPECTED}"
     if _SECONDS.fullmatch(seconds) and 0 < float(seconds) <= MOST_SECONDS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.fuzz.batch import Kind
+from tests.fuzz.deletions import DELETIONS
 from tests.fuzz.edited import EDITED
 from tests.fuzz.malformed import MALFORMED
 from tests.fuzz.programs import PROGRAMS
@@ -10,4 +11,4 @@ from tests.fuzz.ranks import RANKS
 from tests.fuzz.schedules import SCHEDULES
 from tests.fuzz.special import SPECIAL
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (PROGRAMS, EDITED, MALFORMED, SPECIAL, SCHEDULES, RANKS)}
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (PROGRAMS, EDITED, MALFORMED, DELETIONS, SPECIAL, SCHEDULES, RANKS)}

@@ -144,6 +144,15 @@ def run_tool(argv: Sequence[str]) -> tuple[int, str, str]:
     return status, out.getvalue(), err.getvalue()
 
 
+def run_tool_on(text: str) -> tuple[int, str, str]:
+    """Status, stdout and stderr of `spmd-opt` for a text that it knows as `in.mlir`."""
+    out, err = io.StringIO(), io.StringIO()
+    with mock.patch.dict(os.environ, {"SPMDIR_DEBUG": "1"}), contextlib.redirect_stdout(out):
+        with contextlib.redirect_stderr(err):
+            status, printed, errors = spmd_opt.run_on(["in.mlir"], text)
+    return status, out.getvalue() + printed, err.getvalue() + errors
+
+
 def _arguments(text: str) -> list[str]:
     try:
         words = shlex.split(text.replace("\0", ""))

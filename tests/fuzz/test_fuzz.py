@@ -12,7 +12,7 @@ from spmdir.core.errors import CheckError
 from tests.fuzz import ranks
 from tests.fuzz.batch import Batch, Kind, Wrong, run_batch, shape_of
 
-EXAMPLES = {"programs": 25, "malformed": 160, "special": 40, "edits": 40, "schedules": 30}
+EXAMPLES = {"programs": 25, "malformed": 160, "deletions": 200, "special": 40, "edits": 40, "schedules": 30}
 """Kind → how many cases; some seconds of processor time each."""
 
 
@@ -39,7 +39,7 @@ def test_nothing_is_wrong_raw_or_hangs(kind: str, worker: Worker) -> None:
     batch = worker.ask(("batch", kind, 0, EXAMPLES[kind]), 300)
     assert isinstance(batch, Batch), batch
     assert not batch.failures, "\n".join(map(str, batch.failures))
-    assert batch.right > batch.tried // 8
+    assert batch.right > batch.tried // 8 or kind == "deletions"  # most texts lack what was deleted
 
 
 @pytest.mark.gloo

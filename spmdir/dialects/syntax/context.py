@@ -27,10 +27,10 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.parser import Parser
 from xdsl.parser.generic_parser import ParserState
 from xdsl.printer import Printer
-from xdsl.utils.exceptions import ParseError as XdslParseError
 from xdsl.utils.lexer import Input, Span, Token
 from xdsl.utils.mlir_lexer import MLIRLexer, MLIRToken, MLIRTokenKind, StringLiteral
 
+from spmdir.core.dtype import DTYPES, unknown_dtype
 from spmdir.core.errors import Location, did_you_mean
 from spmdir.core.limits import FRAMES
 from spmdir.core.literals import LiteralError
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 
 _SIZED_TYPE = re.compile(r"tensor<[^<>]*\[(?:[^<>]|<[^<>]*>)*>")
-_PLAIN_TYPE = re.compile(r"tensor<(?:[0-9]+x)*[a-z][a-z0-9]*>", re.ASCII)
+_PLAIN_TYPE = re.compile(r"tensor<(?:[0-9]+x)*([A-Za-z]\w*)>", re.ASCII)
 
 
 class IRContext(Context):
@@ -163,6 +163,8 @@ class IRParser(Parser):
     def parse_optional_type(self) -> Any:
         start = self.pos
         if plain := _PLAIN_TYPE.match(self.lexer.input.content, start):
+            if plain[1] not in DTYPES:
+                self.raise_error(unknown_dtype(plain[1], f" in '{plain[0]}'"), start, plain.end())
             if plain[0] not in self._types:
                 self._types[plain[0]] = super().parse_optional_type()
             else:
@@ -401,8 +403,6 @@ def _location(location: Attribute) -> Location | None:
     return None
 
 
-def error_position(error: XdslParseError, first_line: int) -> Location:
-    """Return the place of an xDSL parse error in a text that begins on `first_line` of its file."""
-    text, start = error.span.input.content, error.span.start
-    assert isinstance(text, str)
-    return Location(error.span.input.name, text.count("\n", 0, start) + first_line, start - text.rfind("\n", 0, start))
+def text_position(text: str, offset: int, name: str, first_line: int) -> Location:
+    """Return the place of an offset in a text that begins on `first_line` of the file `name`."""
+    return Location(name, text.count("\n", 0, offset) + first_line, offset - text.rfind("\n", 0, offset))

@@ -12,7 +12,7 @@ from xdsl.parser import Parser
 from spmdir.core.axes import AXIS_TEXT
 from spmdir.core.brackets import scan_balanced
 from spmdir.core.call import Literal, Structure
-from spmdir.core.dtype import DTYPES
+from spmdir.core.dtype import DTYPES, unknown_dtype
 from spmdir.core.errors import SpmdirError
 from spmdir.core.literals import LiteralError, parse_arguments
 from spmdir.core.mesh import Mesh
@@ -93,12 +93,15 @@ def parse_operands(parser: Parser, text: str, offset: int) -> tuple[list[SSAValu
     operands: list[SSAValue] = []
     structure: list[Any] = []
     current: list[Any] | None = None
-    position = 0
+    position, separated = 0, True
     while text[position:].strip():
         match = _OPERAND_TOKEN.match(text, position)
         if match is None:
             parser.raise_error("expected operands: %name, none or [list]", offset + position, offset + position + 1)
         token, position = match[1], match.end()
+        if token not in ",]" and not separated:
+            parser.raise_error(f"found '{token}', expected ',' before it", offset + match.start(1), offset + match.end(1))
+        separated = token in ",["
         if token == "[" and current is None:
             current = []
         elif token == "]" and current is not None:
@@ -339,8 +342,7 @@ def parse_type(text: str, offset: int, hints: Hints) -> Attribute:
     if match is None:
         raise LiteralError(f"found '{text}', expected a tensor type such as tensor<16x64xf32>", offset)
     if match[2] not in DTYPES:
-        known = ", ".join(DTYPES)
-        raise LiteralError(f"unknown element type '{match[2]}' in '{text}'; expected one of {known}", offset)
+        raise LiteralError(unknown_dtype(match[2], f" in '{text}'"), offset)
     try:
         sizes = tuple(_read_size(size, hints) for size in _SIZE.findall(match[1]))
         return type_of(sized_meta(sizes, dict(hints), match[2]))
