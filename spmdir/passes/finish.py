@@ -68,18 +68,28 @@ def at_examples(module: ModuleOp, pipeline: Pipeline) -> ModuleOp:
 def localized(module: ModuleOp, pipeline: Pipeline) -> ModuleOp:
     """Return `module`, at any stage, after the rest of `pipeline` and localize: a copy unless nothing was to be done.
 
-    A module that is localized already is type-checked, unless localize made it as it is.
+    A pipeline without insert-reshard or lower-reshard is completed with them. A module that is localized already is type-checked, unless localize made it as it is.
 
     Raises:
         SpmdirError: a pass rejects the module.
     """
     module = without_layers(module)
-    function, needed = ir.main_function(module), rest(pipeline, module)
+    function, needed = ir.main_function(module), rest(completed(pipeline), module)
     if is_local(function):
         checked = module if is_trusted(function) else run_passes(module, "verify-spmd")
         return run_passes(copied(checked), needed) if needed.steps else checked
     ends_local = any(step.name == "localize" for step in needed.steps)
     return run_passes(copied(module), needed if ends_local else needed.with_steps((*needed.steps, Step("localize"))))
+
+
+def completed(pipeline: Pipeline) -> Pipeline:
+    """Return a pipeline that decides with the passes of `_COMPLETING` that it lacks, each behind the stage before."""
+    for before, name in itertools.pairwise(_STAGES[:3]):
+        names = [step.name for step in pipeline.steps]
+        if before in names and name not in names:
+            done, then = pipeline.through(before), pipeline.after(before)
+            pipeline = pipeline.with_steps((*done.steps, Step(name), *then.steps))
+    return pipeline
 
 
 def rest(pipeline: Pipeline, module: ModuleOp) -> Pipeline:

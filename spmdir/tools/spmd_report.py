@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from spmdir.core.errors import SpmdirError, did_you_mean
 from spmdir.tools.command import ArgumentParser, count, guarded, in_colour, read_text, rows, write_text
 
 if TYPE_CHECKING:
@@ -108,13 +109,25 @@ ENDINGS = {
     ".csv": "csv",
     ".html": "html",
     ".htm": "html",
+    ".txt": "table",
 }
-"""The endings of file names that choose a format, the first that fits; any other is a table."""
+"""The endings of file names that choose a format, the first that fits; a name without an ending is a table."""
 
 
 def format_of(output: str) -> str:
-    """Return the format that the name of an output file stands for."""
-    return next((format for ending, format in ENDINGS.items() if output.lower().endswith(ending)), "table")
+    """Return the format that the name of an output file stands for.
+
+    Raises:
+        SpmdirError: no format has its ending.
+    """
+    found = next((format for ending, format in ENDINGS.items() if output.lower().endswith(ending)), None)
+    stem, dot, ending = PurePath(output).name.rpartition(".")
+    if found is None and stem and dot:
+        endings = ", ".join(ENDINGS)
+        raise SpmdirError(
+            f"'{output}' has an ending of no format; expected {endings}, or --format{did_you_mean(dot + ending, ENDINGS)}"
+        )
+    return found or "table"
 
 
 def argument_parser() -> ArgumentParser:
@@ -129,7 +142,7 @@ def argument_parser() -> ArgumentParser:
         "--rows", type=rows, default=20, metavar="N", help="how many rows are printed, or all (default 20)"
     )
     parser.add_argument("--no-fold", action="store_true", help="print equal layers one by one")
-    parser.add_argument("--format", choices=tuple(FORMATS), help="instead of what the ending of the output says")
+    parser.add_argument("--format", choices=tuple(FORMATS), help="output format (default: from the file extension)")
     explained = "how many values a page explains, of a program that is not decided (default: as many as take 4 s)"
     parser.add_argument("--explain", type=count("values", 0, 100), metavar="N", help=explained)
     parser.add_argument("-o", dest="output", metavar="FILE", help="write there instead of stdout")

@@ -69,6 +69,9 @@ def mine(tmp_path: Path) -> str:
         (f"propagate,{RESHARD},localize,mine", f"propagate,{RESHARD},localize", "mine"),
         (f"propagate,{RESHARD},localize,mine", f"propagate,{RESHARD},localize,mine", ""),
         ("mine,localize", f"propagate,{RESHARD}", "mine,localize"),
+        ("propagate", "", f"propagate,{RESHARD},localize"),
+        ("propagate,mine,localize", "", f"propagate,{RESHARD},mine,localize"),
+        ("propagate,insert-reshard,mine", "", f"propagate,{RESHARD},mine,localize"),
     ],
 )
 def test_each_pass_of_a_pipeline_runs_once(program: str, pipeline: str, first: str, then: str, mine: str) -> None:

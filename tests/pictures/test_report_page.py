@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import spmdir
+from spmdir.core.errors import SpmdirError
 from spmdir.dialects import ir
 from spmdir.explanation.decided import DecidedProgram
 from spmdir.passes.finish import localized
@@ -258,6 +259,14 @@ def test_a_decided_program_that_keeps_what_was_annotated_is_explained():
 )
 def test_the_name_of_the_output_chooses_a_format(output: str, format: str):
     assert format_of(output) == format
+
+
+@pytest.mark.parametrize(
+    ("output", "hint"), [("a.pdf", ""), ("a.cvs", "; did you mean '.csv'?"), ("b/c.tar.gz", ""), ("a.", "")]
+)
+def test_an_output_with_an_ending_of_no_format_is_an_error(output: str, hint: str):
+    with pytest.raises(SpmdirError, match=re.escape(f".txt, or --format{hint}") + "$"):
+        format_of(output)
 
 
 def _peak(data: dict[str, Any]) -> int:
