@@ -92,13 +92,12 @@ RANKING = (I1, UI8, I8, I16, I32, I64, F8E5M2, F8E4M3FN, BF16, F16, F32, F64, CO
 """Element types, each promoted to a later one of its kind or of a later kind."""
 
 
-SPELLINGS = {
-    **{f"float{bits}": f"f{bits}" for bits in (16, 32, 64)},
-    **{f"int{bits}": f"i{bits}" for bits in (8, 16, 32, 64)},
-    **{"uint8": "ui8", "u8": "ui8", "byte": "ui8", "bool": "i1", "bfloat16": "bf16", "complex64": "complex<f32>"},
-    **{"char": "i8", "short": "i16", "int": "i32", "long": "i64", "half": "f16", "float": "f32", "double": "f64"},
-    **{"complex128": "complex<f64>", "float8_e4m3fn": "f8E4M3FN", "float8_e5m2": "f8E5M2"},
-}
+_NAMED = (
+    "float64 double f64, float32 float f32, float16 half f16, bfloat16 bf16, int64 long i64, int32 int i32, "
+    "int16 short i16, int8 char i8, uint8 byte u8 ui8, bool i1, float8_e4m3fn f8E4M3FN, float8_e5m2 f8E5M2, "
+    "complex64 complex<f32>, complex128 complex<f64>"
+)
+SPELLINGS = {name: names.split()[-1] for names in _NAMED.split(", ") for name in names.split()[:-1]}
 """Names of element types in torch, NumPy and C → those of the IR."""
 
 _OF_SIZE: dict[float, DType] = {dtype.itemsize: dtype for dtype in (I8, BF16, F32, F64, COMPLEX_F64)}

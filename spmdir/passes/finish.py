@@ -68,7 +68,8 @@ def at_examples(module: ModuleOp, pipeline: Pipeline) -> ModuleOp:
 def localized(module: ModuleOp, pipeline: Pipeline) -> ModuleOp:
     """Return `module`, at any stage, after the rest of `pipeline` and localize: a copy unless nothing was to be done.
 
-    A pipeline without insert-reshard or lower-reshard is completed with them. A module that is localized already is type-checked, unless localize made it as it is.
+    A pipeline that decides without insert-reshard or lower-reshard is completed with them. A module that is localized
+    already is type-checked, unless localize made it as it is.
 
     Raises:
         SpmdirError: a pass rejects the module.

@@ -123,10 +123,8 @@ def format_of(output: str) -> str:
     found = next((format for ending, format in ENDINGS.items() if output.lower().endswith(ending)), None)
     stem, dot, ending = PurePath(output).name.rpartition(".")
     if found is None and stem and dot:
-        endings = ", ".join(ENDINGS)
-        raise SpmdirError(
-            f"'{output}' has an ending of no format; expected {endings}, or --format{did_you_mean(dot + ending, ENDINGS)}"
-        )
+        hint = did_you_mean(dot + ending, ENDINGS)
+        raise SpmdirError(f"'{output}' has an ending of no format; expected {', '.join(ENDINGS)}, or --format{hint}")
     return found or "table"
 
 

@@ -12,7 +12,7 @@ from spmdir.tools.golden import read_golden
 from tests.fuzz.batch import Kind, Wrong
 from tests.fuzz.malformed import ROOT, example, run_tool_on
 
-DELETED = frozenset("<>(){}[],:\"=")
+DELETED = frozenset('<>(){}[],:"=')
 _COMMENTS = re.compile(r"[ \t]*//[^\n]*")
 _PLACE = re.compile(r"in\.mlir:(\d+):\d+: error: \S")
 

@@ -11,4 +11,6 @@ from tests.fuzz.ranks import RANKS
 from tests.fuzz.schedules import SCHEDULES
 from tests.fuzz.special import SPECIAL
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (PROGRAMS, EDITED, MALFORMED, DELETIONS, SPECIAL, SCHEDULES, RANKS)}
+KINDS: dict[str, Kind] = {
+    kind.name: kind for kind in (PROGRAMS, EDITED, MALFORMED, DELETIONS, SPECIAL, SCHEDULES, RANKS)
+}

@@ -151,7 +151,7 @@ def test_progress_is_gone_before_something_is_printed_to_a_pipe(monkeypatch: pyt
 
 def test_the_reader_of_a_pipe_prints_to_a_terminal_without_progress() -> None:
     """A tool and the reader of its output share a terminal, as in `spmd-opt in.mlir | grep spmd`."""
-    code = f"""if True:
+    code = """if True:
         import sys
         from spmdir.core import progress
         from spmdir.tools.command import guarded, write_text

@@ -100,7 +100,9 @@ def parse_operands(parser: Parser, text: str, offset: int) -> tuple[list[SSAValu
             parser.raise_error("expected operands: %name, none or [list]", offset + position, offset + position + 1)
         token, position = match[1], match.end()
         if token not in ",]" and not separated:
-            parser.raise_error(f"found '{token}', expected ',' before it", offset + match.start(1), offset + match.end(1))
+            parser.raise_error(
+                f"found '{token}', expected ',' before it", offset + match.start(1), offset + match.end(1)
+            )
         separated = token in ",["
         if token == "[" and current is None:
             current = []
