@@ -25,12 +25,19 @@ from torch import Tensor
 
 import spmdir
 from benchmarks.gloo_step import VOCABULARY, Sizes, llama, loss_of
-from benchmarks.measure import Row, options, print_table
+from benchmarks.measure import Row, listed, options, print_table
 from tests.lowering.gloo_ranks import on_ranks
 
 MESH = spmdir.Mesh({"dp": 4})
 SHARDINGS = {"arg*": "dp: S(0)", "*weight": "dp: S(0)"}
 PEER = "FSDP2 + torch.compile"
+SIDES = {
+    "cold": "spmdir, nothing kept",
+    "kept": "spmdir, decision kept",
+    "compiled": "spmdir, compiled",
+    "torch": PEER,
+}
+"""The word of the command line for a side → its name. `kept` reads the program that `cold` keeps."""
 
 
 def ours(sizes: Sizes, ids: Tensor, cache: str | None = None, compile: bool = False) -> Callable[[], Any]:
@@ -68,9 +75,9 @@ def start(rank: int, side: str, sizes: Sizes, folder: str) -> float:
     ids = torch.randint(0, VOCABULARY, (sizes.batch, sizes.seq), generator=torch.Generator().manual_seed(1))
     sides = {
         PEER: torchs,
-        "spmdir, nothing kept": partial(ours, cache=f"{folder}/programs"),
-        "spmdir, decision kept": partial(ours, cache=f"{folder}/programs"),
-        "spmdir, compiled": partial(ours, compile=True),
+        SIDES["cold"]: partial(ours, cache=f"{folder}/programs"),
+        SIDES["kept"]: partial(ours, cache=f"{folder}/programs"),
+        SIDES["compiled"]: partial(ours, compile=True),
     }
     dist.barrier()
     begin = time.perf_counter()
@@ -82,20 +89,21 @@ def main() -> None:
     parser = options(__doc__)
     for field, default in zip(attrs.fields(Sizes), (2, 64, 32, 8), strict=True):
         parser.add_argument(f"--{field.name}", type=int, default=default, help=f"default {default}")
+    parser.add_argument("--sides", type=listed(str), default=list(SIDES), help=f"default {','.join(SIDES)}")
     given = parser.parse_args()
     sizes = Sizes(given.layers, given.dim, given.seq, given.batch)
     seconds = {}
     with tempfile.TemporaryDirectory() as folder:
-        for side in ("spmdir, nothing kept", "spmdir, decision kept", "spmdir, compiled", PEER):
+        for side in map(SIDES.__getitem__, given.sides):
             print(f"{side}: ", end="", file=sys.stderr, flush=True)
             with tempfile.TemporaryDirectory() as ranks:
                 seconds[side] = max(on_ranks(MESH.world_size, start, Path(ranks), side, sizes, folder))
             print(f"{seconds[side]:.1f} s", file=sys.stderr, flush=True)
-    rows = [
-        Row(f"{side} over {PEER}", found / seconds[PEER], 1.0, detail=f"{found:.1f} / {seconds[PEER]:.1f} s")
-        for side, found in seconds.items()
-        if side != PEER
-    ]
+    rows = [Row(side, found, form="{:.1f} s") for side, found in seconds.items()]
+    if PEER in seconds:
+        rows += [
+            Row(f"{side} over {PEER}", found / seconds[PEER], 1.0) for side, found in seconds.items() if side != PEER
+        ]
     print_table(f"to the first step of {sizes} on mesh {MESH}", rows)
 
 

@@ -17,7 +17,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 import spmdir
 from benchmarks.gloo_step import VOCABULARY, Sizes, llama, loss_of
-from benchmarks.measure import Row, Stopwatch, options, print_table
+from benchmarks.measure import Row, Stopwatch, listed, options, print_table
 from benchmarks.programs import LLAMA_7B_WIDE, shardings, trace
 from spmdir.passes.finish import copied
 from spmdir.passes.pipeline import PARTITIONING
@@ -27,8 +27,6 @@ LINES = {"forward": 250, "forward and backward": 600, "AdamW step": 600}
 
 GIVEN = {"*q_proj.weight": "tp: S(0)", "*gate_proj.weight": "tp: S(0)"}
 """The shardings of weights of the programs that transformers gives."""
-
-REPEATS = 3
 
 
 def forward(layers: int) -> ModuleOp:
@@ -78,15 +76,15 @@ def partitioned(text: str) -> tuple[dict[str, float], str]:
     return watch.seconds, text
 
 
-def rows(name: str, layers: int) -> list[Row]:
-    """Return lines and seconds of one program."""
+def rows(name: str, layers: int, repeats: int) -> list[Row]:
+    """Return lines and seconds of one program, the median of `repeats` runs."""
     module = PROGRAMS[name](layers)
     target = LINES[name] if layers == 32 else None
     texts = {"undecided": spmdir.print_ir(outlined(module))}
     spmdir.run_passes(module, "propagate{memory=none}")
     inlined, functions = spmdir.print_ir(module), spmdir.print_ir(outlined(module))
     texts["decided"] = functions
-    runs = [(partitioned(inlined)[0], partitioned(functions)) for _ in range(REPEATS)]
+    runs = [(partitioned(inlined)[0], partitioned(functions)) for _ in range(repeats)]
     without, with_ = _medians([run for run, _ in runs]), _medians([run[0] for _, run in runs])
     texts["of one rank"] = runs[-1][1][1]
     found = [
@@ -113,10 +111,12 @@ def _beside(with_: Mapping[str, float], without: Mapping[str, float], stage: str
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--layers", type=int, default=32, help="default 32")
-    layers = parser.parse_args().layers
-    rows("forward", 2)  # loads what is loaded once
-    for name in PROGRAMS:
-        print_table(f"{name} of {layers} layers", rows(name, layers))
+    parser.add_argument("--programs", type=listed(str), default=list(PROGRAMS), help=",".join(PROGRAMS))
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each program; default 3")
+    given = parser.parse_args()
+    rows("forward", 2, 1)  # loads what is loaded once
+    for name in given.programs:
+        print_table(f"{name} of {given.layers} layers", rows(name, given.layers, given.repeats))
 
 
 if __name__ == "__main__":

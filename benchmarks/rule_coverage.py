@@ -23,6 +23,7 @@ from spmdir.checking.rules.pool import Death, pool
 from spmdir.checking.rules.worker import Session as CheckSession
 from spmdir.core.placement.standard import Partial, Placement, R, Shard
 from spmdir.rules import default
+from spmdir.torch_interop.schemas import torch_op
 
 COMMON = """
     add.Tensor mul.Tensor div.Tensor maximum neg exp relu gelu where.self _to_copy
@@ -71,11 +72,11 @@ def count_offers(sample: Any, rules: Any) -> tuple[Counter[str], list[str]]:
     from spmdir.checking.rules.call_checks import describe, right_in_all
     from spmdir.checking.rules.possible import FAILURES, Trial
     from spmdir.checking.rules.reasons import why_finite, why_undetermined
-    from spmdir.checking.rules.soundness import call_of, overload
+    from spmdir.checking.rules.soundness import call_of
     from spmdir.checking.rules.values import special_variants
     from spmdir.core.errors import SpmdirError
 
-    target = overload(sample.op)
+    target = torch_op(sample.op)
     given = {argument.name: argument.default_value for argument in target._schema.arguments} | sample.arguments
     draws = torch.Tag.nondeterministic_seeded in target.tags and given.get("dropout_p") != 0
     if draws or not sample.compare or why_undetermined(sample.op):
@@ -151,8 +152,6 @@ class DTensorRules:
         from torch.distributed.tensor import DTensor
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
-        from spmdir.checking.rules.soundness import overload
-
         if not dist.is_initialized():
             dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=max(COUNTS))
         self._meshes = _meshes.get("all") or [DeviceMesh("cpu", torch.arange(n), _init_backend=False) for n in COUNTS]
@@ -160,7 +159,7 @@ class DTensorRules:
         self._call, self._operands = call, operands
         dispatcher: Any = DTensor._op_dispatcher  # type: ignore[attr-defined]
         self._propagator = dispatcher.sharding_propagator
-        self.handled = overload(call.name) in getattr(dispatcher, "_custom_op_handlers", {})
+        self.handled = torch_op(call.name) in getattr(dispatcher, "_custom_op_handlers", {})
 
     def claims(self, placed: Sequence[Placement]) -> list[tuple[Placement | None, ...] | None]:
         """Per number of ranks, where the results lie if DTensor runs the op on these operands as they are, or None."""
@@ -173,9 +172,9 @@ class DTensorRules:
         from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
         from torch.distributed.tensor._op_schema import OpSchema
 
-        from spmdir.checking.rules.soundness import bound, overload
+        from spmdir.checking.rules.soundness import bound
 
-        target = overload(self._call.name)
+        target = torch_op(self._call.name)
         specs = [
             DTensorSpec(mesh, (_theirs(p),), TensorMeta(t.shape, t.stride(), t.dtype))
             for p, t in zip(placed, self._operands, strict=True)
@@ -296,9 +295,7 @@ def comparable(op: str) -> bool:
     """Whether DTensor sees the op: composite ones reach it in pieces."""
     import torch
 
-    from spmdir.checking.rules.soundness import overload
-
-    name = overload(op).name()
+    name = torch_op(op).name()
     return not torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd")
 
 

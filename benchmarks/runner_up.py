@@ -8,6 +8,8 @@ What is printed is the largest difference of all reshards, relative to the time 
 
 from __future__ import annotations
 
+import itertools
+
 from benchmarks.flatness import PLANS
 from benchmarks.measure import Row, cold, listed, options, print_table
 
@@ -15,7 +17,7 @@ MOST = 1e-6
 """The largest relative difference that is rounding."""
 
 
-def of_plan(plan: str, layers: int) -> tuple[int, int, float, float]:
+def of_plan(plan: str, layers: int, most: int | None) -> tuple[int, int, float, float]:
     """Return the numbers of reshards and of runner-ups of a plan, the largest relative difference of the prices, and
     by how much the cheapest runner-up is dearer than the decision."""
     import spmdir
@@ -43,7 +45,7 @@ def of_plan(plan: str, layers: int) -> tuple[int, int, float, float]:
                 if made.results[position] != needed.operands[slot]:
                     resharded[min(program.alike(node)), axis] = None
     differences, dearer = [0.0], []
-    for node, axis in resharded:
+    for node, axis in itertools.islice(resharded, most):
         found = program.without_strategy(node, axis)
         if found is None:
             continue
@@ -60,10 +62,11 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--plans", type=listed(str), default=list(PLANS), help=",".join(PLANS))
     parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--most", type=int, help="runner-ups of a plan that are compared (default: all)")
     chosen = parser.parse_args()
     rows = []
     for plan in chosen.plans:
-        reshards, found, most, least = cold(of_plan, plan, chosen.layers)
+        reshards, found, most, least = cold(of_plan, plan, chosen.layers, chosen.most)
         detail = f"{reshards} reshards, {found} runner-ups that differ, the cheapest {100 * least:+.2g} %"
         rows.append(Row(plan, most, MOST, form="{:.0e}", detail=detail))
     print_table("runner-ups beside deciding anew", rows)
