@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import tests.hypothesis_profile  # noqa: F401  # loads the profile
 from spmdir.core.errors import SpmdirError
 from spmdir.tools.command import write_text
 from spmdir.tools.golden import check_files

@@ -17,6 +17,7 @@ from hypothesis import seed as seeded
 from hypothesis import strategies as st
 from hypothesis.errors import FlakyStrategyDefinition
 
+import tests.hypothesis_profile  # noqa: F401  # loads the profile, for workers that pytest does not start
 from spmdir.core.errors import CheckError, SpmdirError
 
 SHRINKS = 200
@@ -102,8 +103,6 @@ def run_batch(kind: Kind, seed: int, examples: int | None = None) -> Batch:
     @seeded(seed)
     @settings(
         max_examples=examples or kind.examples,
-        deadline=None,
-        database=None,
         phases=(Phase.generate, Phase.shrink),
         report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),

@@ -103,7 +103,7 @@ def cases(draw) -> Case:
     return Case(mesh, sharding, size, kernel, stride, padding, dilation, draw(st.sampled_from([1, 2, 4])))
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(case=cases())
 def test_a_convolution_of_sharded_pixels_and_its_gradients_are_those_of_one_device(case: Case):
     assume(_allowed(case))

@@ -92,7 +92,7 @@ def placed(entries: list[tuple[str, str]]) -> Sharding:
 
 @pytest.mark.parametrize("kind", ["slice", "all_gather", "reduce_scatter", "all_to_all", "exchange"])
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_pieces_of_any_order_are_cut_and_put_together(kind: str, data: st.DataObject) -> None:
     program = data.draw(programs(kind))
     values = torch.arange(torch.Size(program.shape).numel(), dtype=torch.float64).reshape(program.shape)
@@ -195,7 +195,7 @@ REGULAR = [
 
 
 @given(case=st.one_of(partitions(), st.sampled_from(REGULAR)))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_ranges_are_taken_in_their_order_from_any_dimension(case: tuple[int, Ranges]) -> None:
     size, ranges = case
     if ranges and ranges != tuple(pair for pair in ranges if pair[0] < pair[1]):

@@ -89,7 +89,7 @@ LAYOUTS = st.sampled_from(list(EVERY)).flatmap(
 )
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(LAYOUTS, st.sampled_from([(8, 12), (7, 6), (3, 8)]))
 def test_a_plan_between_any_two_shardings_keeps_the_value(
     layout: tuple[Mesh, Sharding, Sharding], shape: tuple[int, int]
@@ -101,7 +101,7 @@ def test_a_plan_between_any_two_shardings_keeps_the_value(
     torch.testing.assert_close(y, x)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(LAYOUTS, st.sampled_from([(8, 12), (7, 6)]))
 def test_the_steps_of_a_plan_follow_each_other_and_cost_no_less_than_the_bound(
     layout: tuple[Mesh, Sharding, Sharding], shape: tuple[int, int]

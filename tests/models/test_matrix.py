@@ -90,7 +90,7 @@ def shardings(draw, rank: int, mesh: spmdir.Mesh, partial: bool) -> str:
 
 
 @pytest.mark.parametrize("name", ["mlp", "mlp:sgd", "bert"])
-@settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=12, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_sharding_of_inputs_and_outputs_gives_what_one_device_gives(name, data):
     layout = cases.Layout(spmdir.Mesh(data.draw(st.sampled_from(MESHES))))

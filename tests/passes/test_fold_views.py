@@ -62,7 +62,7 @@ def test_a_folded_program_computes_what_it_did(name):
 sizes = st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=3)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(sizes, sizes, sizes, st.booleans(), st.booleans())
 def test_views_of_any_sizes_fold_to_the_same_values(rows, contracted, columns, contracted_first, regrouped):
     m, k, n = map(math.prod, (rows, contracted, columns))

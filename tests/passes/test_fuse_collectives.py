@@ -251,13 +251,13 @@ def programs(draw: st.DrawFn, copies: int = 1) -> str:
     return program.text(sorted({last, draw(st.integers(0, last))}), copies)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(programs())
 def test_random_programs_compute_the_same_after_all_rewrites(text: str) -> None:
     check_sound(text)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(programs(copies=3))
 def test_equal_parts_of_a_program_are_rewritten_as_each_is_by_itself(text: str) -> None:
     together, each = ir.parse(text), ir.parse(text)

@@ -31,7 +31,7 @@ def reshards(draw: st.DrawFn) -> tuple[Mesh, tuple[int, int], Sharding, list[Sha
     return mesh, shape, sharding(), [sharding() for _ in range(draw(st.integers(1, 3)))]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(reshards())
 def test_lowered_reshards_keep_the_value_and_send_no_more_than_one_by_one(case) -> None:
     mesh, shape, source, targets = case

@@ -66,7 +66,7 @@ def programs(draw: st.DrawFn) -> str:
     return "\n".join([head, *body, f"  return {result} : tensor<8x8xf32>", "}\n"])
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(programs())
 def test_inline_undoes_outline_layers_but_for_names_before_and_after_each_pass(text: str) -> None:
     module = spmdir.parse(text)

@@ -98,7 +98,7 @@ def chains(draw: st.DrawFn) -> Chain:
     return Chain(mesh, found, placed)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(chains())
 def test_views_by_sub_axes_keep_the_global_value(chain: Chain) -> None:
     module = spmdir.run_passes(spmdir.parse(chain.text), PIPELINE)

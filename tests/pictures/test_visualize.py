@@ -19,7 +19,7 @@ from spmdir.simulator.distribution import distribute
 MESH = spmdir.Mesh({"dp": 2, "tp": 4})
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     shape=st.lists(st.integers(1, 13), min_size=0, max_size=3).map(tuple),
     placements=st.tuples(*[st.sampled_from(["R", "S", "Cyclic", "ZigZag", "Strided", "P(sum)"])] * 2),

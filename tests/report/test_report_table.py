@@ -67,7 +67,7 @@ def test_all_rows_together_are_the_step_and_the_peak_of_the_other_reports(folder
         assert total.share.wire_bytes - hosts == pytest.approx(sent)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(by=st.lists(st.sampled_from(tuple(KEYS)), min_size=1, unique=True), sort=st.sampled_from(tuple(SORTS)))
 def test_rows_of_any_keys_in_any_order_add_up_to_all_ops(by: list[str], sort: str) -> None:
     ops = _mixed()

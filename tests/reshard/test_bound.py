@@ -94,7 +94,7 @@ def cases(draw):
     return shape, source, target, mesh
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(cases())
 def test_the_bound_is_what_counting_element_by_element_gives(case) -> None:
     shape, source, target, mesh = case

@@ -152,7 +152,7 @@ def reshards(draw):
     return shape, source, target, mesh, draw(st.sampled_from([H100X8, CPU_GLOO, FEWEST_BYTES]))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(reshards())
 def test_no_plan_sends_less_than_the_lower_bound(case) -> None:
     shape, source, target, mesh, topology = case
@@ -175,7 +175,7 @@ def naive_steps(shape, source: Sharding, target: Sharding, mesh: Mesh):
     assert here == target
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(reshards())
 def test_no_plan_is_slower_than_going_through_replicated(case) -> None:
     shape, source, target, mesh, topology = case

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import cProfile
 
 import attrs
 from hypothesis import given
@@ -137,18 +137,24 @@ def test_gathers_are_one_where_there_is_memory_for_both() -> None:
     assert texts(*tasks(), buffers=buffers, memory=40.0) == ["x", "a b", "y", "z"]
 
 
-def test_the_time_for_a_bucket_grows_as_its_members() -> None:
+def test_the_work_for_a_bucket_grows_as_its_members() -> None:
+    few, many = (calls_of_bucketing(members) for members in (250, 1000))
+    assert many < 6 * few  # 16 times as many if each member looks at all others
+
+
+def calls_of_bucketing(members: int) -> int:
+    """Return the number of Python calls that put `members` reductions into one bucket."""
     tasks, buffers = [compute("x")], list[Buffer]()
-    for at in range(2000):
-        made, reduced = len(buffers), len(buffers) + 1
-        gradient = attrs.evolve(compute(f"g{at}", 0), makes=(made,))
-        reduction = gather(f"r{at}", (len(tasks),), busy=1e-9)
-        tasks += [gradient, attrs.evolve(reduction, makes=(reduced,), reads=(made,))]
-        tasks += [compute(f"c{at}.{number}", 0) for number in range(10)]
-        buffers += [Buffer(f"g{at}", 8.0, "gradients"), Buffer(f"r{at}", 4.0, "gradients")]
+    for member in range(members):
+        gradient_buffer, reduced = len(buffers), len(buffers) + 1
+        gradient = attrs.evolve(compute(f"g{member}", 0), makes=(gradient_buffer,))
+        reduction = gather(f"r{member}", (len(tasks),), busy=1e-9)
+        tasks += [gradient, attrs.evolve(reduction, makes=(reduced,), reads=(gradient_buffer,))]
+        tasks += [compute(f"c{member}.{number}", 0) for number in range(10)]
+        buffers += [Buffer(f"g{member}", 8.0, "gradients"), Buffer(f"r{member}", 4.0, "gradients")]
     outputs = tuple(range(1, len(buffers), 2))
-    keys = {at: "same" for at, task in enumerate(tasks) if task.transfer}
-    start = time.process_time()
-    items = bucketed(Program(tuple(tasks), tuple(buffers), (), outputs), keys, 1e9)
-    assert max(map(len, items)) == 2000
-    assert time.process_time() - start < 4.0  # a tenth of that, but 20 s if each member looks at all others
+    keys = {index: "same" for index, task in enumerate(tasks) if task.transfer}
+    program, profile = Program(tuple(tasks), tuple(buffers), (), outputs), cProfile.Profile()
+    items = profile.runcall(bucketed, program, keys, 1e9)
+    assert max(map(len, items)) == members
+    return sum(entry.callcount for entry in profile.getstats())

@@ -198,7 +198,7 @@ def test_copies_of_one_direction_take_no_longer_than_the_part_of_the_program_tha
     assert copied(program, 0.6, 0.1).copies
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(programs(), st.floats(0.3, 1.0), st.floats(0.01, 4.0))
 def test_what_is_promised_of_copies_holds(program: Program, part: float, seconds: float) -> None:
     found = copied(program, part, seconds)
@@ -206,7 +206,6 @@ def test_what_is_promised_of_copies_holds(program: Program, part: float, seconds
     assert len(found.program.tasks) == len(program.tasks) + len(found.again) + len(found.copies)
 
 
-@settings(deadline=None)
 @given(programs(), st.floats(0.3, 1.0))
 def test_what_is_promised_of_a_program_holds(program: Program, part: float) -> None:
     found = fit(program, part * peak_bytes(program), [True] * len(program.tasks))

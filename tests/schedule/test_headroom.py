@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from spmdir.schedule.headroom import Headroom
@@ -11,7 +11,6 @@ from spmdir.schedule.program import Program
 from tests.schedule.programs import programs
 
 
-@settings(deadline=None)
 @given(programs(are_async=True), st.data())
 def test_headroom_is_what_is_live_if_the_rest_follows_in_the_given_order(program: Program, data: st.DataObject) -> None:
     limit = peak_bytes(program) + data.draw(st.integers(0, 20))

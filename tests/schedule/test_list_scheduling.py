@@ -38,7 +38,7 @@ def test_an_order_holds_no_more_than_its_limit_or_what_the_given_one_holds(progr
     assert simulate(program, order).seconds <= simulate(program).seconds
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(programs(are_async=True), st.sampled_from([1.1, 20.0]))
 def test_no_list_that_sends_late_or_early_takes_less_time_than_the_order(program: Program, slack: float) -> None:
     limit, first = 2 * sum(buffer.bytes for buffer in program.buffers), settled(program)

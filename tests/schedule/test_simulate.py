@@ -101,7 +101,7 @@ def programs(draw: st.DrawFn) -> Program:
     return Program((*tasks, *map(wait, open_)), ())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(programs())
 def test_the_time_is_between_that_of_the_busiest_resource_and_that_of_everything_in_turn(program: Program) -> None:
     found = simulate(program)
@@ -114,7 +114,7 @@ def test_the_time_is_between_that_of_the_busiest_resource_and_that_of_everything
     assert found.seconds == pytest.approx(found.compute_seconds + found.exposed_seconds)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(programs())
 def test_a_transfer_alone_on_its_links_takes_its_own_time(program: Program) -> None:
     alone = [attrs.evolve(task, is_blocking=task.transfer is not None) for task in program.tasks if task.waits is None]

@@ -10,6 +10,7 @@ import attrs
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
+import tests.hypothesis_profile  # noqa: F401  # loads the profile, for benchmarks
 from spmdir.core.mesh import Mesh
 
 Shape = tuple[int, ...]
@@ -126,11 +127,5 @@ def for_each(run: Callable[[Program], None], drawn: st.SearchStrategy[Program], 
     Args:
         first: the seed of the random numbers.
     """
-    every = settings(
-        max_examples=count,
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    every = settings(max_examples=count, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
     seed(first)(every(given(drawn)(run)))()

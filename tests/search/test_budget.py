@@ -83,7 +83,7 @@ def within(program: Program, memory: object) -> tuple[str, float]:
     return text, spmdir.memory_report(module).peak_bytes
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(programs(MESHES, ops=6), st.data())
 def test_limits_of_random_programs_are_kept_or_the_error_names_one_that_is(
     program: Program, data: st.DataObject
@@ -104,7 +104,7 @@ def test_limits_of_random_programs_are_kept_or_the_error_names_one_that_is(
         assert limit < named >= within(program, named)[1]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(programs(MESHES))
 def test_the_quick_bound_is_no_less_than_what_a_rank_holds(program: Program) -> None:
     try:

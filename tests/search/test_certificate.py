@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 
 from spmdir.core.dtype import F32
 from spmdir.core.errors import UnsupportedError
@@ -33,14 +33,7 @@ def best_of(problem: Problem, limit: int = 20_000) -> float | None:
     return None if found is None else found.cost
 
 
-@settings(
-    max_examples=8,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow],
-)
+@settings(max_examples=8, phases=[Phase.generate])
 @given(programs(MESHES, ops=4, lengths=(4, 8, 64, 1024)))
 def test_no_decision_on_all_axes_together_costs_less_than_the_bound(program: Program) -> None:
     problem = problem_of(program.text)
@@ -51,14 +44,7 @@ def test_no_decision_on_all_axes_together_costs_less_than_the_bound(program: Pro
     assert 0.4 * best <= found <= best * (1 + 1e-9)
 
 
-@settings(
-    max_examples=4,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow],
-)
+@settings(max_examples=4, phases=[Phase.generate])
 @given(programs([Mesh({"a": 2, "b": 2, "c": 2})], ops=1, lengths=(3, 8)))
 def test_no_decision_on_three_axes_costs_less_than_the_bound(program: Program) -> None:
     problem = problem_of(program.text)

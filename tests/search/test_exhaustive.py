@@ -6,7 +6,7 @@ import itertools
 
 import attrs
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 
 from spmdir.core.mesh import Mesh
 from spmdir.reshard.topology import H100X8
@@ -41,14 +41,7 @@ def test_the_optimum_is_that_of_all_decisions_tried_one_by_one() -> None:
     assert best.cost == pytest.approx(min(costs))
 
 
-@settings(
-    max_examples=8,
-    deadline=None,
-    derandomize=True,
-    database=None,
-    phases=[Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow],
-)
+@settings(max_examples=8, phases=[Phase.generate])
 @given(programs(MESHES, ops=4, lengths=LENGTHS))
 def test_what_the_search_decides_is_among_what_is_tried(program: Program) -> None:
     problem = problem_of(program.text)

@@ -141,7 +141,7 @@ def test_a_decision_that_holds_too_much_is_not_taken(limit: str | None) -> None:
     assert most(decided(HIDDEN, f"overlap=schedule memory={limit or plain}")) <= plain
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(programs([Mesh({"a": 4}), Mesh({"a": 4, "b": 2})], ops=6))
 def test_steps_of_random_programs_are_no_longer_than_without(program: Program) -> None:
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.standard import Partial, R, Shard
@@ -26,9 +26,7 @@ MESHES = [
     Mesh({"a": 2, "b": 2, "c": 2}),
     Mesh({"c": 3, "a": 2, "b": 2}),
 ]
-SETTINGS = settings(
-    max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
-)
+SETTINGS = settings(max_examples=40)
 
 GROUPED = """spmd.mesh @mesh <b = 4, a = 2>
 func.func @main(%x: tensor<2x8xf32>) -> tensor<16xf32> {

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 import torch
-from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import Phase, given, seed, settings
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
@@ -27,10 +27,9 @@ from tests.search.random_programs import Program, programs
 
 MESHES = [Mesh({"a": 2}), Mesh({"a": 3}), Mesh({"a": 2, "b": 2}), Mesh({"a": 2, "b": 3}), Mesh({"b": 4, "a": 2})]
 ONE_AXIS = Mesh({"a": 4})
-SLOW = [HealthCheck.too_slow]
 
 
-@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=SLOW)
+@settings(max_examples=80)
 @given(programs(MESHES))
 def test_any_program_becomes_well_typed_and_computes_what_one_device_computes(program: Program) -> None:
     generator = torch.Generator().manual_seed(0)
@@ -79,13 +78,7 @@ def small_problems(count: int) -> list[Problem]:
     found: list[Problem] = []
 
     @seed(0)
-    @settings(
-        max_examples=count,
-        deadline=None,
-        database=None,
-        phases=[Phase.generate],
-        suppress_health_check=SLOW,
-    )
+    @settings(max_examples=count, phases=[Phase.generate])
     @given(programs([ONE_AXIS], ops=4, lengths=(4, 64, 256, 1024)))
     def collect(program: Program) -> None:
         problem = problem_of(program.text)
@@ -120,14 +113,14 @@ def replicated(problem: Problem) -> list[NodeStrategy]:
     ]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=SLOW)
+@settings(max_examples=60)
 @given(programs([ONE_AXIS], ops=12, lengths=(4, 64, 256, 1024)))
 def test_nothing_costs_more_than_replicating_everything(program: Program) -> None:
     problem = problem_of(program.text)
     assert cost(problem, solve.solve(problem).strategies["a"]) <= cost(problem, replicated(problem)) + 1e-6
 
 
-@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=SLOW)
+@settings(max_examples=30)
 @given(programs(MESHES, ops=12))
 def test_the_same_problem_is_decided_alike_every_time(program: Program) -> None:
     assert solve.solve(problem_of(program.text)) == solve.solve(problem_of(program.text))

@@ -28,7 +28,7 @@ def values(dtype, shape):
     shape=st.tuples(st.integers(0, 7), st.integers(0, 7)),
     dtype=st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.int32, torch.uint8]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_collect_undoes_distribute(sharding, shape, dtype):
     if any(op == "avg" for _, op in sharding.partial) and not dtype.is_floating_point:
         return

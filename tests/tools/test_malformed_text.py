@@ -23,7 +23,7 @@ FRAGMENTS = [
 cuts = st.tuples(st.floats(0, 1), st.sampled_from([0, 1, 2, 5, 20]), st.sampled_from(["", *FRAGMENTS]))
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(st.sampled_from(TEXTS), st.lists(cuts, min_size=1, max_size=3))
 def test_cut_and_patched_text_is_read_or_rejected_at_its_place(
     text: str, patches: list[tuple[float, int, str]]

@@ -27,10 +27,7 @@ def case(index: int) -> Case:
 
 @pytest.mark.parametrize("sizes", [(2, 2), (2, 3), (2, 2, 2)], ids=str)
 def test_strategies_that_hold_together_are_right_together(sizes: tuple[int, ...]):
-    @settings(
-        max_examples=300, deadline=None, derandomize=True, database=None,
-        suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
-    )  # fmt: skip
+    @settings(max_examples=300, suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow])  # fmt: skip
     @given(st.integers(0, len(samples()) - 1), st.data())
     def check(index: int, data: st.DataObject):
         tried = case(index)

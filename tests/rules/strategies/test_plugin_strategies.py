@@ -450,7 +450,7 @@ DEALT = EXTRAS.map(lambda extras: (*plugins("Taken(0, 1)"), *extras))
 NUMBERS = st.sampled_from(range(len(SAMPLES)))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(NUMBERS, EXTRAS, st.sampled_from((2, 3, 4)))
 def test_every_lifted_row_gives_what_the_op_gives(number: int, extras: tuple[Placement, ...], count: int):
     case = prepared(number)
@@ -458,7 +458,7 @@ def test_every_lifted_row_gives_what_the_op_gives(number: int, extras: tuple[Pla
         assert judge(case, [("x", row)], Mesh({"x": count})).fault is None
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(NUMBERS, DEALT, st.sampled_from(((2, 2), (2, 3), (3, 2))), st.data())
 def test_lifted_strategies_of_two_axes_that_hold_together_are_right(
     number: int, extras: tuple[Placement, ...], counts: tuple[int, int], data: st.DataObject
