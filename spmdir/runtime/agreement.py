@@ -39,7 +39,16 @@ COMPARED: dict[str, Callable[[Any, Any, str], str]] = {
         f"{ranks} give {_pipelines(a, b)}; give every rank the same pipeline, plug-ins and topology"
     ),
     "sizes": lambda a, b, ranks: (
-        f"{ranks} call with the sizes {_sizes(a)} and {_sizes(b)}; give all the same arguments"
+        f"{ranks} call with the sizes {_sizes(a)} and {_sizes(b)}; give all the same arguments, or local_inputs=True "
+        "if each rank has a batch of its own"
+    ),
+    "inputs": lambda a, b, ranks: (
+        f"{ranks} are given different values of the input '{_first_difference(a, b)}'; inputs are global, so every "
+        "rank must be given the same batch: give local_inputs=True if each rank has a batch of its own"
+    ),
+    "shards": lambda a, b, ranks: (
+        f"{ranks} are given different values of the input '{_first_difference(a, b)}', of which they hold the same "
+        "shard; with local_inputs, only ranks along the axes that shard the inputs have batches of their own"
     ),
     "program": lambda a, b, ranks: f"{ranks} of the mesh would run different programs; {SAME}",
     "meta": lambda a, b, ranks: (
@@ -66,6 +75,7 @@ class RankGroup:
         index: the place of this one among them.
         timeout: of the process group, in seconds.
         agreed: what the last `checked` was about.
+        numbers: what errors call the members, in their order: their places in the mesh.
     """
 
     members: tuple[int, ...]
@@ -73,6 +83,9 @@ class RankGroup:
     timeout: float
     _store: Any
     agreed: object = None
+    numbers: tuple[int, ...] = attrs.field(
+        default=attrs.Factory(lambda self: tuple(range(len(self.members))), takes_self=True)
+    )
     _round: int = 0
     _reported: bool = False
 
@@ -84,6 +97,12 @@ class RankGroup:
         store = distributed_c10d.PrefixStore("spmdir/" + ",".join(map(str, members)), store)
         count = store.add(f"groups of {me}", 1)
         return cls(members, members.index(me), group_timeout(), distributed_c10d.PrefixStore(str(count), store))
+
+    def part(self, numbers: Sequence[int]) -> RankGroup:
+        """Return the group of the members with these numbers, each of which calls this, in the same order of calls."""
+        group = RankGroup.join([self.members[self.numbers.index(number)] for number in numbers])
+        group.numbers, group.timeout = tuple(numbers), self.timeout
+        return group
 
     @contextmanager
     def checked(self, what: str) -> Iterator[dict[str, Any]]:
@@ -147,14 +166,14 @@ class RankGroup:
         """Return what other ranks left: `rank 1: MESSAGE; `, nothing if there is nothing."""
         told = []
         with suppress(RuntimeError):
-            for index in range(len(self.members)):
+            for index, number in enumerate(self.numbers):
                 ahead = f"{self._round + 1}/{index}"
                 if self._store.check([f"error of {index}"]):
                     left = json.loads(self._store.get(f"error of {index}"))
-                    told.append(f"rank {index}: {left['message']}; ")
+                    told.append(f"rank {number}: {left['message']}; ")
                 elif self._store.check([ahead]):
                     status = json.loads(self._store.get(ahead))
-                    told.append(f"rank {index} has come to {status['what']}; ")
+                    told.append(f"rank {number} has come to {status['what']}; ")
         return "".join(told)
 
     def _exchange_status(self, status: dict[str, Any]) -> dict[str, Any]:
@@ -164,7 +183,7 @@ class RankGroup:
         with self._reaching_store(status["what"]):
             store.set(str(self.index), json.dumps(status))
             if self.index == 0:
-                verdict = verdict_of([status]) or self._compare(store, status["what"])
+                verdict = self._verdict([status]) or self._compare(store, status["what"])
                 store.set("verdict", json.dumps(verdict))
             elif self._await(lambda: store.check(["verdict"]), self._linger if "error" in status else self.timeout):
                 verdict = json.loads(store.get("verdict"))
@@ -183,7 +202,7 @@ class RankGroup:
         except RuntimeError as error:
             reason = str(error).partition("\n")[0]
             raise SpmdirError(
-                f"rank {self.index} cannot reach the store of the process group at {what}: {reason}; the "
+                f"rank {self.numbers[self.index]} cannot reach the store of the process group at {what}: {reason}; the "
                 "process that keeps it has ended, and says why"
             ) from error
 
@@ -197,12 +216,16 @@ class RankGroup:
         if all(text == texts[0] for text in texts) and b'"error":' not in texts[0]:
             return {}
         try:
-            return verdict_of([json.loads(text) for text in texts])
+            return self._verdict([json.loads(text) for text in texts])
         except Exception as error:  # the others wait for the verdict, whatever a comparison meets
             return {"message": f"the ranks cannot be compared at {what}: {_encoded(error)['message']}"}
 
+    def _verdict(self, statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        return verdict_of(statuses, self.numbers)
+
     def _missing(self, store: Any, what: str) -> dict[str, Any]:
-        missing = [str(index) for index in range(len(self.members)) if not store.check([str(index)])] or ["0"]
+        absent = [index for index in range(len(self.members)) if not store.check([str(index)])] or [0]
+        missing = [str(self.numbers[index]) for index in absent]
         message = (
             f"{self.reports()}rank {', '.join(missing)} has not come to {what} within {self.timeout:g} s, the "
             f"timeout of the process group; it has ended, is stuck, or does something else"
@@ -230,16 +253,20 @@ class RankGroup:
             self._store.delete_key(f"{round}/{key}")
 
 
-def verdict_of(statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what is wrong with statuses that are not all alike: the first error, else the first that differs."""
-    for index, status in enumerate(statuses):
+def verdict_of(statuses: Sequence[Mapping[str, Any]], numbers: Sequence[int]) -> dict[str, Any]:
+    """Return what is wrong with statuses that are not all alike: the first error, else the first that differs.
+
+    Args:
+        numbers: what errors call the ranks that the statuses are of.
+    """
+    for number, status in zip(numbers, statuses, strict=False):
         if "error" in status:
-            return {**status["error"], "rank": index}
+            return {**status["error"], "rank": number}
     for field, sentence in COMPARED.items():
-        for index, status in enumerate(statuses):
+        for number, status in zip(numbers, statuses, strict=False):
             mine, first = status.get(field), statuses[0].get(field)
             if mine != first:
-                message = sentence(first, mine, f"ranks 0 and {index}")
+                message = sentence(first, mine, f"ranks {numbers[0]} and {number}")
                 return {"message": message, "class": DivergenceError.__name__}
     return {}
 

@@ -42,6 +42,11 @@ class Convention:
     out_spec: pytree.TreeSpec
     state_spec: pytree.TreeSpec | None = None
 
+    @property
+    def tensor_places(self) -> list[int]:
+        """The places of the tensors among the leaves of the arguments."""
+        return [place for place, example in enumerate(self.examples) if example == _TENSOR]
+
     def tensors(self, args: tuple[Any, ...]) -> list[Tensor]:
         """Return the tensors among the arguments of a call, in order.
 

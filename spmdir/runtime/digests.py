@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from functools import cache
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType
@@ -14,6 +15,15 @@ from xdsl.dialects.builtin import ModuleOp
 
 from spmdir.dialects import ir
 from spmdir.lowering.process_groups import group_names
+
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Bytes of an element → the integers that its bits are read as."""
+
+_ODD = -7046029254386353131
+"""2^64 divided by the golden ratio, as a signed number: products with it differ in their high bits."""
+
+_CHUNK = 1 << 22
+"""Most elements that are hashed at once, which bounds the memory that this takes."""
 
 
 @cache
@@ -38,6 +48,29 @@ def tensor_digest(tensor: Tensor) -> str:
     """Return the digest of a tensor's bits."""
     bits = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
     return hashlib.sha256(bits.numpy()).hexdigest()[:16]  # type: ignore  # an array is a buffer
+
+
+def quick_digest(tensor: Tensor) -> int:
+    """Return a number made of a tensor's shape, element type and bits, computed on its device.
+
+    Only the number leaves the device. It differs for tensors that differ by accident, and is the same for equal ones on
+    devices of one type.
+    """
+    bits = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor.detach()
+    bits = bits.resolve_neg().contiguous().reshape(-1).view(_BITS[bits.element_size()])
+    start = zlib.crc32(f"{tensor.dtype} {list(tensor.shape)}".encode())
+    return zlib.crc32(bits.numpy(), start) if bits.is_cpu else hash_bits(bits, start)  # type: ignore  # an array is a buffer
+
+
+def hash_bits(bits: Tensor, start: int) -> int:
+    """Return `start` plus the sum of the hashes of integers, each hashed with its place; by ops of their device."""
+    total = torch.full((), start, dtype=torch.int64, device=bits.device)
+    for first in range(0, len(bits), _CHUNK):
+        chunk = bits[first : first + _CHUNK]
+        places = torch.arange(first, first + len(chunk), dtype=torch.int64, device=bits.device)
+        mixed = places.mul_(_ODD).add_(chunk).mul_(_ODD)  # wraps around
+        total += mixed.bitwise_xor_(mixed >> 32).mul_(_ODD).sum()
+    return total.item()  # type: ignore  # an integer
 
 
 def value_digest(value: Any) -> str:

@@ -144,7 +144,8 @@ class Parallel:
             tensors = self._convention.tensors(args)
             given = {argument.name: tensor for argument, tensor in zip(inputs, tensors, strict=True)}
             check_memory(given, (a.name for a, _ in self._signature.renewed if not a.held))
-            sizes = self._programs.sizes(given)
+        sizes = self._programs.sizes(tensors)
+        with self._ranks.group.reporting():
             shards = [
                 held[a.name]
                 if a.held

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
+import attrs
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from xdsl.dialects.builtin import ModuleOp
@@ -22,7 +23,7 @@ from spmdir.importer.importer import import_fx
 from spmdir.passes.pipeline import Pipeline
 from spmdir.plans.activations import constrained_activations
 from spmdir.plans.resolve import PlanLike, plan_for
-from spmdir.runtime.capture import Capture, capture_model, capture_step
+from spmdir.runtime.capture import Capture, Convention, capture_model, capture_step
 from spmdir.runtime.digests import text_digest
 from spmdir.runtime.initial_state import initial_state
 from spmdir.runtime.parallel import Parallel
@@ -153,6 +154,7 @@ def parallelize(
         programs=RankPrograms(
             module=module if examples else program.module,
             pipeline=setup.pipeline,
+            inputs=_named_inputs(signature.inputs, capture.convention),
             examples=known,
             source=source,
             ranks=ranks,
@@ -165,6 +167,15 @@ def parallelize(
         tied=_further_names(capture, originals),
         step=step,
     )
+
+
+def _named_inputs(inputs: Sequence[Argument], convention: Convention) -> list[Argument]:
+    """Return the inputs with the names that errors have for them: `arg0`, `arg1`, … for a step, which make_fx gives no
+    names."""
+    if convention.state_spec is None:
+        return list(inputs)
+    pairs = zip(convention.tensor_places, inputs, strict=True)
+    return [attrs.evolve(argument, name=f"arg{place}") for place, argument in pairs]
 
 
 def _check_kept(

@@ -62,17 +62,28 @@ def input_shard(
     Raises:
         SpmdirError: the tensor has another shape or element type than the program takes.
     """
-    meta, sharding = TensorMeta(argument.shape(sizes), argument.meta.dtype), argument.sharding
+    check_input(argument, tensor, ranks, sizes=sizes, is_local=is_local)
+    return (tensor if is_local else local_tensor(tensor, argument.sharding, ranks.mesh, ranks.index)).to(ranks.device)
+
+
+def check_input(
+    argument: Argument, tensor: Tensor, ranks: Ranks, *, sizes: Mapping[str, int] = NO_SIZES, is_local: bool
+) -> None:
+    """Raise SpmdirError unless `input_shard` takes the tensor."""
+    whole = meta = TensorMeta(argument.shape(sizes), argument.meta.dtype)
+    wanted = f"the global shape {list(whole.shape)}"
     if is_local:
-        meta = sharding.local_type(meta, ranks.mesh, ranks.mesh.coordinate(ranks.index))
-    check_tensor(argument.name, tensor, meta.shape, meta.dtype)
+        meta = argument.sharding.local_type(whole, ranks.mesh, ranks.mesh.coordinate(ranks.index))
+        wanted = f"the local shape {list(meta.shape)}, this rank's shard of {list(whole.shape)}"
+    if not argument.is_tangent:
+        wanted += ", as in the example inputs: give dynamic_shapes for calls with other sizes"
+    check_tensor(argument.name, tensor, meta.shape, meta.dtype, wanted)
     expected = TORCH_DTYPES[meta.dtype]
     if tensor.dtype != expected:
         raise SpmdirError(
             f"'{argument.name}' has dtype {tensor.dtype}; expected {expected}, as the program was traced: "
             f"convert it with .to({expected}), or trace the program with {tensor.dtype}"
         )
-    return (tensor if is_local else local_tensor(tensor, sharding, ranks.mesh, ranks.index)).to(ranks.device)
 
 
 def apart(results: Sequence[Any], held: Iterable[Tensor], kept: Set[int] = frozenset()) -> list[Any]:

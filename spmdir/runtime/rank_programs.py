@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cached_property
 from typing import Generic, Protocol, TypeVar
 
@@ -11,18 +11,17 @@ import torch
 from torch import Tensor, fx
 from xdsl.dialects.builtin import ModuleOp
 
-from spmdir.dialects.attributes import sizes_of
-from spmdir.dialects.ir import main_function
 from spmdir.dialects.sizes import open_sizes
-from spmdir.dialects.values import signature_name
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.passes.finish import bound, localized, rest
 from spmdir.passes.pipeline import Pipeline, run_passes
 from spmdir.runtime.decision import read_text
 from spmdir.runtime.digests import program_digest
+from spmdir.runtime.given_inputs import GivenInputs
 from spmdir.runtime.partial_runs import part_of
-from spmdir.runtime.rank_calls import draws
+from spmdir.runtime.rank_calls import check_input, draws
 from spmdir.runtime.ranks import Ranks
+from spmdir.runtime.signature import Argument
 from spmdir.simulator.simulate import solve_shapes
 
 Known = tuple[tuple[str, int], ...]
@@ -52,18 +51,23 @@ class RankPrograms(Generic[Lowered]):
     Attributes:
         module: the decided program, before it is lowered if its sizes are symbolic.
         pipeline: what is run on it.
+        inputs: the arguments that calls give, with their symbolic sizes.
         examples: the sizes of the example arguments.
         source: the text of the program as it was imported, with its places, before anything was decided.
     """
 
     module: ModuleOp
     pipeline: Pipeline
+    inputs: Sequence[Argument]
     examples: Known
     source: str
     _ranks: Ranks = attrs.field(alias="ranks")
     _lower: Callable[[ModuleOp], Lowered] = attrs.field(alias="lower")
     _made: dict[Known, Lowered] = attrs.field(alias="made")
     _last: Known | None = attrs.field(default=None, init=False)
+    _given: GivenInputs = attrs.field(
+        init=False, default=attrs.Factory(lambda self: GivenInputs(self._ranks), takes_self=True)
+    )
 
     @property
     def first(self) -> Lowered:
@@ -87,20 +91,24 @@ class RankPrograms(Generic[Lowered]):
         """Whether programs draw random numbers."""
         return draws(self.module)
 
-    def sizes(self, given: Mapping[str, Tensor]) -> dict[str, int]:
-        """Return the symbolic sizes in a call with `given` for the arguments of these names.
+    def sizes(self, tensors: Sequence[Tensor]) -> dict[str, int]:
+        """Return the symbolic sizes in a call with `tensors` for the inputs; now and then ranks compare these.
 
         Raises:
-            SpmdirError: the inputs have no such sizes.
+            SpmdirError: the inputs do not fit; on all ranks in the calls in which ranks compare inputs.
+            DivergenceError: ranks compare inputs, and these differ.
         """
-        known: dict[str, int] = {}
-        declared = open_sizes(self.module)
-        if declared.symbols:
-            function = main_function(self.module)
-            types = {signature_name(function, "arg_attrs", value.index): value.type for value in function.args}
-            solve_shapes(known, [(name, sizes_of(types[name]), tensor) for name, tensor in given.items()])
-            declared.check(known)
-        return known
+        with self._given.checked(self.inputs, tensors) as status:
+            sizes: dict[str, int] = {}
+            declared = open_sizes(self.module)
+            if declared.symbols:
+                pairs = zip(self.inputs, tensors, strict=True)
+                solve_shapes(sizes, [(argument.name, argument.sizes, tensor) for argument, tensor in pairs])
+                declared.check(sizes)
+            for argument, tensor in zip(self.inputs, tensors, strict=True):
+                check_input(argument, tensor, self._ranks, sizes=sizes, is_local=self._ranks.local_inputs)
+            status["sizes"] = sizes
+        return sizes
 
     def of(self, sizes: Mapping[str, int]) -> Lowered:
         """Return the program for `sizes`; the ranks agree on sizes that are not those of the last call.

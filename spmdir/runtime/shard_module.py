@@ -38,7 +38,7 @@ from spmdir.runtime.sharded_module import (
     sharded_copy,
     unsharded_copy,
 )
-from spmdir.runtime.signature import Argument
+from spmdir.runtime.signature import Argument, read_signature
 
 NOTHING: Mapping[str, Sharding] = MappingProxyType({})
 
@@ -174,9 +174,11 @@ class _Decided:
         """Return the programs of this rank, of which `program` is that for the examples; all ranks call this alike."""
         program.connect(ranks)
         known = tuple(self.sizes.items())
+        signature = read_signature(ir.main_function(self.module), self.joint.capture)
         return RankPrograms(
             module=self.module,
             pipeline=self.setup.pipeline,
+            inputs=[argument for argument in signature.inputs if not argument.is_tangent],
             examples=known,
             source=self.source,
             ranks=ranks,

@@ -76,9 +76,7 @@ class Runner:
         sums: LocalSums = module.__dict__[SUMS]
         is_unreduced = bool(self.reduction.axes) and torch.is_grad_enabled() and (sums.is_adding or bool(sums.tensors))
         programs = self._programs(module, is_unreduced, call)
-        with self.ranks.group.reporting():
-            names = [argument.name for argument in programs.first.given if not argument.held]
-            sizes = programs.sizes(dict(zip(names, inputs, strict=True)))
+        sizes = programs.sizes(inputs)
         program = programs.of(sizes)
         held = {a.name: _checked(attribute(module, a.name), a, self.placements[a.name]) for a in program.held}
         frozen = {name: tensor for name, tensor in held.items() if not tensor.requires_grad}

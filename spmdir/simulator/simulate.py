@@ -338,14 +338,19 @@ def arrange_outputs(function: FuncOp, results: Sequence[torch.Tensor]) -> list[A
     return [*outputs, *mutations]
 
 
-def check_tensor(name: str, tensor: Any, shape: tuple[int, ...], dtype: DType) -> None:
-    """Raise SpmdirError unless `tensor` is one of `shape` and of the kind of element type that `dtype` is."""
+def check_tensor(name: str, tensor: Any, shape: tuple[int, ...], dtype: DType, wanted: str = "") -> None:
+    """Raise SpmdirError unless `tensor` is one of `shape` and of the kind of element type that `dtype` is.
+
+    Args:
+        wanted: how errors call the shape; by default as the global one.
+    """
     if not isinstance(tensor, torch.Tensor):
         raise SpmdirError(f"'{name}' is {type(tensor).__name__}; expected a tensor of shape {list(shape)}")
     if tensor.layout != torch.strided:
         raise SpmdirError(f"'{name}' has layout {tensor.layout}; expected a dense tensor")
     if tuple(tensor.shape) != shape:
-        raise SpmdirError(f"'{name}' has shape {list(tensor.shape)}; expected the global shape {list(shape)}")
+        wanted = wanted or f"the global shape {list(shape)}"
+        raise SpmdirError(f"'{name}' has shape {list(tensor.shape)}; expected {wanted}")
     expected = TORCH_DTYPES[dtype]
     # Another precision is a fair question to ask of a program; another kind of number is a mistake.
     if tensor.dtype != expected and not (tensor.is_floating_point() and expected.is_floating_point):

@@ -75,6 +75,12 @@ def impatient(program: spmdir.lowering.Parallel) -> spmdir.lowering.Parallel:  #
     return program
 
 
+def between_comparisons(program: spmdir.lowering.Parallel) -> spmdir.lowering.Parallel:  # type: ignore
+    """The program, after calls that compare inputs and before one that does not."""
+    program(X), program(X)
+    return impatient(program)
+
+
 def agreement(rank: int) -> dict[str, Any]:
     """Errors before a run, on one rank or by comparison."""
     own = Model().to("meta") if rank else Model()
@@ -161,9 +167,33 @@ def sizes(rank: int) -> dict[str, Any]:
     }
 
 
+def inputs(rank: int) -> dict[str, Any]:
+    """Inputs that differ between ranks: in the first call, in a later one, and where they are the same shard."""
+    other = X + rank
+    program, later, local = parallel(), parallel(), parallel(local_inputs=True)
+    module, own = (spmdir.shard_module(Model(), Mesh({"dp": 2}), "fsdp", (torch.ones(4, 4).double(),), **options)
+                   for options in ({}, {"local_inputs": True, "out_shardings": ["dp: S(0)"]}))  # fmt: skip
+    model = Model()
+    step, state = spmdir.training_step(model, loss_of, torch.optim.SGD(model.parameters()))
+    return {
+        "model": error_of(lambda: program(other)),
+        "later": [error_of(lambda: later(X)), error_of(lambda: later(other))],
+        "shards": error_of(lambda: local(other)),
+        "module": error_of(lambda: module(torch.full((4, 4), float(rank), dtype=torch.float64))),
+        "step": error_of(lambda: spmdir.parallelize(step, (X, X), MESH, PLAN, state=state)(X, other)),
+        "one shape": error_of(lambda: module(X) if rank else module(torch.ones(4, 4).double())),
+        "own": error_of(lambda: own(torch.full((2, 4), float(rank), dtype=torch.float64))),
+        "own shape": error_of(lambda: own(X)),
+    }
+
+
+def loss_of(model: nn.Module, x: Tensor, target: Tensor) -> Tensor:
+    return nn.functional.mse_loss(model(x), target)
+
+
 def call_error(rank: int) -> str:
     """An error of rank 1 in a call whose sizes are known, where rank 0 waits in a collective."""
-    program = impatient(parallel(device_mesh=fresh_mesh()))
+    program = between_comparisons(parallel(device_mesh=fresh_mesh()))
     store = dist.distributed_c10d._get_default_store()
     if rank:
         found = error_of(lambda: program(X[:2]))
@@ -175,7 +205,7 @@ def call_error(rank: int) -> str:
 
 def stall(rank: int) -> str:
     """Rank 1 does not come until rank 0 has given up."""
-    program = impatient(parallel(device_mesh=fresh_mesh()))
+    program = between_comparisons(parallel(device_mesh=fresh_mesh()))
     store = dist.distributed_c10d._get_default_store()
     if rank:
         store.wait(["rank 0 has given up"])
@@ -187,7 +217,8 @@ def stall(rank: int) -> str:
 
 def absence(rank: int) -> str:
     """Rank 1 does not come to agree on new sizes until rank 0 has given up."""
-    program = parallel(device_mesh=fresh_mesh(), dynamic_shapes=({0: Dim("batch", max=64)},))
+    options = {"device_mesh": fresh_mesh(), "dynamic_shapes": ({0: Dim("batch", max=64)},)}
+    program = between_comparisons(parallel(**options))
     store = dist.distributed_c10d._get_default_store()
     if rank:
         found = error_of(lambda: program(X[0]))
@@ -195,14 +226,14 @@ def absence(rank: int) -> str:
         store.wait(["rank 0 had one too"])
         return found
     store.wait(["rank 1 had an error"])
-    found = error_of(lambda: impatient(program)(X[:2]))
+    found = error_of(lambda: program(X[:2]))
     store.set("rank 0 had one too", "")
     return found
 
 
 def death(rank: int) -> str:
     """Rank 1 ends without a word, as `run` makes it, while rank 0 runs."""
-    program = parallel(device_mesh=fresh_mesh())
+    program = between_comparisons(parallel(device_mesh=fresh_mesh()))
     return "" if rank else error_of(lambda: program(X))
 
 
@@ -243,7 +274,8 @@ def decision(rank: int) -> dict[str, Any]:
 
 
 CASES: dict[str, Callable[[int], Any]] = {
-    "agreement": agreement, "tied": tied, "placing": placing, "decision": decision, "sizes": sizes, "call": call_error,
+    "agreement": agreement, "tied": tied, "placing": placing, "decision": decision, "sizes": sizes,
+    "inputs": inputs, "call": call_error,
     "stall": stall, "absence": absence, "death": death,
 }  # fmt: skip
 

@@ -103,6 +103,34 @@ def test_sizes_are_compared_whenever_they_change(ranks):
         torch.testing.assert_close(found["outputs"], found["expected"])
 
 
+DIFFERENT = "ranks 0 and 1 are given different values of the input "
+
+
+@pytest.mark.gloo
+def test_inputs_that_differ_between_ranks_are_an_error_on_all(ranks):
+    for result in ranks:
+        found = result["inputs"]
+        for case, name in (("model", "x"), ("module", "x"), ("step", "arg1")):
+            assert found[case].startswith(f"{DIFFERENT}'{name}'; inputs are global") and "local_inputs" in found[case]
+        assert found["later"][0] == "no error" and found["later"][1].startswith(DIFFERENT)
+        assert found["shards"].startswith(f"{DIFFERENT}'x', of which they hold the same shard")
+
+
+@pytest.mark.gloo
+def test_local_inputs_may_differ_and_have_local_shapes(ranks):
+    for result in ranks:
+        assert result["inputs"]["own"] == "no error"
+        local = "'x' has shape [3, 4]; expected the local shape [2, 4], this rank's shard of [4, 4]"
+        assert result["inputs"]["own shape"].startswith(local)
+
+
+@pytest.mark.gloo
+def test_an_input_that_fits_on_some_ranks_alone_is_an_error_on_all_at_once(ranks):
+    own, other = (result["inputs"]["one shape"] for result in reversed(ranks))
+    assert own.startswith("'x' has shape [3, 4]; expected the global shape [4, 4]")
+    assert other == f"rank 1: {own}"
+
+
 @pytest.mark.gloo
 def test_the_first_rank_decides_once_and_keeps_the_program(ranks):
     assert [result["decision"]["counts"] for result in ranks] == [(1, 0), (0, 0)]
@@ -160,12 +188,15 @@ def test_the_first_thing_that_differs_is_named(field):
         "state": [{"w": "1", "v": "1"}, {"w": "1", "v": "2"}],
         "saved": [{"w": "1", "v": "1"}, {"w": "1", "v": "2"}],
         "sizes": [{"s0": 1}, {"s0": 2}],
+        "inputs": [{"x": 1}, {"x": 2}],
+        "shards": [{"x": 1}, {"x": 2}],
     }
     before = dict.fromkeys(list(COMPARED)[: list(COMPARED).index(field)], "same")
     one, other = values.get(field, ["one", "other"])
-    verdict = verdict_of([{**before, field: one}, {**before, field: one}, {**before, field: other}])
-    assert verdict["message"].startswith("ranks 0 and 2 ")
-    assert verdict_of([{field: one}, {field: other}, {"error": {"message": "m"}}]) == {"message": "m", "rank": 2}
+    verdict = verdict_of([{**before, field: one}, {**before, field: one}, {**before, field: other}], (0, 2, 4))
+    assert verdict["message"].startswith("ranks 0 and 4 ")
+    failed = verdict_of([{field: one}, {field: other}, {"error": {"message": "m"}}], (0, 2, 4))
+    assert failed == {"message": "m", "rank": 4}
 
 
 def test_what_is_no_part_of_a_tensor_cannot_be_saved():

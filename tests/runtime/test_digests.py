@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from spmdir.runtime.agreement import RankGroup
 from spmdir.runtime.default_group import checked
-from spmdir.runtime.digests import value_digest
+from spmdir.runtime.digests import hash_bits, quick_digest, value_digest
 
 
 class Progress:
@@ -84,3 +84,29 @@ def test_the_ranks_of_the_default_group_join_once(monkeypatch: pytest.MonkeyPatc
                 pass
         dist.destroy_process_group()
         assert len(joined) == groups
+
+
+QUICK = {
+    "equal": lambda x: x.clone(),
+    "not contiguous": lambda x: x.t().contiguous().t(),
+    "another element": lambda x: x.index_fill(1, torch.tensor([2]), 7),
+    "rows in another order": lambda x: x.flip(0),
+    "another shape": lambda x: x.reshape(6, 4),
+}
+
+
+@pytest.mark.parametrize("case", QUICK)
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.bfloat16, torch.complex128, torch.float8_e4m3fn])
+def test_quick_digests_differ_where_shape_or_bits_do(case: str, dtype: torch.dtype) -> None:
+    x = torch.arange(24).reshape(4, 6) % 5
+    alike = case in ("equal", "not contiguous")
+    one, other = quick_digest(x.to(dtype)), quick_digest(QUICK[case](x).to(dtype))
+    assert (one == other) == alike
+
+
+def test_the_hash_of_other_devices_depends_on_values_and_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    bits = torch.arange(9, dtype=torch.int32)
+    found = [hash_bits(each, 1) for each in (bits, bits.flip(0), bits + 1, bits[:8], torch.cat([bits, bits[:1]]))]
+    assert len({*found, hash_bits(bits, 2)}) == 6
+    monkeypatch.setattr("spmdir.runtime.digests._CHUNK", 4)
+    assert hash_bits(bits, 1) == found[0]

@@ -1,0 +1,79 @@
+"""Ranks compare the inputs that calls are given: in the first calls of a program, then at fixed intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+from torch import Tensor
+
+from spmdir.runtime.agreement import RankGroup
+from spmdir.runtime.digests import quick_digest
+from spmdir.runtime.ranks import Ranks
+from spmdir.runtime.signature import Argument
+
+INTERVAL = 256
+"""Most calls between two comparisons of a program."""
+
+
+@attrs.define(eq=False)
+class GivenInputs:
+    """Compares the inputs of the calls of one program.
+
+    Calls 1, 2, 4, 8, … up to `INTERVAL` are compared, then every `INTERVAL`-th one. A comparison costs a digest of the
+    inputs and one exchange through the store of the process group.
+
+    Attributes:
+        calls: how many calls have begun.
+        peers: the ranks that must be given the same inputs as this one; None until the first comparison.
+    """
+
+    ranks: Ranks
+    calls: int = 0
+    peers: RankGroup | None = None
+
+    @contextmanager
+    def checked(self, arguments: Sequence[Argument], tensors: Sequence[Tensor]) -> Iterator[dict[str, Any]]:
+        """Run the checks of a call, and compare its inputs with those of the other ranks if that is due.
+
+        With global inputs all ranks must be given the same. With local inputs the ranks must that hold the same shards.
+
+        Args:
+            arguments: those that the call gives, with `tensors`.
+
+        Raises:
+            SpmdirError: a check fails; on all ranks where inputs are compared.
+            DivergenceError: on all ranks, if inputs differ.
+        """
+        self.calls += 1
+        with self.ranks.group.reporting():
+            if not _is_due(self.calls):
+                yield {}
+                return
+            self.peers = self.peers or _peers(self.ranks, arguments)
+            if len(self.peers.members) == 1:
+                yield {}
+                return
+            with self.peers.checked("the inputs of a call") as status:
+                yield status
+                status["shards" if self.ranks.local_inputs else "inputs"] = {
+                    argument.name: quick_digest(tensor.to(self.ranks.device))
+                    for argument, tensor in zip(arguments, tensors, strict=True)
+                }
+
+
+def _is_due(call: int) -> bool:
+    """Return whether the inputs of a call are compared; calls count from 1."""
+    return call % INTERVAL == 0 or (call < INTERVAL and call & (call - 1) == 0)
+
+
+def _peers(ranks: Ranks, arguments: Sequence[Argument]) -> RankGroup:
+    """Return the ranks that must be given the same inputs: all, or with local inputs those with the same shards."""
+    if not ranks.local_inputs:
+        return ranks.group
+    sharding = {axis for argument in arguments for axis, _ in argument.sharding.entries}
+    mesh = ranks.mesh.refine(sharding)
+    apart = {part for axis in sharding for part in mesh.parts(axis)}
+    return ranks.group.part(mesh.group(ranks.index, [axis for axis in mesh.axis_names if axis not in apart]))
