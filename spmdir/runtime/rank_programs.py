@@ -99,15 +99,23 @@ class RankPrograms(Generic[Lowered]):
             DivergenceError: ranks compare inputs, and these differ.
         """
         with self._given.checked(self.inputs, tensors) as status:
-            sizes: dict[str, int] = {}
-            declared = open_sizes(self.module)
-            if declared.symbols:
-                pairs = zip(self.inputs, tensors, strict=True)
-                solve_shapes(sizes, [(argument.name, argument.sizes, tensor) for argument, tensor in pairs])
-                declared.check(sizes)
-            for argument, tensor in zip(self.inputs, tensors, strict=True):
-                check_input(argument, tensor, self._ranks, sizes=sizes, is_local=self._ranks.local_inputs)
-            status["sizes"] = sizes
+            sizes = status["sizes"] = self.solved(tensors)
+        return sizes
+
+    def solved(self, tensors: Sequence[Tensor]) -> dict[str, int]:
+        """Return the symbolic sizes of the program where its inputs are `tensors`.
+
+        Raises:
+            SpmdirError: the inputs do not fit.
+        """
+        sizes: dict[str, int] = {}
+        declared = open_sizes(self.module)
+        if declared.symbols:
+            pairs = zip(self.inputs, tensors, strict=True)
+            solve_shapes(sizes, [(argument.name, argument.sizes, tensor) for argument, tensor in pairs])
+            declared.check(sizes)
+        for argument, tensor in zip(self.inputs, tensors, strict=True):
+            check_input(argument, tensor, self._ranks, sizes=sizes, is_local=self._ranks.local_inputs)
         return sizes
 
     def of(self, sizes: Mapping[str, int]) -> Lowered:

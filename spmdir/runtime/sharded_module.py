@@ -75,7 +75,7 @@ class Runner:
             inputs = next(iter(self.programs.values())).first.convention.tensors(call)
         sums: LocalSums = module.__dict__[SUMS]
         is_unreduced = bool(self.reduction.axes) and torch.is_grad_enabled() and (sums.is_adding or bool(sums.tensors))
-        programs = self._programs(module, is_unreduced, call)
+        programs = self._programs(module, is_unreduced, call, inputs)
         sizes = programs.sizes(inputs)
         program = programs.of(sizes)
         held = {a.name: _checked(attribute(module, a.name), a, self.placements[a.name]) for a in program.held}
@@ -101,13 +101,21 @@ class Runner:
                     found[name] = found[name] + gradient if name in found else gradient
         return found
 
-    def _programs(self, module: nn.Module, is_unreduced: bool, call: tuple[Any, Any]) -> RankPrograms[JointProgram]:
-        """Return programs of the mode of `module` that have the gradients that `call` asks for."""
+    def _programs(
+        self, module: nn.Module, is_unreduced: bool, call: tuple[Any, Any], inputs: Sequence[Tensor]
+    ) -> RankPrograms[JointProgram]:
+        """Return programs of the mode of `module` that have the gradients that `call` asks for.
+
+        Raises:
+            SpmdirError: they are yet to be made, which fails, or no program could take the inputs.
+        """
         mode = mode_of(module, self.ranks.device, self.attributes)
         asked = asking(call) if torch.is_grad_enabled() else frozenset()
         for (known, unreduced, given), programs in self.programs.items():
             if (known, unreduced) == (mode, is_unreduced) and asked <= given:
                 return programs
+        with self.ranks.group.reporting():
+            next(iter(self.programs.values())).solved(inputs)
         return self.programs.setdefault((mode, is_unreduced, asked), self.compile(module, is_unreduced, asked))
 
 

@@ -184,6 +184,8 @@ def inputs(rank: int) -> dict[str, Any]:
         "one shape": error_of(lambda: module(X) if rank else module(torch.ones(4, 4).double())),
         "own": error_of(lambda: own(torch.full((2, 4), float(rank), dtype=torch.float64))),
         "own shape": error_of(lambda: own(X)),
+        "another mode": error_of(lambda: module.eval()(X)),
+        "programs": len(spmdir.programs(module)),
     }
 
 

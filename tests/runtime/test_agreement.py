@@ -125,6 +125,14 @@ def test_local_inputs_may_differ_and_have_local_shapes(ranks):
 
 
 @pytest.mark.gloo
+def test_no_program_of_another_mode_is_made_for_a_shape_that_none_takes(ranks):
+    for result in ranks:
+        found = result["inputs"]
+        assert "expected the global shape [4, 4], as in the example inputs: give dynamic_shapes" in found["another mode"]
+        assert found["programs"] == 1
+
+
+@pytest.mark.gloo
 def test_an_input_that_fits_on_some_ranks_alone_is_an_error_on_all_at_once(ranks):
     own, other = (result["inputs"]["one shape"] for result in reversed(ranks))
     assert own.startswith("'x' has shape [3, 4]; expected the global shape [4, 4]")
