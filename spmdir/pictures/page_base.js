@@ -32,6 +32,9 @@ function table(head, rows, numbers = []) {
     make("tbody", {}, ...rows.map((row) => make("tr", {}, ...row.map(cell("td")))))));
 }
 
+/** Return a text that may be broken behind underscores, dots and slashes, and nowhere else in a name. */
+const breakable = (value) => String(value).split(/(?<=[_./])/).flatMap((part) => [part, make("wbr")]);
+
 const color = (axis) => colors.get(axis.split("(")[0]) ?? "var(--quiet)";
 const chip = (label, axis) => make("span", { class: "chip", style: { borderColor: color(axis) } }, label);
 const chips = (sharding) => sharding === null ? ["not decided"] : sharding.length === 0 ? ["replicated"]

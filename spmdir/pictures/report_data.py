@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp
@@ -37,6 +37,9 @@ from spmdir.schedule.simulate import Execution
 
 LINES = 12
 """How many lines of source are shown."""
+
+DEAREST = 40
+"""How many rows of ops the overview has."""
 
 CHANGES = 60
 """How many lines of text are shown that a pass removes, and that it adds."""
@@ -81,14 +84,29 @@ def report_data(module: ModuleOp, pipeline: Pipeline, explained: int | None) -> 
             [one.kind, one.axes, one.count, one.wire_bytes, one.seconds, one.exposed] for one in schedule.collectives
         ],
         "lines": _lines(costs),
-        "dearest": [
-            [op.name, op.kind, op.line, op.seconds, op.share.wire_bytes, op.bound, op.axes] for op in costs.ops[:40]
-        ],
+        "dearest": _dearest(costs.ops, {node.name: node.path for node in graph})[:DEAREST],
         "explanations": asked,
         "passes": changes.passes,
         "equal_modules": [equal for equal in equal_modules(rank_ops(step, phase_of)) if len(equal) > 1],
         "strings": strings.texts,
     }
+
+
+def _dearest(ops: Sequence[OpCost], paths: Mapping[str, str]) -> list[list[Any]]:
+    """Return a row for each op; those of numbered modules that differ in numbers alone and cost the same are one row.
+
+    The last entry of a row is how many ops it is about.
+
+    Args:
+        paths: name of a value → the module that it is of.
+    """
+    rows: dict[tuple[Any, ...], list[Any]] = {}
+    for op in ops:
+        module = ".".join("*" if part.isdecimal() else part for part in paths.get(op.name, "").split("."))
+        costs = op.kind, op.seconds, op.share.wire_bytes, op.bound, op.axes
+        row = [op.name, op.kind, op.line, op.seconds, op.share.wire_bytes, op.bound, op.axes, 0]
+        rows.setdefault((module if "*" in module else op.name, *costs), row)[-1] += 1
+    return list(rows.values())
 
 
 class Strings:

@@ -243,6 +243,13 @@ def test_a_decided_program_that_keeps_what_was_annotated_is_explained():
     assert report_data(spmdir.run_passes(spmdir.parse(program()), "propagate"), Pipeline(), 1)["explanations"] == []
 
 
+def test_ops_of_equal_layers_are_one_row(data: dict[str, Any]):
+    rows = [row for row in data["dearest"] if row[1] == "aten.mm"]
+    assert len(rows) == 2 and [row[-1] for row in rows] == [LAYERS, LAYERS]
+    assert sum(row[3] * row[-1] for row in rows) == pytest.approx(sum(row[3] for row in rows) * LAYERS)
+    assert [row[-1] for row in data["dearest"] if row[1] == "aten.neg"] == [1]
+
+
 @pytest.mark.parametrize(
     ("output", "format"),
     [
@@ -289,7 +296,7 @@ def test_a_report_is_not_written_over_its_program(tmp_path: Path, capsys: pytest
     program.write_text("spmd.mesh @mesh <dp = 2>\nfunc.func @f() {\n  return\n}\n")
     link.symlink_to(program)
     for output in (program, link):
-        assert main([str(program), "-o", str(output)]) == 1
+        assert main([str(program), "--format", "csv", "-o", str(output)]) == 1
         assert "it is what was read" in capsys.readouterr().err
     assert program.read_text().startswith("spmd.mesh")
 
