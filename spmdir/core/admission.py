@@ -190,6 +190,20 @@ def why_not(name: str) -> str | None:
     return sentence(name, reason)
 
 
+def listed_twin(name: str) -> str | None:
+    """Return the op that `name` may have been meant for: the one of that name in a listed namespace that is near.
+
+    `aten.gelu` for `atem.gelu`; None for ops of listed namespaces, and if there is none.
+    """
+    namespace, _, rest = name.partition(".")
+    if namespace in LISTED:
+        return None
+    import difflib  # 5 ms, and few ops have no rule
+
+    near = difflib.get_close_matches(namespace, LISTED, n=1, cutoff=0.7)
+    return next((twin for twin in (f"{found}.{rest}" for found in near) if "" in _reasons(twin)), None)
+
+
 def functional(name: str) -> str | None:
     """Return the op that gives what op `name` writes: `aten.relu` for `aten.relu_`; None if there is none."""
     namespace, base, *overload = name.split(".")

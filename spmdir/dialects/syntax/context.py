@@ -30,6 +30,7 @@ from xdsl.printer import Printer
 from xdsl.utils.lexer import Input, Span, Token
 from xdsl.utils.mlir_lexer import MLIRLexer, MLIRToken, MLIRTokenKind, StringLiteral
 
+from spmdir.core.admission import LISTED
 from spmdir.core.dtype import DTYPES, unknown_dtype
 from spmdir.core.errors import Location, did_you_mean
 from spmdir.core.limits import FRAMES
@@ -227,8 +228,18 @@ class IRParser(Parser):
     def _tensor_op_class(self, name: str) -> type[ValueOp] | None:
         if name not in self._tensor_ops:
             kind = self.ctx.get_optional_op(name)
+            self._check_namespace(name)
             self._tensor_ops[name] = kind if kind is not None and issubclass(kind, ValueOp) else None
         return self._tensor_ops[name]
+
+    def _check_namespace(self, name: str) -> None:
+        """Raise an error for an op of spmd in a namespace that is nearly spmd."""
+        namespace, _, rest = name.partition(".")
+        if namespace not in ("spmd", *LISTED) and did_you_mean(namespace, ("spmd",)):
+            kind = self.ctx.get_optional_op(f"spmd.{rest}")
+            if kind is not None:
+                place = self._op_start
+                self.raise_error(f"'{name}' is no op of a dialect; did you mean '{kind.name}'?", place, place)
 
     def _get_op_by_name(self, name: str) -> type[Operation]:
         kind = self.ctx.get_optional_op(name, dialect_stack=self._parser_state.dialect_stack)

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 
+from spmdir.core.admission import listed_twin
 from spmdir.core.errors import RuleError, ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.standard import Placement, R, plugins
@@ -257,11 +258,19 @@ def rule_of(op: ValueOp, rules: RuleSet) -> OpRule | None:
     """Return the rule of a torch op, instantiated on its call; None if the op has no rule.
 
     Raises:
-        RuleError: operands, arguments or results do not fit the rule; located at the op.
+        RuleError: operands, arguments or results do not fit the rule, or the op has none and its name is nearly that of
+            one of torch; located at the op.
     """
     try:
         rule = rules.instantiate(op.call())
-        return None if rule is None else rule.evaluated  # here, where errors can be located
+        if rule is not None:
+            return rule.evaluated  # here, where errors can be located
+        if (twin := listed_twin(op.name)) is not None:
+            raise RuleError(
+                f"'{op.name}' is no op of torch; did you mean '{twin}'? An op of a library needs a rule with "
+                "--load-plugin if it has such a name"
+            )
+        return None
     except RuleError as error:
         raise RuleError(error.message, location_of(op)) from None
 
