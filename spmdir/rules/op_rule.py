@@ -73,7 +73,7 @@ class OpRule(RuleInstance):
         Args:
             sharded: how other mesh axes shard the factors, see `shard_counts`. Strategies that are not compatible with
                 that are left out: where a factor is sharded that has major ones beside it, these are sharded to single
-                elements.
+                elements. An axis of one rank divides nothing, so it has the same strategies whatever others shard.
             placements: those of the program; strategies of the plug-ins among them come last. One that shards a
                 dimension stands for any dimension.
 
@@ -81,6 +81,7 @@ class OpRule(RuleInstance):
             ParseError: the op expands into itself; RuleError: a plug-in adds what is not a strategy of the op.
         """
         plugins = plugins_among(placements) if placements else NO_PLUGINS
+        sharded = sharded if count > 1 else UNSHARDED
         key = (count, sharded.key, plugins)
         if key not in self._known:
             self._known[key] = None  # so that an expansion that leads back here is found out

@@ -28,6 +28,7 @@ PASSES = ("propagate", "insert-reshard", "lower-reshard", "fuse-collectives", "l
 """The program is edited after import, which is before the first of them, or after one of them."""
 
 MESHES = (Mesh({"dp": 2}), Mesh({"dp": 3}), Mesh({"dp": 2, "tp": 2}), Mesh({"dp": 2, "tp": 3}))
+MESHES = (*MESHES, Mesh({"dp": 1, "tp": 4}), Mesh({"dp": 4, "tp": 1}), Mesh({"dp": 1}), Mesh({"dp": 1, "tp": 1}))
 LARGEST = 100_000
 """Elements of all arguments of a golden program that is edited: others take long."""
 

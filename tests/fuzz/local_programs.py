@@ -53,6 +53,13 @@ PROGRAMS = {
         %0 = aten.convolution(%x, %w, none) {dilation = [1, 1], groups = 1, output_padding = [0, 0], padding = [1, 1], stride = [2, 1], transposed = false} : tensor<1x3x4x6xf64> <a: S(2), b: S(3)>
         %1 = aten.max_pool2d(%0) {kernel_size = [3, 3], padding = [1, 1], stride = [1, 1]} : tensor<1x3x4x6xf64> <a: S(2), b: S(3)>
         return %1 : tensor<1x3x4x6xf64>""",
+    "one rank": """
+        <dp = 1, tp = 3> (%x: tensor<8x7xf64> <tp: S(0), dp: S(0)>, %w: tensor<7x5xf64> <dp: S(1)>)
+        %0 = aten.mm(%x, %w) : tensor<8x5xf64> <dp: S(0), tp: S(0)>
+        %1 = aten.triu(%0) {diagonal = 1} : tensor<8x5xf64> <dp: S(1), tp: S(0)>
+        %2 = aten.sum.dim_IntList(%1) {dim = [0]} : tensor<5xf64> <dp: P(sum), tp: P(sum)>
+        %3 = aten.exp(%2) : tensor<5xf64>
+        return %3 : tensor<5xf64>""",
     "bucket": """
         <dp = 2, tp = 2> (%x: tensor<4x6xf64> <tp: S(1), dp: P(sum)>, %y: tensor<6xf64> <dp: P(sum)>)
         %0, %1 = spmd.all_reduce_start %x, %y on [dp] op sum : !spmd.pending<tensor<4x6xf64>> <tp: S(1)>, !spmd.pending<tensor<6xf64>> <>

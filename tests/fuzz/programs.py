@@ -26,6 +26,7 @@ from tests.fuzz.compare import difference
 from tests.fuzz.statements import FAMILIES
 
 MESHES = ("dp = 2", "dp = 3", "dp = 2, tp = 2", "dp = 2, tp = 3", "dp = 2, tp = 2, pp = 2")
+MESHES = (*MESHES, "dp = 1, tp = 4", "dp = 4, tp = 1", "dp = 1", "dp = 1, tp = 1")
 SIZES = (4, 2, 3, 1, 5, 6, 8, 0)
 TYPES = ("float64", "float32", "bfloat16", "float16")
 NAMES = "abc"
@@ -77,8 +78,26 @@ class Program:
     seed: int
     scale: float
 
+    @property
+    def axes(self) -> dict[str, int]:
+        return {axis.strip(): int(size) for axis, size in (part.split("=") for part in self.mesh.split(","))}
+
+    def without_axes_of_one_rank(self) -> Program:
+        """Return the same program on a mesh without its axes of one rank, unless these are all."""
+        axes = {axis: size for axis, size in self.axes.items() if size > 1}
+        if not axes or axes == self.axes:
+            return self
+
+        def kept(sharding: str | None) -> str | None:
+            entries = [] if sharding is None else re.findall(r"(\w+): (.*?)(?=, \w+: |$)", sharding)
+            return None if sharding is None else ", ".join(f"{a}: {p}" for a, p in entries if a in axes)
+
+        mesh = ", ".join(f"{axis} = {size}" for axis, size in axes.items())
+        inputs = tuple(attrs.evolve(entry, sharding=kept(entry.sharding)) for entry in self.inputs)
+        return attrs.evolve(self, mesh=mesh, inputs=inputs, out_sharding=kept(self.out_sharding))
+
     def function(self) -> Callable[..., list[Tensor]]:
-        namespace: dict[str, Any] = {"torch": torch, "F": F, "math": math}
+        namespace: dict[str, Any] = {"torch": torch, "F": F, "math": math, "spmdir": spmdir}
         exec(self.source, namespace)
         return namespace["program"]
 
@@ -92,8 +111,45 @@ class Program:
 
 
 def check(program: Program) -> str | None:
-    """Partition and simulate the program; raises Wrong where the numbers are not those of eager."""
-    found, changed = partitioned(program)
+    """Partition and simulate the program; raises Wrong where the numbers are not those of eager, or where a mesh axis
+    of one rank is why the program is rejected."""
+    passes = "propagate,insert-reshard,lower-reshard,fuse-collectives,verify-spmd"
+    try:
+        compare(program, passes)
+    except SpmdirError as error:
+        smaller = program.without_axes_of_one_rank()
+        if smaller == program:
+            raise
+        compare(smaller, passes)
+        raise Wrong(f"rejected on {program.mesh}, accepted on {smaller.mesh}: {error}") from error
+    return None
+
+
+def compare(program: Program, passes: str, is_read_back: bool = False) -> None:
+    """Run passes over the program and simulate it; raises Wrong where the numbers are not those of eager.
+
+    Args:
+        is_read_back: whether what the passes leave is printed and parsed before it is simulated.
+    """
+    mesh = spmdir.Mesh(program.axes)
+    function, values = program.function(), program.values()
+    shardings = {f"input:{n}": entry.sharding for n, entry in enumerate(program.inputs) if entry.sharding is not None}
+    traced = _traced(program.tracer, function, values)
+    count = len(eager(program, program.values())[0])
+    outputs = [program.out_sharding, *[None] * (count - 1)] if program.out_sharding is not None else None
+    checked = program.seed == 0  # before views are folded, for what then rounds otherwise may decide a comparison
+    module = spmdir.import_fx(traced, mesh, shardings, outputs, program.values(), fold_views=not checked, check=checked)
+    # Where latencies cost nothing, ops as small as these are sharded too.
+    pipeline = spmdir.Pipeline("fold-views," * checked + passes, topology="flat")
+    module = spmdir.run_passes(module, pipeline)
+    module = spmdir.parse(spmdir.print_ir(module)) if is_read_back else module
+    results = spmdir.simulate(module, program.values(), seed=program.seed, pipeline=pipeline)
+    changed = dict(zip(_mutated(module, program), results[count:], strict=True))
+    _compare(program, results[:count], changed)
+
+
+def _compare(program: Program, found: Sequence[Tensor], changed: Mapping[str, Tensor]) -> None:
+    """Raise Wrong unless outputs, and by name the new values of inputs that are written, are those of eager."""
     expected, written = eager(program, program.values())
     pairs = [(f"output {i}", *pair) for i, pair in enumerate(zip(found, expected, strict=True))]
     originals = dict(zip((i.name for i in program.inputs), program.values(), strict=True))
@@ -106,24 +162,6 @@ def check(program: Program) -> str | None:
     fault = difference(pairs, program.scale, program.source, program.values(), again)
     if fault:
         raise Wrong(fault)
-    return None
-
-
-def partitioned(program: Program) -> tuple[list[Tensor], dict[str, Tensor]]:
-    """Return the outputs on all ranks, and by name the new values of inputs that are written."""
-    mesh = spmdir.Mesh({a.strip(): int(n) for a, n in (part.split("=") for part in program.mesh.split(","))})
-    function, values = program.function(), program.values()
-    shardings = {f"input:{n}": entry.sharding for n, entry in enumerate(program.inputs) if entry.sharding is not None}
-    traced = _traced(program.tracer, function, values)
-    count = len(eager(program, program.values())[0])
-    outputs = [program.out_sharding, *[None] * (count - 1)] if program.out_sharding is not None else None
-    checked = program.seed == 0  # before views are folded, for what then rounds otherwise may decide a comparison
-    module = spmdir.import_fx(traced, mesh, shardings, outputs, program.values(), fold_views=not checked, check=checked)
-    # Where latencies cost nothing, ops as small as these are sharded too.
-    passes = "fold-views," * checked + "propagate,insert-reshard,lower-reshard,fuse-collectives,verify-spmd"
-    module = spmdir.run_passes(module, spmdir.Pipeline(passes, topology="flat"))
-    results = spmdir.simulate(module, program.values(), seed=program.seed)
-    return results[:count], dict(zip(_mutated(module, program), results[count:], strict=True))
 
 
 def _mutated(module: Any, program: Program) -> list[str]:
@@ -159,10 +197,10 @@ def eager(program: Program, values: Sequence[Tensor]) -> tuple[list[Tensor], dic
 
 
 @st.composite
-def programs(draw: st.DrawFn) -> Program:
-    """Return a program of up to 12 statements of a few families."""
+def programs(draw: st.DrawFn, families: Sequence[str] = ()) -> Program:
+    """Return a program of up to 12 statements of a few families; `families` are always among them."""
     mesh = draw(st.sampled_from(MESHES))
-    axes = {a.strip(): int(n) for a, n in (part.split("=") for part in mesh.split(","))}
+    axes = Program(mesh, (), "", "", None, 0, 1.0).axes
     sizes = draw(st.lists(st.sampled_from(SIZES), min_size=1, max_size=3))
     kinds = draw(st.sampled_from(("float64", "float64", "float64", "float32", "bfloat16", "float16")))
     ranks = st.sampled_from((2, 3, 1, 2, 3, 2, 0))
@@ -173,7 +211,8 @@ def programs(draw: st.DrawFn) -> Program:
         inputs.append(Input(name, draw(st.sampled_from([inputs[0].shape]) | shapes), dtype, None))
     inputs = [attrs.evolve(i, sharding=draw(st.none() | shardings(axes, i) | shardings(axes, i))) for i in inputs]
     seed = draw(st.integers(0, 3))
-    families = draw(st.lists(st.sampled_from(sorted(FAMILIES)), min_size=1, max_size=4, unique=True))
+    drawn = st.lists(st.sampled_from(sorted(FAMILIES)), min_size=1, max_size=4, unique=True)
+    families = dict.fromkeys((*families, *draw(drawn)))
     gradients = draw(st.sampled_from((False, False, True))) and any(i.dtype in TYPES for i in inputs)
     body = Body({i.name: i.value(seed) for i in inputs}, seed)
     if gradients:
@@ -216,7 +255,7 @@ class Body:
     def __init__(self, inputs: Mapping[str, Tensor], seed: int):
         self.lines: list[str] = []
         self.count, self.scale = 0, 1.0
-        self.names: dict[str, Any] = {"torch": torch, "F": F, "math": math, **inputs}
+        self.names: dict[str, Any] = {"torch": torch, "F": F, "math": math, "spmdir": spmdir, **inputs}
         torch.manual_seed(seed)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -339,9 +378,9 @@ def shardings(draw: st.DrawFn, axes: Mapping[str, int], of: Input) -> str:
         kinds += partial if number else ()
         for dim, size in enumerate(of.shape):
             cut = draw(st.integers(0, size))
-            rest = [0] * (axes[axis] - 2)
+            counts = [cut, size - cut, *[0] * (axes[axis] - 2)] if axes[axis] > 1 else [size]
             kinds += [f"Cyclic({dim}, 2)", f"Strided({dim}, 2)"]
-            kinds += [f"Ragged({dim}, {[cut, size - cut, *rest]})"] if len(axes) == 1 else []
+            kinds += [f"Ragged({dim}, {counts})"] if len(axes) == 1 else []
         text = draw(st.sampled_from(kinds))
         texts += [] if text == "R" else [f"{axis}: {text}"]
     return ", ".join(texts)

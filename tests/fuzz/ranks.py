@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import cache
@@ -55,6 +55,7 @@ class Pair:
     dropout: bool
     dynamic: bool
     sharding: str
+    mesh: Mapping[str, int] = {"tp": WORLD}
 
     def __str__(self) -> str:
         return f"rank 1 has {DIFFERENCES[self.difference] or 'nothing else'}: {attrs.asdict(self)}"
@@ -152,7 +153,7 @@ def _run(rank: int, pair: Pair) -> tuple[str, str]:
     parallel = spmdir.parallelize(
         model,
         (x,),
-        spmdir.Mesh({"tp": WORLD}),
+        spmdir.Mesh(pair.mesh),
         {"layers.0.weight": sharding},
         dynamic_shapes=({0: batch},) if pair.dynamic else None,
     )
@@ -180,6 +181,7 @@ pairs = st.builds(
     dropout=st.booleans(),
     dynamic=st.booleans(),
     sharding=st.sampled_from(("tp: S(0)", "", "tp: S(1)")),
+    mesh=st.sampled_from(({"tp": WORLD}, {"dp": 1, "tp": WORLD}, {"tp": WORLD, "dp": 1})),
 )
 
 RANKS = Kind("ranks", pairs, check, examples=6, seconds=60, share=1)

@@ -82,7 +82,7 @@ def specials(draw: st.DrawFn) -> Special:
     places += [name for name, value in sample.arguments.items() if isinstance(value, float)]
     numbers = {place: draw(st.sampled_from(NUMBERS)) for place in places if draw(st.booleans())}
     values = () if numbers else tuple(draw(st.lists(st.sampled_from(VALUES), min_size=1, max_size=3)))
-    return Special(sample, numbers, values, draw(st.sampled_from((2, 3))))
+    return Special(sample, numbers, values, draw(st.sampled_from((2, 3, 1))))
 
 
 def _number(value: Any) -> bool:

@@ -13,7 +13,7 @@ from spmdir.dialects.ir import parse
 from spmdir.importer.importer import import_fx
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.passes.local_programs.trusted import trust
-from spmdir.passes.pipeline import run_passes
+from spmdir.passes.pipeline import Pipeline, run_passes
 from spmdir.simulator.distribution import collect, distribute
 from spmdir.simulator.simulate import run_single, simulate
 from tests.lowering.collective_programs import programs
@@ -60,6 +60,20 @@ def test_a_traced_function_computes_what_it_does_in_eager(case: str):
     module = import_fx(make_fx(function)(*inputs), Mesh({"dp": 2}), {"input:0": sharding})
     for found, expected in zip(simulate(module, inputs), function(*inputs), strict=True):
         assert torch.allclose(found, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("axes", [{"a": 1, "b": 4}, {"b": 4, "a": 1}])
+def test_an_axis_of_one_rank_rejects_no_program(axes: dict[str, int]):
+    def function(x, y, image, grid):
+        flow = torch.nn.functional.grid_sample(image, grid, align_corners=False)
+        return torch.triu(x, -1) + 0, y.index_add(0, torch.tensor([0, 2, 2, 6]), x[:4]), flow
+
+    inputs = [torch.rand(shape, dtype=torch.float64) for shape in ((10, 5), (7, 5), (1, 2, 6, 5), (1, 6, 5, 2))]
+    shardings = {"input:0": "b: S(1)", "input:1": "a: S(0), b: S(0)", "input:2": "a: S(2), b: S(1)"}
+    module = import_fx(make_fx(function)(*inputs), Mesh(axes), shardings)
+    pipeline = Pipeline("propagate,insert-reshard,lower-reshard,verify-spmd", topology="flat")
+    found = simulate(run_passes(module, pipeline), inputs)
+    torch.testing.assert_close(found, list(function(*inputs)), rtol=1e-12, atol=1e-12)
 
 
 def test_a_sharded_program_computes_what_the_whole_one_does():

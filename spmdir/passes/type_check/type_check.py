@@ -93,7 +93,7 @@ def _match(
                 f"factor '{factor.name}' of size {factor.size} cannot be sharded into "
                 f"{size * sharded.of(number)} by this op; shard it by fewer axes"
             )
-    rewritten = [axis for axis, strategy in choice.items() if strategy.rewrite]
+    rewritten = [axis for axis, strategy in choice.items() if strategy.rewrite and mesh.sizes[axis] > 1]
     if len(rewritten) > 1 and any(choice[axis].rewrite == SPLIT for axis in rewritten):
         axes = " and ".join(map(repr, rewritten))
         raise ShardingError(f"is split along {axes}; expected one axis that does not leave the op as it is")

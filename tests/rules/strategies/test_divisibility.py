@@ -47,3 +47,16 @@ def test_counts_multiply_over_axes_and_tell_plug_ins_apart():
     assert counts.seen_from({0: 3}).all_axes == {0: 12}
     assert counts.without_plugins_of([3]).by_plugins == {}
     assert shard_counts([(whole, 2)]).key == UNSHARDED.key
+
+
+@pytest.mark.parametrize(
+    ("line", "sharded"),
+    [
+        ("(x: m n) -> m n    nonempty m", {0: 4}),  # 10 elements in 4 uneven shards
+        ("(x: m n) -> m n\n    local m\n    return x\n    local n\n    return x", {0: 2}),
+        ("(x: (h g), y: h) -> (h g)", {0: 3}),
+    ],
+)
+def test_an_axis_of_one_rank_shards_whatever_others_shard(line: str, sharded: dict):
+    rule = instance(line, "10x4" if "m n" in line else "8 4")
+    assert rule.strategies(1, ShardCounts(sharded)) == rule.strategies(1) != (rule.strategies(1)[0],)
