@@ -75,14 +75,16 @@ class _Sites:
 
     Attributes:
         products: the ops that contract.
+        splittable: those of them that may be split.
         place: op → its number in program order.
     """
 
     def __init__(self, block: Block, mesh: Mesh, rules: RuleSet, everywhere: bool):
         self.block, self.mesh, self.rules, self.everywhere = block, mesh, rules, everywhere
         self.place = {op: number for number, op in enumerate(block.ops)}
-        torch_ops = [op for op in block.ops if isinstance(op, AtenOp)]
-        self.products = {op for op in torch_ops if (rule := rule_of(op, rules)) and rule.contracts}
+        instances = {op: rule for op in block.ops if isinstance(op, AtenOp) and (rule := rule_of(op, rules))}
+        self.products = {op for op, rule in instances.items() if rule.contracts}
+        self.splittable = {op for op, rule in instances.items() if split_products.may_be_split(rule)}
 
     def all(self) -> Iterator[tuple[Collective, Sequence[Sequence[AtenOp]]]]:
         """Yield each collective with the ops of which some may be split beside it, which the caller may do at once."""
@@ -123,7 +125,7 @@ class _Sites:
         users = list(dict.fromkeys(use.operation for use in gather.results[0].uses))
         first = min(map(self.place.__getitem__, users), default=0)
         for user in users:
-            if isinstance(user, AtenOp) and user in self.products and not is_split(user):
+            if isinstance(user, AtenOp) and user in self.splittable and not is_split(user):
                 makers = [value.owner for value in user.operands]
                 if all(isinstance(maker, Block) or self.place[maker] < first for maker in makers):
                     yield user
@@ -133,7 +135,7 @@ class _Sites:
         op = value.owner
         if not isinstance(op, AtenOp) or is_split(op) or len(list(value.uses)) != 1 or len(op.results) != 1:
             return ()
-        if op in self.products:
+        if op in self.splittable:
             return (op,)
         parts = [self._added(operand) if operand.type == value.type else () for operand in op.operands]
         return (*(one for part in parts for one in part), op) if parts and all(parts) else ()
@@ -143,7 +145,7 @@ class _Sites:
         return self._is_typed(product, list(map(sharding_of, given)), product.shardings[0], gather.axes[0])
 
     def _may_scatter(self, op: AtenOp, scatter: Collective) -> bool:
-        if op in self.products:
+        if op in self.splittable:
             return self._is_typed(op, list(map(sharding_of, op.operands)), scatter.target, scatter.axes[0])
         return self._is_typed(op, [scatter.target] * len(op.operands), scatter.target)
 

@@ -6,11 +6,12 @@ from tests.fuzz.batch import Kind
 from tests.fuzz.deletions import DELETIONS
 from tests.fuzz.edited import EDITED
 from tests.fuzz.malformed import MALFORMED
+from tests.fuzz.pipelines import PIPELINES
 from tests.fuzz.programs import PROGRAMS
 from tests.fuzz.ranks import RANKS
 from tests.fuzz.schedules import SCHEDULES
 from tests.fuzz.special import SPECIAL
 
 KINDS: dict[str, Kind] = {
-    kind.name: kind for kind in (PROGRAMS, EDITED, MALFORMED, DELETIONS, SPECIAL, SCHEDULES, RANKS)
+    kind.name: kind for kind in (PROGRAMS, PIPELINES, EDITED, MALFORMED, DELETIONS, SPECIAL, SCHEDULES, RANKS)
 }

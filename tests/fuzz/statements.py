@@ -381,6 +381,16 @@ torch.cross({f}, {f=}, {d})
 F.pixel_shuffle({f3}, 1)
 torch.linalg.matrix_power({f2} @ {f2}.mT, 2)
 {f}.quantile(0.5, {d})
+[constrained]
+spmdir.constrain({f}, "dp: R")
+spmdir.constrain({f1}, "dp: S(0)")
+spmdir.constrain({f2}, "dp: S(1)")
+spmdir.constrain({f2}, "dp: S(1)") @ {f@}
+[losses]
+F.cross_entropy({f2}.flatten(1), {f2}.flatten(1).argmin(1))
+F.nll_loss(spmdir.constrain({f2}.flatten(1), "dp: R").log_softmax(1), {f2}.flatten(1).argmin(1), reduction='sum')
+F.max_pool1d(spmdir.constrain({f2}, "dp: R"), 2)
+F.multi_margin_loss({f2}.flatten(1), {f2}.flatten(1).argmax(1))
 """
 
 FAMILIES: dict[str, tuple[str, ...]] = {

@@ -12,7 +12,8 @@ from spmdir.core.errors import CheckError
 from tests.fuzz import ranks
 from tests.fuzz.batch import Batch, Kind, Wrong, run_batch, shape_of
 
-EXAMPLES = {"programs": 25, "malformed": 160, "deletions": 200, "special": 40, "edits": 40, "schedules": 30}
+EXAMPLES = {"programs": 25, "pipelines": 15, "malformed": 160, "deletions": 200}
+EXAMPLES |= {"special": 40, "edits": 40, "schedules": 30}
 """Kind → how many cases; some seconds of processor time each."""
 
 

@@ -57,3 +57,22 @@ def test_a_layer_takes_less_time_and_no_other_choice_of_it_takes_less():
     plain, split, always = map(seconds, ("localize", "split-matmul,localize", "split-matmul{always=true},localize"))
     assert split < plain
     assert split <= always
+
+
+SEVERAL_RESULTS = """spmd.mesh @mesh <a = 2>
+func.func @main(%x: tensor<6x7xf64> {spmd.sharding = #spmd.sharding<@mesh, a: S(0)>},
+                %y: tensor<6xi64> {spmd.sharding = #spmd.sharding<@mesh>},
+                %w: tensor<7xf64> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<f64> {
+  %g = spmd.all_gather %x on [a] dim 0 : tensor<6x7xf64> <>
+  %l, %t = aten.nll_loss_forward(%g, %y, %w) {ignore_index = -100, reduction = 1} : tensor<f64> <>, tensor<f64> <>
+  return %l : tensor<f64>
+}"""
+"""An op that contracts, behind an all_gather, and has two results."""
+
+
+def test_an_op_of_two_results_is_left_alone():
+    inputs = [torch.randn(6, 7, dtype=torch.float64), torch.randint(0, 7, (6,)), torch.rand(7, dtype=torch.float64)]
+    module = spmdir.run_passes(spmdir.parse(SEVERAL_RESULTS), "split-matmul{always=true},localize,verify-spmd")
+    assert {"all_gather"} == spmdir.comm_report(module).by_kind.keys()
+    (loss,) = spmdir.simulate(module, inputs)
+    torch.testing.assert_close(loss, torch.nn.functional.nll_loss(*inputs))

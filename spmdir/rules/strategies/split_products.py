@@ -18,6 +18,11 @@ SPLIT = "split"
 _SUM = Partial("sum")
 
 
+def may_be_split(rule: RuleInstance) -> bool:
+    """Return whether the op is one matrix product, its only result, rather than an op that also computes others."""
+    return rule.contracts and len(rule.call.results) == 1
+
+
 def split_strategies(
     rule: RuleInstance, count: int, sharded: ShardCounts, listed: Iterable[Strategy]
 ) -> Iterator[Strategy]:
@@ -30,7 +35,7 @@ def split_strategies(
     Args:
         sharded: how other axes shard factors; those that shard `m` too must be outside the one that gathers it.
     """
-    if not rule.contracts or len(rule.call.results) != 1 or not 1 < count <= RING.most:
+    if not may_be_split(rule) or not 1 < count <= RING.most:
         return
     plain = [one for one in listed if len(one.factors) == 1 and not one.rewrite and not one.text]
     plain = [one for one in plain if not one.factor_placements]
