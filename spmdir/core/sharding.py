@@ -118,7 +118,7 @@ class Sharding(ShownAsText):
         return frozenset(p.kind for _, p in self.entries if p.kind is not None)
 
     @cached_property
-    def is_inexact(self) -> bool:
+    def is_lossy(self) -> bool:
         """Return whether a placement loses precision, so that only who asks for it gets it."""
         return any(placement.error for _, placement in self.entries)
 

@@ -86,11 +86,11 @@ class FoldReshardOfReshard(RewritePattern):
         inner = op.operands[0].owner
         if not isinstance(op, ReshardOp) or not isinstance(inner, ReshardOp) or inner.target is None:
             return
-        if inner.results[0].has_one_use() and not is_inexact(inner.target):
+        if inner.results[0].has_one_use() and not is_lossy(inner.target):
             op.operands[0] = inner.operands[0]
             rewriter.notify_op_modified(op)
 
 
-def is_inexact(sharding: Sharding | None) -> bool:
+def is_lossy(sharding: Sharding | None) -> bool:
     """Return whether a placement of `sharding` loses precision; False where it is undecided."""
-    return sharding is not None and sharding.is_inexact
+    return sharding is not None and sharding.is_lossy

@@ -30,7 +30,7 @@ from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.halo import HaloExchangeOp
 from spmdir.dialects.host import HostCopyOp
 from spmdir.dialects.names import name_of
-from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp, is_inexact
+from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp, is_lossy
 from spmdir.dialects.ring import AssembleOp, ChooseOp, PackOp, RotationOp, StateOp
 from spmdir.dialects.sent_states import sent_state
 from spmdir.dialects.shard_index_ops import LocalIndexOp, ShardIndexOp
@@ -117,7 +117,7 @@ def emit(
 ) -> fx.GraphModule:
     """Return the graph of `rank` of a localized module; of the whole program on one device if shardings are ignored.
 
-    Its Python is generated when it is asked for, see `generate`. If `measured`, each inexact step is followed by a call
+    Its Python is generated when it is asked for, see `generate`. If `measured`, each lossy step is followed by a call
     of `measured_step`, which the simulator does.
 
     Raises:
@@ -288,7 +288,7 @@ class _Emitter:
             started = start(self.call, [*map(here, held)], self.shapes.of)
             return [*self.values_of(op, (), started), *map(self.node, op.operands[len(held) :])]
         steps, state = op.steps(self.mesh), sent_state(op, self.mesh)
-        measured = self.measured and any(map(_is_inexact, steps))
+        measured = self.measured and any(map(_is_lossy, steps))
         if not measured and not op.IS_START and state is None and len(op.operands) == len(held):
             return self.emit_stateless(op, steps, held)
         started = self.begin(op, steps, held, self.call if state is None else partial(self.call_once, state))
@@ -320,7 +320,7 @@ class _Emitter:
         """Return the values of the collective `op`, number `number` of the program, after its wait."""
         values = started.wait(self.call)
         for member, (step, (held, _)) in enumerate(zip(steps, op.pairs, strict=False)):
-            if self.measured and _is_inexact(step):
+            if self.measured and _is_lossy(step):
                 group = self.group_name(self.mesh.axis_names)
                 checked = self.call(measured_step, self.node(held), values[member], number, member, group)
                 values[member] = self.call(WAIT, checked)
@@ -439,8 +439,8 @@ def _emitter(kind: type[ValueOp]) -> Callable[[_Emitter, ValueOp], Sequence[Any]
     return next(emitter for known, emitter in _EMITTERS if issubclass(kind, known))
 
 
-def _is_inexact(step: Step) -> bool:
-    return is_inexact(step.source) or is_inexact(step.target)
+def _is_lossy(step: Step) -> bool:
+    return is_lossy(step.source) or is_lossy(step.target)
 
 
 def _key(value: Any) -> object:

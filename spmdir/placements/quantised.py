@@ -2,7 +2,7 @@
 
 Ranks hold partial values as for `P(sum)`. Where they are summed, each rank sends its own as integers of one byte,
 with one f32 scale for what it sends to a rank, and adds up what it gets in f32: a quarter of the bytes of that. It is
-declared inexact, so it occurs only where it is asked for.
+lossy, so it occurs only where it is asked for.
 
 A partial value x is sent as q = round(x / s) with s = max |x| / 127, so each of its elements is off by at most s / 2,
 and the sum over ranks by at most the sum of their max |x| / 254. `error` says that, with one part in a thousand for the

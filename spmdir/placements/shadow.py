@@ -2,7 +2,7 @@
 
 Weights that are kept in f32 and sharded are gathered in 16 bits, as mixed-precision FSDP does: from `S(d)` a rank's
 shard is converted, sent, and stays converted until something needs the value itself. A value that was written as a
-shadow is one: it is declared inexact, so it occurs only where it is asked for, and `Shadow(f8E4M3FN)` sends one byte an
+shadow is one: it is lossy, so it occurs only where it is asked for, and `Shadow(f8E4M3FN)` sends one byte an
 element.
 
 Finite numbers beyond the largest of the type become that one, and numbers below its smallest become 0. bf16 has the

@@ -59,7 +59,7 @@ class CommReport(ShownAsText):
         objective: modelled seconds of one step of a rank, which propagate minimised, of all functions; where they are
             known. `compute` and `seconds` add up to it until a pass changes collectives.
         certificate: what any decision costs at the least; where propagate was asked to certify the only function.
-        errors: how far results may be off by inexact steps; of results without any there is nothing.
+        errors: how far results may be off by lossy steps; of results without any there is nothing.
         ops: what each op costs that takes any time, the longest first.
     """
 

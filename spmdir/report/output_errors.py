@@ -1,4 +1,4 @@
-"""How far the results of a program may be off by its inexact steps: declared bounds, followed through the ops after.
+"""How far the results of a program may be off by its lossy steps: declared bounds, followed through the ops after.
 
 A bound is of the largest absolute element. It is followed through ops that let an error grow by a known factor, as data
 movement and sums of operands do; past others, such as a product with another tensor, no bound is known. The rounding of
@@ -20,7 +20,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.collectives import Collective, SpmdOp
 from spmdir.dialects.names import name_of
-from spmdir.dialects.reshard_ops import is_inexact
+from spmdir.dialects.reshard_ops import is_lossy
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_type, signature_kind
@@ -158,7 +158,7 @@ class _Off:
 
 
 def output_errors(function: FuncOp, mesh: Mesh, rules: RuleSet) -> tuple[OutputError, ...]:
-    """Return how far each result of a function may be off that inexact steps have a part in."""
+    """Return how far each result of a function may be off that lossy steps have a part in."""
     off: dict[SSAValue, _Off] = {}
     for op in function.body.block.ops:
         if not isinstance(op, ValueOp):
@@ -225,9 +225,9 @@ def _growth(op: AtenOp, operand: int, rules: RuleSet) -> float:
 
 
 def _steps(op: Collective, mesh: Mesh) -> Iterator[_Off]:
-    """Yield what `op` adds, if by it a value leaves an inexact placement."""
+    """Yield what `op` adds, if by it a value leaves a lossy placement."""
     meta = global_type(op.operands[0], mesh)
-    if meta is None or not is_inexact(op.source):
+    if meta is None or not is_lossy(op.source):
         return
     where = _place(op)
     for error in step_errors(op.step(mesh), meta.shape, mesh):

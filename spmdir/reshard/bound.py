@@ -28,7 +28,7 @@ def lower_bound(
 
     `shape` is global, `itemsize` the bytes of an element. Exact sums over ranks; see the module for the argument. Where
     the shardings take uneven chunks apart by sub-axes, none is known, which is None, nor where a placement is neither
-    replicated nor a shard nor a partial value, or declares bytes that depend on the shape. Elements that an inexact
+    replicated nor a shard nor a partial value, or declares bytes that depend on the shape. Elements that a lossy
     placement sends smaller count as what it sends.
     """
     if source == target:

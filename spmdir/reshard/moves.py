@@ -144,13 +144,11 @@ def _conversions(
     shard_placements: tuple[ShardPlacement, ...],
     mesh: Mesh,
 ) -> Iterator[Step]:
-    """The steps that placements declare. Inexact ones lead to a placement only where it is wanted."""
-    wanted = {placement for _, placement in partial}
+    """Return the steps that placements declare."""
     for before in dict.fromkeys(source[axis] for axis in free):
         named = [parse_placement(e.target) for e in before.edges() if e.target and e.target not in TRAITS]
         for after in dict.fromkeys([R, *shard_placements, *named, *(placement for _, placement in partial)]):
-            edge = edge_between(before, after) if after != before and (after in wanted or not after.error) else None
-            if edge is None:
+            if after == before or edge_between(before, after) is None:
                 continue
             axes = [axis for axis in free if source[axis] == before]
             for chosen in _choices(axes) if after.dim is not None else _subsets(axes):

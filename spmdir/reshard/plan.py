@@ -146,14 +146,27 @@ def _steps(reshard: Reshard) -> tuple[Step, ...]:
     source, target, mesh = reshard.source, reshard.target, reshard.mesh
     fine = _common_mesh(reshard.shape, source, target, mesh)
     if fine is mesh:
-        return PlanSearch(reshard).run()
+        return _searched(reshard)
     if fine is not None:
         refined = attrs.evolve(reshard, source=source.refined(fine), target=target.refined(fine), mesh=fine)
-        return tuple(_merged(step, mesh) for step in PlanSearch(refined).run())
+        return tuple(_merged(step, mesh) for step in _searched(refined))
     split = {mesh.root_axis(axis) for side in (source, target) for axis, _ in side.entries if is_part(axis)}
     kept = [(axis, p) for axis, p in source.entries if mesh.root_axis(axis) not in split]
     between = Sharding(kept, source.mesh)
     return (*_steps(attrs.evolve(reshard, target=between)), *_steps(attrs.evolve(reshard, source=between)))
+
+
+def _searched(reshard: Reshard) -> tuple[Step, ...]:
+    """Return the steps of the best plan that keeps values in the lossy placements which both sides have.
+
+    If there is none, as where such a placement does not let other axes move, these values are converted again.
+    """
+    try:
+        return PlanSearch(reshard).run()
+    except ShardingError:
+        if not any(p.error and reshard.target[axis] == p for axis, p in reshard.source.entries):
+            raise
+        return PlanSearch(reshard, converts_again=True).run()
 
 
 def _common_mesh(shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh) -> Mesh | None:

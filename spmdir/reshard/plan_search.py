@@ -89,11 +89,12 @@ class PlanSearch:
     Attributes:
         best: sharding → the least cost at which it has been reached.
         last_step: sharding → the step that reaches it at that cost.
+        converts_again: whether an axis may leave a lossy placement that it has on both sides, and enter it again.
         seen: steps that have been looked at.
         hurried: the search takes the first plan that it finds.
     """
 
-    def __init__(self, reshard: Reshard):
+    def __init__(self, reshard: Reshard, converts_again: bool = False):
         source, target, mesh = reshard.source, reshard.target, reshard.mesh
         entries = (*source.entries, *target.entries)
         free = free_axes(source, target, mesh)
@@ -108,6 +109,8 @@ class PlanSearch:
         self.shard_placements = useful_placements(reshard.shape, source, target, mesh)
         self.wanted = tuple((axis, p) for axis, p in target.entries if p.trait not in ("shard", "replicated"))
         self.has_own_type = any(placement.has_own_type for _, placement in entries)
+        self.is_lossy = source.is_lossy or target.is_lossy
+        self.converts_again = converts_again
         self.is_demanding = any(placement.is_demanding for _, placement in entries)
         self.best: dict[Sharding, PlanCost] = {source: (0, 0.0, 0)}
         self.last_step: dict[Sharding, Step] = {}
@@ -189,6 +192,8 @@ class PlanSearch:
             named = step.axes if step.spec.names_axes or step.kind == "convert" else ()
             if self.has_own_type and blocking_axes(step.kind, named, here, target):
                 continue
+            if self.is_lossy and self._loses_more(here, target):
+                continue
             if self.is_demanding and not _is_possible(target, mesh, shape):
                 continue
             if best.get(target, _INFINITE) <= reached:
@@ -198,6 +203,19 @@ class PlanSearch:
             if mesh.root is not None and not splits_evenly(target, mesh, shape):
                 continue
             yield step
+
+    def _loses_more(self, here: Sharding, there: Sharding) -> bool:
+        """Return whether a step enters a lossy placement that the target lacks on that axis, or leaves one that it has.
+
+        A cheap way may lead through bytes, as from `<tp: S(0)>` to `<dp: Mx>` by a gather in `Mx` on tp; nobody asked
+        for that loss.
+        """
+        wanted = self.reshard.target
+        enters = any(p.error and p not in (here[axis], wanted[axis]) for axis, p in there.entries)
+        return enters or (
+            not self.converts_again
+            and any(p.error and wanted[axis] == p and there[axis] != p for axis, p in here.entries)
+        )
 
     def _reach(self, reached: PlanCost, step: Step) -> None:
         """Queue the target of `step`, whose source costs `reached`, if this is the cheapest way to it so far."""

@@ -1,4 +1,4 @@
-"""How far steps may be off that take a value out of an inexact placement."""
+"""How far steps may be off that take a value out of a lossy placement."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spmdir.reshard.steps import Step
 
 @attrs.frozen
 class StepError:
-    """The error of one step, from an inexact placement to another one.
+    """The error of one step, from a lossy placement to another one.
 
     Attributes:
         before, after: the placements.
@@ -42,16 +42,11 @@ class StepError:
 
 
 def step_errors(step: Step, shape: Sequence[int], mesh: Mesh) -> list[StepError]:
-    """Return the errors of `step` on a tensor of global `shape`, one for each inexact placement that it ends.
+    """Return the errors of `step` on a tensor of global `shape`, one for each lossy placement that it ends.
 
     A placement declares how far off a value is that has been laid out so and is no longer.
     """
-    fine = mesh.refine([*step.axes, *(axis for side in (step.source, step.target) for axis, _ in side.entries)])
-    source, target = step.source.refined(fine), step.target.refined(fine)
-    axes = [part for axis in step.axes for part in fine.parts(axis)]
-    ends = dict.fromkeys((source[axis], target[axis]) for axis in axes)
+    local, ranks = local_shape(step.source, shape, mesh), mesh.group_size(step.axes)
     return [
-        StepError(before, after, before.error.bound(local_shape(step.source, shape, mesh), mesh.group_size(step.axes)))
-        for before, after in ends
-        if before != after and before.error
+        StepError(before, after, before.error.bound(local, ranks)) for before, after in step.moved(mesh) if before.error
     ]

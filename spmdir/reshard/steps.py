@@ -58,6 +58,21 @@ class Step:
         assert before is not None and after is not None  # its axes have one placement
         return before, after
 
+    def moved(self, mesh: Mesh) -> tuple[tuple[Placement, Placement], ...]:
+        """Return the (placement before, placement after) pairs that differ on axes of the step, each once."""
+        named = (*self.axes, *(axis for side in (self.source, self.target) for axis, _ in side.entries))
+        fine = mesh.refine(named)
+        source, target = self.source.refined(fine), self.target.refined(fine)
+        axes = [part for axis in self.axes for part in fine.parts(axis)]
+        pairs = dict.fromkeys((source[axis], target[axis]) for axis in axes)
+        return tuple((before, after) for before, after in pairs if before != after)
+
+    def is_lossy(self, mesh: Mesh) -> bool:
+        """Return whether the step enters or leaves a lossy placement."""
+        if not self.source.is_lossy and not self.target.is_lossy:
+            return False
+        return any(before.error or after.error for before, after in self.moved(mesh))
+
     def __str__(self) -> str:
         details = (
             ("on", f"[{', '.join(self.axes)}]"),

@@ -21,7 +21,7 @@ Found = list[dict[Placement, None]]
 def candidates(problem: Problem, rules: Sequence[OpRule | None], annotated: Sequence[Iterable[Placement]]) -> Found:
     """Return the candidates of each value of `problem`.
 
-    A strategy of an op's rule that uses a candidate of one of its values adds candidates to the others. Inexact
+    A strategy of an op's rule that uses a candidate of one of its values adds candidates to the others. Lossy
     placements are never candidates: only the user decides where they are used.
 
     Args:
@@ -62,6 +62,6 @@ def _made(node: Node, rule: OpRule | None, found: Found, mesh: Mesh) -> Iterator
     for strategies in (rule.strategies(count, placements=extras) for count in counts) if rule else ():
         for strategy in strategies:
             placed = zip(values, (*strategy.operands, *strategy.results), strict=True)
-            placed = [(value, placement) for value, placement in placed if plugins([placement])]
+            placed = [(value, placement) for value, placement in placed if plugins([placement]) and not placement.error]
             if any(placement in found[value] for value, placement in placed):
                 yield from placed
