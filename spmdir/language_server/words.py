@@ -42,5 +42,5 @@ RULE_CLAUSES = (
 RULE_CONTROL = ("and", "as", "if", "in", "return", "ring", "unless", "when")
 """The words of conditions and of statements in rules."""
 
-REWRITE_WORDS = ("dim", "from", "on", "op", "to", "when")
+REWRITE_WORDS = ("dim", "exact", "from", "on", "op", "to", "when")
 """The keywords of rewrites."""

@@ -1,22 +1,27 @@
 """What one rewrite makes of one op: match, check the conditions, build, compare the costs.
 
-Both sides of a rewrite give the same global value if both are well typed, because a collective changes how a value is
+Both sides of a rewrite give the same global value if both are well typed, because an exact step changes how a value is
 laid out and not the value, and a local op computes the same value under every strategy of its rule. So the engine type
-checks what it builds, with the transitions of the collectives and the rules of the ops, and trusts no rewrite.
+checks what it builds, with the transitions of the collectives and the rules of the ops, and trusts no rewrite. A step
+that enters or leaves a lossy placement does change the value: the engine keeps each of them, on its operand.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 import attrs
 
 from spmdir.dialects.aten import AtenOp
+from spmdir.dialects.collectives import Collective
+from spmdir.dialects.reshard_ops import is_lossy
 from spmdir.dialects.value_op import ValueOp
 from spmdir.passes.fusion.benefit import Pricing, RewriteCost, change, total
 from spmdir.passes.fusion.building import Builder
 from spmdir.passes.fusion.matching import Match, matches
 from spmdir.passes.fusion.replacement import (
+    NewCollective,
     Node,
     dying_ops,
     existing_values,
@@ -28,6 +33,7 @@ from spmdir.passes.fusion.rewrite_conditions import Test
 from spmdir.passes.fusion.terms import Rewrite
 from spmdir.passes.fusion.trace import Attempt, attempt_of
 from spmdir.reshard.cost import local_bytes
+from spmdir.reshard.steps import Step
 
 
 @attrs.frozen
@@ -90,6 +96,9 @@ class Engine:
             if isinstance(found.function, AtenOp) and found.function not in dying:
                 reasons.append(f"f = {found.function.name} has other users, so it would run twice")
                 continue
+            if lost := self._changed_lossy_step(dying, replacement):
+                reasons.append(f"does not keep {lost}, which is lossy")
+                continue
             if self.holds_no_more and self._may_hold_more(root, replacement, dying):
                 reasons.append("a rank may hold more, and the memory of the machine is a limit")
                 continue
@@ -111,6 +120,23 @@ class Engine:
         kept = {*existing_values(replacement)}.difference(root.operands)
         return sum(map(size, new_nodes(replacement))) > sum(gone) or sum(map(size, kept)) > sum(gone[1:])
 
+    def _changed_lossy_step(self, dying: list[ValueOp], replacement: Node) -> str | None:
+        """Return a lossy step that is removed, and not made again on its operand, or added; None if all stay."""
+        nodes = (node for node in new_nodes(replacement) if isinstance(node, NewCollective))
+        old: Counter[tuple[Step, Node]] = Counter(
+            (step, op.operands[0]) for op in dying if (step := self._lossy_step(op)) is not None
+        )
+        new = Counter((node.step, node.operand) for node in nodes if node.step.is_lossy(self.pricing.mesh))
+        changed = next(iter((old - new) + (new - old)), None)
+        return None if changed is None else _shown(changed[0])
+
+    def _lossy_step(self, op: ValueOp) -> Step | None:
+        """Return the step of `op` if it is a collective that enters or leaves a lossy placement."""
+        if not isinstance(op, Collective) or not (is_lossy(op.source) or is_lossy(op.target)):
+            return None
+        step = op.step(self.pricing.mesh)
+        return step if step.is_lossy(self.pricing.mesh) else None
+
     def _failed_condition(self, rewrite: Rewrite, builder: Builder) -> str | None:
         """Return the condition that fails; None if all hold, or f has no rule to ask."""
         found = builder.found
@@ -118,8 +144,15 @@ class Engine:
             value = found.bindings.get(one)
             if value == found.bindings.get(other):
                 return f"condition '{one} != {other}' fails: both are {value}"
+        lossy = next(filter(None, map(self._lossy_step, found.ops)), None) if rewrite.is_exact else None
+        if lossy is not None:
+            return f"condition 'exact' fails: {_shown(lossy)} is lossy"
         for condition in rewrite.conditions:
             function, rule = found.function, builder.rule
             if isinstance(function, AtenOp) and rule and not self.conditions[condition.name](function, rule):
                 return f"condition 'f {condition.name}' fails for {function.name}"
         return None
+
+
+def _shown(step: Step) -> str:
+    return f"{step.kind} from <{step.source}> to <{step.target}>"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import attrs
 from lark import Lark, Token, Transformer, UnexpectedCharacters, UnexpectedToken
 from lark.exceptions import VisitError
 
@@ -18,6 +20,7 @@ from spmdir.passes.fusion.terms import (
     Condition,
     Function,
     Rewrite,
+    Term,
     Value,
     duplicates,
     subterms,
@@ -35,6 +38,10 @@ FRIENDLY = {
 """Terminal of the grammar → how a message calls it; keywords stand for themselves."""
 
 
+EXACT = "exact"
+"""The condition that no matched step is lossy."""
+
+
 class _Builder(Transformer[Token, Any]):
     def __init__(self, file: str):
         super().__init__()
@@ -49,14 +56,14 @@ class _Builder(Transformer[Token, Any]):
         return tuple(rewrites)
 
     def rewrite(self, items: list[Any]) -> Rewrite | ParseError:
-        name, left, right, *given = items
-        conditions = [condition for condition in given if condition is not None]
+        name, left, right, *conditions = items
         rewrite = Rewrite(
             str(name),
             left,
             right,
-            tuple(condition for condition in conditions if not isinstance(condition, Condition)),
+            tuple(condition for condition in conditions if isinstance(condition, tuple)),
             tuple(condition for condition in conditions if isinstance(condition, Condition)),
+            EXACT in conditions,
             self.at(name),
         )
         for check in _CHECKS:
@@ -117,6 +124,9 @@ class _Builder(Transformer[Token, Any]):
     def property(self, items: list[Token]) -> Condition:
         return Condition(" ".join(items), self.at(items[0]))
 
+    def exact(self, _: list[Any]) -> str:
+        return EXACT
+
 
 def _check_form(rewrite: Rewrite) -> str | None:
     sides = [list(subterms(side)) for side in (rewrite.left, rewrite.right)]
@@ -164,7 +174,41 @@ def _check_targets(rewrite: Rewrite) -> str | None:
     return None
 
 
-_CHECKS = (_check_form, _check_variables, _check_pending, _check_targets)
+def lossy_fault(rewrite: Rewrite) -> str | None:
+    """Return what is wrong with a rewrite that moves, adds or drops a step that may be lossy without saying `exact`."""
+    if rewrite.is_exact:
+        return None
+    left, right = (_unnamed_steps(_at_once(side)) for side in (rewrite.left, rewrite.right))
+    changed = next(iter((left - right) + (right - left)), None)
+    if changed is None:
+        return None
+    return (
+        f"{changed[0].kind} may be lossy, and the two sides do not have it in the same place; expected `when exact`, "
+        "by which the rewrite applies to exact steps alone"
+    )
+
+
+def _unnamed_steps(side: Term) -> Counter[tuple[Collective, bool]]:
+    """Return the steps of `side` that name no axes, and so may be those of any placement; and which is the outermost.
+
+    Two of them are the same step if their operands are the same and both or neither are outermost: the sharding of the
+    result follows from that.
+    """
+    terms = (term for term in subterms(side) if isinstance(term, Collective) and not names_axes(term.kind))
+    return Counter((term, term is side) for term in terms)
+
+
+def _at_once(term: Term) -> Term:
+    """Return `term` with collectives done at once in place of being started and waited for."""
+    if isinstance(term, Value):
+        return term
+    operand = _at_once(term.operand)
+    if isinstance(term, Function):
+        return Function(operand)
+    return operand if term.kind == "wait" else attrs.evolve(term, operand=operand, is_start=False)
+
+
+_CHECKS = (_check_form, _check_variables, _check_pending, _check_targets, lossy_fault)
 """Each returns what is wrong with a rewrite, or None."""
 
 

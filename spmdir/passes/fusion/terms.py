@@ -86,13 +86,15 @@ class Condition:
 
 @attrs.frozen
 class Rewrite:
-    """`name: left => right when differ…, conditions…`.
+    """`name: left => right when differ…, conditions…, exact`.
 
     Attributes:
         left: the pattern that is matched.
         right: what replaces it.
         differ: pairs of variables of dimensions that must not be equal.
         conditions: what `f` must satisfy.
+        is_exact: whether it applies only where no matched step is lossy. Without it, the replacement does the lossy
+            steps of the match, on the same operands.
     """
 
     name: str
@@ -100,6 +102,7 @@ class Rewrite:
     right: Term
     differ: tuple[tuple[str, str], ...]
     conditions: tuple[Condition, ...]
+    is_exact: bool
     location: Location
 
 

@@ -31,3 +31,21 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 // |   %y = spmd.convert %q : tensor<16x8xf32> <>
 // |   return %y : tensor<16x8xf32>
 // | }
+
+// -----
+spmd.mesh @mesh <tp = 4>
+
+// Not if the value in between is lossy: what is converted to bf16 and back is rounded.
+func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16x8xf32> {
+  %q = spmd.convert %x : tensor<16x8xf32> <tp: Shadow(bf16)>
+  %y = spmd.convert %q : tensor<16x8xf32> <>
+  return %y : tensor<16x8xf32>
+}
+
+// | spmd.mesh @mesh <tp = 4>
+// |
+// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16x8xf32> {
+// |   %q = spmd.convert %x : tensor<16x8xf32> <tp: Shadow(bf16)>
+// |   %y = spmd.convert %q : tensor<16x8xf32> <>
+// |   return %y : tensor<16x8xf32>
+// | }
