@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Hashable
 from dataclasses import dataclass
 
@@ -11,19 +12,21 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from spmdir.core.errors import ShardingError
+from spmdir.core.errors import Location, ShardingError
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.standard import plugins
 from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.function_checks import GIVEN
-from spmdir.dialects.names import Names
-from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
+from spmdir.dialects.names import Names, text_name
+from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp, is_lossy
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.passes.expand import expand_all
+from spmdir.passes.fusion.trace import remark
 from spmdir.passes.local_programs.local_forms import is_split
 from spmdir.passes.preconditions import FunctionPass
 from spmdir.passes.type_check.type_check import cheapest_operands
@@ -62,6 +65,7 @@ class InsertReshardPass(FunctionPass):
         expand_all(function, mesh, ctx.rules)
         made = _Reshards(Names(function.body.block))
         wanted_by: dict[Hashable, tuple[Sharding, ...]] = {}
+        constraints: list[_Constraint] = []
         for user in list(function.body.block.ops):
             if isinstance(user, AtenOp):
                 operands = tuple(user.operands)
@@ -71,12 +75,41 @@ class InsertReshardPass(FunctionPass):
                         user.operands[index] = made.resharded(operands[index], wanted, user)
                 user.properties.pop("needs", None)
             elif isinstance(user, (ConstraintOp, ReshardOp)):
-                _replace_constraint(made, user)
+                constraints += _replace_constraint(made, user)
         end = ir.terminator(function)
         for index, value in enumerate(end.operands):
             asked = function_attrs(function, "res_attrs", index).get("spmd.sharding")
             wanted = _wanted_output(asked, value, mesh)
             end.operands[index] = made.resharded(value, wanted, end)
+        for constraint in constraints:
+            constraint.remark_if_unused()
+
+
+@attrs.frozen
+class _Constraint:
+    """A constraint that asks for placements which nothing gets unasked, after it became a reshard.
+
+    Attributes:
+        value: what the reshard gives.
+        location: that of the constraint.
+    """
+
+    value: SSAValue
+    location: Location | None
+
+    def remark_if_unused(self) -> None:
+        """Print a remark to stderr if no op takes the value as the constraint says, and nothing is lost by that."""
+        users = [use.operation for use in self.value.uses]
+        sharding = sharding_of(self.value)
+        if not all(isinstance(user, ReshardOp) for user in users) or (users and is_lossy(sharding)):
+            return
+        name = text_name(self.value.owner.operands[0])  # type: ignore[union-attr]  # a reshard gives it
+        taken = "its users take it in other shardings" if users else "nothing uses it"
+        text = (
+            f"the constraint of {name} to <{sharding}> has no effect: {taken}; remove it, or give the op that should "
+            "use it a strategy with this placement"
+        )
+        print(remark(text, self.location), file=sys.stderr)
 
 
 def _wanted(
@@ -117,11 +150,15 @@ def _wanted_output(attribute: object, value: SSAValue, mesh: Mesh) -> Sharding:
     return Sharding([*((a, p) for a, p in given.entries if p.trait != "open"), *free], current.mesh).merged(mesh)
 
 
-def _replace_constraint(made: _Reshards, op: ConstraintOp | ReshardOp) -> None:
+def _replace_constraint(made: _Reshards, op: ConstraintOp | ReshardOp) -> list[_Constraint]:
+    """Put a reshard in the place of `op`; return what is to be looked at once all users are known."""
     wanted = op.target
     if wanted is None or wanted.open_axes:
         raise ShardingError(f"'{op.name}' leaves an axis open; run propagate first", location_of(op))
-    value = made.resharded(op.operands[0], wanted, op)
+    operand, location = op.operands[0], location_of(op)
+    is_special = isinstance(op, ConstraintOp) and bool(plugins(placement for _, placement in wanted.entries))
+    value = made.resharded(operand, wanted, op)
     if value is not op.results[0]:
         op.results[0].replace_all_uses_with(value)
         Rewriter.erase_op(op)
+    return [_Constraint(value, location)] if is_special and value is not operand else []

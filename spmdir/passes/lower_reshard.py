@@ -16,7 +16,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.collectives import SpmdOp, build_collective
 from spmdir.dialects.names import Names, take_name
-from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp, is_inexact
+from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp, is_lossy
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.values import sharding_of
 from spmdir.passes.pipeline import as_pipeline
@@ -56,9 +56,9 @@ class LowerReshardPass(FunctionPass):
 
 
 def _origin(op: SpmdOp) -> SSAValue:
-    """Return the value that `op` reshards, through earlier reshards except those that a user wants inexact."""
+    """Return the value that `op` reshards, through earlier reshards except those that a user wants lossy."""
     value = op.operands[0]
-    while isinstance(value.owner, (ReshardOp, ConstraintOp)) and not is_inexact(value.owner.target):
+    while isinstance(value.owner, (ReshardOp, ConstraintOp)) and not is_lossy(value.owner.target):
         value = value.owner.operands[0]
     return value
 
@@ -69,22 +69,33 @@ def _lower(value: SSAValue, reshards: Sequence[SpmdOp], planner: Planner, names:
     assert meta is not None
     if source is None:
         raise ShardingError("the resharded value has no sharding; run propagate first", location_of(reshards[0]))
-    targets = {_target(reshard): location_of(reshard) for reshard in reversed(reshards)}
+    taken = _taken(reshards)
+    targets = {_target(reshard): location_of(reshard) for reshard in reversed(taken)}
     for target, location in targets.items():
         try:
             planner.plan(meta, source, target)
         except SpmdirError as error:
             raise type(error)(f"cannot reshard from <{source}> to <{target}>: {error.message}", location) from None
-    tree = plan_tree(meta, source, tuple(reversed(targets)), planner).steps
+    tree = plan_tree(meta, source, tuple(reversed(targets)), planner).steps if targets else {}
     made = {source: value}
     given = {_target(reshard): reshard.results[0] for reshard in reversed(reshards)}
-    for reshard in reshards:
+    for reshard in taken:
         _make(_target(reshard), tree, made, reshard, planner, names)
         reshard.results[0].replace_all_uses_with(made[_target(reshard)])
     for target, result in list(made.items())[1:]:
         take_name(result, given[target]) if target in given else names.give(result, value, tree[target].kind)
     for reshard in reversed(reshards):
         Rewriter.erase_op(reshard)
+
+
+def _taken(reshards: Sequence[SpmdOp]) -> list[SpmdOp]:
+    """Return those of the `reshards` of one value whose results other ops take.
+
+    All are planned from that value, so a sharding that only leads to another one, as of a constraint that no op
+    follows, need not be made.
+    """
+    group = {*reshards}
+    return [op for op in reshards if any(use.operation not in group for use in op.results[0].uses)]
 
 
 def _target(op: SpmdOp) -> Sharding:
