@@ -77,7 +77,7 @@ SCENARIOS = """
     importer/test_models importer/test_optimizers importer/test_random_streams importer/test_shardings
     importer/test_text importer/test_traced lowering/test_every_reshard lowering/test_gloo lowering/test_indexing
     lowering/test_payloads lowering/test_placements lowering/test_placements_gloo lowering/test_reshards_gloo
-    lowering/test_sub_axes passes/test_absent_results passes/test_local_types passes/test_names
+    lowering/test_sub_axes passes/test_absent_results passes/test_local_types passes/test_lossy_steps passes/test_names
     passes/test_precision passes/test_rest_of_pipeline passes/test_whole_program
     placements/test_fused_projections placements/test_joint_values placements/test_local_types placements/test_programs
     placements/test_ring_attention placements/test_ring_training placements/test_rings

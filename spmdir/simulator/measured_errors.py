@@ -1,4 +1,4 @@
-"""Inexact steps, measured where they are: what they make of what ranks hold, beside what an exact step would make.
+"""Lossy steps, measured where they are: what they make of what ranks hold, beside what an exact step would make.
 
 The program then goes on with the exact values, so that all that comes after is compared with one device to rounding.
 """
@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 import torch
 from torch import Tensor
-from xdsl.ir import Operation, SSAValue
+from xdsl.ir import Operation, OpResult, SSAValue
 
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.base import Noise
-from spmdir.dialects.collectives import Collective
+from spmdir.core.placement.base import Noise, Placement
+from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.names import name_of
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.values import global_type
@@ -53,21 +54,38 @@ class MeasuredError:
         return f"{self.step} is off by {self.found:.1e} ({self.norm}); {most}"
 
 
+@attrs.frozen
+class MeasuredRun:
+    """What a program computes if its lossy steps are exact, and how far they are off.
+
+    Attributes:
+        outputs: as of `simulate`.
+        errors: of the lossy steps, in the order in which they ran.
+        used: the lossy placements that steps entered or left.
+    """
+
+    outputs: list[Any]
+    errors: list[MeasuredError]
+    used: frozenset[Placement]
+
+
 @attrs.define
 class Measuring:
-    """Measures the inexact steps of a program while it is simulated.
+    """Measures the lossy steps of a program while it is simulated.
 
     Attributes:
         ops: those of the program, by number.
         errors: what has been measured so far.
         exact: value that ranks hold in elements that lose precision → the tensor that it stands for.
+        used: the lossy placements that steps entered or left.
     """
 
     mesh: Mesh
     noise: Noise
     ops: Sequence[Operation]
-    errors: list[MeasuredError]
+    errors: list[MeasuredError] = attrs.field(factory=list)
     exact: dict[SSAValue, Tensor] = attrs.field(factory=dict)
+    used: set[Placement] = attrs.field(factory=set)
 
     def step(self, calls: Sequence[Issued]) -> list[Tensor]:
         """Return what an exact step gives the ranks, of what they held before the step and what it made of that."""
@@ -76,7 +94,13 @@ class Measuring:
         assert isinstance(op, Collective)
         (operand, result), step, meta = op.pairs[member], op.steps(mesh)[member], global_type(op.operands[member], mesh)
         assert meta is not None  # the program is localized
+        operand = started_value(operand)
+        if not step.is_lossy(mesh):  # it moves other axes of a value in a lossy placement
+            if operand in self.exact:
+                self.exact[result] = self.exact[operand]
+            return [call.arguments[1] for call in calls]
         source, target = step.source, step.target
+        self.used.update(placement for pair in step.moved(mesh) for placement in pair if placement.error)
         held, made = ([call.arguments[at] for call in calls] for at in (0, 1))
         # What ranks hold may be of another element type than the tensor; else the inputs have told its precision.
         dtype = TORCH_DTYPES[meta.dtype] if source.has_own_type else held[0].dtype
@@ -99,6 +123,13 @@ class Measuring:
         if target.has_own_type:
             self.exact[result] = right
         return distribute(right, target, mesh, self.noise)
+
+
+def started_value(value: SSAValue) -> SSAValue:
+    """Return what gives `value` after a wait, if one gives it; else `value`."""
+    while isinstance(value, OpResult) and isinstance(value.op, WaitOp):
+        value = value.op.operands[value.index]
+    return value
 
 
 def measured(norm: str, tensor: Tensor) -> float:

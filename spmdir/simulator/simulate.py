@@ -35,7 +35,7 @@ from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.simulator.distribution import collect, distribute, random_like
 from spmdir.simulator.interleaved import check_orders
 from spmdir.simulator.lockstep import run_alone, run_lockstep
-from spmdir.simulator.measured_errors import MeasuredError, Measuring
+from spmdir.simulator.measured_errors import MeasuredRun, Measuring, started_value
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 from spmdir.torch_interop.memory_layouts import layout_of
 
@@ -101,15 +101,15 @@ def _simulated(
     seed: int,
     state: dict[str, torch.Tensor],
     interleavings: int = 0,
-    errors: list[MeasuredError] | None = None,
+    measuring: Measuring | None = None,
 ) -> list[Any]:
     """Run every rank's program of a localized module in lock step, and reassemble the outputs.
 
-    If there is a list for `errors`, inexact steps are measured and their exact results taken.
+    Args:
+        measuring: measures the lossy steps, whose exact results are taken; if None, they are done as they are.
     """
     mesh, function = ir.mesh(module), ir.main_function(module)
     noise = random_like(torch.Generator().manual_seed(seed))
-    measuring = Measuring(mesh, noise, [*function.body.block.ops], errors if errors is not None else [])
     held = [
         _distributed(value, tensor, mesh, noise)
         for value, tensor in bind_inputs(function, mesh, inputs, state_dict, state)
@@ -117,17 +117,19 @@ def _simulated(
     programs = []
     for rank in range(mesh.world_size):
         say("lowering the program of rank {} of {}", rank, mesh.world_size)
-        programs.append(emit(module, mesh, rank, symbolic_group, measured=errors is not None))
+        programs.append(emit(module, mesh, rank, symbolic_group, measured=measuring is not None))
     for program in programs:
         _follow(program, held)
     inputs_of = [[pieces[rank] for pieces in held] for rank in range(mesh.world_size)]
-    returned = run_lockstep(programs, inputs_of, mesh, seed, {measured_step: measuring.step})
+    steps = {measured_step: measuring.step} if measuring is not None else {}
+    returned = run_lockstep(programs, inputs_of, mesh, seed, steps)
     check_orders(returned, programs, inputs_of, mesh, seed, interleavings)
     results = []
     for index, value in enumerate(ir.terminator(function).operands):
         try:
             shards = [outputs[index] for outputs in returned]
-            results.append(_collected(shards, value, mesh))
+            exact = measuring.exact.get(started_value(value)) if measuring is not None else None
+            results.append(_collected(shards, value, mesh) if exact is None else exact)
         except SpmdirError as error:
             raise type(error)(f"result {index}: {error.message}", error.location or _place(value)) from None
     kept = [index for index in range(len(results)) if signature_kind(function, "res_attrs", index) == "state"]
@@ -142,16 +144,18 @@ def measure_errors(
     state_dict: Mapping[str, torch.Tensor] | None = None,
     seed: int = 0,
     pipeline: Pipeline | str | None = None,
-) -> tuple[list[Any], list[MeasuredError]]:
-    """Return what the program computes if its inexact steps are exact, and how far these steps are off.
+) -> MeasuredRun:
+    """Return what the program computes if its lossy steps are exact, and how far these steps are off.
 
     Arguments and errors are those of `simulate`.
     """
-    pipeline, errors = as_pipeline(pipeline), []
+    pipeline = as_pipeline(pipeline)
     with pipeline.rules:
         module = localized(module, pipeline)
-        outputs = _simulated(module, inputs, state_dict or {}, seed, {}, errors=errors)
-    return outputs, errors
+        mesh, ops = ir.mesh(module), [*ir.main_function(module).body.block.ops]
+        measuring = Measuring(mesh, random_like(torch.Generator().manual_seed(seed)), ops)
+        outputs = _simulated(module, inputs, state_dict or {}, seed, {}, measuring=measuring)
+    return MeasuredRun(outputs, measuring.errors, frozenset(measuring.used))
 
 
 @torch.no_grad()

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import torch
     from xdsl.dialects.builtin import ModuleOp
 
+    from spmdir.core.placement.base import Placement
+    from spmdir.core.sharding import Sharding
     from spmdir.simulator.measured_errors import MeasuredError
 
 _DESCRIPTION = "Run a program on seeded random inputs, on all ranks of its mesh in one process."
@@ -29,8 +31,8 @@ examples:
 
 The program may be at any stage; what is still to be done to it is done first. The error of an output is the
 largest difference of an element over the largest element of the output. Integer inputs are 0 and 1, so that they
-are valid as indices and as masks. Where a placement is declared inexact, such as Quantised, each of its steps
-is compared with the bound that it declares, and the outputs with those of one device as if these steps were exact.
+are valid as indices and as masks. Where a placement is lossy, as Quantised is, each of its steps is compared
+with the bound that it declares, and the outputs with those of one device as if these steps were exact.
 """
 TOLERANCES = {"f64": 1e-9, "f32": 1e-4, "f16": 1e-2, "bf16": 5e-2, "complex<f64>": 1e-9, "complex<f32>": 1e-4}
 """Element type → the error that a check lets pass: sums of a few thousand terms in another order; others are exact."""
@@ -53,23 +55,25 @@ def _main(argv: Sequence[str]) -> int:
 def _run(options: argparse.Namespace, text: str, file: str, pipeline: Pipeline) -> int:
     from spmdir.dialects import ir
     from spmdir.dialects.sizes import open_sizes
-    from spmdir.passes.finish import bound
+    from spmdir.passes.finish import bound, localized
     from spmdir.simulator.simulate import measure_errors, run_single, simulate
 
     module = ir.parse(text, file)
     if options.sizes or open_sizes(module).symbols:
         module = bound(module, options.sizes, pipeline)
     inputs, state_dict = random_inputs(module, options.seed, options.dtype)
-    interleavings = options.interleavings
-    outputs = simulate(module, inputs, state_dict, options.seed, pipeline=pipeline, interleavings=interleavings)
+    placed = localized(module, pipeline)
+    given = {"state_dict": state_dict, "seed": options.seed, "pipeline": pipeline}
+    outputs = simulate(placed, inputs, interleavings=options.interleavings, **given)
     if not options.check:
         print(*outputs, sep="\n")
         return 0
     expected = run_single(module, _held(module, inputs), _held(module, state_dict), options.seed)
-    exact = None
-    if has_inexact(module):
-        exact, errors = measure_errors(module, inputs, state_dict, options.seed, pipeline)
-        report_steps(errors)
+    lossy, exact = lossy_placements(module), None
+    if lossy:
+        measured = measure_errors(placed, inputs, **given)
+        report_steps(measured.errors, [placement for placement in lossy if placement not in measured.used])
+        exact = measured.outputs
     report(outputs, expected, options.tolerance, exact)
     return 0
 
@@ -190,15 +194,19 @@ def _held(module: ModuleOp, tensors: dict[str, torch.Tensor]) -> dict[str, torch
     return held
 
 
-def has_inexact(module: ModuleOp) -> bool:
-    """Return whether a value of the program has an inexact placement; one that has none gets none from the passes."""
+def lossy_placements(module: ModuleOp) -> list[Placement]:
+    """Return the lossy placements in the shardings of a program, each once; the passes add no others."""
     from spmdir.dialects import ir
-    from spmdir.dialects.reshard_ops import is_inexact
-    from spmdir.dialects.values import sharding_of
+    from spmdir.dialects.values import function_attrs, sharding_of
 
-    function = ir.main_function(module)
-    values = [*function.args, *(result for op in function.body.block.ops for result in op.results)]
-    return any(is_inexact(sharding_of(value)) for value in values)
+    shardings: list[Sharding | None] = []
+    for function in ir.functions(module):
+        values = [*function.args, *(result for op in function.body.block.ops for result in op.results)]
+        results = range(len(function.function_type.outputs.data))
+        wanted = [function_attrs(function, "res_attrs", index).get("spmd.sharding") for index in results]
+        shardings += [*map(sharding_of, values), *(getattr(attribute, "data", None) for attribute in wanted)]
+    entries = (entry for sharding in shardings if sharding is not None for entry in sharding.entries)
+    return list(dict.fromkeys(placement for _, placement in entries if placement.error))
 
 
 def report(
@@ -207,8 +215,8 @@ def report(
     """Print the error of each output.
 
     Args:
-        tolerance: what passes, inexact steps included; None for that of the element type, without them.
-        exact: the outputs if inexact steps are exact; those that were found if None.
+        tolerance: what passes, lossy steps included; None for that of the element type, without them.
+        exact: the outputs if lossy steps are exact; those that were found if None.
 
     Raises:
         SpmdirErrors: outputs that differ by more.
@@ -220,7 +228,7 @@ def report(
         if math.isnan(error):
             print(f"output {index}: no finite element, infinities and NaN agree")
             continue
-        whole = "" if found is compared else f"{relative_error(found, right):.1e}, beside inexact steps "
+        whole = "" if found is compared else f"{relative_error(found, right):.1e}, without lossy steps "
         print(f"output {index}: max relative error {whole}{error:.1e}, tolerance {limit:.0e}")
         if error > limit:
             differences.append(
@@ -230,13 +238,17 @@ def report(
         raise SpmdirErrors(differences)
 
 
-def report_steps(errors: Sequence[MeasuredError]) -> None:
-    """Print how far each inexact step is off.
+def report_steps(errors: Sequence[MeasuredError], unused: Sequence[Placement]) -> None:
+    """Print how far each lossy step is off, and the lossy placements of the program that lose nothing.
+
+    Args:
+        unused: those that no step enters or leaves.
 
     Raises:
         SpmdirErrors: steps that are off by more than their placement declares.
     """
-    print(*errors, sep="\n")
+    lines = [*map(str, errors), *(f"{one}: no step enters or leaves it, so nothing is lost by it" for one in unused)]
+    print("\n".join(lines) + "\n" * bool(lines), end="")
     if beyond := [error for error in errors if not error.is_within]:
         raise SpmdirErrors(
             [SpmdirError(f"{error}; expected no more: correct `error` of the placement") for error in beyond]

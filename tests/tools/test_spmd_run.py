@@ -215,7 +215,7 @@ def test_the_declared_error_of_an_inexact_placement_passes_and_is_told(
     first, second = capsys.readouterr().out.splitlines()
     step = re.fullmatch(r"Quantised -> R at .*in.mlir:3:3 is off by (.*) \(max\); at most 3.9e-03 is declared", first)
     assert step is not None and 1e-5 < float(step[1]) < 3.9e-3
-    whole = re.fullmatch("output 0: max relative error (.*), beside inexact steps (.*), tolerance 1e-04", second)
+    whole = re.fullmatch("output 0: max relative error (.*), without lossy steps (.*), tolerance 1e-04", second)
     assert whole is not None and float(whole[1]) > 1e-3 and float(whole[2]) < 1e-6
     assert spmd_run.main([str(path), "--check", "--tolerance", "1e-4"]) == 1
     assert "error: output 0 differs from one device by " in capsys.readouterr().err
