@@ -11,6 +11,7 @@ from torch import Tensor, fx
 from torch._C._functorch import peek_interpreter_stack
 
 from spmdir.core.errors import require_type, wrong_argument
+from spmdir.core.placement.standard import OPEN
 from spmdir.core.sharding import Sharding, parse_sharding
 
 
@@ -29,8 +30,19 @@ def _keep_sharding(ctx: Any, inputs: tuple[Tensor, str], output: Tensor) -> None
 
 
 def _of_gradient(sharding: str) -> str:
-    """Return the gradient's sharding: partial axes become replicated, since a partial gradient saves nothing."""
-    return str(Sharding([(axis, p) for axis, p in parse_sharding(sharding).entries if p.trait != "partial"]))
+    """Return the gradient's sharding: partial axes become replicated, since a partial gradient saves nothing.
+
+    Axes of other lossy placements are left to the compiler: the gradient is that of an identity, exact.
+    """
+    return _of_tangent(
+        str(Sharding([(axis, p) for axis, p in parse_sharding(sharding).entries if p.trait != "partial"]))
+    )
+
+
+def _of_tangent(sharding: str) -> str:
+    """Return the tangent's sharding: axes of lossy placements are left to the compiler."""
+    entries = parse_sharding(sharding).entries
+    return str(Sharding([(axis, OPEN if p.error else p) for axis, p in entries]))
 
 
 def _constrain_gradient(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
@@ -55,7 +67,7 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor, _: None) -> Tensor:
-        return _Transformed.apply(tangent, ctx.sharding)  # type: ignore
+        return _Transformed.apply(tangent, _of_tangent(ctx.sharding))  # type: ignore
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int, None], x: Tensor, sharding: str) -> tuple[Tensor, int]:
@@ -71,6 +83,10 @@ CONSTRAIN = torch.ops.spmdir.constrain.default
 
 def constrain(x: Tensor, sharding: str | Sharding | Mapping[str, object]) -> Tensor:
     """Constrain `x` to a sharding; its gradient is constrained alike, but replicated where `x` is partial.
+
+    A lossy placement, such as one of 8-bit shards, applies to the value alone: ops that follow take the rounded value,
+    and the gradient passes unchanged, as of an identity (a straight-through estimator). The compiler decides the
+    placement of the gradient on these axes.
 
     An identity in eager; `torch.export` and `make_fx` record it, and `import_fx` makes it a `spmd.constraint`.
     Gradients of any order and tangents pass it.

@@ -21,6 +21,7 @@ from spmdir.importer.constrain import constrain
 from spmdir.importer.importer import import_fx
 from spmdir.simulator.simulate import simulate
 from tests.importer.imported_programs import MESH, export, op, ops
+from tests.placements.lossy_placements import coarse
 
 X = torch.arange(24.0).reshape(4, 6)
 
@@ -56,6 +57,8 @@ GRADIENTS = {
     "dp: Ragged(0, [1, 3]), tp: Norm(2.0)": "dp: Ragged(0, [1, 3])",
     "tp: Masked": "",
     "tp: Quantised": "",
+    "tp: Shadow(bf16)": "tp: ?",
+    "dp: S(0), tp: Shadow(f16)": "dp: S(0), tp: ?",
     "ep(1)2: P(sum), ep(2)2: S(1)": "ep(2)2: S(1)",
     "ep(1)2: S(0), ep(2)2: P(sum)": "ep(1)2: S(0)",
 }
@@ -141,6 +144,29 @@ def test_is_differentiable_twice_and_forwards(sharding: str):
     torch.testing.assert_close(hessian(x), torch.func.hessian(lambda x: (x.sin() ** 3).sum())(x))
     tangent = make_fx(lambda x: torch.func.jvp(cubed, (x,), (x.cos(),))[1])(x.detach())
     assert constraints(import_fx(tangent, MESH)) == [str(parse_sharding(sharding))] * 2
+
+
+def test_the_tangent_of_a_lossy_constraint_is_left_to_the_compiler():
+    tangent = make_fx(lambda x: torch.func.jvp(lambda x: constrain(x, "dp: Shadow(bf16)"), (x,), (x.cos(),))[1])(X)
+    assert constraints(import_fx(tangent, MESH))[-1] == "dp: ?"
+
+
+@pytest.mark.parametrize("sharding", ["dp: Coarse", "dp: CoarseRows"])
+def test_a_training_step_rounds_a_constrained_weight_and_passes_its_gradient_through(sharding: str):
+    def step(w, x, given):
+        w = w.detach().requires_grad_()
+        loss = (x @ given(w).relu()).square().sum()
+        (gradient,) = torch.autograd.grad(loss, w)
+        return loss.detach(), gradient, w.detach() - gradient
+
+    w, x = torch.arange(-12.0, 12.0, dtype=torch.float64).reshape(6, 4), torch.ones(4, 6, dtype=torch.float64)
+    expected = step(w, x, lambda value: value + (coarse(value) - value).detach())
+    traced = make_fx(lambda w, x: step(w, x, lambda value: constrain(value, sharding)))(w, x)
+    module = import_fx(traced, MESH, shardings={"input:0": "dp: S(0)", "input:1": "dp: S(0)"})
+    found = simulate(module, [w, x])
+    assert not torch.equal(expected[0], step(w, x, lambda value: value)[0])
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one, other)
 
 
 def test_the_second_gradient_is_constrained_as_the_first():
