@@ -340,6 +340,9 @@ def run_passes(
 ) -> ModuleOp:
     """Run `pipeline`, e.g. `"propagate,insert-reshard"` or `"propagate{effort=10}"`, on `module` in place.
 
+    The given module is changed, so a second call goes on from where the first one ended. To run two pipelines on one
+    program, parse or import it twice, or pass `module.clone()`.
+
     Args:
         module: at any stage; it is changed, and is left in an unspecified state after an error.
         pipeline: a Pipeline or its text; the standard one if None.

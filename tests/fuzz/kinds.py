@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.fuzz.batch import Kind
 from tests.fuzz.deletions import DELETIONS
 from tests.fuzz.edited import EDITED
+from tests.fuzz.lossy import LOSSY
 from tests.fuzz.malformed import MALFORMED
 from tests.fuzz.pipelines import PIPELINES
 from tests.fuzz.programs import PROGRAMS
@@ -13,5 +14,5 @@ from tests.fuzz.schedules import SCHEDULES
 from tests.fuzz.special import SPECIAL
 
 KINDS: dict[str, Kind] = {
-    kind.name: kind for kind in (PROGRAMS, PIPELINES, EDITED, MALFORMED, DELETIONS, SPECIAL, SCHEDULES, RANKS)
+    kind.name: kind for kind in (PROGRAMS, PIPELINES, EDITED, MALFORMED, DELETIONS, SPECIAL, SCHEDULES, LOSSY, RANKS)
 }

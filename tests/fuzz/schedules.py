@@ -26,6 +26,7 @@ from spmdir.torch_interop.schemas import is_random, torch_op
 from tests.fuzz.batch import Kind, Wrong
 from tests.fuzz.edited import MESHES, inputs_of
 from tests.fuzz.local_programs import PROGRAMS, program
+from tests.placements.lossy_placements import ROUNDING
 from tests.search.random_programs import programs
 
 Unit = Sequence[Operation]
@@ -166,7 +167,8 @@ def scheduled(draw: st.DrawFn) -> Scheduled:
     seed = draw(st.integers(0, 2**32 - 1))
     if draw(st.booleans()):
         return Scheduled(program(draw(st.sampled_from([*PROGRAMS])), "propagate"), seed)
-    return Scheduled(draw(programs(MESHES)).text, seed)
+    lossy = draw(st.sampled_from(("?", *ROUNDING)))
+    return Scheduled(draw(programs(MESHES, asked=("?", lossy))).text, seed)
 
 
 SCHEDULES = Kind("schedules", scheduled(), check, examples=40, seconds=30, share=1.5)

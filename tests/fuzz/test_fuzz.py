@@ -13,7 +13,7 @@ from tests.fuzz import ranks
 from tests.fuzz.batch import Batch, Kind, Wrong, run_batch, shape_of
 
 EXAMPLES = {"programs": 25, "pipelines": 15, "malformed": 160, "deletions": 200}
-EXAMPLES |= {"special": 40, "edits": 40, "schedules": 30}
+EXAMPLES |= {"special": 40, "edits": 40, "schedules": 30, "lossy": 20}
 """Kind → how many cases; some seconds of processor time each."""
 
 

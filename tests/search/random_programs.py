@@ -88,15 +88,31 @@ def _attribute(sharding: str | None) -> str:
 
 
 @st.composite
-def programs(draw: st.DrawFn, meshes: Sequence[Mesh], ops: int = 8, lengths: Sequence[int] = LENGTHS) -> Program:
-    """A program of at most `ops` ops on a mesh of `meshes`, on matrices with dimensions of `lengths`."""
+def programs(
+    draw: st.DrawFn,
+    meshes: Sequence[Mesh],
+    ops: int = 8,
+    lengths: Sequence[int] = LENGTHS,
+    among: Sequence[Op] = OPS,
+    given: Sequence[str] = ("?", "?", "P(sum)"),
+    asked: Sequence[str] = ("?",),
+    constraints: int = 6,
+) -> Program:
+    """A program of at most `ops` ops on a mesh of `meshes`, on matrices with dimensions of `lengths`.
+
+    Args:
+        among: the ops.
+        given: what inputs may have beside R and S.
+        asked: what constraints and results may have beside R and S.
+        constraints: one op of so many is followed by a constraint.
+    """
     mesh = draw(st.sampled_from(meshes))
     sizes = st.sampled_from(lengths)
     inputs = draw(st.lists(st.tuples(sizes, sizes), min_size=1, max_size=3))
     shapes: list[Shape] = [*inputs]
     lines: list[str] = []
     for _ in range(draw(st.integers(1, ops))):
-        op = draw(st.sampled_from(OPS))
+        op = draw(st.sampled_from(among))
         numbers = itertools.product(range(len(shapes)), repeat=op.arity)
         choices = [operands for operands in numbers if op.fits(*(shapes[i] for i in operands))]
         if not choices:
@@ -106,15 +122,15 @@ def programs(draw: st.DrawFn, meshes: Sequence[Mesh], ops: int = 8, lengths: Seq
         call = op.text.format(*(f"v{i}" for i in operands), size=list(shape))
         lines.append(f"%v{len(shapes)} = {call} : {_type(shape)}")
         shapes.append(shape)
-        if draw(st.integers(0, 5)) == 0:
-            wanted = draw(sharding(mesh, loose=("?",)))
+        if draw(st.integers(0, constraints - 1)) == 0:
+            wanted = draw(sharding(mesh, loose=asked))
             lines.append(f"%v{len(shapes)} = spmd.constraint %v{len(shapes) - 1} : {_type(shape)} <{wanted}>")
             shapes.append(shape)
     outputs = [*draw(st.lists(st.sampled_from(range(len(shapes))), min_size=1, max_size=2)), len(shapes) - 1]
-    given = [draw(st.none() | sharding(mesh, loose=("?", "?", "P(sum)"))) for _ in inputs]
-    asked = [draw(st.none() | sharding(mesh, loose=("?",))) for _ in outputs]
-    head = ", ".join(f"%v{i}: {_type(s)}{_attribute(g)}" for i, (s, g) in enumerate(zip(inputs, given, strict=True)))
-    tail = ", ".join(_type(shapes[i]) + _attribute(a) for i, a in zip(outputs, asked, strict=True))
+    held = [draw(st.none() | sharding(mesh, loose=given)) for _ in inputs]
+    wanted = [draw(st.none() | sharding(mesh, loose=asked)) for _ in outputs]
+    head = ", ".join(f"%v{i}: {_type(s)}{_attribute(h)}" for i, (s, h) in enumerate(zip(inputs, held, strict=True)))
+    tail = ", ".join(_type(shapes[i]) + _attribute(w) for i, w in zip(outputs, wanted, strict=True))
     end = f"return {', '.join(f'%v{i}' for i in outputs)} : {', '.join(_type(shapes[i]) for i in outputs)}"
     body = "\n  ".join([*lines, end])
     text = f"spmd.mesh @mesh {mesh}\n\nfunc.func @main({head}) -> ({tail}) {{\n  {body}\n}}\n"
