@@ -18,11 +18,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.export.pt2_archive._package import load_pt2 as load_archive
+from torch.export.pt2_archive._package import PT2ArchiveReader, _load_exported_programs
 from torch.utils._pytree import tree_leaves
 
 from spmdir.core.errors import SpmdirError
 from spmdir.importer.pt2_strings import check_program
+from spmdir.importer.pt2_trees import with_plain_trees
 
 _PROGRAM = "models/model.json"
 _PICKLES = ("data/sample_inputs/model.pt", "data/weights/model.pt", "data/constants/model.pt")
@@ -51,13 +52,26 @@ def load_pt2(path: str, trust: bool = False) -> torch.export.ExportedProgram:
         raise SpmdirError(f"cannot read '{path}': no such file")
     with _quiet(), _one_error(path):
         if trust:
-            return torch.export.load(path)
+            return _loaded(path) if _PROGRAM in _open(path).get_all_records() else torch.export.load(path)
         check_archive(path)
         with _weights_only():
-            # Not torch.export.load: that falls back to an older layout, whose members have not been looked into.
-            program = load_archive(path).exported_programs["model"]
+            program = _loaded(path)
         program._guards_code = []  # text that torch would execute in .module()
         return program
+
+
+class _Reader(PT2ArchiveReader):
+    """torch's reader of archives, which gives the program's trees as Python's own containers."""
+
+    def read_bytes(self, name: str) -> bytes:
+        data = super().read_bytes(name)
+        return json.dumps(with_plain_trees(json.loads(data))).encode() if name == _PROGRAM else data
+
+
+def _loaded(path: str) -> torch.export.ExportedProgram:
+    """Return the program of an archive of the layout that torch.export.save writes, and of no older one."""
+    with _Reader(path) as reader:
+        return _load_exported_programs(reader, reader.get_file_names(), None)["model"]
 
 
 def check_archive(path: str) -> None:
@@ -85,7 +99,7 @@ def _check_member(reader: Any, member: str, sizes: dict[str, int], path: str) ->
     elif member in _PAYLOADS:
         _check_payloads(json.loads(reader.get_record(member)), member, sizes, path)
     elif member == _PROGRAM:
-        check_program(json.loads(reader.get_record(member)), f"{path}: {member}", _TRUST)
+        check_program(with_plain_trees(json.loads(reader.get_record(member))), f"{path}: {member}", _TRUST)
     elif not _NAMED.fullmatch(member):
         raise SpmdirError(f"'{path}' has a member '{member}', which is not part of an exported program; {_TRUST}")
 

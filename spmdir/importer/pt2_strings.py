@@ -15,6 +15,7 @@ from typing import Any
 
 from spmdir.core.errors import SpmdirError
 from spmdir.core.limits import NESTING
+from spmdir.importer.pt2_trees import PLAIN_TREES
 from spmdir.torch_interop.schemas import resolve
 
 _NAME = re.compile(r"[\w.+/:-]{0,1000}")
@@ -54,7 +55,6 @@ _CALLS = re.compile(
 _POWERS = frozenset({"Pow", "LShift", "PowByNatural", "FloatPow"})
 _ARITHMETIC = re.compile(r"[\w .,()+*/%<>=!&|~'-]*", re.ASCII)
 _SYMBOL = re.compile(r"[a-z]\w{0,30}")
-_TREES = frozenset({None, "builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict"})
 
 
 def check_program(program: Any, where: str, advice: str) -> None:
@@ -165,7 +165,7 @@ def _is_tree(text: str) -> bool:
             spec, named = todo.pop()
             context = json.loads(spec["context"]) if isinstance(spec["context"], str) else spec["context"]
             keys = context if isinstance(context, list) else [context]
-            if spec["type"] not in _TREES or any(isinstance(key, (dict, list)) for key in keys):
+            if spec["type"] not in PLAIN_TREES or any(isinstance(key, (dict, list)) for key in keys):
                 return False
             if named and not all(isinstance(key, str) and key.isidentifier() for key in keys if key is not None):
                 return False

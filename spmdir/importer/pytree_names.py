@@ -10,7 +10,6 @@ from collections import Counter
 from typing import Any
 
 from torch import fx
-from torch.utils import _pytree as pytree
 
 Names = tuple[str, ...]
 
@@ -35,9 +34,12 @@ def argument_names(graph: fx.Graph) -> list[Names]:
 def result_names(graph: fx.Graph) -> list[Names]:
     """Return the names of each output, the best first; none where only positions lead to it."""
     info = getattr(graph._codegen, "pytree_info", None)
-    if info is None or info.out_spec is None:
-        return []
-    return [_key_names(path[1:] if path and path[0].isdigit() else path) for path in _paths(info.out_spec)]
+    return [] if info is None or info.out_spec is None else tree_names(info.out_spec)
+
+
+def tree_names(spec: Any) -> list[Names]:
+    """Return the names of the leaves of a tree of results, the best first; none where only positions lead to it."""
+    return [_key_names(path[1:] if path and path[0].isdigit() else path) for path in _paths(spec)]
 
 
 def _key_names(path: Names) -> Names:
@@ -47,6 +49,29 @@ def _key_names(path: Names) -> Names:
 
 
 def _paths(spec: Any) -> list[Names]:
-    tree = pytree.tree_unflatten(list(range(spec.num_leaves)), spec)
-    leaves, _ = pytree.tree_flatten_with_path(tree)
-    return [tuple(str(getattr(k, "key", getattr(k, "idx", getattr(k, "name", k)))) for k in path) for path, _ in leaves]
+    """Return the keys, fields and positions that lead to each leaf.
+
+    They are read from the tree itself: classes of others may not be built of anything but their tensors.
+    """
+    if spec.is_leaf():
+        return [()]
+    names = field_names(spec.context, spec.num_children) or map(str, range(spec.num_children))
+    return [(name, *path) for name, child in zip(names, spec.children(), strict=True) for path in _paths(child)]
+
+
+def field_names(context: Any, count: int) -> list[str] | None:
+    """Return the names of the `count` children of a node of a pytree by its context; None if that does not list them.
+
+    A dictionary and `transformers.ModelOutput` have a list of keys, `torch.export.register_dataclass` that list beside
+    the fields that are None, and a named tuple its class.
+
+    Example:
+        >>> field_names([["logits", "loss"], ["hidden"]], 2)
+        ['logits', 'loss']
+    """
+    names = getattr(context, "_fields", context)
+    if isinstance(names, (list, tuple)) and names and isinstance(names[0], list):
+        names = names[0]
+    if not isinstance(names, (list, tuple)) or len(names) != count:
+        return None
+    return list(map(str, names)) if all(isinstance(name, (str, int)) for name in names) else None

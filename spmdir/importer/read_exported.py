@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ from spmdir.importer.aliases import with_explicit_aliases
 from spmdir.importer.liveness import draws
 from spmdir.importer.locations import source_line
 from spmdir.importer.program import Input, Output, Program, is_small
+from spmdir.importer.pytree_names import Names, tree_names
 from spmdir.importer.retrace import decompositions, needs_retrace
 from spmdir.importer.torch_errors import torch_errors
 from spmdir.torch_interop.tied_names import tied_names
@@ -31,9 +33,10 @@ def read_exported(exported: torch.export.ExportedProgram) -> Program:
     Raises:
         UnsupportedError: it takes or returns something that is neither a tensor nor a literal.
     """
-    kept = 0
+    kept, names = 0, iter(_result_names(exported))
     if needs_retrace(exported.graph_module):
-        with torch_errors("the exported program cannot be made functional"):
+        with torch_errors("the exported program cannot be made functional"), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*treespec, LeafSpec", FutureWarning)  # torch's own copies of its trees
             exported, kept = _with_draws(exported_with_explicit_aliases(exported))
             exported = exported.run_decompositions(decompositions(exported.graph_module))
     signature = exported.graph_signature
@@ -49,8 +52,14 @@ def read_exported(exported: torch.export.ExportedProgram) -> Program:
         if spec.kind in MUTATIONS:
             outputs.append(Output(value, (str(spec.target),), "mutation", spec.target))
         else:
-            outputs.append(Output(value, (), "output", spec.target))
+            outputs.append(Output(value, next(names, ()), "output", spec.target))
     return Program(graph, inputs, outputs[: len(outputs) - kept], exported.range_constraints)
+
+
+def _result_names(exported: torch.export.ExportedProgram) -> list[Names]:
+    """Return the names of what the program returns, from the keys and fields that lead to it."""
+    signature = exported.module_call_graph[0].signature
+    return [] if signature is None else tree_names(signature.out_spec)
 
 
 def exported_with_explicit_aliases(exported: torch.export.ExportedProgram) -> torch.export.ExportedProgram:

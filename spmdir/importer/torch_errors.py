@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import re
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,12 +22,13 @@ _NEEDS_VALUES = {
 
 @contextmanager
 def torch_errors(what: str, node: fx.Node | None = None) -> Iterator[None]:
-    """Make whatever torch raises inside an UnsupportedError at `node`, which says `what` failed.
+    """Make whatever torch raises inside an UnsupportedError at `node`, which says `what` failed and torch's reasons.
 
     What spmdir's own code raises stays as it is, so that it is seen as the bug that it is.
     """
     try:
-        yield
+        with _without_guard_logs():
+            yield
     except (SpmdirError, Warning):
         raise
     except Exception as error:
@@ -33,7 +36,50 @@ def torch_errors(what: str, node: fx.Node | None = None) -> Iterator[None]:
         is_ours = frame.f_globals.get("__name__", "").partition(".")[0] == "spmdir"
         if is_ours and isinstance(error, (AssertionError, AttributeError, LookupError, NameError, TypeError)):
             raise
-        reason = str(error).strip().partition("\n")[0]
+        reason = essential_text(str(error))
         place = node_location(node) if node else source_line(str(error))  # TorchDynamo tells the line in its text
         told = _NEEDS_VALUES.get(type(error).__name__, type(error).__name__)
         raise UnsupportedError(f"{what}: {told}: {reason}", place) from error
+
+
+_RAISED = re.compile(r"Observed exception\n.*raised exception (?P<error>[^\n]*)", re.DOTALL)
+"""What TorchDynamo says of an exception that the traced code raises."""
+
+_NOISE = re.compile(
+    r"For more (details|debugging|information)|For extended logs|For C\+\+|If you suspect the guard|Set TORCHDYNAMO"
+    r"|Hint: (It may be possible to write Dynamo|This graph break is fundamental)|Developer debug context"
+    r"|The error above occurred when calling torch\.export"
+)
+"""How lines begin that are for developers of torch."""
+
+
+def essential_text(text: str) -> str:
+    """Return what an error of torch says to the author of a model: its reasons and its suggested fixes, all lines.
+
+    The traceback of the user's code is left out, since the error has a location of its own.
+
+    Example:
+        >>> essential_text("Constraints violated (T)! For more information, run with TORCH_LOGS")
+        'Constraints violated (T)!'
+    """
+    raised = _RAISED.search(text)
+    if raised:
+        return f"the traced code raises {raised['error']}"
+    lines = []
+    for line in text.partition("\nfrom user code:")[0].strip().splitlines():
+        start = _NOISE.search(line)
+        kept = line[: start.start()].rstrip() if start else line.rstrip()
+        if kept or (lines and lines[-1] and not start):
+            lines.append(kept)
+    return "\n".join(lines).strip()
+
+
+@contextmanager
+def _without_guard_logs() -> Iterator[None]:
+    """Silence what torch logs of a guard that it cannot make, a traceback beside the error that it raises."""
+    logger = logging.getLogger("torch._guards")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -170,9 +171,9 @@ def input_name(text: str) -> Edit:
     return edit
 
 
-def tree(text: str) -> Edit:
+def tree(text: str, which: str = "in_spec") -> Edit:
     def edit(program: Any) -> None:
-        next(e for e in program["graph_module"]["module_call_graph"] if e["signature"])["signature"]["in_spec"] = text
+        next(e for e in program["graph_module"]["module_call_graph"] if e["signature"])["signature"][which] = text
 
     return edit
 
@@ -181,7 +182,36 @@ def node(kind: str, context: str) -> str:
     return json.dumps([1, {"type": kind, "context": context, "children_spec": []}])
 
 
-FACTORY = json.dumps({"default_factory_module": "this", "default_factory_name": "s", "dict_context": []})
+def leaf(*kinds: tuple[str, str]) -> str:
+    """Return a tree of one leaf inside nodes of these types and contexts."""
+    spec: Any = {"type": None, "context": None, "children_spec": []}
+    for kind, context in reversed(kinds):
+        spec = {"type": kind, "context": context, "children_spec": [spec]}
+    return json.dumps([1, spec])
+
+
+CACHE = ("transformers.cache_utils.DynamicCache", '[["key_cache"], [null]]')
+FACTORY = json.dumps({"default_factory_module": "this", "default_factory_name": "s", "dict_context": ["a"]})
+
+
+@pytest.mark.parametrize(
+    ("kinds", "name"),
+    [
+        ([("transformers.modeling_outputs.BaseModelOutput", '["logits"]')], "logits"),
+        ([("models.Out", '[["logits"], ["loss"]]')], "logits"),
+        ([("models.Out", '["cache"]'), CACHE], "cache.key_cache"),
+        ([("models.Opaque", '"of its own"')], None),
+        ([("collections.defaultdict", FACTORY)], None),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("options", [[], ["--trust"]], ids=["untrusted", "trusted"])
+def test_a_class_of_outputs_that_nothing_has_imported_names_the_results_by_its_fields(
+    kinds: list[tuple[str, str]], name: str | None, options: list[str], members: dict[str, bytes], tmp_path: Path
+) -> None:
+    path = written(tmp_path / "model.pt2", edited(members, PROGRAM, tree(leaf(*kinds), "out_spec")))
+    assert translated(path, *options) == 0
+    assert re.findall('spmd.name = "(.*?)"', Path(path + ".mlir").read_text()) == ([name] if name else [])
 
 
 @pytest.mark.parametrize(
@@ -207,7 +237,6 @@ FACTORY = json.dumps({"default_factory_module": "this", "default_factory_name": 
         (arithmetic("_operator.mul", {"as_int": 2}, {"as_int": 1 << 63}), "one of 64"),
         (input_name("x=__import__('os').mkdir('MARKER')"), "a name"),
         (tree(node("builtins.dict", '[{"__enum__": true, "fqn": "this:s", "name": "x"}]')), "a tree"),
-        (tree(node("collections.defaultdict", FACTORY)), "a tree"),
         (lambda p: p["range_constraints"].update(u999999999={"min_val": 0, "max_val": 9}), "the name of a size"),
     ],
 )

@@ -1,0 +1,54 @@
+"""Trees of inputs and outputs in the text of an exported program, with Python's own containers alone.
+
+A program that returns a dataclass, such as `transformers.modeling_outputs.CausalLMOutputWithPast`, names its class in
+its output tree. torch would look the class up, and reject the archive where nothing has imported it. The importer needs
+the fields' names alone: a class with named fields becomes a dictionary, any other class becomes a list.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from spmdir.importer.pytree_names import field_names
+
+PLAIN_TREES = frozenset({None, "builtins.tuple", "builtins.list", "builtins.dict", "collections.OrderedDict"})
+"""Types of Python's own containers, as torch writes them; None for a leaf."""
+
+_KEYS = frozenset({"in_spec", "out_spec"})
+
+
+def with_plain_trees(program: Any) -> Any:
+    """Return a program, a value of JSON, whose trees of inputs and outputs consist of Python's own containers.
+
+    Raises:
+        ValueError, LookupError, TypeError: a tree is malformed.
+
+    Example:
+        >>> tree = '[1, {"type": "m.Out", "context": "[\\\\"y\\\\"]", "children_spec": [{"type": null}]}]'
+        >>> json.loads(with_plain_trees({"out_spec": tree})["out_spec"])[1]["type"]
+        'builtins.dict'
+    """
+    if isinstance(program, dict):
+        return {
+            key: _plain_tree(value) if key in _KEYS and isinstance(value, str) else with_plain_trees(value)
+            for key, value in program.items()
+        }
+    return [with_plain_trees(value) for value in program] if isinstance(program, list) else program
+
+
+def _plain_tree(text: str) -> str:
+    protocol, root = json.loads(text)
+    return json.dumps([protocol, _plain(root)])
+
+
+def _plain(spec: dict[str, Any]) -> dict[str, Any]:
+    if spec["type"] is None:
+        return spec
+    children = [_plain(child) for child in spec["children_spec"]]
+    if spec["type"] in PLAIN_TREES:
+        return {**spec, "children_spec": children}
+    context = spec["context"]
+    names = field_names(json.loads(context) if isinstance(context, str) else context, len(children))
+    kind = "builtins.list" if names is None else "builtins.dict"
+    return {"type": kind, "context": json.dumps(names), "children_spec": children}
