@@ -202,28 +202,40 @@ def _activations(
     between = Activation(outputs={"0": layout(texts)})
     styles = [layers.get(factor.axis, {}) for factor in factors if factor.recipe.sequence]
     by_features = {name for named in styles for name, style in named.items() if style.features == "out"}
-    given = [name for name in _given_by_token(model) if name not in by_features]
+    axis = next(factor.axis for factor in factors if factor.recipe.sequence)
+    given = [name for name in _given_by_token(model, axis) if name not in by_features]
     return with_globs(dict.fromkeys(given, between), modules_of(model))
 
 
-def _given_by_token(model: nn.Module) -> list[str]:
+def _given_by_token(model: nn.Module, axis: str) -> list[str]:
     """Return the modules that give (batch, sequence, …): the first embedding, layers, norms and linear layers.
+
+    Args:
+        axis: the mesh axis that is to shard the sequence, for the error.
 
     Raises:
         ShardingError: the model has no list of layers.
     """
     modules = modules_of(model)
-    lists = [name for name, m in modules.items() if isinstance(m, (nn.ModuleList, nn.Sequential)) and len(m)]
+    lists = [name for name, module in modules.items() if _is_list_of_layers(module)]
     outer = [name for name in lists if not any(other != name and _within(name, other) for other in lists)]
     layers = {f"{name}.{index}".lstrip(".") for name in outer for index, _ in modules[name].named_children()}
     if not layers:
         raise ShardingError(
-            "the model has no nn.ModuleList or nn.Sequential of layers, whose sequence sp and cp shard; "
-            'name modules in the plan: activations = { "NAME" = { outputs = "cp: S(1)" } }'
+            "the model has no nn.ModuleList, nn.Sequential or numbered nn.ModuleDict of layers, whose sequence sp and "
+            "cp shard; print spmdir.sharding_plan of the recipe without sp or cp, add the modules that give one row a "
+            f'token, as in [activations] "NAME" = {{ outputs = "{axis}: S(1)" }}, and give that text as the plan'
         )
     embedding = [name for name, module in modules.items() if isinstance(module, nn.Embedding)][:1]
     tokenwise = {name for name, m in modules.items() if is_linear(m) or type(m).__name__.endswith("Norm")}
     return [name for name in modules if name in layers | tokenwise or name in embedding]
+
+
+def _is_list_of_layers(module: nn.Module) -> bool:
+    """Return whether `module` holds layers in order; torchtitan's models keep them in a ModuleDict by number."""
+    if isinstance(module, nn.ModuleDict):
+        return len(module) > 0 and all(key.isdigit() for key in module)
+    return isinstance(module, (nn.ModuleList, nn.Sequential)) and len(module) > 0
 
 
 def _within(name: str, other: str) -> bool:

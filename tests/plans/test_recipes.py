@@ -137,7 +137,7 @@ WRONG = {
     "cp": "cp takes the axis cp, which mesh .* does not have; name one, as in cp.dp.",
     "hsdp(dp)": "'hsdp.dp.' names 1 axes; hsdp has 2: ddp and fsdp",
     "ddp*fsdp": "'ddp.fsdp' has two recipes for axis 'dp' of mesh .*; expected one an axis",
-    "sp": "the model has no nn.ModuleList or nn.Sequential of layers",
+    "sp": r"the model has no nn.ModuleList, .* of layers.*outputs = \"tp: S\(1\)\"",
 }
 
 
@@ -145,6 +145,15 @@ WRONG = {
 def test_a_wrong_recipe_says_what_is_expected(recipe: str) -> None:
     with pytest.raises(SpmdirError, match=WRONG[recipe]):
         resolve(recipe, MLP(), TWO)
+
+
+@pytest.mark.parametrize("recipe", ["tp*sp", "cp"])
+def test_numbered_layers_of_a_module_dict_are_planned_as_those_of_a_list(recipe: str) -> None:
+    mesh = Mesh({"cp": 2} if recipe == "cp" else {"tp": 2})
+    listed, numbered = Layers(2), Layers(2)
+    numbered.layers = nn.ModuleDict({str(index): layer for index, layer in enumerate(numbered.layers)})
+    assert spmdir.sharding_plan(recipe, listed, mesh).activations
+    assert spmdir.sharding_plan(recipe, numbered, mesh) == spmdir.sharding_plan(recipe, listed, mesh)
 
 
 def test_tp_shards_what_peft_has_put_adapters_beside() -> None:
