@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -20,7 +19,9 @@ from spmdir.core.errors import ShardingError, SpmdirError, UnsupportedError
 from spmdir.core.sharding import ShardingLike
 from spmdir.importer.torch_errors import torch_errors
 from spmdir.importer.user_shardings import LIKE
+from spmdir.runtime.copies import copied
 from spmdir.runtime.open_shapes import opened
+from spmdir.runtime.rehearsal import Rehearsal, assignments_written, rehearse_module
 
 _USER = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
 _TENSOR = "a tensor"
@@ -91,6 +92,7 @@ class Capture:
         state: the leaves of a step's state; empty for a model, whose state is its parameters and buffers.
         own: parameters, buffers and constants of the program by name.
         outputs: the leaves of what the caller gets: fx nodes and numbers. Those of the new state follow them.
+        rehearsal: what the traced code reads and assigns; None for a part of another capture.
     """
 
     program: fx.GraphModule | torch.export.ExportedProgram
@@ -98,6 +100,7 @@ class Capture:
     state: Sequence[Any]
     own: Mapping[str, Tensor]
     outputs: Sequence[Any]
+    rehearsal: Rehearsal | None = None
 
     def result_shardings(self, given: Sequence[ShardingLike | None] | None) -> list[ShardingLike | None]:
         """Return `out_shardings` for `import_fx`: outputs are replicated unless annotated, a new state is like the old.
@@ -120,18 +123,21 @@ def capture_model(model: nn.Module, example_args: tuple[Any, ...], dynamic_shape
     """Return the forward of a model, traced by torch.export.
 
     Raises:
-        UnsupportedError: torch.export rejects it.
+        UnsupportedError: torch.export rejects it, or it changes state beside its buffers.
     """
     traced, arguments = on_device(model, example_args)
-    with torch_errors("the model cannot be exported"):
+    rehearsal = rehearse_module(traced, arguments, {})
+    with torch_errors("the model cannot be exported"), assignments_written(traced, rehearsal.assigned):
         program = torch.export.export(traced, arguments, dynamic_shapes=dynamic_shapes)
+    rehearsal.caches.remove_fakes()
     specs = program.graph_signature.output_specs
     outputs = [value for value, spec in zip(_returned(program.graph), specs, strict=True) if spec.kind in _USER]
     leaves, in_spec = pytree.tree_flatten(example_args)
     convention = Convention(tuple(map(_kept, leaves)), in_spec, program.call_spec.out_spec)  # type: ignore
     own: dict[str, Any] = {**program.constants, **program.state_dict}
     meta: dict[int, Any] = {id(value): value.to("meta") for value in own.values() if isinstance(value, FakeTensor)}
-    return Capture(program, convention, [], {name: meta.get(id(value), value) for name, value in own.items()}, outputs)
+    own = {name: meta.get(id(value), value) for name, value in own.items()}
+    return Capture(program, convention, [], own, outputs, rehearsal)
 
 
 def on_device(model: nn.Module, args: tuple[Any, ...]) -> tuple[nn.Module, tuple[Any, ...]]:
@@ -151,7 +157,7 @@ def on_device(model: nn.Module, args: tuple[Any, ...]) -> tuple[nn.Module, tuple
                 fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
                 is_parameter = isinstance(tensor, nn.Parameter)
                 memo[id(tensor)] = nn.Parameter(fake, tensor.requires_grad) if is_parameter else fake
-    return copy.deepcopy(model, memo), pytree.tree_map_only(Tensor, mode.from_tensor, args)
+    return copied(model, memo), pytree.tree_map_only(Tensor, mode.from_tensor, args)
 
 
 def capture_step(

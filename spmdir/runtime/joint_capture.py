@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager
@@ -22,6 +21,9 @@ from spmdir.importer.read_joint import ARGUMENT, read_joint
 from spmdir.importer.torch_errors import torch_errors
 from spmdir.plans.activations import constrained_activations
 from spmdir.runtime.capture import Capture, Convention
+from spmdir.runtime.copies import fake, fake_copy
+from spmdir.runtime.guards import reads_grad_mode
+from spmdir.runtime.rehearsal import Rehearsal, assignments_written, rehearse_module
 from spmdir.torch_interop import joint_export
 
 
@@ -34,12 +36,21 @@ class JointCapture:
         capture: how it is called; what it returns are the outputs, then the gradients.
         outputs: how many of these are outputs, numbers among them.
         gradients: what each gradient is of, by the names of arguments.
+        rehearsal: what the forward reads and assigns.
     """
 
     program: Program
     capture: Capture
     outputs: int
     gradients: tuple[str, ...]
+    rehearsal: Rehearsal
+
+    @property
+    def output_names(self) -> list[str]:
+        """What the leaves of what the module returns are called, by keys and places."""
+        spec = self.capture.convention.out_spec
+        indexed = pytree.tree_unflatten(range(spec.num_leaves), spec)
+        return [pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path(indexed)[0]]
 
 
 def bound_arguments(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -50,6 +61,11 @@ def bound_arguments(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str
     """
     bound = _bound(model, args, kwargs)
     return bound.args[1:], bound.kwargs
+
+
+def arguments_by_name(model: nn.Module, call: tuple[Any, Any]) -> Mapping[str, Any]:
+    """Return the arguments of a call by the names that the forward of `model` has for them."""
+    return dict(list(_bound(model, *call).arguments.items())[1:])
 
 
 def _bound(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
@@ -68,7 +84,7 @@ def capture_joint(
 ) -> JointCapture:
     """Return the forward and backward of a module on fake tensors of `device`; the module is left as it is.
 
-    What `plan` says of activations is in the program.
+    What `plan` says of activations is in the program. A forward that reads the grad mode is traced in the present one.
 
     Args:
         asked: places of the inputs that have a gradient, among the leaves of the bound arguments; by default of the
@@ -76,33 +92,41 @@ def capture_joint(
         dynamic_shapes: as in torch.export.export.
 
     Raises:
-        UnsupportedError: torch cannot trace it whole, or it writes to its inputs.
+        UnsupportedError: torch cannot trace it whole, it writes to its inputs, or it changes state beside its buffers.
     """
     args, kwargs = bound_arguments(model, example_args, example_kwargs)
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv() if dynamic_shapes else None)
-    traced, originals = _fake_module(model, mode, device)
+    originals = dict((*model.named_parameters(), *model.named_buffers()))
+    traced = fake_copy(model, mode, device)
+    traced._forward_hooks.clear()
+    traced._forward_pre_hooks.clear()
     leaves, in_spec = pytree.tree_flatten((args, dict(kwargs)))
-    fakes = [_fake(leaf, mode, device) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-    for place, fake in enumerate(fakes):
-        if isinstance(fake, Tensor) and asked is not None:
-            fake.requires_grad_(place in asked)
+    fakes = [fake(leaf, mode, device) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+    for place, leaf in enumerate(fakes):
+        if isinstance(leaf, Tensor) and asked is not None:
+            leaf.requires_grad_(place in asked)
     fake_args, fake_kwargs = pytree.tree_unflatten(fakes, in_spec)
+    rehearsal = rehearse_module(model, args, kwargs, device)
     with ExitStack() as stack:
         stack.enter_context(torch_errors("the module cannot be captured"))
-        stack.enter_context(torch.enable_grad())
+        stack.enter_context(torch.set_grad_enabled(torch.is_grad_enabled() or not reads_grad_mode(rehearsal.code)))
         stack.enter_context(constrained_activations(traced, plan))
+        stack.enter_context(assignments_written(traced, rehearsal.assigned))
+        stack.callback(rehearsal.caches.remove_fakes)
         constraints = joint_export.constraints(traced, fake_args, fake_kwargs, dynamic_shapes)
         capture = joint_export.capture_graph(traced, constraints=constraints, dynamic_shapes=dynamic_shapes)
         graph = capture(*fake_args, **fake_kwargs)
         _name_parameters(traced, graph)
         stack.enter_context(_tracing(graph))
+        # The graph has numbers as constants; of integers AOTAutograd would make symbolic sizes.
+        fake_args, fake_kwargs = pytree.tree_map_only(int, float, (fake_args, fake_kwargs))
         joint = joint_export.export_joint(stack, graph, fake_args, fake_kwargs)
         aliases = [at for at, info in enumerate(joint._aot_state.fw_metadata.output_info) if _shares_memory(info)]
         if aliases:
             _clone_outputs(graph, aliases)
             joint = joint_export.export_joint(stack, graph, fake_args, fake_kwargs)
     module = joint.graph_module
-    _name_inputs(module, _paths(model, args, kwargs))
+    _name_inputs(module, leaf_names(model, args, kwargs))
     program = read_joint(module)
     for entry in program.inputs:
         if entry.kind in ("parameter", "buffer") and entry.names[0] not in originals:
@@ -118,24 +142,7 @@ def capture_joint(
     examples = tuple("a tensor" if isinstance(leaf, Tensor) else leaf for leaf in leaves)
     convention = Convention(examples, in_spec, joint.out_spec)  # type: ignore  # a spec
     capture = Capture(module, convention, [], originals, [output.value for output in returned])
-    return JointCapture(program, capture, len(returned) - len(gradients), gradients)
-
-
-def _fake_module(model: nn.Module, mode: FakeTensorMode, device: torch.device) -> tuple[nn.Module, dict[str, Tensor]]:
-    """Return a copy with fake parameters and buffers, without hooks of its own; and name → original."""
-    originals = dict((*model.named_parameters(), *model.named_buffers()))
-    traced = copy.deepcopy(model, {id(tensor): _fake(tensor, mode, device) for tensor in originals.values()})
-    traced._forward_hooks.clear()
-    traced._forward_pre_hooks.clear()
-    return traced, originals
-
-
-def _fake(tensor: Tensor, mode: FakeTensorMode, device: torch.device) -> Tensor:
-    with mode:
-        fake = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
-    if isinstance(tensor, nn.Parameter):
-        return nn.Parameter(fake, tensor.requires_grad)
-    return fake.requires_grad_(tensor.requires_grad)
+    return JointCapture(program, capture, len(returned) - len(gradients), gradients, rehearsal)
 
 
 def _name_parameters(model: nn.Module, graph: fx.GraphModule) -> None:
@@ -171,7 +178,7 @@ def _clone_outputs(graph: fx.GraphModule, places: Sequence[int]) -> None:
     graph.recompile()
 
 
-def _paths(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[str]:
+def leaf_names(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[str]:
     """Return what the leaves of a call are called: by the arguments of the forward, and keys inside them."""
     bound = _bound(model, args, kwargs)
     by_name: dict[str, Any] = {}

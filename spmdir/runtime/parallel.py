@@ -18,6 +18,7 @@ from spmdir.core.symbolic.expressions import evaluate
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.lowering.process_groups import name_groups
 from spmdir.passes.pipeline import Pipeline
+from spmdir.runtime.call_guards import CallGuards
 from spmdir.runtime.capture import Convention
 from spmdir.runtime.local_state import LocalShard
 from spmdir.runtime.rank_calls import apart, input_shard, run_rank
@@ -41,6 +42,7 @@ class Parallel:
     _state: RankState = attrs.field(alias="state")
     _tied: Mapping[str, str] = attrs.field(alias="tied")
     _step: TrainingStep | None = attrs.field(alias="step")
+    _guards: CallGuards = attrs.field(alias="guards")
 
     def __repr__(self) -> str:
         what, held = "step" if self.is_step else "model", len(self._state.held)
@@ -106,7 +108,6 @@ class Parallel:
         """Whether this is a step with a state of its own, rather than a model."""
         return self._convention.state_spec is not None
 
-    @torch.no_grad()
     def __call__(self, *args: Any) -> Any:
         """Return the outputs of the model or the step, in its structure; the new state overwrites the old.
 
@@ -121,10 +122,17 @@ class Parallel:
                 shards of them with `local_inputs`.
 
         Raises:
-            SpmdirError: the arguments do not fit, or share memory that is written to; sizes that are not those of the
-                last call differ between ranks, or cannot be lowered on one of them; a collective fails since a rank
-                has ended, stalls, or had an error.
+            SpmdirError: the arguments do not fit, or share memory that is written to; state of the model or of Python
+                that the trace read has changed; sizes that are not those of the last call differ between ranks, or
+                cannot be lowered on one of them; a collective fails since a rank has ended, stalls, or had an error.
         """
+        with self._ranks.group.reporting():
+            self._guards.check()
+        with torch.no_grad():
+            return self._run(args)
+
+    def _run(self, args: tuple[Any, ...]) -> Any:
+        """Run a model once, or a step for each of its micro-batches."""
         if self._step is None:
             return self._called(args)
         with self._ranks.group.reporting():

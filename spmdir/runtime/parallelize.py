@@ -23,12 +23,14 @@ from spmdir.importer.importer import import_fx
 from spmdir.passes.pipeline import Pipeline
 from spmdir.plans.activations import constrained_activations
 from spmdir.plans.resolve import PlanLike, plan_for
+from spmdir.runtime.call_guards import CallGuards
 from spmdir.runtime.capture import Capture, Convention, capture_model, capture_step
 from spmdir.runtime.digests import text_digest
 from spmdir.runtime.initial_state import initial_state
 from spmdir.runtime.parallel import Parallel
 from spmdir.runtime.rank_programs import RankPrograms, lowered, sized
 from spmdir.runtime.rank_state import Kept, RankState, kept_for_steps, with_room
+from spmdir.runtime.rehearsal import rehearse_loss, rehearse_step
 from spmdir.runtime.set_up import check_dynamic_shapes, set_up
 from spmdir.runtime.signature import Argument, Signature, read_signature, return_whole
 from spmdir.runtime.training import TrainingStep
@@ -88,8 +90,9 @@ def parallelize(
 
     Raises:
         SpmdirError: there is no process group, or it has another size than the mesh; the program cannot be traced
-            or partitioned; ranks would run different programs, or begin with different values. All ranks raise what
-            one of them raises, and where one does not come within the timeout of the process group.
+            or partitioned, or changes Python state; ranks would run different programs, or begin with different
+            values. All ranks raise what one of them raises, and where one does not come within the timeout of the
+            process group.
 
     Example:
         >>> parallel = spmdir.parallelize(model, (x,), mesh, {"up.weight": "tp: S(0)", "down.weight": "tp: S(1)"})
@@ -115,7 +118,13 @@ def parallelize(
                 capture = capture_model(model, tuple(example_args), dynamic_shapes)
             else:
                 micro = step.cut(tuple(example_args))[0] if step else tuple(example_args)
+                if step:
+                    rehearsal = rehearse_loss(step.model, step.loss, micro, setup.device)
+                else:
+                    rehearsal = rehearse_step(model, state, micro, setup.device)
                 capture = capture_step(step.micro_step if step else model, state, micro, setup.device, dynamic_shapes)
+                rehearsal.caches.remove_fakes()
+                capture = attrs.evolve(capture, rehearsal=rehearsal)
         plan = plan.with_inputs(len(capture.state), len(capture.convention.examples))
         wanted = capture.result_shardings(plan.out_shardings if out_shardings is None else out_shardings)
         say("importing the program")
@@ -149,6 +158,8 @@ def parallelize(
         program.connect(ranks)
         initial.take_first(ranks)
     known = tuple(examples.items())
+    assert capture.rehearsal is not None  # both branches above rehearse
+    guards = CallGuards.of(capture.rehearsal, model, setup.device)
     return Parallel(
         ranks=ranks,
         programs=RankPrograms(
@@ -166,6 +177,7 @@ def parallelize(
         state=own,
         tied=_further_names(capture, originals),
         step=step,
+        guards=guards,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import attrs
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
+from torch.utils import _pytree as pytree
 from xdsl.dialects.builtin import ModuleOp
 
 from spmdir.core.errors import SpmdirError, UnsupportedError
@@ -22,23 +23,22 @@ from spmdir.passes.pipeline import Pipeline
 from spmdir.plans.resolve import PlanLike, resolve
 from spmdir.runtime.digests import text_digest
 from spmdir.runtime.initial_state import initial_state
-from spmdir.runtime.joint_capture import JointCapture, bound_arguments, capture_joint
+from spmdir.runtime.joint_capture import (
+    JointCapture,
+    arguments_by_name,
+    bound_arguments,
+    capture_joint,
+    leaf_names,
+)
 from spmdir.runtime.joint_program import JointProgram, imported_joint, joint_program
 from spmdir.runtime.local_state import LocalShard, as_dtensor
 from spmdir.runtime.local_sums import Reduction
 from spmdir.runtime.rank_programs import RankPrograms, sized
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.set_up import SetUp, check_dynamic_shapes, set_up
-from spmdir.runtime.sharded_module import (
-    Places,
-    Runner,
-    asking,
-    mode_of,
-    plain_attributes,
-    sharded_copy,
-    unsharded_copy,
-)
+from spmdir.runtime.sharded_module import Runner, asking, guards_of, sharded_copy, unsharded_copy
 from spmdir.runtime.signature import Argument, read_signature
+from spmdir.runtime.variants import Places, Structure, Variant, fitting_sizes, shapes_of, sizes_by_argument
 
 NOTHING: Mapping[str, Sharding] = MappingProxyType({})
 
@@ -74,8 +74,9 @@ def shard_module(
         plan: as for `sharding_plan`: a recipe such as "fsdp*tp", or name or glob of a parameter, buffer or input → its
             sharding; inputs go by the names of the forward's arguments, and by `arg0`, `arg1`, … . What is not named is
             left to the compiler.
-        example_inputs, example_kwargs: the arguments of a call, with global shapes; numbers among them become
-            constants.
+        example_inputs, example_kwargs: the arguments of a call, with global shapes. Calls that are built otherwise, or
+            have other numbers, compile programs of their own; so do calls after a change of state that the forward
+            reads.
         out_shardings: one entry an output; None for one that comes back replicated. Others come back as local shards.
         device_mesh: a torch DeviceMesh like `mesh`; made over the default process group if None.
         local_inputs: whether calls are given this rank's shards of the inputs instead of global inputs. The gradient
@@ -88,7 +89,8 @@ def shard_module(
 
     Raises:
         SpmdirError: there is no process group, or it has another size than the mesh; the module cannot be captured or
-            partitioned; ranks would run different programs, or begin with different values.
+            partitioned; the forward changes state other than buffers; ranks would run different programs, or begin with
+            different values.
 
     Example:
         >>> model = spmdir.shard_module(model, mesh, {"*.weight": "dp: S(0)", "arg*": "dp: S(0)"}, (x, y))
@@ -109,25 +111,31 @@ def shard_module(
     with setup.group.checked("the plan of the module"):
         _check_arguments(model, example_inputs, example_kwargs, local_inputs, dynamic_shapes)
         named = resolve(plan, model, setup.mesh).over(ShardingPlan(out_shardings=_tuple(out_shardings)))
-    call = (tuple(example_inputs), example_kwargs or {})
+        call = bound_arguments(model, tuple(example_inputs), example_kwargs or {})
+        known_sizes = sizes_by_argument(dynamic_shapes, arguments_by_name(model, call))
 
     def decided(
         captured: nn.Module,
         what: str,
+        call: tuple[Any, Any],
+        sizes: Any,
         layouts: Mapping[str, Sharding] = NOTHING,
         gradients: Mapping[str, Sharding] = NOTHING,
         asked: Places | None = None,
+        outputs: Mapping[str, ShardingLike | None] | None = None,
     ) -> _Decided:
         with setup.group.checked(what) as status:
-            joint = capture_joint(captured, *call, setup.device, named, asked, dynamic_shapes)
+            joint = capture_joint(captured, *call, setup.device, named, asked, sizes)
             explicit = named.over(ShardingPlan(layouts))
+            if outputs is not None:
+                explicit = attrs.evolve(explicit, out_shardings=tuple(map(outputs.get, joint.output_names)))
             module = imported_joint(joint, setup.mesh, explicit, setup.pipeline, missing_rule, local_inputs, gradients)
-            sizes = open_sizes(module).hints
-            status |= {"sizes": sizes, "program": text_digest(ir.print_ir(module))}
+            hints = open_sizes(module).hints
+            status |= {"sizes": hints, "program": text_digest(ir.print_ir(module))}
             source = ir.print_ir(module, debuginfo=True)
-        return _Decided(joint, setup.decided(module, model), source, sizes, setup)
+        return _Decided(joint, setup.decided(module, model), source, hints, setup)
 
-    first = decided(model, "the capture of the module")
+    first = decided(model, "the capture of the module", call, dynamic_shapes)
     with setup.group.checked("lowering") as status:
         program = first.lowered()
         status["program"] = program.digest
@@ -140,19 +148,42 @@ def shard_module(
         tensors = {a.name: _dtensor(a, initial.shards[a.name], ranks) for a in program.held}
     layouts = {a.name: a.sharding for a in program.held}
     reduction = Reduction({a.name: a for a in program.held}, program.input_axes, setup.pipeline, ranks)
+    wanted = dict(zip(first.joint.output_names, named.out_shardings or (), strict=False))
+    names = leaf_names(model, *call)
+    leaves, spec = pytree.tree_flatten((call[0], dict(call[1])))
+    made = [(Structure.of(leaves, spec), shapes_of(call, None, names))]
+    shapes = {
+        name: leaf.shape
+        for name, leaf in zip(names, pytree.tree_leaves(made[0][1]), strict=True)
+        if isinstance(leaf, Tensor)
+    }
 
-    def other_mode(sharded: nn.Module, is_unreduced: bool, asked: Places) -> RankPrograms[JointProgram]:
+    def compiled(
+        sharded: nn.Module, structure: Structure, is_unreduced: bool, asked: Places, given: tuple[Any, Any]
+    ) -> Variant:
         unreduced = {name: reduction.unreduced(name) for name in layouts} if is_unreduced else NOTHING
-        found = decided(unsharded_copy(sharded), "another mode of the module", layouts, unreduced, asked)
+        plain = unsharded_copy(sharded)
+        with setup.group.reporting():
+            examples = next((examples for known, examples in made if known == structure), None)
+            if examples is None:
+                examples = shapes_of(given, shapes if local_inputs else None, leaf_names(plain, *given))
+            arguments = arguments_by_name(plain, examples)
+            sizes = {name: fitting_sizes(known_sizes.get(name), value) for name, value in arguments.items()}
+        sizes = None if dynamic_shapes is None else sizes
+        found = decided(plain, "another program of the module", examples, sizes, layouts, unreduced, asked, wanted)
         with setup.group.checked("lowering") as status:
             program = found.lowered()
             status["program"] = program.digest
-        return found.connected(program, ranks)
+        made.append((structure, examples))
+        guards = guards_of(sharded, found.joint.rehearsal, setup.device)
+        return Variant(structure, is_unreduced, asked, guards, found.connected(program, ranks))
 
     placements = {name: tensor.placements for name, tensor in tensors.items()}
-    attributes = plain_attributes(model)
-    mode = mode_of(model, setup.device, attributes), False, asking(bound_arguments(model, *call))
-    return sharded_copy(model, tensors, Runner(ranks, {mode: programs}, placements, reduction, attributes, other_mode))
+    runner = Runner(ranks, placements, reduction, compiled)
+    sharded = sharded_copy(model, tensors, runner)
+    guards = guards_of(sharded, first.joint.rehearsal, setup.device)
+    runner.variants.add(Variant(made[0][0], False, asking(leaves), guards, programs))
+    return sharded
 
 
 @attrs.frozen(eq=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,15 +14,19 @@ from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
 from spmdir.core.errors import SpmdirError
-from spmdir.runtime.joint_capture import bound_arguments
+from spmdir.runtime.copies import copied
+from spmdir.runtime.guards import Guards
+from spmdir.runtime.joint_capture import bound_arguments, leaf_names
 from spmdir.runtime.joint_program import JointProgram
 from spmdir.runtime.local_state import like_shard
 from spmdir.runtime.local_sums import LocalSums, Reduction
 from spmdir.runtime.rank_programs import RankPrograms
 from spmdir.runtime.ranks import Ranks
+from spmdir.runtime.rehearsal import Rehearsal
 from spmdir.runtime.room import no_values
 from spmdir.runtime.run_joint import run_joint
 from spmdir.runtime.signature import Argument
+from spmdir.runtime.variants import Places, Structure, Variant, Variants
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 RUNNER = "_spmdir_runner"
@@ -32,32 +35,24 @@ RUNNER = "_spmdir_runner"
 SUMS = "_spmdir_sums"
 """The attribute of a sharded module that holds the gradients that were left unreduced."""
 
-Mode = tuple[object, ...]
-"""What of a module changes what is traced of it, beside its values."""
-
-Places = frozenset[int]
-"""Places of tensors among the leaves of a call."""
-
 
 @attrs.frozen(eq=False)
 class Runner:
     """What runs a sharded module.
 
     Attributes:
-        programs: those of each mode that has run, whether they leave gradients unreduced, and the places of the inputs
-            that have gradients in them.
         placements: those of its parameters and buffers, by name.
         reduction: adds up the gradients that were left unreduced.
-        attributes: name of a submodule → its attributes that belong to a mode.
-        compile: makes the programs of the mode that a module is in; all ranks call it together.
+        compile: makes the variant that a call needs, given what `Variant.serves` takes and the call; all ranks call it
+            together.
+        variants: what has been made.
     """
 
     ranks: Ranks
-    programs: dict[tuple[Mode, bool, Places], RankPrograms[JointProgram]]
     placements: Mapping[str, tuple[Any, ...]]
     reduction: Reduction
-    attributes: Mapping[str, Sequence[str]]
-    compile: Callable[[nn.Module, bool, Places], RankPrograms[JointProgram]]
+    compile: Callable[[nn.Module, Structure, bool, Places, tuple[Any, Any]], Variant]
+    variants: Variants = attrs.field(factory=Variants, init=False)
 
     def __deepcopy__(self, memo: Any) -> Runner:
         """Return the runner itself: copies of a module run the same programs, by parameters of their own."""
@@ -71,11 +66,20 @@ class Runner:
             SpmdirError: a parameter has become another than the program takes, or the arguments do not fit.
         """
         call = bound_arguments(module, args, kwargs)
-        with self.ranks.group.reporting():
-            inputs = next(iter(self.programs.values())).first.convention.tensors(call)
+        leaves, spec = pytree.tree_flatten((call[0], dict(call[1])))
+        inputs = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        asked = asking(leaves) if torch.is_grad_enabled() else frozenset[int]()
         sums: LocalSums = module.__dict__[SUMS]
         is_unreduced = bool(self.reduction.axes) and torch.is_grad_enabled() and (sums.is_adding or bool(sums.tensors))
-        programs = self._programs(module, is_unreduced, call, inputs)
+        structure = Structure.of(leaves, spec)
+        variant = self.variants.find(module, structure, is_unreduced, asked)
+        if variant is None:
+            with self.ranks.group.reporting():
+                for known in self.variants.of_structure(structure)[:1]:
+                    known.programs.solved(inputs)  # no program of this structure could take other inputs
+                self.variants.check_limits(module, structure, is_unreduced, leaf_names(module, *call))
+            variant = self.variants.add(self.compile(module, structure, is_unreduced, asked, call))
+        programs = variant.programs
         sizes = programs.sizes(inputs)
         program = programs.of(sizes)
         held = {a.name: _checked(attribute(module, a.name), a, self.placements[a.name]) for a in program.held}
@@ -100,23 +104,6 @@ class Runner:
                 else:
                     found[name] = found[name] + gradient if name in found else gradient
         return found
-
-    def _programs(
-        self, module: nn.Module, is_unreduced: bool, call: tuple[Any, Any], inputs: Sequence[Tensor]
-    ) -> RankPrograms[JointProgram]:
-        """Return programs of the mode of `module` that have the gradients that `call` asks for.
-
-        Raises:
-            SpmdirError: they are yet to be made, which fails, or no program could take the inputs.
-        """
-        mode = mode_of(module, self.ranks.device, self.attributes)
-        asked = asking(call) if torch.is_grad_enabled() else frozenset()
-        for (known, unreduced, given), programs in self.programs.items():
-            if (known, unreduced) == (mode, is_unreduced) and asked <= given:
-                return programs
-        with self.ranks.group.reporting():
-            next(iter(self.programs.values())).solved(inputs)
-        return self.programs.setdefault((mode, is_unreduced, asked), self.compile(module, is_unreduced, asked))
 
 
 class ShardedModule:
@@ -180,41 +167,12 @@ def programs(sharded: nn.Module) -> tuple[RankPrograms[JointProgram], ...]:
     """
     if not isinstance(sharded, ShardedModule):
         raise SpmdirError(f"programs takes what shard_module returned, not a {type(sharded).__name__}")
-    return tuple(sharded.__dict__[RUNNER].programs.values())
+    return tuple(variant.programs for variant in sharded.__dict__[RUNNER].variants)
 
 
-def mode_of(module: nn.Module, device: torch.device, attributes: Mapping[str, Sequence[str]]) -> Mode:
-    """Return which submodules are in training mode, which parameters learn, the type of autocast on `device`, and the
-    values of `attributes`, which `plain_attributes` names."""
-    training = tuple(each.training for each in module.modules())
-    learning = tuple(parameter.requires_grad for parameter in module.parameters())
-    autocast = torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
-    values = tuple(
-        repr(vars(each).get(attribute))
-        for name, each in module.named_modules()
-        for attribute in attributes.get(name, ())
-    )
-    return training, learning, autocast, values
-
-
-def plain_attributes(module: nn.Module) -> dict[str, tuple[str, ...]]:
-    """Return the name of each submodule → its attributes that a forward may branch on: numbers, texts, and lists."""
-    return {
-        name: tuple(key for key, value in vars(each).items() if key != "training" and _is_plain(value))
-        for name, each in module.named_modules()
-    }
-
-
-def _is_plain(value: object) -> bool:
-    if isinstance(value, (list, tuple)):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, (bool, int, float, str))
-
-
-def asking(call: tuple[Any, Any]) -> Places:
+def asking(leaves: Sequence[Any]) -> Places:
     """Return the places of the tensors that require a gradient."""
-    leaves = enumerate(pytree.tree_leaves(call))
-    return frozenset(place for place, leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad)
+    return frozenset(place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.requires_grad)
 
 
 def sharded_copy(model: nn.Module, tensors: Mapping[str, Tensor], runner: Runner) -> nn.Module:
@@ -226,7 +184,7 @@ def sharded_copy(model: nn.Module, tensors: Mapping[str, Tensor], runner: Runner
     Args:
         tensors: each parameter and buffer by one of its names.
     """
-    sharded = copy.deepcopy(model, {id(attribute(model, name)): tensor for name, tensor in tensors.items()})
+    sharded = copied(model, {id(attribute(model, name)): tensor for name, tensor in tensors.items()})
     base = type(model)
     forward = functools.wraps(base.forward)(lambda self, *args, **kwargs: ShardedModule.forward(self, *args, **kwargs))
     members = {"forward": forward, "__module__": base.__module__, "__doc__": base.__doc__}
@@ -243,11 +201,17 @@ def unsharded_copy(sharded: nn.Module) -> nn.Module:
     for tensor in (*sharded.parameters(), *sharded.buffers()):
         meta = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
         memo[id(tensor)] = nn.Parameter(meta, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else meta
-    plain = copy.deepcopy(sharded, memo)
+    plain = copied(sharded, memo)
     del plain.__dict__[RUNNER], plain.__dict__[SUMS]
     plain.__dict__.pop("forward", None)  # what a library put around the sharded forward is not of the program
     plain.__class__ = type(sharded).__bases__[1]
     return plain
+
+
+def guards_of(sharded: nn.Module, rehearsal: Rehearsal, device: torch.device) -> Guards:
+    """Return the guards of a program that was traced of the present state of a sharded module."""
+    omitted, caches = (RUNNER, SUMS, "forward"), rehearsal.caches.dicts
+    return Guards.of(rehearsal.code, {"model": sharded}, device, tensors=False, omitted=omitted, caches=caches)
 
 
 def attribute(module: nn.Module, name: str) -> Tensor:

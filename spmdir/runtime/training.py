@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -16,6 +16,7 @@ from spmdir.core.errors import UnsupportedError
 from spmdir.core.sharding import Sharding
 from spmdir.importer.constrain import constrain
 from spmdir.runtime.optimizers import Updates
+from spmdir.runtime.rehearsal import changed_form, is_like
 from spmdir.runtime.replay import watch_step
 from spmdir.runtime.traced_places import traced_places
 
@@ -42,23 +43,36 @@ _FLOATING = Kind(
 class _Objective(nn.Module):
     """Loss and gradients as a module around the model, so that `functional_call` can give the model its parameters.
 
-    The gradients are taken inside, for checkpointed functions run again then.
+    The gradients are taken inside, for checkpointed functions run again then. So are the buffers, which the forward may
+    assign: `functional_call` puts the old ones back.
     """
 
     def __init__(self, model: nn.Module, loss: Callable[..., Tensor]):
         super().__init__()
         self.model, self.loss = model, loss
 
-    def forward(self, parameters: list[Tensor], args: tuple[Any, ...]) -> tuple[Tensor, list[Tensor | None]]:
+    def forward(
+        self, parameters: list[Tensor], buffers: Mapping[str, Tensor], args: tuple[Any, ...]
+    ) -> tuple[Tensor, Sequence[Tensor | None], dict[str, Tensor]]:
         with torch.enable_grad(), traced_places(self.model):
             value = self.loss(self.model, *args)
             if not isinstance(value, Tensor) or (value.dim() and value.numel() != 1):
                 found = f"of shape {list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
                 raise UnsupportedError(f"the loss is {found}; expected a 0-d tensor, as of mean() or sum()")
             if not _is_reentrant(value):
-                return value, list(torch.autograd.grad(value, parameters, allow_unused=True))
-            value.backward()
-        return value, [parameter.grad for parameter in parameters]
+                gradients = torch.autograd.grad(value, parameters, allow_unused=True)
+            else:
+                value.backward()
+                gradients = [parameter.grad for parameter in parameters]
+        return value, gradients, {name: self._buffer(name, old) for name, old in buffers.items()}
+
+    def _buffer(self, name: str, old: Tensor) -> Tensor:
+        """Return the buffer that the model has now."""
+        path, _, last = name.rpartition(".")
+        new = getattr(self.model.get_submodule(path), last)
+        if not is_like(new, old):
+            raise changed_form(name, old, new)
+        return new.detach() if new.requires_grad else new
 
 
 def _is_reentrant(value: Tensor) -> bool:
@@ -126,6 +140,11 @@ class TrainingStep:
         """The model that is trained."""
         return self._objective.model
 
+    @property
+    def loss(self) -> Callable[..., Tensor]:
+        """The loss of the model and a batch."""
+        return self._objective.loss
+
     def cut(self, args: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         """Return the micro-batches of a batch: equal parts of each tensor, along its first dimension.
 
@@ -178,7 +197,8 @@ class TrainingStep:
                     held = _cast(held, self._compute_dtype)
                 stack.enter_context(self._cast_inputs(self._compute_dtype))
             held = {f"model.{name}": value for name, value in {**held, **buffers}.items()}
-            value, found = torch.func.functional_call(self._objective, held, (list(parameters.values()), args))
+            objective = list(parameters.values()), buffers, args
+            value, found, buffers = torch.func.functional_call(self._objective, held, objective)
         gradients = {name: found for name, found in zip(parameters, found, strict=True) if found is not None}
         return value.detach(), gradients, buffers
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from spmdir.core.errors import UnsupportedError
 
 try:
     from torch._dynamo.functional_export import _dynamo_graph_capture_for_export as capture_graph
+    from torch._export.utils import _compiling_state_context
     from torch._functorch._aot_autograd import descriptors as descriptors
     from torch._functorch._aot_autograd.schemas import OutputType as OutputType
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors as export_joint
@@ -32,6 +34,7 @@ __all__ = [
     "TracingContext",
     "assign_attribute",
     "capture_graph",
+    "compiling",
     "constraints",
     "descriptors",
     "export_joint",
@@ -53,3 +56,10 @@ def constraints(
     combined = _combine_args(model, args, kwargs)
     _check_dynamic_shapes(combined, dynamic_shapes)
     return _process_dynamic_shapes(combined, dynamic_shapes)
+
+
+@contextmanager
+def compiling() -> Iterator[None]:
+    """Let code that runs inside see that it is compiled, and functions under `torch.compile` run as they are."""
+    with _compiling_state_context(), torch.compiler.set_stance("force_eager"):
+        yield

@@ -35,10 +35,8 @@ def test_parameters_are_dtensors_by_their_names_with_ties_and_the_module_is_of_i
 
 def test_calls_that_do_not_fit_say_why(ranks):
     for found in (each["everything"]["errors"] for each in ranks):
-        shape, number, structure, replaced, own_forward, whole, shards = found
+        shape, replaced, own_forward, whole, shards = found
         assert "'x' has shape" in shape
-        assert "argument" in number and "traced with 2.0" in number
-        assert "expected ((_,), {'target': _, 'scale': _}), as in the example arguments" in structure
         assert replaced.startswith("'again.bias' has become no DTensor; expected [")
         assert "the Linear has a model.forward of its own" in own_forward
         assert not whole and "call spmdir.save_safetensors(directory, model) on all ranks" in shards

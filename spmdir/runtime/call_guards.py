@@ -1,0 +1,51 @@
+"""Guards of a program that has no variants: a call after a change is an error."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import attrs
+import torch
+from torch import nn
+
+from spmdir.core.errors import UnsupportedError
+from spmdir.runtime.guards import Guards
+from spmdir.runtime.rehearsal import Rehearsal
+from spmdir.runtime.training import TrainingStep
+
+
+@attrs.frozen(eq=False)
+class CallGuards:
+    """The guards of a program, and what it was traced of.
+
+    Models are referred to weakly: no rank keeps the parameters of a model that the caller has let go of. Without its
+    model a program depends on globals and classes.
+    """
+
+    _guards: Guards
+    _roots: tuple[tuple[str, Any], ...]
+
+    @classmethod
+    def of(cls, rehearsal: Rehearsal, traced: Any, device: torch.device) -> CallGuards:
+        """Return the guards for the present state of a model, a step of `training_step` or another function."""
+        is_step = isinstance(traced, TrainingStep)
+        roots = {"model": traced.model, "loss": traced.loss} if is_step else {_name(traced): traced}
+        fixed = ("torch.is_grad_enabled()",) if is_step else ()  # a step enables gradients itself
+        held = tuple((name, weakref.ref(root) if isinstance(root, nn.Module) else root) for name, root in roots.items())
+        return cls(Guards.of(rehearsal.code, roots, device, caches=rehearsal.caches.dicts, fixed=fixed), held)
+
+    def check(self) -> None:
+        """Raise UnsupportedError if something that the trace read has changed."""
+        roots = {name: root() if isinstance(root, weakref.ref) else root for name, root in self._roots}
+        if self._guards.hold(*roots.values()):
+            return
+        change = (self._guards.changes(roots) or ["an object was replaced by an equal one"])[0]
+        raise UnsupportedError(
+            f"the program was traced in another state: {change}; change it back, or call parallelize again. For "
+            "programs of several states, parallelize copies of the model, as by copy.deepcopy(model)"
+        )
+
+
+def _name(traced: Any) -> str:
+    return "model" if isinstance(traced, nn.Module) else "step"

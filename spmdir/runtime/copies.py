@@ -1,0 +1,66 @@
+"""Copies of modules, with fake tensors or others in the place of their own."""
+
+from __future__ import annotations
+
+import copy
+import types
+from collections.abc import MutableMapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+Model = TypeVar("Model", bound=nn.Module)
+
+
+def copied(model: Model, memo: MutableMapping[int, Any]) -> Model:
+    """Return a deep copy of a module; `memo` is as for `copy.deepcopy`, the id of an object → its copy.
+
+    Functions that are attributes of submodules, as methods that were replaced on the object, are copied with what they
+    close over: `copy.deepcopy` would leave them with the modules of the original.
+    """
+    result = copy.deepcopy(model, memo)  # type: ignore[arg-type]  # a dict
+    for module in result.modules():
+        for name, value in vars(module).items():
+            if isinstance(value, types.FunctionType) and value.__closure__:
+                vars(module)[name] = _copied_function(value, memo)
+    return result
+
+
+def _copied_function(function: types.FunctionType, memo: MutableMapping[int, Any]) -> types.FunctionType:
+    if id(function) in memo:
+        return memo[id(function)]
+    cells = [types.CellType() for _ in function.__closure__ or ()]
+    result = types.FunctionType(
+        function.__code__, function.__globals__, function.__name__, function.__defaults__, tuple(cells)
+    )
+    memo[id(function)] = result
+    result.__kwdefaults__, result.__dict__ = function.__kwdefaults__, dict(vars(function))
+    result.__module__, result.__qualname__ = function.__module__, function.__qualname__
+    for cell, old in zip(cells, function.__closure__ or (), strict=True):
+        try:
+            content = old.cell_contents
+        except ValueError:  # a variable that is not set yet
+            continue
+        if isinstance(content, types.FunctionType):
+            content = _copied_function(content, memo) if content.__closure__ else content
+        elif isinstance(content, (nn.Module, types.MethodType)):
+            content = copy.deepcopy(content, memo)  # type: ignore[arg-type]  # a dict
+        cell.cell_contents = content
+    return result
+
+
+def fake_copy(model: Model, mode: FakeTensorMode, device: torch.device | None = None) -> Model:
+    """Return a copy of a module with fake parameters and buffers, on `device` if it is given."""
+    originals = (*model.parameters(), *model.buffers())
+    return copied(model, {id(tensor): fake(tensor, mode, device) for tensor in originals})
+
+
+def fake(tensor: Tensor, mode: FakeTensorMode, device: torch.device | None = None) -> Tensor:
+    """Return a fake tensor like another one, a parameter for a parameter."""
+    with mode:
+        like = torch.empty(tensor.shape, dtype=tensor.dtype, device=device or tensor.device)
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(like, tensor.requires_grad)
+    return like.requires_grad_(tensor.requires_grad)

@@ -1,0 +1,283 @@
+"""Rehearse a forward before it is traced: run it twice on fake tensors, and see what it reads and changes.
+
+A trace runs Python once and keeps what it saw, which is right if the second run would do the same. A table that the
+first run builds and the second one finds is harmless: the ops on data are equal in both runs. A counter is not.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from spmdir.core.errors import UnsupportedError
+from spmdir.importer.running_statistics import written
+from spmdir.runtime.copies import fake, fake_copy
+from spmdir.runtime.executed_code import ExecutedCode, executed_code, recorded_code
+from spmdir.runtime.python_state import python_state
+from spmdir.runtime.state_walk import Caches
+from spmdir.torch_interop.joint_export import compiling
+from spmdir.torch_interop.schemas import is_random
+
+
+@attrs.frozen(eq=False)
+class Rehearsal:
+    """What a forward does beside its ops.
+
+    Attributes:
+        code: what it executes.
+        assigned: the buffers that it assigns, by name.
+        caches: what keeps results for later calls, from which a trace removes its fakes in the end.
+    """
+
+    code: ExecutedCode
+    assigned: tuple[str, ...]
+    caches: Caches
+
+
+def rehearse(
+    roots: Mapping[str, Any], model: nn.Module | None, run: Callable[[], Any], data: Callable[[], list[Tensor]]
+) -> Rehearsal:
+    """Run a forward twice, and return what it reads and which buffers it assigns.
+
+    Args:
+        roots: what the forward is reached from, on fake tensors; the run may change it.
+        model: the module among them whose buffers are state; None if there is none.
+        run: runs the forward.
+        data: the tensors of a call and the parameters: ops on them are compared.
+
+    Raises:
+        UnsupportedError: the forward changes Python state, assigns a parameter, or registers a buffer.
+    """
+    buffers, parameters = _tensors(model)
+    with _same_generator(), recorded_code() as recorded:
+        first, ended = _run(run, data())
+    code = executed_code(recorded)
+    assigned = _assigned(model, buffers, parameters)
+    state, drawn = python_state(code, roots), random.getstate()
+    try:
+        with _same_generator():
+            again, ended_again = _run(run, data())
+            changes = [] if state.holds(*roots.values()) else state.changes_to(python_state(code, roots))
+            if drawn != random.getstate():
+                changes.append("the generator of Python's `random` drew numbers")
+    finally:
+        state.caches.remove_fakes()
+    if changes:
+        raise _changed(changes[0])
+    if ended and ended_again and first != again:
+        raise UnsupportedError(
+            "the forward does something else when it is called again, since it keeps Python state; a program does the "
+            "same in every call: keep that state in buffers, or set it before the model is traced"
+        )
+    return Rehearsal(code, assigned, state.caches)
+
+
+@contextmanager
+def _same_generator() -> Iterator[None]:
+    before = random.getstate()
+    try:
+        yield
+    finally:
+        random.setstate(before)
+
+
+def rehearse_module(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: torch.device | None = None
+) -> Rehearsal:
+    """Rehearse the forward of a copy of a module, on fake tensors.
+
+    Raises:
+        UnsupportedError: as `rehearse`.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    copied = fake_copy(model, mode, device)
+    args, kwargs = pytree.tree_map_only(Tensor, lambda tensor: fake(tensor, mode, device), (args, dict(kwargs)))
+    inputs = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+
+    def run() -> None:
+        with mode:
+            copied(*args, **kwargs)
+
+    return rehearse({"model": copied}, copied, run, lambda: [*inputs, *copied.parameters()])
+
+
+def rehearse_step(step: Callable[..., Any], state: Any, args: tuple[Any, ...], device: torch.device) -> Rehearsal:
+    """Rehearse a function `step(state, *args)` on fake tensors.
+
+    Raises:
+        UnsupportedError: as `rehearse`.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    state, args = pytree.tree_map_only(Tensor, lambda tensor: fake(tensor, mode, device), (state, args))
+    data = [leaf for leaf in pytree.tree_leaves((state, args)) if isinstance(leaf, Tensor)]
+
+    def run() -> None:
+        with mode:
+            step(*pytree.tree_map(lambda leaf: leaf, (state, *args)))
+
+    return rehearse({"step": step}, None, run, lambda: data)
+
+
+def rehearse_loss(model: nn.Module, loss: Callable[..., Any], args: tuple[Any, ...], device: torch.device) -> Rehearsal:
+    """Rehearse `loss(model, *args)` on a copy of the model with fake tensors.
+
+    Raises:
+        UnsupportedError: as `rehearse`.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    copied = fake_copy(model, mode, device)
+    args = pytree.tree_map_only(Tensor, lambda tensor: fake(tensor, mode, device), args)
+    inputs = [leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, Tensor)]
+
+    def run() -> None:
+        with mode, torch.enable_grad():
+            loss(copied, *args)
+
+    return rehearse({"model": copied, "loss": loss}, copied, run, lambda: [*inputs, *copied.parameters()])
+
+
+@contextmanager
+def assignments_written(model: nn.Module, names: Sequence[str]) -> Iterator[None]:
+    """Write what the forward of `model` assigns to buffers into the buffers that it had, which tracers record."""
+    if not names:
+        yield
+        return
+    places = [(model.get_submodule(name.rpartition(".")[0]), name.rpartition(".")[2]) for name in names]
+    before: list[Tensor] = []
+
+    def replace(*_: Any) -> None:
+        before[:] = [getattr(owner, last) for owner, last in places]
+        for (owner, last), old in zip(places, before, strict=True):
+            setattr(owner, last, old.clone())  # what the forward returns of the old values stays as it is
+
+    def write(*_: Any) -> None:
+        for (owner, last), old in zip(places, before, strict=True):
+            with torch.no_grad():
+                old.copy_(getattr(owner, last))
+            setattr(owner, last, old)
+
+    hooks = [model.register_forward_pre_hook(replace), model.register_forward_hook(write)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _changed(change: str) -> UnsupportedError:
+    path, _, values = change.partition(" was ")
+    name = path.rpartition(".")[2]
+    if values.startswith("a tensor"):
+        advice = "return it, or register a buffer of its shape and assign that"
+    elif path.startswith("model.") and name.isidentifier():
+        advice = f'keep it in a buffer, as by self.register_buffer("{name}", torch.zeros(()))'
+    else:
+        advice = "keep it in a buffer of the model, or leave it to what calls the model"
+    found = f"the forward changes {path}, which was {values}" if values else f"the forward changes state: {change}"
+    return UnsupportedError(f"{found}; a program does not run Python again: {advice}")
+
+
+def _tensors(model: nn.Module | None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return the buffers and the parameters of a module by name."""
+    if model is None:
+        return {}, {}
+    return dict(model.named_buffers(remove_duplicate=False)), dict(model.named_parameters(remove_duplicate=False))
+
+
+def _assigned(
+    model: nn.Module | None, buffers: Mapping[str, Tensor], parameters: Mapping[str, Tensor]
+) -> tuple[str, ...]:
+    """Return the buffers that a run has replaced.
+
+    Raises:
+        UnsupportedError: it has replaced or registered something else.
+    """
+    now, parameters_now = _tensors(model)
+    for name in sorted({*parameters, *parameters_now}):
+        if parameters.get(name) is not parameters_now.get(name):
+            raise UnsupportedError(
+                f"the forward assigns the parameter '{name}'; expected parameters that only an optimizer changes: keep "
+                "what the forward changes in a buffer"
+            )
+    for name in sorted({*buffers, *now}):
+        if name not in buffers or name not in now:
+            what = "removes" if name in buffers else "registers"
+            raise UnsupportedError(
+                f"the forward {what} the buffer '{name}'; expected the same buffers after each call: register it in "
+                "__init__, with the shape that it gets, and assign it in the forward"
+            )
+    assigned = tuple(name for name, tensor in buffers.items() if now[name] is not tensor)
+    for name in assigned:
+        if not is_like(now[name], buffers[name]):
+            raise changed_form(name, buffers[name], now[name])
+    return assigned
+
+
+def is_like(new: Tensor, old: Tensor) -> bool:
+    """Return whether a buffer may become `new`."""
+    return new.shape == old.shape and new.dtype == old.dtype
+
+
+def changed_form(name: str, old: Tensor, new: Tensor) -> UnsupportedError:
+    return UnsupportedError(
+        f"the forward assigns the buffer '{name}', a tensor of {old.dtype} {list(old.shape)}, a tensor of {new.dtype} "
+        f"{list(new.shape)}; expected the same type and shape in every call"
+    )
+
+
+def _run(run: Callable[[], Any], data: list[Tensor]) -> tuple[list[Any], bool]:
+    """Run a forward; return its ops on data, and whether it came to its end."""
+    ops: list[Any] = []
+    caches = torch.is_autocast_cache_enabled()
+    torch.set_autocast_cache_enabled(False)  # the second run would find the weights that the first one casts
+    try:
+        with suppress(Exception), compiling(), _DataOps(data, ops):  # the trace raises what a user should read
+            run()
+            return ops, True
+    finally:
+        torch.set_autocast_cache_enabled(caches)
+    return ops, False
+
+
+class _DataOps(TorchDispatchMode):
+    """Records ops on data, on what was made of data, and on random numbers."""
+
+    supports_higher_order_operators = True
+
+    def __init__(self, data: list[Tensor], ops: list[Any]):
+        super().__init__()
+        self._ops = ops
+        self._storages: dict[int, Any] = {}
+        self._note(data)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        leaves = pytree.tree_leaves((args, kwargs))
+        result = func(*args, **kwargs)
+        if is_random(func) or any(isinstance(leaf, Tensor) and self._is_data(leaf) for leaf in leaves):
+            self._ops.append((func, *map(_form, leaves)))
+            self._note(pytree.tree_leaves(result))
+            self._note(list(written(func, args, kwargs)))
+        return result
+
+    def _note(self, values: list[Any]) -> None:
+        for value in values:
+            if isinstance(value, Tensor) and torch._C._has_storage(value):
+                storage = value.untyped_storage()
+                self._storages[storage._cdata] = storage  # kept, so that no address is used twice
+
+    def _is_data(self, value: Tensor) -> bool:
+        return torch._C._has_storage(value) and value.untyped_storage()._cdata in self._storages
+
+
+def _form(leaf: Any) -> Any:
+    return (leaf.dtype, tuple(leaf.shape)) if isinstance(leaf, Tensor) else (type(leaf), str(leaf))

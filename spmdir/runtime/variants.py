@@ -1,0 +1,170 @@
+"""The programs of a sharded module, of which a call runs the one that was made for calls of its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from spmdir.core.errors import UnsupportedError
+from spmdir.runtime.guards import Guards
+from spmdir.runtime.joint_program import JointProgram
+from spmdir.runtime.rank_programs import RankPrograms
+
+LIMIT = 32
+"""Most programs for calls that differ in nothing but guards."""
+
+NUMBERS_LIMIT = 8
+"""Most programs for calls that differ in nothing but the values of arguments that are not tensors."""
+
+_TENSOR = "a tensor"
+
+Places = frozenset[int]
+"""Places of tensors among the leaves of a call."""
+
+
+@attrs.frozen
+class Structure:
+    """How the arguments of a call are built.
+
+    Attributes:
+        spec: the containers and their keys, in order.
+        values: the type and value of each leaf; tensors are all equal.
+    """
+
+    spec: pytree.TreeSpec
+    values: tuple[tuple[type, Any], ...]
+
+    @classmethod
+    def of(cls, leaves: Sequence[Any], spec: pytree.TreeSpec) -> Structure:
+        """Return the structure of arguments that have been flattened."""
+        values = ((Tensor, _TENSOR) if isinstance(leaf, Tensor) else (type(leaf), leaf) for leaf in leaves)
+        return cls(spec, tuple(values))
+
+    def differs_in_values(self, other: Structure) -> list[int]:
+        """Return the places of the leaves that have other values; none if more than values differs."""
+        pairs = list(zip(self.values, other.values, strict=False))
+        if self.spec != other.spec or any((Tensor in (a[0], b[0])) and a != b for a, b in pairs):
+            return []
+        return [place for place, (a, b) in enumerate(pairs) if a != b]
+
+
+@attrs.frozen(eq=False)
+class Variant:
+    """Programs for one kind of calls.
+
+    Attributes:
+        structure: of the arguments.
+        is_unreduced: whether they leave the gradients of parameters unreduced.
+        asked: the places of the inputs that they have gradients for.
+        guards: what the trace read beside its tensors.
+    """
+
+    structure: Structure
+    is_unreduced: bool
+    asked: Places
+    guards: Guards
+    programs: RankPrograms[JointProgram]
+
+    def serves(self, module: nn.Module, structure: Structure, is_unreduced: bool, asked: Places) -> bool:
+        """Return whether its programs are right for a call."""
+        return (
+            self.is_unreduced == is_unreduced
+            and asked <= self.asked
+            and self.structure == structure
+            and self.guards.hold(module)
+        )
+
+
+@attrs.define(eq=False)
+class Variants:
+    """The variants of a module, in the order in which they were made."""
+
+    _made: list[Variant] = attrs.field(factory=list, init=False)
+    _last: Variant | None = attrs.field(default=None, init=False)
+
+    def __iter__(self) -> Iterator[Variant]:
+        return iter(self._made)
+
+    def add(self, variant: Variant) -> Variant:
+        self._made.append(variant)
+        self._last = variant
+        return variant
+
+    def find(self, module: nn.Module, structure: Structure, is_unreduced: bool, asked: Places) -> Variant | None:
+        """Return the variant that serves a call, the last one that ran if it does."""
+        ordered = self._made if self._last is None else [self._last, *self._made]
+        self._last = next((v for v in ordered if v.serves(module, structure, is_unreduced, asked)), None)
+        return self._last
+
+    def of_structure(self, structure: Structure) -> list[Variant]:
+        """Return the variants for arguments that are built as those of a call."""
+        return [variant for variant in self._made if variant.structure == structure]
+
+    def check_limits(self, module: nn.Module, structure: Structure, is_unreduced: bool, names: Sequence[str]) -> None:
+        """Raise UnsupportedError if a call needs one more program where values change again and again.
+
+        Args:
+            names: what the leaves of the call are called.
+        """
+        places = [place for variant in self._made for place in variant.structure.differs_in_values(structure)]
+        for place in sorted(set(places)):
+            values = {repr(v.structure.values[place][1]) for v in self._made if v.structure.spec == structure.spec}
+            if len(values) >= NUMBERS_LIMIT and not isinstance(structure.values[place][1], Tensor):
+                raise UnsupportedError(
+                    f"'{names[place]}' has had {len(values)} values, each of which needs a program; expected few: "
+                    f"pass it as a tensor, as torch.tensor({structure.values[place][1]!r})"
+                )
+        same = [variant for variant in self.of_structure(structure) if variant.is_unreduced == is_unreduced]
+        if len(same) >= LIMIT:
+            change = (same[-1].guards.changes({"model": module}) or ["the inputs that require gradients"])[0]
+            raise UnsupportedError(
+                f"the module has {LIMIT} programs for calls of this kind, and needs another: {change}; expected state "
+                "that seldom changes: keep what changes in a buffer"
+            )
+
+
+def shapes_of(call: tuple[Any, Any], known: Mapping[str, tuple[int, ...]] | None, names: Sequence[str]) -> Any:
+    """Return the arguments of a call with meta tensors of global shapes.
+
+    Args:
+        known: the global shapes of inputs by name; None if the call has global inputs.
+        names: what the leaves of the call are called.
+
+    Raises:
+        UnsupportedError: the global shape of an input is not known.
+    """
+    leaves, spec = pytree.tree_flatten((call[0], dict(call[1])))
+    for place, (leaf, name) in enumerate(zip(leaves, names, strict=True)):
+        if not isinstance(leaf, Tensor):
+            continue
+        if known is not None and name not in known:
+            raise UnsupportedError(
+                f"the call gives '{name}', a shard whose global shape is not known; expected inputs of the examples "
+                "with local_inputs=True: give it in example_inputs or example_kwargs, or pass global inputs"
+            )
+        shape = leaf.shape if known is None else known[name]
+        leaves[place] = leaf.new_empty(shape, device="meta").requires_grad_(leaf.requires_grad)
+    return pytree.tree_unflatten(leaves, spec)
+
+
+def sizes_by_argument(dynamic_shapes: Any, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return `dynamic_shapes` by the names of the bound `arguments` that it was given for."""
+    if dynamic_shapes is None or isinstance(dynamic_shapes, Mapping):
+        return dynamic_shapes or {}
+    return dict(zip(arguments, dynamic_shapes, strict=False))
+
+
+def fitting_sizes(sizes: Any, value: Any) -> Any:
+    """Return what `sizes` says of a value that may be built otherwise than those that it was given for."""
+    if isinstance(value, Tensor):
+        return sizes
+    if isinstance(value, Mapping):
+        return {key: fitting_sizes(sizes.get(key) if isinstance(sizes, Mapping) else None, value[key]) for key in value}
+    if isinstance(value, (list, tuple)):
+        known = sizes if isinstance(sizes, (list, tuple)) and len(sizes) == len(value) else [None] * len(value)
+        return type(value)(map(fitting_sizes, known, value))
+    return None
