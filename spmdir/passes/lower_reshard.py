@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+import attrs
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
@@ -13,6 +15,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from spmdir.core.errors import ShardingError, SpmdirError
 from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
+from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.collectives import SpmdOp, build_collective
 from spmdir.dialects.names import Names, take_name
@@ -25,6 +28,8 @@ from spmdir.passes.propagation.noted_options import machine_of, remark_other_mac
 from spmdir.passes.step_states import add_states, return_states
 from spmdir.reshard.plan_tree import Planner, plan_tree
 from spmdir.reshard.steps import Step
+from spmdir.rules import RuleSet
+from spmdir.search.shared_messages import Use, shared_values, without_latency
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,9 @@ class LowerReshardPass(FunctionPass):
     costs: str = ""
     """A file of measured times, which come before those of the topology; those of propagate if none is given."""
 
+    overlap: Literal["none", "messages"] = "none"
+    """Whether the latency of messages that a schedule shares among parameters or gradients counts (`none`) or not."""
+
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
         reshards: dict[SSAValue, list[SpmdOp]] = {}
         for reshard in function.body.block.ops:
@@ -51,8 +59,22 @@ class LowerReshardPass(FunctionPass):
         machine = machine_of(function, pipeline, self.topology, self.costs)
         remark_other_machine(function, machine, self.name, pipeline)
         names, planner = Names(function.body.block), Planner(ir.mesh(module), machine.topology, ctx.collectives)
+        shared: set[SSAValue] = set()
+        if self.overlap == "messages":
+            shared = _shared_values(function, pipeline.rules)
+        of_shared = attrs.evolve(planner, topology=without_latency(machine.topology))
         for of_value in reshards.values():
-            _lower(_origin(of_value[0]), of_value, planner, names)
+            value = _origin(of_value[0])
+            _lower(value, of_value, of_shared if value in shared else planner, names)
+
+
+def _shared_values(function: FuncOp, rules: RuleSet) -> set[SSAValue]:
+    """Return the values whose reshards share messages."""
+    uses = [Use[SSAValue]((), function.args, is_input=True, is_light=True)]
+    for op in function.body.block.ops:
+        rule = rules.instantiate(op.call()) if isinstance(op, AtenOp) else None
+        uses.append(Use(op.operands, op.results, is_input=False, is_light=not (rule and rule.flops)))
+    return shared_values(uses)
 
 
 def _origin(op: SpmdOp) -> SSAValue:

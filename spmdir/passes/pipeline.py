@@ -43,8 +43,12 @@ PARTITIONING = "expand,insert-reshard,lower-reshard,fuse-collectives,localize"
 STANDARD = f"inline,propagate,{PARTITIONING}"
 """The standard pipeline, from an imported program to the program of one rank."""
 
-SCHEDULED = f"{STANDARD},schedule"
-"""The pipeline of programs that run on real ranks: the standard one, then the schedule of what a rank does."""
+SCHEDULED = (
+    "inline,propagate{overlap=messages},expand,insert-reshard,lower-reshard{overlap=messages},fuse-collectives,localize,"
+    "schedule"
+)
+"""The pipeline of programs that run on real ranks: the standard one, decided for the messages that a schedule shares, then
+the schedule of what a rank does."""
 
 _EXPECTED = "pass names, as in 'propagate,insert-reshard', or a Pipeline"
 _PATHS = many(PATH, "paths of .rewrites files")

@@ -68,8 +68,9 @@ class PropagatePass(FunctionPass):
     """What tells the table in `costs` from others, as `spmd.decided_by` has it; if it is another, a remark says so."""
     memory: Memory = "auto"
     """What a rank may hold at once: a size, the topology's memory (`auto`), no limit (`none`) or the `least` found."""
-    overlap: Literal["none", "schedule"] = "none"
-    """Whether all reshards count in full (`none`), or as far as they are exposed once the program is scheduled."""
+    overlap: Literal["none", "messages", "schedule"] = "none"
+    """Whether all reshards count in full (`none`), without the latency of messages that a schedule shares among
+    parameters or gradients (`messages`), or as far as they are exposed once the program is scheduled (`schedule`)."""
     effort: Count = 100
     """Turns of messages at most on each two axes."""
     sub_axes: Literal["auto", "none"] = "auto"
@@ -129,7 +130,14 @@ class PropagatePass(FunctionPass):
         annotated = _annotated_mesh(function, mesh)
         makers, problem = build_problem(function, mesh, ctx.rules, machine.topology)
         problem = attrs.evolve(problem, collectives=ctx.collectives).on(annotated)
-        search = partial(MeshSearch, function, makers, effort=self.effort, pipeline=as_pipeline(ctx.pipeline))
+        search = partial(
+            MeshSearch,
+            function,
+            makers,
+            effort=self.effort,
+            pipeline=as_pipeline(ctx.pipeline),
+            shares_messages=self.overlap == "messages",
+        )
         searches: list[MeshSearch] = []
         failed = None
         try:

@@ -59,12 +59,13 @@ def cheapest_within(free: Decision, budget: float, values: int, decide: Decide) 
         return free
     prices, copy_prices = [0.0] * values, [0.0] * values
     found = least = free
+    worth = free.solution.worth
     step, in_vain = free.solution.cost / free.held.peak_bytes / RAISED, 0
     for _ in range(RAISED):
         for value, is_copy, _ in found.held.live:
             (copy_prices if is_copy else prices)[value] += step
         step *= STEEPER
-        found = decide(Worth(tuple(prices), tuple(copy_prices)))
+        found = decide(attrs.evolve(worth, holding=tuple(prices), copy_holding=tuple(copy_prices)))
         in_vain = in_vain + 1 if found.held.peak_bytes >= least.held.peak_bytes else 0
         least = least if in_vain else found
         if least.held.peak_bytes <= budget or in_vain == PATIENCE:
@@ -74,7 +75,8 @@ def cheapest_within(free: Decision, budget: float, values: int, decide: Decide) 
     best, low, high = least, STEEPER**-2, 1.0
     for _ in range(LOWERED):
         scale = math.sqrt(low * high)
-        found = decide(Worth([scale * price for price in prices], [scale * price for price in copy_prices]))
+        holding, copies = ([scale * price for price in each] for each in (prices, copy_prices))
+        found = decide(attrs.evolve(worth, holding=holding, copy_holding=copies))
         if found.held.peak_bytes <= budget:
             high, best = scale, min(best, found, key=lambda one: one.solution.cost)
         else:

@@ -33,8 +33,9 @@ from spmdir.search.joint_cost import compute_seconds
 from spmdir.search.joint_strategies import is_listed
 from spmdir.search.nesting import Nested, nest
 from spmdir.search.problem import Problem, StrategySource
+from spmdir.search.shared_messages import counted_parts
 from spmdir.search.solve import Search, Solution
-from spmdir.search.worth import Worth
+from spmdir.search.worth import PLAIN, Worth
 
 _NODE = "node {} of the search"
 """The name of the location of an op of a copy: its node."""
@@ -48,6 +49,7 @@ class MeshSearch:
         effort: the most turns of messages.
         pipeline: by whose rules, rewrites and machine the program goes on.
         is_even: whether axes that shard one factor must shard it evenly if they are parts of one axis.
+        shares_messages: whether the latency of messages that a schedule shares does not count.
 
     Attributes:
         rules: the rule of each node that is a torch op.
@@ -65,6 +67,7 @@ class MeshSearch:
         effort: int,
         pipeline: Pipeline,
         is_even: bool = False,
+        shares_messages: bool = False,
     ):
         self.function, self.makers, self.problem, self.pipeline = function, makers, problem, pipeline
         self._is_even, self.rules = is_even, rules_of(problem)
@@ -72,7 +75,7 @@ class MeshSearch:
         self._annotations = [user_annotations(function, maker, problem.mesh) for maker in makers]
         self._search = Search(problem, effort)
         self._nested: tuple[Solution, Nested] | None = None
-        self.free = self._search.solution()
+        self.free = self._search.solution(Worth(exposed=counted_parts(problem)) if shares_messages else PLAIN)
 
     def again(self, sources: Mapping[int, StrategySource], start: Solution) -> tuple[MeshSearch, Solution]:
         """Decide again with other strategies of some nodes; return the search, and what it finds.

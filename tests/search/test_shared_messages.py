@@ -1,0 +1,58 @@
+"""Messages that a schedule shares: parameters and gradients are sent, rather than activations, as ring collectives."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import ModuleOp
+
+import spmdir
+from spmdir.dialects.ir import main_function
+from spmdir.passes.pipeline import SCHEDULED, Pipeline
+from spmdir.search.shared_messages import Use, shared_values
+
+LAYER = """spmd.mesh @mesh <dp = 4>
+
+func.func @f(%x: tensor<512x64xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
+             %q: tensor<64x128xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
+             %k: tensor<64x128xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
+             %v: tensor<64x128xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>})
+    -> (tensor<512x128xf32>, tensor<64x128xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {
+  %0 = aten.mm(%x, %q) : tensor<512x128xf32>
+  %1 = aten.mm(%x, %k) : tensor<512x128xf32>
+  %2 = aten.mm(%x, %v) : tensor<512x128xf32>
+  %3 = aten.add.Tensor(%0, %1) : tensor<512x128xf32>
+  %4 = aten.add.Tensor(%3, %2) : tensor<512x128xf32>
+  %t = aten.t(%x) : tensor<64x512xf32>
+  %g = aten.mm(%t, %4) : tensor<64x128xf32>
+  return %4, %g : tensor<512x128xf32>, tensor<64x128xf32>
+}
+"""
+"""Three sharded weights of one activation, and a gradient that is returned whole."""
+
+
+def messages(passes: str) -> list[tuple[str, int]]:
+    """Return the kind of each message, and of how many values it is."""
+    module: ModuleOp = spmdir.run_passes(spmdir.parse(LAYER), Pipeline(passes, topology="cpu-gloo"))
+    ops = main_function(module).body.block.ops
+    return [(op.name, len(op.operands)) for op in ops if op.name.endswith("_start")]
+
+
+def test_weights_that_share_a_message_are_gathered_rather_than_activations() -> None:
+    assert messages(SCHEDULED) == [("spmd.all_gather_start", 3), ("spmd.all_reduce_start", 1)]
+    assert messages(SCHEDULED.replace("propagate{overlap=messages}", "propagate"))[0] == ("spmd.all_gather_start", 1)
+
+
+def test_gradients_are_reduced_by_the_plan_that_sends_least() -> None:
+    alone = SCHEDULED.replace("lower-reshard{overlap=messages}", "lower-reshard")
+    assert messages(alone) == [("spmd.all_gather_start", 3), ("spmd.exchange_start", 1)]
+
+
+def test_arguments_and_what_no_product_depends_on_share_messages() -> None:
+    uses = [
+        Use((), ("x", "w"), is_input=True, is_light=True),
+        Use(("w",), ("t",), is_input=False, is_light=True),
+        Use(("x", "t"), ("h",), is_input=False, is_light=False),
+        Use(("h",), ("a",), is_input=False, is_light=True),
+        Use(("a", "t"), ("y",), is_input=False, is_light=False),
+        Use(("y", "w"), ("updated",), is_input=False, is_light=True),
+    ]
+    assert shared_values(uses) == {"x", "w", "t", "y", "updated"}
