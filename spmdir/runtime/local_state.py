@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -84,26 +85,23 @@ def laid_out(local: Tensor, shape: Sequence[int], device_mesh: Any, placements: 
 
 
 def local_shard(tensor: DTensor) -> Tensor:
-    """Return what this rank holds of a DTensor, a plain tensor in its memory; gradients are laid out as the DTensor.
+    """Return the shard of a DTensor on this rank: a plain tensor that shares its memory, outside autograd.
 
-    `DTensor.to_local` gives a `BoxedShard` where there is one, on which programs of ranks do not run.
+    `DTensor.to_local` returns a `BoxedShard` where there is one, on which rank programs cannot run.
     """
-    if not torch.is_grad_enabled():
-        return _held(tensor)
-    return _ToLocal.apply(tensor)  # type: ignore[return-value]
-
-
-def _held(tensor: DTensor) -> Tensor:
-    held: Any = tensor._local_tensor
-    return held.shard if isinstance(held, BoxedShard) else held
+    local: Any = tensor._local_tensor
+    return local.shard if isinstance(local, BoxedShard) else local
 
 
 def like_shard(tensor: DTensor, local: Tensor) -> DTensor:
-    """Return the DTensor of which this rank holds `local`, laid out as `tensor`."""
+    """Return a DTensor with the layout of `tensor` whose shard on this rank is `local`.
+
+    `DTensor.from_local` would do the same; its checks cost as much as an update of a small parameter.
+    """
     held: Any = tensor._local_tensor
     if isinstance(held, BoxedShard):
         local = BoxedShard(local, held.boxes, held.is_partition)
-    return laid_out(local, tensor.shape, tensor.device_mesh, tensor.placements)
+    return DTensor(local, copy.copy(tensor._spec), requires_grad=False)
 
 
 def checkpointable(name: str, tensor: DTensor) -> DTensor:
@@ -147,19 +145,6 @@ def held_parts(name: str, tensor: Tensor | LocalShard) -> tuple[tuple[Box, ...],
         return held.boxes, held.shard
     nowhere = (0,) * tensor.dim()
     return (Box(nowhere, tuple(tensor.shape), nowhere),), tensor.detach()
-
-
-class _ToLocal(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, tensor: DTensor) -> Tensor:  # type: ignore[override]
-        ctx.tensor = tensor.detach()
-        ctx.set_materialize_grads(False)  # what nothing depends on has no gradient, which optimizers skip
-        held = _held(tensor)
-        return held.view_as(held)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor | None) -> DTensor | None:  # type: ignore[override]
-        return None if gradient is None else like_shard(ctx.tensor, gradient)
 
 
 def _sharded_axes(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh) -> tuple[list[Any], bool]:

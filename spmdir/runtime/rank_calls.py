@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
@@ -99,19 +100,32 @@ def apart(results: Sequence[Any], held: Iterable[Tensor], kept: Set[int] = froze
 
 
 def owned(results: Iterable[Tensor], held: Iterable[Tensor]) -> list[Tensor]:
-    """Return the results, with copies of those that share memory with `held`, another result or their own elements.
+    """Return the results, with copies of those that share elements with `held`, another result or themselves.
 
-    Each may then be written to: gradients are, where they are added up or clipped.
+    Each may then be written to: gradients are, where they are added up or clipped. Results that are separate parts of
+    one message stay in its buffer.
     """
-    taken = {tensor.untyped_storage().data_ptr() for tensor in held}
+    taken: dict[int, list[tuple[float, float]]] = {
+        tensor.untyped_storage().data_ptr(): [(0, math.inf)] for tensor in held
+    }
     found = []
     for result in results:
-        repeats = any(stride == 0 and size > 1 for size, stride in zip(result.shape, result.stride(), strict=True))
-        if repeats or result.untyped_storage().data_ptr() in taken:
+        begin, end, repeats = _extent(result)
+        others = taken.get(result.untyped_storage().data_ptr(), ())
+        if repeats or any(begin < last and first < end for first, last in others):
             result = result.clone(memory_format=torch.contiguous_format)
-        taken.add(result.untyped_storage().data_ptr())
+            begin, end, _ = _extent(result)
+        taken.setdefault(result.untyped_storage().data_ptr(), []).append((begin, end))
         found.append(result)
     return found
+
+
+def _extent(tensor: Tensor) -> tuple[int, int, bool]:
+    """Return the first byte of a tensor in its storage, the one after its last, and whether elements share memory."""
+    strides = [(size - 1, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1]
+    begin = tensor.storage_offset()
+    end = begin + 1 + sum(last * stride for last, stride in strides) if tensor.numel() else begin
+    return begin * tensor.itemsize, end * tensor.itemsize, any(not stride for _, stride in strides)
 
 
 def draws(module: ModuleOp) -> bool:

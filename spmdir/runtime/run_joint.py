@@ -16,7 +16,7 @@ from spmdir.core.errors import SpmdirError
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.runtime.joint_program import JointProgram
-from spmdir.runtime.local_state import local_shard
+from spmdir.runtime.local_state import like_shard, local_shard
 from spmdir.runtime.rank_calls import apart, input_shard, owned, run_rank
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.signature import Argument, Result
@@ -40,9 +40,9 @@ def run_joint(
     """
     with ranks.group.reporting():
         called = iter(inputs)
-        given = [local_shard(held[a.name]) if a.held else next(called) for a in program.given]
+        given = [held[a.name] if a.held else next(called) for a in program.given]
         shards = [
-            tensor.detach() if a.held else input_shard(a, tensor.detach(), ranks, is_local=ranks.local_inputs)
+            local_shard(held[a.name]) if a.held else input_shard(a, tensor.detach(), ranks, is_local=ranks.local_inputs)
             for a, tensor in zip(program.given, given, strict=True)
         ]
     returned: Any = iter(_Run.apply(program, ranks, held, shards, received, *given))
@@ -71,7 +71,7 @@ class _Run(torch.autograd.Function):
         saved = apart(results[len(results) - program.saved :], [old for old, _ in renewed])
         for old, new in renewed:
             old.copy_(new)
-        ctx.program, ctx.ranks, ctx.received = program, ranks, received
+        ctx.program, ctx.ranks, ctx.received, ctx.held = program, ranks, received, held
         ctx.save_for_backward(*saved)
         ctx.versions = _versions(held, by_name, saved) if any(ctx.needs_input_grad) else []
         ctx.set_materialize_grads(False)
@@ -96,6 +96,9 @@ class _Run(torch.autograd.Function):
         given = [*ctx.saved_tensors, *tangents]
         returned = owned(run_rank(program.backward.graph, given, ranks, draws=program.backward.draws), given)
         found = ctx.received(dict(zip(program.gradients, returned, strict=True)))
+        found = {
+            name: like_shard(ctx.held[name], local) if name in ctx.held else local for name, local in found.items()
+        }
         return None, None, None, None, None, *(found.get(argument.name) for argument in program.given)
 
 
