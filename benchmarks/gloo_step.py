@@ -151,7 +151,7 @@ def measure(rank: int, sizes: Sizes, rounds: int) -> dict[str, Measured]:
     losses[-1] /= MESH.sizes["dp"]
     for loss in losses:
         torch.testing.assert_close(loss, losses[0], rtol=1e-4, atol=0.0)
-    found = {name: Measured(messages=_messages(step)) for name, step in sides.items()}
+    found = {name: Measured(messages=count_messages(step)) for name, step in sides.items()}
     names = list(sides)
     for turn in range(rounds):
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
@@ -163,7 +163,7 @@ def measure(rank: int, sizes: Sizes, rounds: int) -> dict[str, Measured]:
     return found
 
 
-def _messages(step: Callable[[], Any]) -> int:
+def count_messages(step: Callable[[], Any]) -> int:
     """Return the number of collectives in a step."""
     groups: list[Any] = list(distributed_c10d._world.pg_map)
     before = sum(group._get_sequence_number_for_group() for group in groups)
