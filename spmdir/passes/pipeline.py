@@ -47,8 +47,8 @@ SCHEDULED = (
     "inline,propagate{overlap=messages},expand,insert-reshard,lower-reshard{overlap=messages},fuse-collectives,localize,"
     "schedule"
 )
-"""The pipeline of programs that run on real ranks: the standard one, decided for the messages that a schedule shares, then
-the schedule of what a rank does."""
+"""The pipeline of programs that run on real ranks: the standard one, decided for the messages that a schedule shares,
+then the schedule of what a rank does."""
 
 _EXPECTED = "pass names, as in 'propagate,insert-reshard', or a Pipeline"
 _PATHS = many(PATH, "paths of .rewrites files")

@@ -24,7 +24,7 @@ from spmdir.search.problem import Annotation, Problem
 Value = TypeVar("Value", bound=Hashable)
 
 _SHORT = 1e-8
-"""Seconds that a message of several takes to start: of two plans that send as much, the one with fewer steps is better."""
+"""Seconds that a message of several takes to start: of plans that send as much, the one with fewest steps is best."""
 
 
 @attrs.frozen
