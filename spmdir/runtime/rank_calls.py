@@ -123,7 +123,7 @@ def owned(results: Iterable[Tensor], held: Iterable[Tensor]) -> list[Tensor]:
 def _extent(tensor: Tensor) -> tuple[int, int, bool]:
     """Return the first byte of a tensor in its storage, the one after its last, and whether elements share memory."""
     strides = [(size - 1, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1]
-    begin = tensor.storage_offset()
+    begin = int(tensor.storage_offset())
     end = begin + 1 + sum(last * stride for last, stride in strides) if tensor.numel() else begin
     return begin * tensor.itemsize, end * tensor.itemsize, any(not stride for _, stride in strides)
 
