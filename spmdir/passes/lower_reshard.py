@@ -29,7 +29,7 @@ from spmdir.passes.step_states import add_states, return_states
 from spmdir.reshard.plan_tree import Planner, plan_tree
 from spmdir.reshard.steps import Step
 from spmdir.rules import RuleSet
-from spmdir.search.shared_messages import Use, shared_values, without_latency
+from spmdir.search.shared_messages import Dependence, shared_values, without_latency
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,10 @@ class LowerReshardPass(FunctionPass):
 
 def _shared_values(function: FuncOp, rules: RuleSet) -> set[SSAValue]:
     """Return the values whose reshards share messages."""
-    uses = [Use[SSAValue]((), function.args, is_input=True, is_light=True)]
+    uses = [Dependence[SSAValue]((), function.args, is_input=True, is_light=True)]
     for op in function.body.block.ops:
         rule = rules.instantiate(op.call()) if isinstance(op, AtenOp) else None
-        uses.append(Use(op.operands, op.results, is_input=False, is_light=not (rule and rule.flops)))
+        uses.append(Dependence(op.operands, op.results, is_input=False, is_light=not (rule and rule.flops)))
     return shared_values(uses)
 
 

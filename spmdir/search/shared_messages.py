@@ -28,7 +28,7 @@ _SHORT = 1e-8
 
 
 @attrs.frozen
-class Use(Generic[Value]):
+class Dependence(Generic[Value]):
     """What an op does with values.
 
     Attributes:
@@ -42,7 +42,7 @@ class Use(Generic[Value]):
     is_light: bool
 
 
-def shared_values(uses: Sequence[Use[Value]]) -> set[Value]:
+def shared_values(uses: Sequence[Dependence[Value]]) -> set[Value]:
     """Return the values whose reshards share messages, of a program in order.
 
     They are the arguments, and what is made of one of them alone by views, casts and such; and what no product depends
@@ -68,7 +68,7 @@ def counted_parts(problem: Problem) -> tuple[float, ...]:
     """Return, by value, the part of the time of its reshards that counts where messages are shared: at least LEAST."""
     shared = shared_values(
         [
-            Use(
+            Dependence(
                 node.operands,
                 node.results,
                 isinstance(node.source, Annotation) and node.source.role == "input",

@@ -7,7 +7,7 @@ from xdsl.dialects.builtin import ModuleOp
 import spmdir
 from spmdir.dialects.ir import main_function
 from spmdir.passes.pipeline import SCHEDULED, Pipeline
-from spmdir.search.shared_messages import Use, shared_values
+from spmdir.search.shared_messages import Dependence, shared_values
 
 LAYER = """spmd.mesh @mesh <dp = 4>
 
@@ -48,11 +48,11 @@ def test_gradients_are_reduced_by_the_plan_that_sends_least() -> None:
 
 def test_arguments_and_what_no_product_depends_on_share_messages() -> None:
     uses = [
-        Use((), ("x", "w"), is_input=True, is_light=True),
-        Use(("w",), ("t",), is_input=False, is_light=True),
-        Use(("x", "t"), ("h",), is_input=False, is_light=False),
-        Use(("h",), ("a",), is_input=False, is_light=True),
-        Use(("a", "t"), ("y",), is_input=False, is_light=False),
-        Use(("y", "w"), ("updated",), is_input=False, is_light=True),
+        Dependence((), ("x", "w"), is_input=True, is_light=True),
+        Dependence(("w",), ("t",), is_input=False, is_light=True),
+        Dependence(("x", "t"), ("h",), is_input=False, is_light=False),
+        Dependence(("h",), ("a",), is_input=False, is_light=True),
+        Dependence(("a", "t"), ("y",), is_input=False, is_light=False),
+        Dependence(("y", "w"), ("updated",), is_input=False, is_light=True),
     ]
     assert shared_values(uses) == {"x", "w", "t", "y", "updated"}
