@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from typing import Any
 
 import attrs
@@ -20,6 +20,7 @@ from spmdir.core.sharding import ShardingLike
 from spmdir.importer.torch_errors import torch_errors
 from spmdir.importer.user_shardings import LIKE
 from spmdir.runtime.copies import copied
+from spmdir.runtime.known_outputs import known_outputs
 from spmdir.runtime.open_shapes import opened
 from spmdir.runtime.rehearsal import Rehearsal, assignments_written, rehearse_module
 
@@ -127,7 +128,10 @@ def capture_model(model: nn.Module, example_args: tuple[Any, ...], dynamic_shape
     """
     traced, arguments = on_device(model, example_args)
     rehearsal = rehearse_module(traced, arguments, {})
-    with torch_errors("the model cannot be exported"), assignments_written(traced, rehearsal.assigned):
+    with ExitStack() as stack:
+        stack.enter_context(torch_errors("the model cannot be exported"))
+        stack.enter_context(assignments_written(traced, rehearsal.assigned))
+        stack.enter_context(known_outputs(traced, rehearsal.output))
         program = torch.export.export(traced, arguments, dynamic_shapes=dynamic_shapes)
     rehearsal.caches.remove_fakes()
     specs = program.graph_signature.output_specs

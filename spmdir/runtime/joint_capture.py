@@ -23,6 +23,7 @@ from spmdir.plans.activations import constrained_activations
 from spmdir.runtime.capture import Capture, Convention
 from spmdir.runtime.copies import fake, fake_copy
 from spmdir.runtime.guards import reads_grad_mode
+from spmdir.runtime.known_outputs import known_outputs
 from spmdir.runtime.rehearsal import Rehearsal, assignments_written, rehearse_module
 from spmdir.torch_interop import joint_export
 
@@ -112,6 +113,7 @@ def capture_joint(
         stack.enter_context(torch.set_grad_enabled(torch.is_grad_enabled() or not reads_grad_mode(rehearsal.code)))
         stack.enter_context(constrained_activations(traced, plan))
         stack.enter_context(assignments_written(traced, rehearsal.assigned))
+        stack.enter_context(known_outputs(traced, rehearsal.output))
         stack.callback(rehearsal.caches.remove_fakes)
         constraints = joint_export.constraints(traced, fake_args, fake_kwargs, dynamic_shapes)
         capture = joint_export.capture_graph(traced, constraints=constraints, dynamic_shapes=dynamic_shapes)

@@ -36,11 +36,13 @@ class Rehearsal:
         code: what it executes.
         assigned: the buffers that it assigns, by name.
         caches: what keeps results for later calls, from which a trace removes its fakes in the end.
+        output: what a module returns, on fake tensors; None if it raises, and for functions.
     """
 
     code: ExecutedCode
     assigned: tuple[str, ...]
     caches: Caches
+    output: Any = None
 
 
 def rehearse(
@@ -103,11 +105,14 @@ def rehearse_module(
     args, kwargs = pytree.tree_map_only(Tensor, lambda tensor: fake(tensor, mode, device), (args, dict(kwargs)))
     inputs = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
 
+    outputs: list[Any] = [None]
+
     def run() -> None:
         with mode:
-            copied(*args, **kwargs)
+            outputs[:] = [copied(*args, **kwargs)]
 
-    return rehearse({"model": copied}, copied, run, lambda: [*inputs, *copied.parameters()])
+    rehearsal = rehearse({"model": copied}, copied, run, lambda: [*inputs, *copied.parameters()])
+    return attrs.evolve(rehearsal, output=outputs[0])
 
 
 def rehearse_step(step: Callable[..., Any], state: Any, args: tuple[Any, ...], device: torch.device) -> Rehearsal:
@@ -263,6 +268,8 @@ class _DataOps(TorchDispatchMode):
         kwargs = kwargs or {}
         leaves = pytree.tree_leaves((args, kwargs))
         result = func(*args, **kwargs)
+        if func.namespace == "prim":  # asks for the device or layout of a tensor, which Python may keep
+            return result
         if is_random(func) or any(isinstance(leaf, Tensor) and self._is_data(leaf) for leaf in leaves):
             self._ops.append((func, *map(_form, leaves)))
             self._note(pytree.tree_leaves(result))

@@ -1,0 +1,104 @@
+"""Outputs of modules as trees that torch traces: dataclasses are registered, caches are left out.
+
+`torch.export` and TorchDynamo return tensors and plain values in containers that torch's pytrees know. A forward may
+return more. Its rehearsal shows what it returns:
+
+    Out(logits=…, cache=DynamicCache)   →   Out(logits=…, cache=None), and `Out` is a pytree node
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from spmdir.core.errors import SpmdirWarning, UnsupportedError
+
+_PLAIN = (Tensor, bool, int, float, complex, str, type(None), torch.dtype, torch.device)
+
+
+@contextmanager
+def known_outputs(model: nn.Module, output: Any) -> Iterator[None]:
+    """Let `model` return what torch can trace, within the context.
+
+    A field of a dataclass, an entry of a dictionary or of a tuple that holds an object without a pytree, such as a
+    cache of `transformers`, is None instead, with a warning.
+
+    Args:
+        output: what the forward of `model` returns for the arguments that are traced.
+
+    Raises:
+        UnsupportedError: the output as a whole, or something deeper inside it, is such an object.
+    """
+    _register_dataclasses(output)
+    unknown = _unknown_entries(output)
+    if not unknown:
+        yield
+        return
+    for key, kind in unknown.items():
+        warnings.warn(
+            SpmdirWarning(
+                f"output {key!r} of {type(model).__name__} is a {kind}, which a partitioned program does not return; "
+                "it is None instead: return its tensors, or let the model not make it, as by config.use_cache = False"
+            ),
+            stacklevel=2,
+        )
+    keys = frozenset(unknown)
+    hook = model.register_forward_hook(lambda module, args, output: _without(output, keys))
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _register_dataclasses(output: Any) -> None:
+    """Register the dataclasses in a tree as nodes of pytrees, as `torch.export.register_dataclass` does for a user."""
+    for leaf in pytree.tree_leaves(output):
+        if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+            torch.export.register_dataclass(type(leaf))
+            _register_dataclasses(leaf)
+
+
+def _unknown_entries(output: Any) -> dict[Any, str]:
+    """Return key, field or place in an output → the class of an object there that is no pytree.
+
+    Raises:
+        UnsupportedError: such an object is not an entry of the output itself.
+    """
+    unknown = {}
+    for path, leaf in pytree.tree_flatten_with_path(output)[0]:
+        if isinstance(leaf, _PLAIN):
+            continue
+        kind = type(leaf).__name__
+        if len(path) != 1:
+            place = f"output{pytree.keystr(path)}" if path else "what the module returns"
+            raise UnsupportedError(
+                f"{place} is a {kind}; expected tensors and numbers in tuples, lists, dictionaries or dataclasses: "
+                "return its tensors, or register its class by torch.utils._pytree.register_pytree_node"
+            )
+        (key,) = path
+        unknown[getattr(key, "key", getattr(key, "idx", getattr(key, "name", None)))] = kind
+    return unknown
+
+
+def _without(output: Any, keys: frozenset[Any]) -> Any:
+    """Return an output with None for the entries at `keys`."""
+    if dataclasses.is_dataclass(output):
+        fields = {field.name: getattr(output, field.name) for field in dataclasses.fields(output)}
+        return type(output)(**_with_none(fields, keys))
+    if isinstance(output, Mapping):
+        kind: Any = type(output)
+        return kind(_with_none(dict(output), keys))
+    names = getattr(output, "_fields", range(len(output)))
+    entries = [None if name in keys else entry for name, entry in zip(names, output, strict=True)]
+    return type(output)(*entries) if hasattr(output, "_fields") else type(output)(entries)
+
+
+def _with_none(entries: dict[Any, Any], keys: frozenset[Any]) -> dict[Any, Any]:
+    return {key: None if key in keys else value for key, value in entries.items()}
