@@ -114,7 +114,7 @@ def test_another_machine_under_the_same_name_is_another_entry(tmp_path: Path) ->
             "  %x = aten.neg(%relu) : tensor<4x8xf32> <dp: S(0), tp: S(1)>\n  return",
             ":14:3: error: found `%x = aten.neg",
         ),
-        ("  %relu =", "  %relu", ":12:9: error: Expected '=' after"),
+        ("  %relu =", "  %relu", ":12:9: error: expected '=' after"),
         ("  %relu =", "  % =", ":12:3: error: expected a name after '%'"),
         (
             "tensor<4x8xf32> <dp: S(0), tp: S(1)>",
