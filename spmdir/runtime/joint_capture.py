@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.sharding_plan import ShardingPlan
+from spmdir.dialects import ir
 from spmdir.importer.program import Program
 from spmdir.importer.read_joint import ARGUMENT, read_joint
 from spmdir.importer.torch_errors import torch_errors
@@ -108,7 +109,7 @@ def capture_joint(
             leaf.requires_grad_(place in asked)
     fake_args, fake_kwargs = pytree.tree_unflatten(fakes, in_spec)
     rehearsal = rehearse_module(model, args, kwargs, device)
-    with ExitStack() as stack:
+    with ir.collector_paused(), ExitStack() as stack:
         stack.enter_context(torch_errors("the module cannot be captured"))
         stack.enter_context(torch.set_grad_enabled(torch.is_grad_enabled() or not reads_grad_mode(rehearsal.code)))
         stack.enter_context(constrained_activations(traced, plan))

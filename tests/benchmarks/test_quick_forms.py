@@ -45,6 +45,7 @@ ON_RANKS = {
     "calibrate": "--ranks 2 --seconds 0.5 -o measured",
     "first_step": "--layers 1 --dim 16 --seq 4 --batch 4 --sides cold",
     "gloo_step": "--rounds 1 --layers 1 --dim 32 --seq 4 --batch 4",
+    "module_startup": "--layers 2 --dim 32",
     "module_step": "--rounds 1 --recipes fsdp --sizes tiny",
     "redistribute": "--rounds 1",
     "rule_coverage": "--ops aten.relu --limit 1 --processes 1",
