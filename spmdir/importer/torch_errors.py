@@ -45,6 +45,9 @@ def torch_errors(what: str, node: fx.Node | None = None) -> Iterator[None]:
 _RAISED = re.compile(r"Observed exception\n.*raised exception (?P<error>[^\n]*)", re.DOTALL)
 """What TorchDynamo says of an exception that the traced code raises."""
 
+_CONSTANT = re.compile(r"\[ConstantVariable\(\w+: (.*)\)\]")
+"""How torch 2.11 writes the argument of an exception."""
+
 _NOISE = re.compile(
     r"For more (details|debugging|information)|For extended logs|For C\+\+|If you suspect the guard|Set TORCHDYNAMO"
     r"|Hint: (It may be possible to write Dynamo|This graph break is fundamental)|Developer debug context"
@@ -64,7 +67,7 @@ def essential_text(text: str) -> str:
     """
     raised = _RAISED.search(text)
     if raised:
-        return f"the traced code raises {raised['error']}"
+        return "the traced code raises " + _CONSTANT.sub(r"\1", raised["error"])
     lines = []
     for line in text.partition("\nfrom user code:")[0].strip().splitlines():
         start = _NOISE.search(line)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -50,7 +50,8 @@ def known_outputs(model: nn.Module, output: Any) -> Iterator[None]:
             stacklevel=2,
         )
     keys = frozenset(unknown)
-    hook = model.register_forward_hook(lambda module, args, output: _without(output, keys))
+    without = _editor(output)  # found before the trace, which cannot ask for the kind of each class
+    hook = model.register_forward_hook(lambda module, args, output: without(output, keys))
     try:
         yield
     finally:
@@ -87,18 +88,18 @@ def _unknown_entries(output: Any) -> dict[Any, str]:
     return unknown
 
 
-def _without(output: Any, keys: frozenset[Any]) -> Any:
-    """Return an output with None for the entries at `keys`."""
+def _editor(output: Any) -> Callable[[Any, frozenset[Any]], Any]:
+    """Return what makes of an output like `output` one with None for the entries at some keys."""
+    kind: Any = type(output)
     if dataclasses.is_dataclass(output):
-        fields = {field.name: getattr(output, field.name) for field in dataclasses.fields(output)}
-        return type(output)(**_with_none(fields, keys))
+        names = [field.name for field in dataclasses.fields(output)]
+        return lambda output, keys: kind(**{name: None if name in keys else getattr(output, name) for name in names})
     if isinstance(output, Mapping):
-        kind: Any = type(output)
-        return kind(_with_none(dict(output), keys))
-    names = getattr(output, "_fields", range(len(output)))
-    entries = [None if name in keys else entry for name, entry in zip(names, output, strict=True)]
-    return type(output)(*entries) if hasattr(output, "_fields") else type(output)(entries)
+        return lambda output, keys: kind({key: None if key in keys else value for key, value in output.items()})
+    if hasattr(output, "_fields"):
+        return lambda output, keys: kind(*_entries(output, kind._fields, keys))
+    return lambda output, keys: kind(_entries(output, range(len(output)), keys))
 
 
-def _with_none(entries: dict[Any, Any], keys: frozenset[Any]) -> dict[Any, Any]:
-    return {key: None if key in keys else value for key, value in entries.items()}
+def _entries(output: Any, names: Iterable[Any], keys: frozenset[Any]) -> list[Any]:
+    return [None if name in keys else entry for name, entry in zip(names, output, strict=True)]
