@@ -30,6 +30,11 @@ class LayoutOp(SpmdOp):
             location=location or UNKNOWN_LOC,
         )
 
+    @property
+    def is_lossy(self) -> bool:
+        """Return whether the value before or after it is in a lossy placement, so that the two may differ."""
+        return is_lossy(self.source) or is_lossy(self.target)
+
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)
         if self.target is None:
@@ -80,13 +85,13 @@ class FoldReshardToOwnSharding(RewritePattern):
 
 
 class FoldReshardOfReshard(RewritePattern):
-    """`reshard (reshard x B) C  ==>  reshard x C`, where nothing else uses the value in B and B loses no precision."""
+    """`reshard (reshard x B) C  ==>  reshard x C`, where nothing else uses the value in B, and it and x are not lossy."""
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
         inner = op.operands[0].owner
         if not isinstance(op, ReshardOp) or not isinstance(inner, ReshardOp) or inner.target is None:
             return
-        if inner.results[0].has_one_use() and not is_lossy(inner.target):
+        if inner.results[0].has_one_use() and not inner.is_lossy:
             op.operands[0] = inner.operands[0]
             rewriter.notify_op_modified(op)
 

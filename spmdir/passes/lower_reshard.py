@@ -19,7 +19,7 @@ from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.collectives import SpmdOp, build_collective
 from spmdir.dialects.names import Names, take_name
-from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp, is_lossy
+from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.values import sharding_of
 from spmdir.passes.pipeline import as_pipeline
@@ -78,9 +78,9 @@ def _shared_values(function: FuncOp, rules: RuleSet) -> set[SSAValue]:
 
 
 def _origin(op: SpmdOp) -> SSAValue:
-    """Return the value that `op` reshards, through earlier reshards except those that a user wants lossy."""
+    """Return the value that `op` reshards, through earlier reshards that are exact."""
     value = op.operands[0]
-    while isinstance(value.owner, (ReshardOp, ConstraintOp)) and not is_lossy(value.owner.target):
+    while isinstance(value.owner, (ReshardOp, ConstraintOp)) and not value.owner.is_lossy:
         value = value.owner.operands[0]
     return value
 
