@@ -23,6 +23,7 @@ from spmdir.runtime.copies import copied
 from spmdir.runtime.known_outputs import known_outputs
 from spmdir.runtime.open_shapes import opened
 from spmdir.runtime.rehearsal import Rehearsal, assignments_written, rehearse_module
+from spmdir.torch_interop.recurrent_layers import without_onednn
 
 _USER = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
 _TENSOR = "a tensor"
@@ -193,7 +194,7 @@ def capture_step(
         if dynamic:
             fake = (fake[0], *opened(fake[1:], dynamic_shapes, mode))
     # Outside its mode a factory would take the example for the size.
-    with torch_errors("the step cannot be traced"), mode if dynamic else nullcontext():
+    with torch_errors("the step cannot be traced"), mode if dynamic else nullcontext(), without_onednn():
         program = make_fx(recorded, tracing_mode="real" if dynamic else "fake")(*fake)
     old, state_spec = pytree.tree_flatten(state)
     parts = specs[0].children() if specs[0].type is tuple else []
