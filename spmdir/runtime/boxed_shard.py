@@ -20,9 +20,9 @@ from spmdir.runtime.boxes import Box
 
 COPIES = frozenset({
     "alias", "clone", "copy", "copy_", "detach", "empty_like", "equal", "fill_", "full_like", "is_same_size",
-    "lift_fresh", "ones_like", "zero_", "zeros_like", "_to_copy",
+    "lift_fresh", "ones_like", "zero_", "zeros_like", "_to_copy", "_is_any_true",
 })  # fmt: skip
-"""Ops whose result has the elements of their operand at their places, or equal ones everywhere."""
+"""Ops whose result has the elements of their operand at their places, or does not depend on places."""
 
 NORMS = frozenset({"linalg_vector_norm", "norm", "_foreach_norm"})
 """Reductions that DTensor finishes over the ranks; right where these hold every element once."""
@@ -57,19 +57,22 @@ class BoxedShard(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, BoxedShard)]
-        _check_op(func, args)
-        # The layout of a result is that of an operand of its shape; an op in place returns what it was given.
-        known = {id(one.shard): one for one in given}
-        args, kwargs = pytree.tree_map_only(BoxedShard, lambda one: one.shard, (args, kwargs or {}))
+        rows = _rows(args)
+        _check_op(func, args, rows)
+        # An op in place returns its operands; another result is laid out as the operands that it is made of.
+        known = {id(leaf.shard): leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, BoxedShard)}
+        args, kwargs = pytree.tree_map_only(BoxedShard, lambda leaf: leaf.shard, (args, kwargs or {}))
 
-        def wrapped(result: Tensor) -> Tensor:
+        def wrapped(result: Tensor, row: Sequence[Tensor]) -> Tensor:
             if id(result) in known:
                 return known[id(result)]
-            like = next((one for one in given if one.shape == result.shape), None)
+            like = next((t for t in row if isinstance(t, BoxedShard) and t.shape == result.shape), None)
             return result if like is None else BoxedShard(result, like.boxes, like.is_partition)
 
-        return pytree.tree_map_only(Tensor, wrapped, func(*args, **kwargs))
+        returned = func(*args, **kwargs)
+        if len(rows) > 1:
+            return returned and type(returned)(map(wrapped, returned, rows))
+        return pytree.tree_map_only(Tensor, lambda result: wrapped(result, rows[0]), returned)
 
     def __create_write_items__(self, fqn: str, object: Any) -> list[WriteItem]:
         properties = TensorProperties.create_from_tensor(self.shard)
@@ -90,10 +93,9 @@ class BoxedShard(Tensor):
         return box.of_local(self.shard)
 
 
-def _check_op(func: Any, args: Sequence[Any]) -> None:
+def _check_op(func: Any, args: Sequence[Any], rows: Sequence[Sequence[Tensor]]) -> None:
     """Raise UnsupportedError unless `func` gives on the shards what DTensor takes its results for."""
     name = func.overloadpacket.__name__
-    rows = _rows(args)
     boxed = [one for row in rows for one in row if isinstance(one, BoxedShard)]
     if name in NORMS:
         keeps = all(one.is_partition for one in boxed)
@@ -113,8 +115,7 @@ def _check_op(func: Any, args: Sequence[Any]) -> None:
 
 
 def _rows(args: Sequence[Any]) -> list[tuple[Tensor, ...]]:
-    """Return the operands with dimensions that an op takes together: all, or the n-th of each list that it takes."""
+    """Return the operands with dimensions of each result: all operands, or of a list op the n-th of each list."""
     lists = [one for one in args if isinstance(one, (list, tuple)) and one and isinstance(one[0], Tensor)]
     columns = zip(*lists, strict=True) if lists else [args]
-    rows = [tuple(one for one in column if isinstance(one, Tensor) and one.dim()) for column in columns]
-    return [row for row in rows if row]
+    return [tuple(one for one in column if isinstance(one, Tensor) and one.dim()) for column in columns]
