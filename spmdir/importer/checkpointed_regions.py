@@ -1,46 +1,167 @@
-"""Checkpointed regions of a joint graph: the backward computes their values again instead of reading them."""
+"""Checkpointed regions of a joint graph: the backward computes their values again instead of reading them.
+
+In eager, the recomputation also repeats the writes of a region to buffers, such as the running statistics of a batch
+norm. It begins with the value that the buffer has when the backward runs, which is an argument of the backward:
+
+    forward(mean)             → y, mean'           mean' = 0.9 mean + 0.1 average(x)
+    backward(dy, late.mean)   → dx, late.mean'     late.mean' = 0.9 late.mean + 0.1 average(x)
+"""
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
 
+import attrs
 from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
+from spmdir.importer.repeated_writes import Write, recomputations, repeated_writes, saving_ops, unclear
 from spmdir.torch_interop.schemas import is_random
 
 _AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 
 
-def repeat_regions(graph: fx.Graph) -> None:
+@attrs.frozen
+class LateBuffer:
+    """The descriptor of a buffer as the backward takes it."""
+
+    target: str
+
+
+@attrs.frozen
+class LateWrite:
+    """The descriptor of the value that the backward gives a buffer, if it has the gradients of one of the outputs.
+
+    Attributes:
+        sources: the places of these outputs.
+    """
+
+    buffer: LateBuffer
+    sources: frozenset[int]
+
+
+def tangents_read(graph: fx.Graph, tangents: Mapping[fx.Node, int]) -> dict[fx.Node, frozenset[int]]:
+    """Return of each node the places of the outputs whose gradients it is computed from.
+
+    Args:
+        tangents: the placeholders of gradients of outputs → the places of the outputs.
+    """
+    found: dict[fx.Node, frozenset[int]] = {}
+    for node in graph.nodes:
+        own = frozenset({tangents[node]}) if node in tangents else frozenset[int]()
+        found[node] = own.union(*(found[read] for read in node.all_input_nodes))
+    return found
+
+
+def repeat_regions(graph: fx.Graph, renewed: Mapping[fx.Node, fx.Node], tangents: Mapping[fx.Node, int]) -> None:
     """Let the backward read copies of the nodes that `torch.utils.checkpoint` marked in the forward.
 
     As in eager, what other parts of the forward read of a region is kept, and what regions read; random ops are not
-    repeated, so that backward has the numbers that forward drew.
+    repeated, so that backward has the numbers that forward drew. Writes of a region to buffers are repeated: the graph
+    takes and returns these buffers once more, described by `LateBuffer` and `LateWrite`.
+
+    Args:
+        renewed: the placeholder of each buffer that the forward writes to → its new value.
+        tangents: the placeholders of gradients of outputs → the places of the outputs.
+
+    Raises:
+        UnsupportedError: the graph does not show which value of a buffer a region begins with, or leaves; or regions
+            that write to one buffer are computed again for different outputs.
     """
     backward = {node for node in graph.nodes if node.meta.get("partitioner_tag") == "is_backward"}
+    saving = saving_ops(graph, backward)
+    again = recomputations(graph, saving, _region)
+    writes = repeated_writes(graph, renewed, again, _region)
     inside = {node for node in graph.nodes if node not in backward and _is_repeated(node, backward)}
-    copies: dict[fx.Node, fx.Node] = {}
+    exits = {write.exit for write in writes}
+    copies = _Copies(inside | exits)
+    late = _late_arguments(graph, writes)
+    begins = {again[write.region].first: write.region for write in writes}
     for node in list(graph.nodes):
         if node in backward and node.op == "call_function":
+            of_region = [write for write in writes if write.region == begins.get(node)]
+            for write in of_region:
+                copies.entries[write.entry, write.region] = late[write.buffer]
+            for write in of_region:
+                late[write.buffer] = copies.of(write.exit, node)
+            of_op = _region(saving[node]) if node in saving else None
             for read in node.all_input_nodes:
-                if read in inside:
-                    node.replace_input_with(read, _again(read, inside, copies, node))
+                if read in inside or (read in exits and _region(read) == of_op):
+                    node.replace_input_with(read, copies.of(read, node))
+    _return_late(graph, late, _sources(graph, writes, saving, tangents))
+
+
+def _region(node: fx.Node) -> int | None:
+    """Return the region that is computed again with `node`; None for what is kept."""
+    return node.meta.get("ac_graph_id") if node.op == "call_function" and node.meta.get("recompute") in _AGAIN else None
 
 
 def _is_repeated(node: fx.Node, backward: Set[fx.Node]) -> bool:
-    region = node.meta.get("ac_graph_id")
-    if node.op != "call_function" or node.meta.get("recompute") not in _AGAIN or is_random(node.target):
+    region = _region(node)
+    if region is None or is_random(node.target):
         return False
     return all(user in backward or user.meta.get("ac_graph_id") == region for user in node.users)
 
 
-def _again(node: fx.Node, inside: Set[fx.Node], copies: dict[fx.Node, fx.Node], before: fx.Node) -> fx.Node:
-    """Return the copy of `node`, made before another one with all that it needs of its region."""
-    if node not in copies:
-        for read in node.all_input_nodes:
-            if read in inside:
-                _again(read, inside, copies, before)
-        with before.graph.inserting_before(before):
-            copies[node] = before.graph.node_copy(node, lambda read: copies.get(read, read) if read in inside else read)
-    return copies[node]
+@attrs.define(eq=False)
+class _Copies:
+    """The copies of nodes of regions.
+
+    Attributes:
+        inside: the nodes that are copied.
+        entries: (value of a buffer, a region that begins with it) → the value that the copy of the region begins with.
+    """
+
+    inside: Set[fx.Node]
+    entries: dict[tuple[fx.Node, Any], fx.Node] = attrs.field(factory=dict)
+    _made: dict[fx.Node, fx.Node] = attrs.field(factory=dict)
+
+    def of(self, node: fx.Node, before: fx.Node) -> fx.Node:
+        """Return the copy of `node`, made before another one with all that it needs of its region."""
+        if node not in self._made:
+            region = _region(node)
+            given = {read: self._given(read, region, before) for read in node.all_input_nodes}
+            with before.graph.inserting_before(before):
+                self._made[node] = before.graph.node_copy(node, given.__getitem__)
+        return self._made[node]
+
+    def _given(self, read: fx.Node, region: Any, before: fx.Node) -> fx.Node:
+        if (read, region) in self.entries:
+            return self.entries[read, region]
+        return self.of(read, before) if read in self.inside and _region(read) == region else read
+
+
+def _late_arguments(graph: fx.Graph, writes: Sequence[Write]) -> dict[fx.Node, fx.Node]:
+    """Return the placeholders for the buffers that are written to again, by those of the forward."""
+    found: dict[fx.Node, fx.Node] = {}
+    for buffer in dict.fromkeys(write.buffer for write in writes):
+        last = [node for node in graph.nodes if node.op == "placeholder"][-1]
+        with graph.inserting_after(last):
+            found[buffer] = graph.placeholder(f"late_{buffer.name}")
+        found[buffer].meta = {**buffer.meta, "desc": LateBuffer(buffer.meta["desc"].target)}
+    return found
+
+
+def _sources(
+    graph: fx.Graph, writes: Sequence[Write], saving: Mapping[fx.Node, fx.Node], tangents: Mapping[fx.Node, int]
+) -> dict[fx.Node, frozenset[int]]:
+    """Return buffer → the places of the outputs for whose gradients its regions are computed again."""
+    read = tangents_read(graph, tangents) if writes else {}
+    of_region: dict[int | None, frozenset[int]] = {}
+    for node, saver in saving.items():
+        key = _region(saver)
+        of_region[key] = of_region.get(key, frozenset()) | read.get(node, frozenset())
+    found: dict[fx.Node, frozenset[int]] = {}
+    for write in writes:
+        if found.setdefault(write.buffer, of_region[write.region]) != of_region[write.region]:
+            raise unclear(write.buffer, "another region that writes to it is computed again for other outputs")
+    return found
+
+
+def _return_late(graph: fx.Graph, late: Mapping[fx.Node, fx.Node], sources: Mapping[fx.Node, frozenset[int]]) -> None:
+    """Return the last values of buffers after all other results."""
+    end = next(node for node in graph.nodes if node.op == "output")
+    written = [LateWrite(LateBuffer(buffer.meta["desc"].target), sources[buffer]) for buffer in late]
+    end.args = ([*end.args[0], *late.values()],)  # type: ignore[misc]
+    end.meta["desc"] = [*end.meta["desc"], *written]

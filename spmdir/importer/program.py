@@ -46,12 +46,14 @@ class Output:
         names: what it is called, the best first; empty if only a position leads to it.
         kind: "output", or "mutation" for the new value of the input that the name says.
         like: the input whose new value or gradient it is, if the graph's signature says so.
+        sources: of what the backward computes, the places of the outputs whose gradients it is computed for.
     """
 
     value: Any
     names: tuple[str, ...]
     kind: str = "output"
     like: str | None = None
+    sources: frozenset[int] = frozenset()
 
 
 @attrs.frozen(eq=False)

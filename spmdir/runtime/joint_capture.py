@@ -18,7 +18,7 @@ from spmdir.core.errors import UnsupportedError
 from spmdir.core.sharding_plan import ShardingPlan
 from spmdir.dialects import ir
 from spmdir.importer.program import Program
-from spmdir.importer.read_joint import ARGUMENT, read_joint
+from spmdir.importer.read_joint import ARGUMENT, LATE, read_joint
 from spmdir.importer.torch_errors import torch_errors
 from spmdir.plans.activations import constrained_activations
 from spmdir.runtime.capture import Capture, Convention
@@ -27,6 +27,7 @@ from spmdir.runtime.guards import reads_grad_mode
 from spmdir.runtime.known_outputs import known_outputs
 from spmdir.runtime.rehearsal import Rehearsal, assignments_written, rehearse_module
 from spmdir.torch_interop import joint_export
+from spmdir.torch_interop.recurrent_layers import recurrent_layers_traced
 
 
 @attrs.frozen(eq=False)
@@ -39,6 +40,8 @@ class JointCapture:
         outputs: how many of these are outputs, numbers among them.
         gradients: what each gradient is of, by the names of arguments.
         rehearsal: what the forward reads and assigns.
+        sources: of each gradient, then of each buffer that the backward writes to, the places of the outputs whose
+            gradients it is computed for.
     """
 
     program: Program
@@ -46,6 +49,7 @@ class JointCapture:
     outputs: int
     gradients: tuple[str, ...]
     rehearsal: Rehearsal
+    sources: tuple[frozenset[int], ...]
 
     @property
     def output_names(self) -> list[str]:
@@ -112,6 +116,7 @@ def capture_joint(
     with ir.collector_paused(), ExitStack() as stack:
         stack.enter_context(torch_errors("the module cannot be captured"))
         stack.enter_context(torch.set_grad_enabled(torch.is_grad_enabled() or not reads_grad_mode(rehearsal.code)))
+        stack.enter_context(recurrent_layers_traced(traced, device))
         stack.enter_context(constrained_activations(traced, plan))
         stack.enter_context(assignments_written(traced, rehearsal.assigned))
         stack.enter_context(known_outputs(traced, rehearsal.output))
@@ -138,14 +143,19 @@ def capture_joint(
                 "register_buffer(name, tensor, persistent=False)"
             )
     for output in program.outputs:
-        if output.kind == "mutation" and output.names[0] not in originals:
+        if output.kind == "mutation" and output.names[0].removeprefix(f"{LATE}.") not in originals:
             raise UnsupportedError(f"the module writes to its input '{output.names[0]}'; expected it to be left alone")
     returned = [output for output in program.outputs if output.kind == "output"]
-    gradients = tuple(output.like for output in returned if output.like is not None)
+    of_inputs = [output for output in returned if output.like is not None]
+    gradients = tuple(output.like for output in of_inputs if output.like)
+    late = [
+        output for output in program.outputs if output.kind == "mutation" and output.names[0].startswith(f"{LATE}.")
+    ]
     examples = tuple("a tensor" if isinstance(leaf, Tensor) else leaf for leaf in leaves)
     convention = Convention(examples, in_spec, joint.out_spec)  # type: ignore  # a spec
     capture = Capture(module, convention, [], originals, [output.value for output in returned])
-    return JointCapture(program, capture, len(returned) - len(gradients), gradients, rehearsal)
+    sources = tuple(output.sources for output in (*of_inputs, *late))
+    return JointCapture(program, capture, len(returned) - len(gradients), gradients, rehearsal, sources)
 
 
 def _name_parameters(model: nn.Module, graph: fx.GraphModule) -> None:

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import cached_property
 from typing import Any
 
 import attrs
 import torch
 from torch import fx
-from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding, ShardingLike
 from spmdir.core.sharding_plan import ShardingPlan
 from spmdir.dialects import ir
+from spmdir.dialects.attributes import sharding_attr
 from spmdir.dialects.syntax.context import location_of
-from spmdir.dialects.values import sharding_of, signature_kind
+from spmdir.dialects.values import function_attrs, sharding_of, signature_kind, signature_name
 from spmdir.importer.importer import import_fx
-from spmdir.importer.read_joint import TANGENTS
+from spmdir.importer.read_joint import LATE, TANGENTS
+from spmdir.lowering.compiled import run_compiled
 from spmdir.lowering.emit import emit
 from spmdir.lowering.process_groups import symbolic_group
 from spmdir.passes.finish import localized
@@ -28,6 +30,7 @@ from spmdir.passes.pipeline import Pipeline
 from spmdir.runtime.capture import Convention
 from spmdir.runtime.digests import program_digest
 from spmdir.runtime.joint_capture import JointCapture
+from spmdir.runtime.partial_runs import part_of
 from spmdir.runtime.rank_calls import draws
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.signature import Argument, Result, Signature, read_signature
@@ -55,12 +58,14 @@ class JointProgram:
     Attributes:
         forward: takes the arguments but the gradients of outputs; returns the tensors among the outputs, the new values
             of buffers, and what the backward reads.
-        backward: takes that, and the gradients of outputs; returns gradients.
+        backward: takes that, the gradients of outputs, and buffers that it writes to; returns gradients, and new values
+            of these buffers.
         saved: how many results of the forward are for the backward.
         signature: of both together: the outputs are those of the module, then the gradients.
         convention: how the module is called.
         outputs: the number of outputs.
         gradients: the names of the arguments that the backward returns the gradients of.
+        sources: of each result of the backward, the places of the outputs whose gradients it is computed for.
         shardings: of the outputs; None of numbers.
     """
 
@@ -71,6 +76,7 @@ class JointProgram:
     convention: Convention
     outputs: int
     gradients: tuple[str, ...]
+    sources: tuple[frozenset[int], ...]
     shardings: tuple[Sharding | None, ...]
 
     @cached_property
@@ -86,13 +92,24 @@ class JointProgram:
     @cached_property
     def renewed(self) -> list[tuple[Argument, int]]:
         """(buffer, which result of the forward is its new value)."""
-        return [(argument, result.index - len(self.gradients)) for argument, result in self.signature.renewed]
+        early = [(argument, result) for argument, result in self.signature.renewed if not argument.is_tangent]
+        return [(argument, result.index - len(self.gradients)) for argument, result in early]
+
+    @cached_property
+    def late(self) -> list[str]:
+        """The buffers that the backward writes to; their new values are its results after the gradients."""
+        return [a.name.removeprefix(f"{LATE}.") for a, _ in self.signature.renewed if a.is_tangent]
+
+    @cached_property
+    def late_arguments(self) -> list[Argument]:
+        """The arguments of the backward after what the forward has saved: gradients of outputs, and buffers."""
+        return [argument for argument in self.signature.arguments if argument.is_tangent]
 
     @cached_property
     def tangents(self) -> list[tuple[int, Argument]]:
         """(place of an output among the leaves, the argument that is its gradient)."""
-        late = [argument for argument in self.signature.inputs if argument.is_tangent]
-        return [(int(argument.name.rpartition(".")[2]), argument) for argument in late]
+        named = [(argument.name.partition("."), argument) for argument in self.late_arguments]
+        return [(int(number), argument) for (kind, _, number), argument in named if kind == TANGENTS]
 
     @cached_property
     def given(self) -> list[Argument]:
@@ -104,6 +121,38 @@ class JointProgram:
         """The mesh axes that shard the inputs."""
         inputs = [argument for argument in self.given if not argument.held]
         return tuple(dict.fromkeys(axis for argument in inputs for axis, _ in argument.sharding.entries))
+
+    @cached_property
+    def agrees_on_outputs(self) -> bool:
+        """Whether ranks must compare which outputs their losses use.
+
+        Each rank has a loss of its own shards of outputs, and gradients have different sources.
+        """
+        of_shards = any(sharding is not None and sharding.entries for sharding in self.shardings)
+        return of_shards and len({source for source in self.sources if source}) > 1
+
+    def computed(self, given: Set[int]) -> frozenset[int]:
+        """Return the places of the results of the backward that are computed for gradients of the outputs `given`.
+
+        As in eager, a parameter that no used output depends on has no gradient. A gradient without sources is a
+        constant, which is always computed.
+        """
+        return frozenset(at for at, source in enumerate(self.sources) if not source or source & given)
+
+    def backward_graph(self, results: Set[int], ranks: Ranks) -> fx.GraphModule:
+        """Return what of the backward computes the results at these places; None stands for the others."""
+        if len(results) == len(self.sources):
+            return self.backward.graph
+        key = frozenset(results)
+        if key not in self._parts:
+            self._parts[key] = part_of(self.backward.graph, key)
+            if ranks.compile is not None:
+                run_compiled(self._parts[key], ranks.compile)
+        return self._parts[key]
+
+    @cached_property
+    def _parts(self) -> dict[Set[int], fx.GraphModule]:
+        return {}
 
     @property
     def held(self) -> list[Argument]:
@@ -142,7 +191,24 @@ def imported_joint(
     for name in joint.gradients:
         wanted.append(gradients.get(name, None if local_inputs or name in joint.capture.own else ""))
     with pipeline.rules:
-        return import_fx(joint.program, mesh, plan, wanted, missing_rule=missing_rule)
+        module = import_fx(joint.program, mesh, plan, wanted, missing_rule=missing_rule)
+    _lay_out_late_buffers(module)
+    return module
+
+
+def _lay_out_late_buffers(module: ModuleOp) -> None:
+    """Give a buffer one layout in the forward and in the backward: the one it has been given, or that of no shards."""
+    function = ir.main_function(module)
+    attributes = [function_attrs(function, "arg_attrs", value.index) for value in function.args]
+    places = {signature_name(function, "arg_attrs", value.index): value.index for value in function.args}
+    whole = sharding_attr(Sharding((), ir.mesh(module).name))
+    for name, place in places.items():
+        early = places.get(name.removeprefix(f"{LATE}.")) if name.startswith(f"{LATE}.") else None
+        if early is not None and signature_kind(function, "arg_attrs", place) == "tangent":
+            layout = attributes[early].get("spmd.sharding", whole)
+            for index in (early, place):
+                attributes[index] = {**attributes[index], "spmd.sharding": layout}
+    function.arg_attrs = ArrayAttr(map(DictionaryAttr, attributes))
 
 
 def joint_program(
@@ -182,15 +248,25 @@ def _lowered(
         )
     leaves = signature.outputs[: joint.outputs]
     first = sum(isinstance(leaf, Result) for leaf in leaves)
-    split = split_backward(module, range(first, first + len(joint.gradients)))
+    late = [result.index for argument, result in signature.renewed if argument.is_tangent]
+    split = split_backward(module, [*range(first, first + len(joint.gradients)), *late])
     forward, backward = (
         Half(part, emit(part, mesh, rank, symbolic_group).to(device), draws(part))
         for part in (split.forward, split.backward)
     )
     returned = ir.terminator(function).operands
     shardings = tuple(sharding_of(returned[leaf.index]) if isinstance(leaf, Result) else None for leaf in leaves)
-    convention, gradients = joint.capture.convention, joint.gradients
-    program = JointProgram(forward, backward, split.saved, signature, convention, joint.outputs, gradients, shardings)
+    program = JointProgram(
+        forward=forward,
+        backward=backward,
+        saved=split.saved,
+        signature=signature,
+        convention=joint.capture.convention,
+        outputs=joint.outputs,
+        gradients=joint.gradients,
+        sources=joint.sources,
+        shardings=shardings,
+    )
     for number, argument in program.tangents:
         found = shardings[number]
         if found is not None and found.entries and (found != argument.sharding or found.partial):

@@ -94,14 +94,29 @@ def local_shard(tensor: DTensor) -> Tensor:
 
 
 def like_shard(tensor: DTensor, local: Tensor) -> DTensor:
-    """Return a DTensor with the layout of `tensor` whose shard on this rank is `local`.
+    """Return a DTensor with the placements and local strides of `tensor` whose shard on this rank is `local`.
 
-    `DTensor.from_local` would do the same; its checks cost as much as an update of a small parameter.
+    Fused optimizers of torch walk a parameter, its gradient and its states in memory order, and do not compare strides.
+    `local` is copied if its elements have another order in memory. `DTensor.from_local` has checks that cost as much as
+    an update of a small parameter.
     """
     held: Any = tensor._local_tensor
     if isinstance(held, BoxedShard):
-        local = BoxedShard(local, held.boxes, held.is_partition)
+        local = BoxedShard(with_strides(local, held.shard), held.boxes, held.is_partition)
+    else:
+        local = with_strides(local, held)
     return DTensor(local, copy.copy(tensor._spec), requires_grad=False)
+
+
+def with_strides(tensor: Tensor, like: Tensor) -> Tensor:
+    """Return `tensor` with the strides of `like`, which has its shape and no gaps; a view if memory order allows it."""
+    expected = like.stride()
+    if tensor.stride() == expected:
+        return tensor
+    sizes = zip(tensor.shape, tensor.stride(), expected, strict=True)
+    if not tensor.numel() or all(size == 1 or stride == other for size, stride, other in sizes):
+        return tensor.as_strided(like.shape, expected)
+    return torch.empty_like(like, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
 
 def checkpointable(name: str, tensor: DTensor) -> DTensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 import torch
@@ -142,18 +142,38 @@ def _share_generator(ranks: Ranks) -> None:
     source.set_rng_state(drawn.cpu())
 
 
+def used_anywhere(used: Set[int], count: int, ranks: Ranks) -> set[int]:
+    """Return which of `count` outputs the loss of some rank uses; `used` are those of this rank. All ranks call this.
+
+    Raises:
+        SpmdirError: another rank does not come, with the error that it reported.
+    """
+    flags = torch.tensor([number in used for number in range(count)], dtype=torch.int32, device=ranks.device)
+    _together(
+        lambda group: dist.all_reduce(flags, dist.ReduceOp.MAX, group=group),
+        "the exchange of which outputs losses use",
+        ranks,
+    )
+    return {number for number, flag in enumerate(flags.tolist()) if flag}
+
+
 def broadcast_first(values: Tensor, what: str, ranks: Ranks) -> None:
     """Overwrite `values` by those of the first rank; all ranks of the mesh must call this.
 
     Raises:
         SpmdirError: another rank does not come, with what that one left.
     """
+    _together(lambda group: dist.broadcast(values, group=group, group_src=0), f"the broadcast of {what}", ranks)
+
+
+def _together(collective: Callable[[Any], Any], what: str, ranks: Ranks) -> None:
+    """Run a collective in the group of all ranks of the mesh."""
     everyone: Any = device_groups(ranks.mesh, ranks.device_mesh)(ranks.mesh.axis_names)
     try:
-        dist.broadcast(values, group=_resolve_process_group(everyone), group_src=0)
+        collective(_resolve_process_group(everyone))
     except RuntimeError as error:
         axes, reason = ", ".join(ranks.mesh.axis_names), str(error).partition("\n")[0]
         raise SpmdirError(
-            f"the broadcast of {what} on mesh axes [{axes}] fails on rank {ranks.index}: "
+            f"{what} on mesh axes [{axes}] fails on rank {ranks.index}: "
             f"{ranks.group.reports() or 'another rank has ended or is stuck; '}{reason}"
         ) from error

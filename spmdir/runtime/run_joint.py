@@ -8,16 +8,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
-from spmdir.core.errors import SpmdirError
+from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
+from spmdir.importer.read_joint import LATE
 from spmdir.runtime.joint_program import JointProgram
 from spmdir.runtime.local_state import like_shard, local_shard
-from spmdir.runtime.rank_calls import apart, input_shard, owned, run_rank
+from spmdir.runtime.rank_calls import apart, input_shard, owned, run_rank, used_anywhere
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.signature import Argument, Result
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
@@ -72,6 +72,7 @@ class _Run(torch.autograd.Function):
         for old, new in renewed:
             old.copy_(new)
         ctx.program, ctx.ranks, ctx.received, ctx.held = program, ranks, received, held
+        ctx.late = [by_name[name] for name in program.late]
         ctx.save_for_backward(*saved)
         ctx.versions = _versions(held, by_name, saved) if any(ctx.needs_input_grad) else []
         ctx.set_materialize_grads(False)
@@ -81,25 +82,58 @@ class _Run(torch.autograd.Function):
         return tuple(outputs)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         """Return the gradients of `given` for those of the outputs; None for those that have none."""
-        program, ranks = ctx.program, ctx.ranks
-        for name, tensor, version in ctx.versions:
-            if tensor._version != version:
-                raise SpmdirError(
-                    f"'{name}' was written to between a forward and its backward, which reads it; call the backward "
-                    "first, or the forward again"
-                )
-        of = dict(zip(program.tensors, gradients, strict=True))
-        tangents = [_tangent(program, ranks, number, argument, of[number]) for number, argument in program.tangents]
-        given = [*ctx.saved_tensors, *tangents]
-        returned = owned(run_rank(program.backward.graph, given, ranks, draws=program.backward.draws), given)
-        found = ctx.received(dict(zip(program.gradients, returned, strict=True)))
-        found = {
-            name: like_shard(ctx.held[name], local) if name in ctx.held else local for name, local in found.items()
-        }
-        return None, None, None, None, None, *(found.get(argument.name) for argument in program.given)
+        with torch.no_grad():
+            found = _gradients(ctx, gradients)
+        if torch.is_grad_enabled():
+            found = {
+                name: _Last.apply(gradient, torch.ones((), requires_grad=True)) for name, gradient in found.items()
+            }
+        return None, None, None, None, None, *(found.get(argument.name) for argument in ctx.program.given)
+
+
+class _Last(torch.autograd.Function):
+    """Returns a gradient that has no gradient itself: its backward is an error, where autograd would leave it out."""
+
+    @staticmethod
+    def forward(ctx: Any, gradient: Tensor, anchor: Tensor) -> Tensor:  # type: ignore[override]
+        return gradient.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *_: Any) -> Any:
+        raise UnsupportedError(
+            "the gradient of a gradient of a sharded module was asked for, which its program does not compute; make "
+            "the loss with spmdir.training_step, whose losses may take gradients, or detach the gradient"
+        )
+
+
+def _gradients(ctx: Any, gradients: Sequence[Tensor | None]) -> Mapping[str, Tensor]:
+    """Return what the backward gives by the names of arguments, for the gradients of outputs."""
+    program, ranks = ctx.program, ctx.ranks
+    for name, tensor, version in ctx.versions:
+        if tensor._version != version:
+            raise SpmdirError(
+                f"'{name}' was written to between a forward and its backward, which reads it; call the backward "
+                "first, or the forward again"
+            )
+    of = dict(zip(program.tensors, gradients, strict=True))
+    used = {number for number, gradient in of.items() if gradient is not None}
+    if program.agrees_on_outputs:
+        used = used_anywhere(used, program.outputs, ranks)
+    computed = program.computed(used)
+    tangents = {a.name: _tangent(program, ranks, number, a, of[number]) for number, a in program.tangents}
+    buffers = dict(zip((f"{LATE}.{name}" for name in program.late), ctx.late, strict=True))
+    given = [*ctx.saved_tensors, *({**tangents, **buffers}[a.name] for a in program.late_arguments)]
+    graph = program.backward_graph(computed, ranks)
+    returned = run_rank(graph, given, ranks, draws=program.backward.draws)
+    for place, buffer in enumerate(ctx.late, len(program.gradients)):
+        if place in computed:
+            buffer.copy_(returned[place])
+    places = [place for place in sorted(computed) if place < len(program.gradients)]
+    own = owned([returned[place] for place in places], given)
+    found = ctx.received({program.gradients[place]: gradient for place, gradient in zip(places, own, strict=True)})
+    return {name: like_shard(ctx.held[name], local) if name in ctx.held else local for name, local in found.items()}
 
 
 def _versions(

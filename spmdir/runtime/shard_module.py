@@ -21,6 +21,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.sizes import open_sizes
 from spmdir.passes.pipeline import Pipeline
 from spmdir.plans.resolve import PlanLike, resolve
+from spmdir.runtime.anomaly import support_anomaly_detection
 from spmdir.runtime.digests import text_digest
 from spmdir.runtime.initial_state import initial_state
 from spmdir.runtime.joint_capture import (
@@ -98,6 +99,7 @@ def shard_module(
         >>> model(x, y).backward()
         >>> optimizer.step()
     """
+    support_anomaly_detection()
     setup = set_up(
         "shard_module",
         mesh,

@@ -10,12 +10,14 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import peek_interpreter_stack
 from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
-from spmdir.core.errors import SpmdirError
+from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.runtime.copies import copied
 from spmdir.runtime.guards import Guards
+from spmdir.runtime.inner_modules import leave_inner_modules, watch_inner_modules
 from spmdir.runtime.joint_capture import bound_arguments, leaf_names
 from spmdir.runtime.joint_program import JointProgram
 from spmdir.runtime.local_state import like_shard
@@ -65,6 +67,7 @@ class Runner:
         Raises:
             SpmdirError: a parameter has become another than the program takes, or the arguments do not fit.
         """
+        _check_transforms()
         call = bound_arguments(module, args, kwargs)
         leaves, spec = pytree.tree_flatten((call[0], dict(call[1])))
         inputs = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
@@ -192,6 +195,7 @@ def sharded_copy(model: nn.Module, tensors: Mapping[str, Tensor], runner: Runner
         members["save_pretrained"] = save_pretrained
     sharded.__class__ = type(base.__name__, (ShardedModule, base), members)
     sharded.__dict__[RUNNER], sharded.__dict__[SUMS] = runner, LocalSums()
+    watch_inner_modules(sharded)
     return sharded
 
 
@@ -203,6 +207,7 @@ def unsharded_copy(sharded: nn.Module) -> nn.Module:
         memo[id(tensor)] = nn.Parameter(meta, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else meta
     plain = copied(sharded, memo)
     del plain.__dict__[RUNNER], plain.__dict__[SUMS]
+    leave_inner_modules(plain)
     plain.__dict__.pop("forward", None)  # what a library put around the sharded forward is not of the program
     plain.__class__ = type(sharded).__bases__[1]
     return plain
@@ -218,6 +223,15 @@ def attribute(module: nn.Module, name: str) -> Tensor:
     """Return the parameter or buffer of `module` with a dotted name."""
     path, _, last = name.rpartition(".")
     return getattr(module.get_submodule(path), last)
+
+
+def _check_transforms() -> None:
+    """Raise UnsupportedError inside a transform of torch.func, which wraps all tensors."""
+    if peek_interpreter_stack() is not None:
+        raise UnsupportedError(
+            "a sharded module is called inside a transform of torch.func, such as grad or vmap; expected a plain call: "
+            "use torch.autograd.grad or backward on what the module, or functional_call of it, returns"
+        )
 
 
 def _checked(tensor: Tensor, argument: Argument, placements: tuple[Any, ...]) -> DTensor:
