@@ -12,7 +12,9 @@ from tests.fuzz.programs import PROGRAMS
 from tests.fuzz.ranks import RANKS
 from tests.fuzz.schedules import SCHEDULES
 from tests.fuzz.special import SPECIAL
+from tests.fuzz.training import TRAINING
 
 KINDS: dict[str, Kind] = {
-    kind.name: kind for kind in (PROGRAMS, PIPELINES, EDITED, MALFORMED, DELETIONS, SPECIAL, SCHEDULES, LOSSY, RANKS)
+    kind.name: kind
+    for kind in (PROGRAMS, PIPELINES, EDITED, MALFORMED, DELETIONS, SPECIAL, SCHEDULES, LOSSY, RANKS, TRAINING)
 }

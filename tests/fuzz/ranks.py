@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
-from functools import cache
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
 
 import attrs
 import torch
-import torch.distributed as dist
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import spmdir
-from spmdir.checking.rules.pool import Death, Worker
-from spmdir.checking.rules.worker import serve
-from spmdir.core.errors import SpmdirError
 from tests.fuzz.batch import Kind, Wrong
+from tests.fuzz.rank_processes import Own, run_on_ranks
 
 WORLD = 2
-PATIENCE = 120
-"""Seconds that a rank waits for the others in a collective: long, for a busy machine."""
-
-LIMIT = 300
-"""Seconds for a case on both ranks, after which it hangs."""
 
 DIFFERENCES = {
     "nothing": "",
@@ -57,6 +43,10 @@ class Pair:
     sharding: str
     mesh: Mapping[str, int] = {"tp": WORLD}
 
+    def run(self, rank: int) -> tuple[str, str]:
+        """Return how the case ends on a rank."""
+        return _run(rank, self)
+
     def __str__(self) -> str:
         return f"rank 1 has {DIFFERENCES[self.difference] or 'nothing else'}: {attrs.asdict(self)}"
 
@@ -80,60 +70,10 @@ class Net(nn.Module):
 
 def check(pair: Pair) -> str | None:
     """Run the pair on both ranks; raises Wrong unless each of them ends as it may."""
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(WORLD) as threads:
-        asked = [threads.submit(w.ask, ("run", r, pair, folder), LIMIT) for r, w in enumerate(_workers())]
-        ended = [answer.result() for answer in asked]
-    for rank, answer in enumerate(ended):
-        if isinstance(answer, Death):
-            raise Wrong(f"rank {rank}: {answer}; all: {ended}")
-        what, said = answer
-        if what not in ("right", "rejected"):
-            raise Wrong(f"rank {rank}: {what}: {said}; all: {ended}")
-    rejected = [said for what, said in ended if what == "rejected"]
+    rejected = run_on_ranks(WORLD, pair)
     if pair.difference == "nothing" and rejected:
         raise Wrong(f"equal ranks are rejected: {rejected}")
     return rejected[0] if rejected else None
-
-
-@cache
-def _workers() -> tuple[Worker, ...]:
-    return tuple(Worker(None, "tests.fuzz.ranks") for _ in range(WORLD))
-
-
-def stop() -> None:
-    """End the processes of the ranks."""
-    for worker in _workers():
-        worker.stop()
-
-
-class Rank:
-    """One rank; a process group for each case, so that no case meets what another one has left."""
-
-    def __init__(self, setup: Any, say: Callable[[str], None]):
-        torch.set_num_threads(1)
-        self._say = say
-
-    def run(self, rank: int, pair: Pair, folder: str) -> tuple[str, str]:
-        """Return how the case ends here: ("right" | "rejected" | "wrong" | "raw", what there is to say)."""
-        self._say(f"running rank {rank}")
-        store = f"file://{Path(folder) / 'store'}"
-        dist.init_process_group(
-            "gloo", init_method=store, rank=rank, world_size=WORLD, timeout=timedelta(seconds=PATIENCE)
-        )
-        try:
-            return _run(rank, pair)
-        except SpmdirError as error:
-            return "rejected", error.message
-        except Own:
-            return "rejected", "an exception of its own"
-        except Exception as error:
-            return "raw", f"{type(error).__name__}: {error}"
-        finally:
-            dist.destroy_process_group()
-
-
-class Own(Exception):
-    """An error of the user's program, which spmdir never sees."""
 
 
 def _run(rank: int, pair: Pair) -> tuple[str, str]:
@@ -185,6 +125,3 @@ pairs = st.builds(
 )
 
 RANKS = Kind("ranks", pairs, check, examples=6, seconds=60, share=1)
-
-if __name__ == "__main__":
-    serve(Rank)

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from spmdir.checking.rules.pool import Worker
 from spmdir.core.errors import CheckError
-from tests.fuzz import ranks
+from tests.fuzz import rank_processes, ranks
 from tests.fuzz.batch import Batch, Kind, Wrong, run_batch, shape_of
+from tests.fuzz.training import TRAINING
 
 EXAMPLES = {"programs": 25, "pipelines": 15, "malformed": 160, "deletions": 200}
 EXAMPLES |= {"special": 40, "edits": 40, "schedules": 30, "lossy": 20}
@@ -44,12 +45,22 @@ def test_nothing_is_wrong_raw_or_hangs(kind: str, worker: Worker) -> None:
 
 
 @pytest.mark.gloo
+def test_training_on_ranks_is_that_of_one_device() -> None:
+    try:
+        batch = run_batch(TRAINING, 0, examples=6)
+    finally:
+        rank_processes.stop()
+    assert not batch.failures, "\n".join(map(str, batch.failures))
+    assert batch.right > batch.tried // 2
+
+
+@pytest.mark.gloo
 def test_two_ranks_of_which_one_is_different_end_as_they_may() -> None:
     pairs = [ranks.Pair(d, layers=1, width=4, batch=3, dropout=True, dynamic=True, sharding="tp: S(0)") for d in PAIRS]
     try:
         rejected = [ranks.check(pair) for pair in pairs]
     finally:
-        ranks.stop()
+        rank_processes.stop()
     for pair, found, expected in zip(pairs, rejected, PAIRS.values(), strict=True):
         assert (found is None) if expected is None else found is not None and expected in found, (str(pair), found)
 

@@ -1,0 +1,81 @@
+"""What a backward leaves in `grad` is what it leaves on one device, and torch's optimizers take it."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.lowering.gloo_ranks import on_ranks
+from tests.runtime import gradient_cases
+
+pytestmark = pytest.mark.gloo
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory) -> list[dict[str, Any]]:
+    """What each of four ranks returns from `gradient_cases.run`."""
+    return on_ranks(4, gradient_cases.run, tmp_path_factory.mktemp("ranks"))
+
+
+def test_updates_by_every_optimizer_in_every_form_are_those_of_one_device(ranks):
+    for found in (each["optimizers"] for each in ranks):
+        for pair, reason in found["refused"].items():
+            assert gradient_cases.REFUSED[pair] in reason
+        for case, pairs in found["pairs"].items():
+            for mine, expected in pairs:
+                tolerance = gradient_cases.ROUNDING.get(case[1], 1e-12)
+                torch.testing.assert_close(mine, expected, rtol=0, atol=tolerance, msg=str(case))
+
+
+def test_gradients_and_states_have_the_strides_of_their_parameters(ranks):
+    for found in (each["optimizers"] for each in ranks):
+        for case, (parameter, *others) in found["strides"].items():
+            assert others == [parameter] * 2, case
+
+
+def test_parameters_that_no_used_output_depends_on_have_no_gradient(ranks):
+    for found in (each["unused_heads"] for each in ranks):
+        assert any(gradient is None for _, expected in found["pairs"] for gradient in expected)
+        for mine, expected in found["pairs"]:
+            torch.testing.assert_close(mine, expected, rtol=1e-12, atol=1e-12)
+        part, whole = found["nodes"]
+        assert part < whole
+    for mine, expected in (pair for each in ranks for pair in each["other_heads_on_other_ranks"]):
+        torch.testing.assert_close(mine, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_gradient_of_a_gradient_and_torch_func_are_errors_that_say_what_to_do(ranks):
+    for found in (each["edges"] for each in ranks):
+        assert "make the loss with spmdir.training_step" in found["penalty"]
+        assert "inside a transform of torch.func" in found["func"]
+
+
+def test_a_second_backward_and_anomaly_detection_are_as_on_one_device(ranks):
+    for found in (each["edges"] for each in ranks):
+        torch.testing.assert_close(*found["gradients"], rtol=1e-12, atol=1e-12)
+        assert "returned nan values" in found["nan"]
+
+
+def test_recurrent_layers_are_those_of_one_device_and_writes_to_parameters_are_errors(ranks):
+    for found in ranks:
+        for mine, expected in found["recurrent"]:
+            torch.testing.assert_close(mine, expected, rtol=1e-12, atol=1e-12)
+        assert "the forward writes to its parameter 'weight'" in found["renormalised"]
+
+
+def test_a_checkpointed_region_writes_to_buffers_again_in_the_backward(ranks):
+    for found in (each["writes_of_regions"] for each in ranks):
+        assert found["alone"]["norm.num_batches_tracked"] == 5
+        torch.testing.assert_close(found["step"], found["alone"], rtol=1e-12, atol=1e-12)
+        for mine, expected in found["pairs"]:
+            torch.testing.assert_close(mine, expected, rtol=1e-12, atol=1e-12)
+    assert all("writes to the buffer 'norm.running_mean'" in each["unclear_regions"] for each in ranks)
+
+
+def test_submodules_called_by_themselves_are_errors_and_their_hooks_are_warned_of(ranks):
+    for found in (each["inner_modules"] for each in ranks):
+        assert "the submodule 'up_proj' of a sharded module is called by itself" in found["method"]
+        ((text, file),) = found["warnings"]
+        assert "is not called by calls of the module" in text and file == gradient_cases.__file__
+        for mine, expected in found["pairs"]:
+            torch.testing.assert_close(mine, expected, rtol=1e-12, atol=1e-12)
