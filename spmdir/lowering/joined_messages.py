@@ -93,11 +93,16 @@ def _from_flat(emit: Emit, x: Node, messages: Sequence[Message], shapes: Sequenc
 
 
 def _from_each_rank(emit: Emit, x: Node, messages: Sequence[Message], shapes: Sequence[Shape]) -> list[Node]:
-    """Take apart what all ranks have sent, each member after member: views, which those that copy anyway get."""
+    """Take apart what all ranks have sent, each member after member: views, which those that copy anyway get.
+
+    A member with one element from each rank would be a view with gaps, whose strides some kernels of torch ignore.
+    """
     count, sizes = messages[0].arguments[0], list(map(math.prod, shapes))
     parts = _split(emit, emit(aten.reshape.default, x, [count, sum(sizes)]), sizes, 1)
     taken = [m.taken or (count * shape[0], *shape[1:]) for m, shape in zip(messages, shapes, strict=True)]
-    return [emit(aten.reshape.default, part, [*shape]) for part, shape in zip(parts, taken, strict=True)]
+    found = [emit(aten.reshape.default, part, [*shape]) for part, shape in zip(parts, taken, strict=True)]
+    has_gaps = [size == 1 and sum(sizes) > 1 for size in sizes]
+    return [emit(aten.contiguous.default, one) if gaps else one for one, gaps in zip(found, has_gaps, strict=True)]
 
 
 def _for_each_rank(emit: Emit, messages: Sequence[Message], shapes: Sequence[Shape]) -> tuple[Node, tuple[Any, ...]]:

@@ -104,6 +104,15 @@ def test_what_is_gathered_along_an_inner_dimension_is_copied_once() -> None:
     assert [part.args[1] for part in parts] == [[2, 4, 3]] * 2
 
 
+def test_a_member_with_one_element_from_each_rank_has_no_gaps_in_memory() -> None:
+    ends = parse_sharding("a: S(0)"), Sharding()
+    members = (Program(MESHES[0], "all_gather", "on [a] dim 0", *ends, (2,)),) * 2
+    graph = lower_to_fx(parse(text([Bucket(members)]))).graph
+    (split,) = graph.find_nodes(op="call_function", target=torch.ops.aten.split_with_sizes.default)
+    views = [next(iter(part.users)) for part in split.users]
+    assert [next(iter(view.users)).target for view in views] == [torch.ops.aten.contiguous.default] * 2
+
+
 def test_results_have_the_names_of_their_values() -> None:
     ends = parse_sharding("a: P(sum)"), Sharding()
     members = (Program(MESHES[0], "all_reduce", "on [a] op sum", *ends, (4, 6)),) * 3
