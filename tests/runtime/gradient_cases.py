@@ -293,8 +293,8 @@ def edges() -> dict[str, Any]:
 def recurrent() -> list[tuple[Tensor, Tensor]]:
     """Outputs and gradients of recurrent layers, with dropout between two of them, on ranks and on one device."""
     pairs = []
-    layers = (nn.LSTM(2, 3, 2, dropout=0.5, bidirectional=True), nn.GRU(2, 3, batch_first=True), nn.RNN(2, 3))
-    x = torch.randn(4, 4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    layers = (nn.LSTM(2, 3, 2, dropout=0.5), nn.GRU(2, 3, batch_first=True), nn.RNN(2, 3))
+    x = torch.randn(2, 4, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     for layer in layers:
         model = layer.double()
         sharded = spmdir.shard_module(model, FLAT, {"weight_*": "dp: S(0)"}, (x,))
