@@ -85,7 +85,7 @@ class FoldReshardToOwnSharding(RewritePattern):
 
 
 class FoldReshardOfReshard(RewritePattern):
-    """`reshard (reshard x B) C  ==>  reshard x C`, where nothing else uses the value in B, and it and x are not lossy."""
+    """`reshard (reshard x B) C  ==>  reshard x C`, where only C uses the value in B, and no step is lossy."""
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
         inner = op.operands[0].owner
