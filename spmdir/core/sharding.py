@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
@@ -17,6 +17,7 @@ from spmdir.core.html_text import ShownAsText
 from spmdir.core.intervals import Ranges, joined, length, select
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import (
+    LocalType,
     PartialPlacement,
     Placement,
     ShardPlacement,
@@ -240,17 +241,32 @@ class Sharding(ShownAsText):
         """Return whether dimension `dim` with `size` elements has the same local size on all ranks."""
         return len(self.lengths(dim, size, mesh)) == 1
 
-    def check_shape(self, mesh: Mesh, shape: tuple[int, ...]) -> None:
-        """Raise ShardingError unless a tensor of global `shape` can have this sharding on `mesh`."""
+    def check_shape(self, mesh: Mesh, shape: tuple[int, ...], dtype: DType = F32) -> None:
+        """Raise ShardingError unless a tensor of global `shape` and `dtype` can have this sharding on `mesh`."""
         self.check(mesh, len(shape))
         if not self._is_checked:
             return
-        shapes = {shape}
+        for axes, placement, (local_shape, local_dtype), count in self.nested(mesh, shape, dtype):
+            # The verifier checks the element type of the tensor. This is the one that an outer axis leaves.
+            if local_dtype != dtype and not placement.supports(local_dtype):
+                raise ShardingError(
+                    f"{placement} on axis '{', '.join(axes)}' cannot hold {local_dtype}, the element type that the "
+                    f"axes outside it leave in <{self}>; give one of the axes another placement"
+                )
+            _check_layout(placement, local_shape, count)
+
+    def nested(
+        self, mesh: Mesh, shape: tuple[int, ...], dtype: DType
+    ) -> Iterator[tuple[tuple[str, ...], Placement, LocalType, int]]:
+        """Yield (axes, placement, what it lays out, number of ranks) of each of `layers`, outermost first.
+
+        What a placement lays out is the tensor of `shape` and `dtype`, or what ranks hold of it by the axes outside.
+        """
+        held = {(shape, dtype)}
         for axes, placement in self.layers:
             count = mesh.group_size(axes)
-            for shape in shapes:
-                _check_layout(placement, shape, count)
-            shapes = {local for shape in shapes for local, _ in placement.local_types(shape, F32, count)}
+            yield from ((axes, placement, own, count) for own in held)
+            held = {local for own in held for local in placement.local_types(*own, count)}
 
     def check(self, mesh: Mesh, rank: int | None) -> None:
         """Raise ShardingError unless this can be the sharding of a tensor of `rank` dimensions on `mesh`."""

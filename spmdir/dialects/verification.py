@@ -45,7 +45,7 @@ def check_shards(meta: TensorMeta, shape: Any, sharding: Sharding | None, mesh: 
             f"expected {meta.rank} sizes, as in `of [7, 8]`"
         )
     whole = global_meta(shape, meta)
-    sharding.check_shape(mesh, whole.shape)
+    sharding.check_shape(mesh, whole.shape, whole.dtype)
     expected = common_type(sharding, whole, mesh)
     if meta != expected:
         raise ShardingError(
@@ -93,7 +93,7 @@ def check_sharding(sharding: Sharding, mesh: Mesh | None, meta: TensorMeta | Non
     if local:
         sharding.check(mesh, meta.rank)
     else:
-        sharding.check_shape(mesh, meta.shape)
+        sharding.check_shape(mesh, meta.shape, meta.dtype)
     for axis, placement in sharding.entries:
         if not placement.supports(meta.dtype):
             what = "reduction" if placement.trait == "partial" else "placement"

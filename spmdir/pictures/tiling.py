@@ -106,7 +106,7 @@ def tiling(meta: TensorMeta, sharding: Sharding, mesh: Mesh, slices: Mapping[int
         LimitError: there are more than SIMULATED ranks.
     """
     SIMULATED.check(mesh.world_size)
-    sharding.check_shape(mesh, meta.shape)
+    sharding.check_shape(mesh, meta.shape, meta.dtype)
     dims, at = _drawn(meta.shape, sharding, slices)
     held = _held(sharding, meta.shape, mesh, at)
     rows = _pieces(held.values(), dims[0], meta.shape[dims[0]]) if len(dims) == 2 else ((0, 1),)

@@ -132,7 +132,7 @@ def _replaced(members: Sequence[AtenOp], note: Note, mesh: Mesh, rules: RuleSet)
         tuple(map(_sharded, types, shardings)) for types, shardings in zip(metas, (note.needs, note.made), strict=True)
     )
     for meta, sharding in (*needed, *made):
-        sharding.check_shape(mesh, meta.shape)
+        sharding.check_shape(mesh, meta.shape, meta.dtype)
     arguments, structure = (getattr(note.properties.get(key), "data", None) for key in ("arguments", "structure"))
     call = Call(note.op, tuple([meta for meta, _ in needed]), arguments or (), metas[1], structure)
     rule = rules.instantiate(call)

@@ -133,7 +133,7 @@ def value_seconds(
         return 0.0
     try:
         for sharding in (source, *targets):
-            sharding.check_shape(mesh, meta.shape)
+            sharding.check_shape(mesh, meta.shape, meta.dtype)
         planner = Planner(mesh.root or mesh, shared.topology, shared.collectives, is_quick)
         seconds = plan_tree(meta, source, tuple(targets), planner).seconds
     except ShardingError:

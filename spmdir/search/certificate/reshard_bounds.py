@@ -197,8 +197,8 @@ class ReshardBounds:
         mesh = self.mesh
         for source, target in itertools.product(self._orders(made), self._orders(needed)):
             try:
-                source.check_shape(mesh, meta.shape)
-                target.check_shape(mesh, meta.shape)
+                source.check_shape(mesh, meta.shape, meta.dtype)
+                target.check_shape(mesh, meta.shape, meta.dtype)
             except ShardingError:
                 continue
             yield (source, target) if mesh.root is None else (source.merged(mesh), target.merged(mesh))
