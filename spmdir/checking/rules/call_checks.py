@@ -22,6 +22,7 @@ from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.standard import Placement, R, parse_placement
 from spmdir.rules import RuleSet
+from spmdir.rules.language.syntax_tree import TextStrategy
 
 TRIED_IN = (2, 3)
 """The numbers of ranks on which missing strategies are looked for."""
@@ -56,9 +57,13 @@ def check_op(
     notes: list[str] = []
     faults: list[Fault] = []
     judged: dict[tuple[int, str], bool] = {}
+    met: set[TextStrategy] = set()
     extras = tuple(map(parse_placement, options.placements))
 
     def judge(number: int, name: str, verdict: Verdict) -> None:
+        if not verdict.is_run:
+            return
+        met.update(verdict.texts)
         key = number, verdict.strategy
         judged[key] = judged.get(key, True) and verdict.fault is None
         if verdict.fault is not None:
@@ -81,11 +86,10 @@ def check_op(
         say(f"running {text} with other numbers")
         for name, verdict in () if extras else with_numbers(sample, case, rules):
             judge(number, name, verdict)
-    for text, runs in runs_of_texts(extras, samples, rules, options.counts).items() if extras else ():
-        if not runs:
-            notes.append(f"not checked, since no sample is a call of it: {text}")
+    texts = runs_of_texts(extras, samples, rules, options.counts) if extras else {}
+    for runs in texts.values():
         for run in runs:
-            if run.larger:
+            if run.is_derived:
                 say(f"running {(described := describe(run.sample))}")
                 cases.append(Tried(described, run.sample, run.case, []))
                 judge(len(cases) - 1, "", judged_of(run.case, [("x", run.strategy)], Mesh({"x": run.count})))
@@ -93,6 +97,12 @@ def check_op(
         notes.append(f"compared in shape alone: {reason}")
     if reason := why_finite(op):
         notes.append(f"not run on NaN and infinities: {reason}")
+    unchecked: list[str] = []
+    for text in (text for text in (texts or rules.text_strategies(op)) if text not in met):
+        if reason := _why_unchecked(text, rules, extras):
+            notes.append(f"not checked: {text}: {reason}")
+        else:
+            unchecked.append(str(text))
     missing = _missing(op, cases, rules, say) if options.missing and not extras else ()
     sound = sum(judged.values())
     return OpReport(
@@ -104,7 +114,16 @@ def check_op(
         tuple(faults),
         missing,
         tuple(dict.fromkeys(notes)),
+        unchecked=tuple(unchecked),
+        reason=rules.records[op][0].unchecked,
     )
+
+
+def _why_unchecked(text: TextStrategy, rules: RuleSet, extras: Sequence[Placement]) -> str | None:
+    """Return the reason that a file gives for what cannot be checked: in front of a strategy, or in the class."""
+    declared = (type(placement).unchecked.get(text.op) for placement in extras)
+    records = (record for record in rules.declared.get(text.op, ()) if record.line == text.location.line)
+    return next(filter(None, (*declared, *(record.unchecked for record in records))), None)
 
 
 def _case(sample: Sample, rules: RuleSet, text: str, notes: list[str]) -> Case | None:

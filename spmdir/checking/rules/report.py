@@ -51,6 +51,8 @@ class OpReport:
         missing: right strategies that the rule does not have.
         notes: what could not be tried and why.
         crash: how the process that ran the op died; None if it did not.
+        unchecked: strategies written as text that no sample is a call of, without a reason.
+        reason: why the op cannot be run, as its rule says.
     """
 
     op: str
@@ -62,6 +64,8 @@ class OpReport:
     missing: tuple[Missing, ...] = ()
     notes: tuple[str, ...] = ()
     crash: str | None = None
+    unchecked: tuple[str, ...] = ()
+    reason: str | None = None
 
     @property
     def strategies(self) -> int:
@@ -98,14 +102,17 @@ class RuleReport(ShownAsText):
 
     @property
     def sound(self) -> bool:
-        """Return whether no strategy is wrong, no op killed its process, and each op was run."""
-        return not self.untried and not any(op.unsound or op.crash for op in self.ops)
+        """Return whether no strategy is wrong, no op killed its process, and each op and strategy was run.
+
+        What the file gives a reason for need not be run.
+        """
+        return not self.untried and not any(op.unsound or op.crash or op.unchecked for op in self.ops)
 
     @property
     def untried(self) -> tuple[str, ...]:
-        """Return the ops of which no call was run; all of them if not one strategy was."""
+        """Return the ops of which no call was run, without a reason; all of them if not one strategy was."""
         some = any(op.strategies for op in self.ops)
-        return tuple(op.op for op in self.ops if not op.crash and not (some and op.samples))
+        return tuple(op.op for op in self.ops if not op.crash and not op.reason and not (some and op.samples))
 
     def totals(self) -> dict[str, tuple[int, ...]]:
         """Return family → the sums of its ops' COLUMNS; last, "total"."""
@@ -134,6 +141,10 @@ class RuleReport(ShownAsText):
             for missing in op.unexplained:
                 times = f"{missing.samples} of {op.samples} samples"
                 yield f"{op.op}: missing: {missing.strategy}: right in {times}, such as {missing.sample}"
+            for text in op.unchecked:
+                yield f"{op.op}: not checked, since no sample is a call of it: {text}; --samples adds calls"
+            if op.reason and not op.samples:
+                yield f"{op.op}: not checked: {op.reason}"
         if self.untried:
             yield f"nothing was run for {', '.join(self.untried)}; --samples adds calls"
         for op in self.ops:

@@ -21,6 +21,7 @@ from spmdir.core.placement.base import LocalType, PartialPlacement, own_type
 from spmdir.core.placement.standard import Placement, R
 from spmdir.core.tensor import TensorMeta
 from spmdir.rules import Expansion, OpRule, RuleSet, Strategy, Value
+from spmdir.rules.language.syntax_tree import TextStrategy
 from spmdir.rules.local.rank import Rank
 from spmdir.rules.strategies.plugin_placements import plugins_among
 from spmdir.rules.strategies.split_products import SPLIT
@@ -263,13 +264,17 @@ FAILURES = RuntimeError, IndexError, ValueError, TypeError, AssertionError, Spmd
 
 
 def check_strategies(case: Case, chosen: Chosen, mesh: Mesh) -> str | None:
-    """Return what is wrong with running `case` by the `chosen` strategies; None if nothing is."""
+    """Return what is wrong with running `case` by the `chosen` strategies; None if nothing is.
+
+    Raises:
+        UnsupportedError: the values of the operands cannot be placed so.
+    """
     rule, operands, expected = case.rule, case.operands, case.expected
     placements = [[(mesh.sizes[axis], strategy.operands[i]) for axis, strategy in chosen] for i in range(len(operands))]
     try:
         local = [distribute(tensor, placed) for tensor, placed in zip(operands, placements, strict=True)]
     except UnsupportedError:
-        return None  # values that cannot be placed so tell nothing
+        raise
     except FAILURES as error:
         return f"{type(error).__name__}: {error}"
     try:
@@ -304,11 +309,15 @@ class Verdict:
         strategy: as text.
         mesh: the mesh axes' sizes, as text.
         fault: what is wrong with the result; None if nothing is.
+        is_run: whether it was run; False where the values of operands cannot be placed so.
+        texts: the strategies written as text among those that it was run by.
     """
 
     strategy: str
     mesh: str
     fault: str | None
+    is_run: bool = True
+    texts: tuple[TextStrategy, ...] = ()
 
 
 def prepare(sample: Sample, rules: RuleSet) -> Case:
@@ -344,11 +353,16 @@ def judge(case: Case, chosen: Chosen, mesh: Mesh) -> Verdict:
     """Run `case` by the `chosen` strategies; twice, with other random values, where operands are partial."""
     text = " and ".join(str(strategy) for _, strategy in chosen)
     partial = any(p.trait == "partial" for _, strategy in chosen for p in strategy.operands)
-    fault = None
+    fault, is_run = None, False
     for again in range(2 if partial else 1):
         seed(case.rule.call.name, text, mesh.world_size, again)
-        fault = fault or check_strategies(case, chosen, mesh)
-    return Verdict(text, " x ".join(str(n) for n in mesh.sizes.values()), fault)
+        try:
+            fault = fault or check_strategies(case, chosen, mesh)
+            is_run = True
+        except UnsupportedError:  # values that cannot be placed so say nothing
+            continue
+    texts = tuple(strategy.text for _, strategy in chosen if strategy.text is not None)
+    return Verdict(text, " x ".join(str(n) for n in mesh.sizes.values()), fault, is_run, texts)
 
 
 def hold_together(

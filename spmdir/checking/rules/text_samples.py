@@ -1,10 +1,10 @@
-"""Calls for strategies written as text: the samples of their ops, larger ones, and ones of the sizes that a placement
-names."""
+"""Calls for strategies written as text: the samples of their ops, these with other keywords and larger tensors, and
+ones of the sizes that a placement names."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -16,6 +16,7 @@ from spmdir.core.placement.standard import Placement
 from spmdir.rules import RuleSet, Strategy
 from spmdir.rules.language.syntax_tree import TextStrategy
 from spmdir.rules.strategies.placement_texts import texts_of
+from spmdir.torch_interop.schemas import torch_op
 
 TIMES = (2, 6)
 """How many times as large dimensions of larger samples are: shards of both parts of 1 and 3 elements are even then."""
@@ -29,13 +30,13 @@ RUNS = 4
 
 @attrs.frozen
 class TextRun:
-    """A strategy on one call, for an axis of `count` ranks; `larger` if the call is none of the given samples."""
+    """A strategy on one call, for an axis of `count` ranks; `is_derived` if the call is none of the given samples."""
 
     sample: Sample
     case: Case
     count: int
     strategy: Strategy
-    larger: bool
+    is_derived: bool
 
 
 def runs_of_texts(
@@ -43,7 +44,8 @@ def runs_of_texts(
 ) -> dict[TextStrategy, list[TextRun]]:
     """Return the strategies that the classes of `placements` have as text → calls of it.
 
-    They are `samples`, and for strategies that none of these is a call of, others that are made of them.
+    They are `samples`, those that a strategy is of with each keyword changed, and for strategies that none of these is
+    a call of, others that are made of them.
 
     Args:
         samples: of one op.
@@ -54,12 +56,17 @@ def runs_of_texts(
         text: [] for op in ops for text in rules.text_strategies(op, kinds) if text not in rules.text_strategies(op)
     }
     for sample in samples if found else ():
-        for run in _runs(sample, placements, rules, counts, larger=False):
+        for run in _runs(sample, placements, rules, counts, is_derived=False):
             found[run.strategy.text].append(run)  # type: ignore[index]
+    for text, runs in found.items():
+        for sample in {id(run.sample): run.sample for run in (*runs[:1], *runs[-1:])}.values():
+            for variant in with_other_keywords(sample):
+                others = _runs(variant, placements, rules, counts[:1], is_derived=True)
+                runs += [run for run in others if run.strategy.text == text]
     lacking = {text for text, runs in found.items() if not runs}
     for sample in samples if lacking else ():
         for variant in larger_samples(sample, placements) if any(text.op == sample.op for text in lacking) else ():
-            for run in _runs(variant, placements, rules, counts, larger=True):
+            for run in _runs(variant, placements, rules, counts, is_derived=True):
                 if run.strategy.text in lacking and len(found[run.strategy.text]) < RUNS:
                     found[run.strategy.text].append(run)
             lacking = {text for text in lacking if len(found[text]) < RUNS}
@@ -69,17 +76,34 @@ def runs_of_texts(
 
 
 def _runs(
-    sample: Sample, placements: Sequence[Placement], rules: RuleSet, counts: Sequence[int], larger: bool
+    sample: Sample, placements: Sequence[Placement], rules: RuleSet, counts: Sequence[int], is_derived: bool
 ) -> Iterator[TextRun]:
     try:
         case = prepare(sample, rules)
         for count in counts:
             for strategy in strategies_of(case.rule, count, placements):
                 if strategy.text is not None and strategy.text not in rules.text_strategies(sample.op):
-                    yield TextRun(sample, case, count, strategy, larger)
+                    yield TextRun(sample, case, count, strategy, is_derived)
     except Exception:  # ops raise anything on sizes that they do not take
-        if not larger:
+        if not is_derived:
             raise
+
+
+OTHER: Mapping[str, Callable[[Any], Any]] = {
+    "bool": lambda value: not value,
+    "float": lambda value: 0.25 + (value or 0.0) / 2,
+    "Optional[float]": lambda value: 0.25 + (value or 0.0) / 2,
+}
+"""Type of a keyword → a value of it that is another one."""
+
+
+def with_other_keywords(sample: Sample) -> Iterator[Sample]:
+    """Yield `sample` with another value for each keyword that is a number or a truth value: as `scale` of attention."""
+    for argument in torch_op(sample.op)._schema.arguments:
+        other = OTHER.get(str(argument.type))
+        if other is not None and argument.has_default_value():
+            value = other(sample.arguments.get(argument.name, argument.default_value))
+            yield attrs.evolve(sample, arguments={**sample.arguments, argument.name: value})
 
 
 def larger_samples(sample: Sample, placements: Sequence[Placement]) -> Iterator[Sample]:

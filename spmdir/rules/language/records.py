@@ -9,6 +9,9 @@ import attrs
 
 RULE_HEAD = re.compile(r"([a-z_]\w*(?:\.\w+)+)\(")
 STRATEGY_HEAD = re.compile(r"([a-z_]\w*(?:\.\w+)+)[ \t]*:")
+UNCHECKED = re.compile(r"[ \t]*#[ \t]*unchecked:[ \t]*(.+)")
+"""A comment in front of a record that says why `spmd-check-rules` cannot check it."""
+
 _ANY_STRATEGY = re.compile(f"^{STRATEGY_HEAD.pattern}", re.MULTILINE)
 
 
@@ -20,6 +23,7 @@ class Record:
         file, line: where it begins.
         indent: the columns that stand in front of each of its lines in the file.
         is_composed: whether it stands nowhere in the file; `line` is that of the class which composes it.
+        unchecked: why `spmd-check-rules` cannot check it, as a comment in front of it says.
     """
 
     file: str
@@ -27,6 +31,7 @@ class Record:
     text: str
     indent: int = 0
     is_composed: bool = False
+    unchecked: str | None = None
 
 
 Records = Mapping[str, tuple[Record, ...]]
@@ -49,22 +54,37 @@ def split_records(text: str) -> list[tuple[int, str, str | None]]:
     return [(number, "\n".join(lines).rstrip(), op) for number, lines, op in records]
 
 
+def reasons(text: str) -> dict[int, str]:
+    """Return line of a record → why it cannot be checked, as the comment `# unchecked: REASON` in front of it says."""
+    found: dict[int, str] = {}
+    reason: str | None = None
+    for number, line in enumerate(text.splitlines(), 1) if "unchecked:" in text else ():
+        if said := UNCHECKED.fullmatch(line):
+            reason = said[1].strip()
+        elif line.strip() and not line.lstrip().startswith("#"):
+            if reason is not None:
+                found[number] = reason
+            reason = None
+    return found
+
+
 def read(text: str, file: str) -> dict[str, tuple[Record, ...]]:
     """Return op name → the rules of a .rules text; a line that begins nothing is recorded under its own text."""
-    records: dict[str, tuple[Record, ...]] = {}
+    records, why = dict[str, tuple[Record, ...]](), reasons(text)
     for line, record, name in split_records(text):
         if not STRATEGY_HEAD.match(record):
             key = name or record
-            records[key] = (*records.get(key, ()), Record(file, line, record))
+            records[key] = (*records.get(key, ()), Record(file, line, record, unchecked=why.get(line)))
     return records
 
 
 def read_strategies(text: str, file: str, first_line: int = 1, indent: int = 0) -> dict[str, tuple[Record, ...]]:
     """Return op name → the strategies of a .rules text that begins on `first_line` of the file, so far indented."""
-    records: dict[str, tuple[Record, ...]] = {}
+    records, why = dict[str, tuple[Record, ...]](), reasons(text)
     for line, record, _ in split_records(text) if _ANY_STRATEGY.search(text) else ():
         if head := STRATEGY_HEAD.match(record):
-            records[head[1]] = (*records.get(head[1], ()), Record(file, line + first_line - 1, record, indent))
+            made = Record(file, line + first_line - 1, record, indent, unchecked=why.get(line))
+            records[head[1]] = (*records.get(head[1], ()), made)
     return records
 
 

@@ -75,6 +75,18 @@ def test_it_is_a_failure_if_nothing_was_run(tmp_path: Path, capsys: pytest.Captu
     assert spmd_check_rules.main(["aten.neg", *options]) == 0
 
 
+@pytest.mark.parametrize("reason", ["", "# unchecked: only the kernel of a device has it\n"])
+def test_a_strategy_of_no_sample_is_a_failure_unless_its_file_says_why(tmp_path: Path, reason: str, capsys):
+    rules = tmp_path / "own.rules"
+    strategy = "aten.gelu: (S(0)) -> (S(0))    when rank(self) == 7\n"
+    rules.write_text(f"aten.gelu(self: *, approximate) -> *\n{reason}{strategy}")
+    arguments = ["aten.gelu", "--packaged", "--no-missing", "--processes", "1", "--load-plugin", str(rules)]
+    assert spmd_check_rules.main(arguments) == (0 if reason else 1)
+    said = "; --samples adds calls" if not reason else ": only the kernel of a device has it"
+    lines = capsys.readouterr().out.splitlines()
+    assert any("not checked" in line and "(S(0)) -> (S(0))" in line and line.endswith(said) for line in lines)
+
+
 def test_json_has_the_figures_of_the_table(report: RuleReport):
     data = json.loads(report.json())
     by_name = {op["op"]: op for op in data["ops"]}

@@ -92,6 +92,7 @@ def samples() -> list[Sample]:
         sample("tensor_split.sections", f(5, 4), sections=2, dim=0),
         sample("tensor_split.indices", f(5, 4), indices=(1, 3), dim=1),
         sample("split_with_sizes", f(5, 4), split_sizes=(1, 3), dim=1),
+        *(sample(op, f(8, 4), split_sizes=(4, 4)) for op in ("split_with_sizes", "unsafe_split_with_sizes")),
         sample("chunk", f(5, 4), chunks=3, dim=1),
         *(sample(op, [f(5, 4), f(2, 4)], dim=0) for op in ("cat", "concat", "concatenate")),
         sample("cat", [f(0), f(5, 4), f(5, 4)], dim=1),
