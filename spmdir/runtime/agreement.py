@@ -50,6 +50,10 @@ COMPARED: dict[str, Callable[[Any, Any, str], str]] = {
         f"{ranks} are given different values of the input '{_first_difference(a, b)}', of which they hold the same "
         "shard; with local_inputs, only ranks along the axes that shard the inputs have batches of their own"
     ),
+    "placements": lambda a, b, ranks: (
+        f"{ranks} get different shards of '{_first_difference(a, b)}' from the code of this placement; what it returns "
+        "must depend on its arguments alone, and not on `hash` of a text, random numbers, the time or the environment"
+    ),
     "program": lambda a, b, ranks: f"{ranks} of the mesh would run different programs; {SAME}",
     "meta": lambda a, b, ranks: (
         f"{ranks} differ in whether '{min(set(a) ^ set(b))}' is on the meta device; give values to all ranks or none"

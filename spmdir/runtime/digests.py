@@ -13,7 +13,12 @@ import torch
 from torch import Tensor, fx
 from xdsl.dialects.builtin import ModuleOp
 
+from spmdir.core.dtype import DType
+from spmdir.core.placement.base import Placement
+from spmdir.core.placement.digest import layout_digest
+from spmdir.core.placement.standard import plugins
 from spmdir.dialects import ir
+from spmdir.dialects.values import global_type, sharding_of
 from spmdir.lowering.process_groups import group_names
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -42,6 +47,29 @@ def text_digest(text: str) -> str:
 def program_digest(module: ModuleOp, graph: fx.GraphModule) -> str:
     """Return the digest of what must be alike on ranks that run together: the program, and the groups that it needs."""
     return text_digest("\n".join([*group_names(graph), ir.print_ir(module)]))
+
+
+def agreement(*halves: tuple[ModuleOp, fx.GraphModule]) -> dict[str, Any]:
+    """Return what must be alike on ranks that run these programs together: the fields of a status for them."""
+    programs = " ".join(program_digest(*half) for half in halves)
+    return {"program": programs, "placements": placement_digests(*(module for module, _ in halves))}
+
+
+def placement_digests(*modules: ModuleOp) -> dict[str, str]:
+    """Return the placements of plug-ins in programs → the digest of what they say of the tensors of the programs.
+
+    It depends on their code, and the digest of a program on its text alone.
+    """
+    held: dict[Placement, set[tuple[tuple[int, ...], DType, int]]] = {}
+    for mesh, op in ((ir.mesh(module), op) for module in modules for op in module.walk()):
+        for value in (*op.results, *(argument for region in op.regions for argument in region.block.args)):
+            sharding, meta = sharding_of(value), global_type(value, mesh)
+            if sharding is None or meta is None or not plugins(placement for _, placement in sharding.entries):
+                continue
+            for _, placement, (shape, dtype), count in sharding.nested(mesh, meta.shape, meta.dtype):
+                if not type(placement).__module__.startswith("spmdir."):
+                    held.setdefault(placement, set()).add((shape, dtype, count))
+    return {str(one): layout_digest(one, sorted(tensors, key=repr)) for one, tensors in sorted(held.items(), key=repr)}
 
 
 def tensor_digest(tensor: Tensor) -> str:

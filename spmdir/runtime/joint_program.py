@@ -28,7 +28,7 @@ from spmdir.passes.finish import localized
 from spmdir.passes.local_programs.split_backward import split_backward
 from spmdir.passes.pipeline import Pipeline
 from spmdir.runtime.capture import Convention
-from spmdir.runtime.digests import program_digest
+from spmdir.runtime.digests import agreement
 from spmdir.runtime.joint_capture import JointCapture
 from spmdir.runtime.partial_runs import part_of
 from spmdir.runtime.rank_calls import draws
@@ -160,8 +160,9 @@ class JointProgram:
         return self.signature.held
 
     @property
-    def digest(self) -> str:
-        return " ".join(program_digest(half.module, half.graph) for half in (self.forward, self.backward))
+    def agreement(self) -> dict[str, Any]:
+        """What must be alike on the ranks that run it, as fields of a status."""
+        return agreement(*((half.module, half.graph) for half in (self.forward, self.backward)))
 
     def connect(self, ranks: Ranks) -> None:
         """Make both programs ready to run; all ranks call this alike, for it makes process groups."""

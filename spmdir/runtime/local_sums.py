@@ -78,7 +78,7 @@ class Reduction:
         if names not in self._programs:
             with self.ranks.group.checked("the reduction of gradients") as status, self.pipeline.rules:
                 program = self._program(names)
-                status["program"] = program.digest
+                status |= program.agreement
             program.connect(self.ranks)
             self._programs[names] = program
         returned = run_rank(self._programs[names].graph, list(sums.values()), self.ranks)

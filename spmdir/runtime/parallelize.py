@@ -142,7 +142,7 @@ def parallelize(
         with setup.pipeline.rules:
             signature = read_signature(ir.main_function(module), capture)
             program = lower(sized(module, examples, setup.pipeline))
-        status["program"] = program.digest
+        status |= program.agreement
         originals = _originals(capture, signature)
         initial = initial_state(signature.held, originals, setup, status)
         kept = kept_for_steps(program.module, setup.mesh, setup.rank, setup.device)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from functools import cached_property
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
 import torch
@@ -16,7 +16,7 @@ from spmdir.lowering.emit import lower_to_fx
 from spmdir.passes.finish import bound, localized, rest
 from spmdir.passes.pipeline import Pipeline, run_passes
 from spmdir.runtime.decision import read_text
-from spmdir.runtime.digests import program_digest
+from spmdir.runtime.digests import agreement
 from spmdir.runtime.given_inputs import GivenInputs
 from spmdir.runtime.partial_runs import part_of
 from spmdir.runtime.rank_calls import check_input, draws
@@ -32,8 +32,8 @@ class RankProgram(Protocol):
     """What one rank runs of a program without symbolic sizes."""
 
     @property
-    def digest(self) -> str:
-        """What ranks compare."""
+    def agreement(self) -> dict[str, Any]:
+        """What ranks compare, as fields of a status."""
         ...
 
     def connect(self, ranks: Ranks) -> None:
@@ -133,7 +133,7 @@ class RankPrograms(Generic[Lowered]):
             if program is None:
                 with self.pipeline.rules:
                     program = self._lower(bound(self.module, sizes, self.pipeline))
-                status["program"] = program.digest
+                status |= program.agreement
         if key not in self._made:
             program.connect(self._ranks)
             self._made[key] = program
@@ -153,8 +153,9 @@ class RankGraph:
     graph: fx.GraphModule
 
     @property
-    def digest(self) -> str:
-        return program_digest(self.module, self.graph)
+    def agreement(self) -> dict[str, Any]:
+        """What must be alike on the ranks that run it, as fields of a status."""
+        return agreement((self.module, self.graph))
 
     def connect(self, ranks: Ranks) -> None:
         ranks.connect(self.graph)

@@ -140,7 +140,7 @@ def shard_module(
     first = decided(model, "the capture of the module", call, dynamic_shapes)
     with setup.group.checked("lowering") as status:
         program = first.lowered()
-        status["program"] = program.digest
+        status |= program.agreement
         originals = {a.name: first.joint.capture.own[a.name] for a in program.held}
         initial = initial_state(program.held, originals, setup, status)
     with setup.group.reporting():
@@ -175,7 +175,7 @@ def shard_module(
         found = decided(plain, "another program of the module", examples, sizes, layouts, unreduced, asked, wanted)
         with setup.group.checked("lowering") as status:
             program = found.lowered()
-            status["program"] = program.digest
+            status |= program.agreement
         made.append((structure, examples))
         guards = guards_of(sharded, found.joint.rehearsal, setup.device)
         return Variant(structure, is_unreduced, asked, guards, found.connected(program, ranks))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import attrs
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -55,6 +56,18 @@ class Tied(Model):
         self.up.bias = self.down.bias
 
 
+@attrs.frozen
+class Unsteady(spmdir.ShardPlacement):
+    """Shards whose order depends on the process, as those by the hash of a text do."""
+
+    text = "Unsteady({dim})"
+    dim: int
+
+    def ranges(self, size, count, index):
+        at, step = (index + dist.get_rank()) % count, -(-size // count)
+        return ((min(at * step, size), min((at + 1) * step, size)),)
+
+
 X = torch.ones(3, 4, dtype=torch.float64)
 
 
@@ -89,6 +102,7 @@ def agreement(rank: int) -> dict[str, Any]:
         "trace": error_of(lambda: parallel(Model() if rank else Numbers())),
         "mesh": error_of(lambda: parallel(mesh=Mesh({"dp": 2}) if rank else MESH, shardings={})),
         "program": error_of(lambda: parallel(shardings={} if rank else PLAN)),
+        "placements": error_of(lambda: parallel(shardings={"x": "tp: Unsteady(0)"})),
         "weights": error_of(lambda: parallel(Model(rank))),
         "sync_state": error_of(lambda: parallel(Model(rank), sync_state=bool(rank))),
         "meta": error_of(lambda: spmdir.shard_module(own, MESH, PLAN, (X,), sync_state=True)),

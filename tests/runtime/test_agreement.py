@@ -47,6 +47,7 @@ def test_an_error_that_is_not_spmdirs_is_told_to_the_others_and_stays_what_it_is
     [
         ("mesh", "ranks 0 and 1 give the meshes <tp = 2> and <dp = 2>"),
         ("program", "ranks 0 and 1 of the mesh would run different programs"),
+        ("placements", "ranks 0 and 1 get different shards of 'Unsteady(0)' from the code of this placement"),
         ("weights", "ranks 0 and 1 begin with different values of 'up.weight'"),
         ("meta", "ranks 0 and 1 differ in whether 'down.bias' is on the meta device"),
         ("sync_state", "ranks 0 and 1 give sync_state=False and sync_state=True"),
@@ -193,6 +194,7 @@ def test_a_rank_that_ends_is_an_error_on_the_others_with_the_place(ranks):
 def test_the_first_thing_that_differs_is_named(field):
     values = {
         "pipeline": [{"text": "a", "digest": "1"}, {"text": "a", "digest": "2"}],
+        "placements": [{"Own(0)": "1"}, {"Own(0)": "2"}],
         "state": [{"w": "1", "v": "1"}, {"w": "1", "v": "2"}],
         "saved": [{"w": "1", "v": "1"}, {"w": "1", "v": "2"}],
         "sizes": [{"s0": 1}, {"s0": 2}],
