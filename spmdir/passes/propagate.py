@@ -17,8 +17,9 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from spmdir.core.byte_size import size_text
-from spmdir.core.errors import Location, RuleError, ShardingError, UnsupportedError
+from spmdir.core.errors import Location, RuleError, ShardingError, UnsupportedError, warn
 from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.sizes import SizeOp, sizes_op
@@ -38,11 +39,12 @@ from spmdir.passes.propagation.noted_options import Memory, memory_limit, note_o
 from spmdir.passes.propagation.objective import Machine, note_certificate, note_machine, note_objective
 from spmdir.passes.propagation.op_strategies import OpStrategies, rules_of
 from spmdir.passes.propagation.sub_axes import annotated_splits, split_weights, wanted_splits
-from spmdir.passes.type_check.type_check import reasons_text, rule_of
+from spmdir.passes.type_check.type_check import plugins_of, reasons_text, rule_of
 from spmdir.reshard.cost import node_count
 from spmdir.reshard.costs import Costs
 from spmdir.reshard.topology import DEFAULT, find_topology, with_costs
 from spmdir.rules import RuleSet
+from spmdir.rules.strategies.equivalent_ops import unreached_name
 from spmdir.search.budget import Held
 from spmdir.search.joint_states import Unsolvable
 from spmdir.search.problem import Problem, StrategySource
@@ -108,6 +110,7 @@ class PropagatePass(FunctionPass):
         """
         if self.missing_rule == "error":
             _reject_missing_rules(function, ctx.rules)
+        _warn_of_other_names(function, ctx.rules)
         with ir.collector_paused():
             topology = with_costs(find_topology(self.topology), self.costs)
             machine = Machine(topology, memory_limit(self.memory, topology))
@@ -219,14 +222,18 @@ def _annotated_mesh(function: FuncOp, mesh: Mesh) -> Mesh:
     Raises:
         ShardingError: they split an axis in incompatible ways; located.
     """
+    try:
+        return annotated_splits(_annotations(function), mesh)
+    except ShardingError as error:
+        raise ShardingError(error.message, location_of(function)) from None
+
+
+def _annotations(function: FuncOp) -> list[Sharding]:
+    """Return the shardings that the user gave for arguments, results and values of the function."""
     attributes = [function_attrs(function, "arg_attrs", index) for index in range(len(function.args))]
     attributes += [function_attrs(function, "res_attrs", i) for i in range(len(function.function_type.outputs))]
     shardings = [found["spmd.sharding"].data for found in attributes if "spmd.sharding" in found]
-    shardings += [s for op in function.body.block.ops if isinstance(op, ValueOp) for s in op.shardings if s]
-    try:
-        return annotated_splits(shardings, mesh)
-    except ShardingError as error:
-        raise ShardingError(error.message, location_of(function)) from None
+    return shardings + [s for op in function.body.block.ops if isinstance(op, ValueOp) for s in op.shardings if s]
 
 
 def _over_budget(held: Held, budget: float, search: MeshSearch, function: FuncOp) -> ShardingError:
@@ -242,6 +249,20 @@ def _over_budget(held: Held, budget: float, search: MeshSearch, function: FuncOp
         f"memory={math.ceil(held.peak_bytes)}",
         location_of(function),
     )
+
+
+def _warn_of_other_names(function: FuncOp, rules: RuleSet) -> None:
+    """Warn of ops whose strategies as text are all written for another name of the op, so that none is offered."""
+    kinds = tuple(dict.fromkeys(map(type, plugins_of(_annotations(function)))))
+    named = {op.name: op for op in reversed([*function.body.block.ops]) if isinstance(op, AtenOp)}
+    for name, op in sorted(named.items()):
+        other = unreached_name(name, lambda one: bool(rules.text_strategies(one, kinds)))
+        if other is not None:
+            warn(
+                f"strategies written for '{other}' are not offered for '{name}', another name of the op, whose results "
+                f"or arguments are others; write them for '{name}'",
+                location_of(op),
+            )
 
 
 def _reject_missing_rules(function: FuncOp, rules: RuleSet) -> None:

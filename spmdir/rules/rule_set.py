@@ -27,6 +27,7 @@ from spmdir.rules.op_rule import OpRule
 from spmdir.rules.parsed_rules import PARSED
 from spmdir.rules.shapes.maps import MAPS
 from spmdir.rules.shapes.window_geometry import HALO_OPS
+from spmdir.rules.strategies.equivalent_ops import derived_records, derived_strategy
 from spmdir.rules.strategies.placement_texts import texts_of
 
 SHOWN_NAMES = 5
@@ -108,14 +109,32 @@ class RuleSet:
     def text_strategies(self, name: str, kinds: tuple[type[Placement], ...] = ()) -> tuple[TextStrategy, ...]:
         """Return the strategies of op `name` that are written as text: those beside rules, then those of `kinds`.
 
+        Those of other ops are among them that compute the same, see `spmdir.rules.strategies.equivalent_ops`.
+
         Raises:
             ParseError, SpmdirErrors: one is malformed, or does not fit the op; located.
         """
         key = (name, kinds)
         if key not in self._texts:
             records = (*self.declared.get(name, ()), *(r for kind in kinds for r in texts_of(kind).get(name, ())))
-            self._texts[key] = tuple(dict.fromkeys(self._strategy(record) for record in records))
+            own = (self._strategy(record) for record in records)
+            others = (
+                derived
+                for declared in (self.declared, *map(texts_of, kinds))
+                for derived in self._derived(name, declared)
+            )
+            self._texts[key] = tuple(dict.fromkeys((*own, *others)))
         return self._texts[key]
+
+    def _derived(self, name: str, declared: Records) -> Iterator[TextStrategy]:
+        """Yield the strategies of other ops that are offered for op `name` and fit it."""
+        for record, equivalent in derived_records(name, declared) if name in self.records else ():
+            try:
+                strategy = derived_strategy(record, equivalent, _parsed)
+                check_strategy(strategy, self, MAPS)
+            except SpmdirError:
+                continue  # written for what only the other op has; an error of the text is raised for that op
+            yield strategy
 
     def _strategy(self, record: Record) -> TextStrategy:
         try:

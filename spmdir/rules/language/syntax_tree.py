@@ -220,6 +220,7 @@ class TextStrategy:
         operands, results: the placements of the tensors that fill the op's parameters, in order, and of its results.
         conditions: what must hold of a call.
         body: the statements of its local form; without one, ranks run the op on what they have.
+        whole: the names of factors that no other axis may shard beside it.
     """
 
     op: str
@@ -229,6 +230,7 @@ class TextStrategy:
     results: tuple[PlacementTerm, ...] = attrs.field(eq=False)
     conditions: tuple[Expression, ...] = attrs.field(eq=False)
     body: tuple[Statement, ...] = attrs.field(eq=False)
+    whole: tuple[str, ...] = attrs.field(default=(), eq=False)
 
     def __str__(self) -> str:
         return self.text.partition("\n")[0].partition(" when ")[0].partition(":")[2].strip()

@@ -86,6 +86,8 @@ def incompatible(rule: RuleInstance, index: int, sharded: ShardCounts) -> Obstac
 def _beside_texts(rule: RuleInstance, index: int, sharded: ShardCounts) -> bool:
     """Return whether the factor can be sharded as the rule says beside strategies that are written as text."""
     texts, factor = sharded.by_texts, rule.factors[index]
+    if any(factor.name in text.whole for text in texts.values()):
+        return False
     if index in texts or not rule.neighbours(index).isdisjoint(texts) or factor.rewrite == "expand":
         return False
     return factor.rewrite is None or not any(text.body for text in texts.values())
@@ -106,6 +108,8 @@ def amiss_beside(
         if splits and other in factors and sharded.by_texts.get(other) == text and not rule.neighbours(other):
             continue
         name = rule.factors[other].name
+        if name in text.whole:
+            return Obstacle("another axis shards '{}', which it needs whole", (name,))
         if other in factors or not rule.neighbours(other).isdisjoint(factors):
             return Obstacle("another axis shards '{}', of the same dimension", (name,))
         declared, rewrite = sharded.by_texts.get(other), rule.factors[other].rewrite

@@ -93,11 +93,13 @@ class _Reader:
 
     Attributes:
         factors: those that are sharded → by which placement, of dimension 0.
+        dimensions: (its factors, its size, by which placement) of each dimension that is sharded.
     """
 
     def __init__(self, rule: RuleInstance, count: int, any_shard: ShardPlacement | None):
         self.rule, self.count, self.any_shard = rule, count, any_shard
         self.factors: dict[int, Placement] = {}
+        self.dimensions: dict[tuple[tuple[int, ...], int, Placement], None] = {}
 
     def placement(self, term: PlacementTerm, meta: TensorMeta, dims: Dims) -> Placement:
         placement = self._read(term, meta, dims)
@@ -111,19 +113,22 @@ class _Reader:
             made_of = [factor for factor in dims[placement.dim] if self.rule.factors[factor].size != 1]
             if meta.shape[placement.dim] <= 1:
                 raise NotOfThisCall("dimension {} has fewer than 2 elements", placement.dim)
+            self.dimensions[tuple(made_of), meta.shape[placement.dim], at(placement, 0)] = None
             for factor in made_of:
                 if self.factors.setdefault(factor, at(placement, 0)) != at(placement, 0) and len(made_of) == 1:
                     raise NotOfThisCall("factor '{}' is sharded in two ways", self.rule.factors[factor].name)
         return placement
 
     def check_nonempty(self, sharded: ShardCounts) -> None:
-        """Raise NotOfThisCall where a rank would have nothing of a dimension, for which local forms are not made."""
-        for factor, placement in self.factors.items():
+        """Raise NotOfThisCall where a rank would have nothing of a dimension, for which local forms are not made.
+
+        A dimension of several factors is sharded as one: 8 heads of 2 groups go to 4 ranks, 2 heads each.
+        """
+        for factors, size, placement in self.dimensions:
             assert isinstance(placement, ShardPlacement)
-            size = self.rule.factors[factor].size
             if not suits(placement, size, self.count):
                 raise NotOfThisCall("{} ranks cannot shard {} elements so", self.count, size)
-            outer = sharded.of(factor)  # the ranks of other axes, which may shard it in another way
+            outer = max(map(sharded.of, factors), default=1)  # ranks of other axes, which may shard it in another way
             first = placement if outer == 1 or suits(placement, size, outer) else Shard(placement.dim)
             if not all(shard_lengths(((first, outer), (placement, self.count)), size)):
                 raise NotOfThisCall("{}", too_small(size, self.count * outer, 1))

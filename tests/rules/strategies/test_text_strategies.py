@@ -271,3 +271,37 @@ def test_the_results_of_what_takes_a_dimension_apart_are_inferred(op: str, argum
     right = torch_op(f"aten.{op}")(torch.empty(2, size), *arguments.values(), dim=-1)
     call = default().infer_call(f"aten.{op}", (TensorMeta((2, size), "f32"),), {**arguments, "dim": -1})
     assert [meta and meta.shape for meta in call.results] == [tuple(part.shape) for part in right]
+
+
+@attrs.frozen
+class Shares(Placement):
+    """Ranks have one of a few heads, dimension 1 of four, between some of them."""
+
+    text: ClassVar[str] = "Shares({heads})"
+    rules: ClassVar[str] = """
+        aten.scaled_dot_product_attention: (S(1), Shares(count(h)), Shares(count(h))) -> (S(1))
+            when rank(query) == 4
+            local
+            return aten.scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale)
+    """
+    heads: int
+
+    def check(self, shape: tuple[int, ...], count: int) -> None:
+        if count % self.heads:
+            raise SpmdirError(f"{self} is for a multiple of {self.heads} ranks; found {count}")
+
+
+GROUPED = sample("scaled_dot_product_attention", f(1, 8, 6, 4), f(1, 2, 6, 4), f(1, 2, 6, 4), enable_gqa=True)
+
+
+def test_a_dimension_of_several_factors_is_sharded_as_one():
+    """8 heads of 2 groups go to 4 ranks, though a group is not sharded in 4."""
+    expected = ["(S(1), Shares(2), Shares(2)) -> (S(1)) local"]
+    assert [declared(rule_of(GROUPED), "Shares(2)", count=count) for count in (2, 4, 8)] == [expected] * 3
+    assert declared(rule_of(GROUPED), "Shares(2)", count=10) == []
+
+
+def test_errors_list_strategies_of_loaded_classes_that_are_left_out():
+    placed = [parse_placement(text) for text in ("S(1)", "R", "R", "S(1)")]
+    first, *_ = rule_of(GROUPED).why_not(3, placed)
+    assert str(first).startswith("no (S(1), Shares(count(h)), Shares(count(h))) -> (S(1)): Shares(2) is for a multiple")

@@ -1,0 +1,118 @@
+"""Ops that compute the same under other names: a strategy written as text for one of them is offered for the others.
+
+`torch.export` keeps `aten.scaled_dot_product_attention` where a trace with gradients has the kernel, which gives the
+logarithms of the sums, too. A strategy for the kernel
+
+    aten._scaled_dot_product_flash_attention_for_cpu: (shard(l), R, R) -> (shard(l), shard(l))
+        local
+        …
+        return out, lse
+
+is offered for `aten.scaled_dot_product_attention` as
+
+    aten.scaled_dot_product_attention: (shard(l), R, R) -> (shard(l))
+        when rank(query) == 4 and …
+        local
+        …
+        return out
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+import attrs
+
+from spmdir.core.brackets import scan_balanced, split_entries
+from spmdir.rules.language.records import Record, Records
+from spmdir.rules.language.syntax_tree import TextStrategy
+
+FLASH = "aten._scaled_dot_product_flash_attention_for_cpu"
+ATTENTION = "aten.scaled_dot_product_attention"
+
+
+@attrs.frozen
+class Equivalent:
+    """Another name for an op.
+
+    Attributes:
+        op: the other name. Its parameters have the names of the op's.
+        results: how many of the op's results it has, the first ones; None for all.
+        when: what must hold of a call of it, as in the `when` of a strategy; "" for nothing.
+        whole: the factors of its rule that the strategies need whole, since the op does not shard them.
+    """
+
+    op: str
+    results: int | None = None
+    when: str = ""
+    whole: tuple[str, ...] = ()
+
+
+ALIASES = (
+    ("aten.cat", "aten.concat", "aten.concatenate"),
+    ("aten.chunk", "aten.unsafe_chunk"),
+    ("aten.split.Tensor", "aten.unsafe_split.Tensor"),
+    ("aten.split_with_sizes", "aten.unsafe_split_with_sizes"),
+)
+"""Names of one op with one signature."""
+
+EQUIVALENT: dict[str, tuple[Equivalent, ...]] = {
+    FLASH: (
+        Equivalent(
+            ATTENTION,
+            1,
+            "rank(query) == 4 and rank(key) == 4 and last(query) == last(value) and given(attn_mask) == false",
+            ("v",),
+        ),
+    ),
+    **{op: tuple(Equivalent(other) for other in names if other != op) for names in ALIASES for op in names},
+}
+"""Op → the ops that its strategies are offered for, unless the file has strategies for these."""
+
+SAME = (
+    frozenset([
+        ATTENTION, FLASH, "aten._scaled_dot_product_flash_attention", "aten._scaled_dot_product_efficient_attention",
+        "aten._scaled_dot_product_cudnn_attention", "aten._scaled_dot_product_attention_math",
+    ]),
+)  # fmt: skip
+"""Names under which programs have one op. Where none of EQUIVALENT leads from one to another, a remark says so."""
+
+
+def other_names(ops: Iterable[str]) -> Iterator[str]:
+    """Yield `ops`, and the ops that strategies of them are offered for."""
+    for op in ops:
+        yield op
+        yield from (equivalent.op for equivalent in EQUIVALENT.get(op, ()))
+
+
+def derived_records(op: str, records: Records) -> Iterator[tuple[Record, Equivalent]]:
+    """Yield the strategies of other ops among `records` that are offered for `op`, as records of it."""
+    own = {record.file for record in records.get(op, ())}
+    for source, equivalents in EQUIVALENT.items():
+        for equivalent in (one for one in equivalents if one.op == op):
+            for record in (record for record in records.get(source, ()) if record.file not in own):
+                text = record.text.replace(source, op, 1)
+                text += f"\n{' ' * 8}when {equivalent.when}" if equivalent.when else ""
+                yield attrs.evolve(record, text=text), equivalent
+
+
+def derived_strategy(record: Record, equivalent: Equivalent, parse: Callable[[Record], TextStrategy]) -> TextStrategy:
+    """Return the strategy of a record of `derived_records`, with the results that the op has."""
+    strategy, count = attrs.evolve(parse(record), whole=equivalent.whole), equivalent.results
+    if count is None:
+        return strategy
+    body = tuple(s if s.targets or s.ring else attrs.evolve(s, values=s.values[:count]) for s in strategy.body)
+    return attrs.evolve(strategy, text=_with_results(strategy.text, count), results=strategy.results[:count], body=body)
+
+
+def _with_results(text: str, count: int) -> str:
+    """Return the text of a strategy with its first `count` results."""
+    start = text.index("(", text.index("->"))
+    end = scan_balanced(text, start)
+    return f"{text[: start + 1]}{', '.join(split_entries(text[start + 1 : end - 1])[:count])}{text[end - 1 :]}"
+
+
+def unreached_name(op: str, has_strategies: Callable[[str], bool]) -> str | None:
+    """Return another name of `op` that has strategies where `op` itself has none; None if there is no such name."""
+    others = sorted(name for names in SAME if op in names for name in names - {op})
+    return next(filter(has_strategies, others), None) if others and not has_strategies(op) else None
