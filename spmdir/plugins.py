@@ -86,7 +86,7 @@ class Plugin:
         digest: of all of its text; ranks compare it.
         rules: op → its rules, which replace those that come with spmdir.
         strategies: op → the strategies of its files, which hold in every program; those of placements are not among
-            them, but for joint ones.
+            them, but for joint and offered ones.
         rewrites: files of rewrites for fuse-collectives.
         passes: pass name → class.
         module: of a plug-in in Python.
@@ -236,7 +236,7 @@ def _of_module(name: str, module: ModuleType) -> Plugin:
     _guarded(name, lambda: register_collectives(module, _dialect_names()))
     strategies: Records = {}
     everywhere = (file.strategies for file in files if beside is None or file.name != str(beside))
-    for added in (*everywhere, *_of_states(placements)):
+    for added in (*everywhere, *_of_every_program(placements)):
         strategies = merged(strategies, added)
     return Plugin(
         name,
@@ -249,11 +249,14 @@ def _of_module(name: str, module: ModuleType) -> Plugin:
     )
 
 
-def _of_states(placements: Sequence[type[Placement]]) -> list[Records]:
-    """Return the strategies of joint placements, which hold in every program: their local forms alone may use these."""
+def _of_every_program(placements: Sequence[type[Placement]]) -> list[Records]:
+    """Return the strategies of joint and of offered placements, which hold in programs that name none of them.
+
+    Local forms alone may use a joint placement.
+    """
     from spmdir.rules.strategies.placement_texts import texts_of
 
-    return [texts_of(kind) for kind in placements if issubclass(kind, JointPlacement)]
+    return [texts_of(kind) for kind in placements if issubclass(kind, JointPlacement) or kind.offered]
 
 
 def _check_strategies(placements: Sequence[type[Placement]], files: Sequence[Plugin]) -> None:

@@ -77,6 +77,10 @@ class Placement:
         splits: whether an axis with this placement is the same as its sub-axes with it, nested in order.
         rounds: whether the value is computed from what ranks hold, so that it is right but for rounding.
         rules: strategies of ops in which it occurs, as text: `aten.chunk: (Cyclic(dim, 2)) -> (S(dim)…)`.
+        offered: whether propagation considers it, where no annotation does, for the ops that `rules` name it for. It
+            must be exact.
+        sample_shapes: shapes that `spmd-check-placement` tries beside its own, for what `check` takes few of.
+        unchecked: name of a law, or of an op of its strategies → why `spmd-check-placement` cannot check it.
     """
 
     text: ClassVar[str]
@@ -85,6 +89,9 @@ class Placement:
     splits: ClassVar[bool] = False
     rounds: ClassVar[bool] = False
     rules: ClassVar[str] = ""
+    offered: ClassVar[bool] = False
+    sample_shapes: ClassVar[Sequence[tuple[int, ...]]] = ()
+    unchecked: ClassVar[Mapping[str, str]] = {}
     dim: int | None = None
     op: str | None = None
 
@@ -102,6 +109,7 @@ class Placement:
             )
         if "text" in vars(cls):
             _check_error(cls)
+            _check_offered(cls)
             _register(cls)
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
@@ -547,6 +555,14 @@ def _check_error(kind: type[Placement]) -> None:
             f"`error` of {kind.__module__}.{kind.__qualname__} is {shown(found)}; expected an Error, as in "
             f"`error = Error({found if isinstance(found, float) else 1 / 256})`: the largest error for each rank, as a "
             "part of the largest absolute element that it holds"
+        )
+
+
+def _check_offered(kind: type[Placement]) -> None:
+    if kind.offered and isinstance(kind.error, Error) and kind.error:
+        raise ShardingError(
+            f"{kind.__module__}.{kind.__qualname__} is `offered` and lossy; expected an exact placement, since only "
+            "the user decides where precision is lost"
         )
 
 

@@ -27,7 +27,7 @@ from spmdir.dialects.values import function_attrs, like_arguments, sharding_of
 from spmdir.passes.propagation.annotate import Maker
 from spmdir.passes.propagation.kept import kept_argument, kept_result
 from spmdir.passes.propagation.op_strategies import OpStrategies, rules_of
-from spmdir.passes.propagation.plugin_candidates import candidates, of_node
+from spmdir.passes.propagation.plugin_candidates import candidates, of_node, offered
 from spmdir.passes.propagation.wide_sums import unreduced
 from spmdir.passes.type_check.type_check import rule_of
 from spmdir.reshard.topology import Topology
@@ -130,10 +130,11 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolo
 
 def _with_candidates(problem: Problem) -> Problem:
     """Return `problem` with the plug-in placements that its values may have."""
-    annotated = [_annotated_placements(node.source) for node in problem.nodes]
-    if not any(map(plugins, annotated)):
+    annotated, rules = [_annotated_placements(node.source) for node in problem.nodes], rules_of(problem)
+    is_offered = any(any(offered(node, rule, problem.mesh)) for node, rule in zip(problem.nodes, rules, strict=True))
+    if not is_offered and not any(map(plugins, annotated)):
         return problem
-    found = candidates(problem, rules_of(problem), annotated)
+    found = candidates(problem, rules, annotated)
     nodes = (attrs.evolve(n, source=attrs.evolve(n.source, plugin_placements=of_node(n, found))) for n in problem.nodes)  # type: ignore
     every = plugins(placement for placements in (*annotated, *found) for placement in placements)
     return attrs.evolve(problem, nodes=tuple(nodes), plugin_placements=every)

@@ -21,6 +21,7 @@ Found = list[dict[Placement, None]]
 def candidates(problem: Problem, rules: Sequence[OpRule | None], annotated: Sequence[Iterable[Placement]]) -> Found:
     """Return the candidates of each value of `problem`.
 
+    They are those of user annotations, and offered placements for the values of ops with a strategy that names them.
     A strategy of an op's rule that uses a candidate of one of its values adds candidates to the others. Lossy
     placements are never candidates: only the user decides where they are used.
 
@@ -39,6 +40,10 @@ def candidates(problem: Problem, rules: Sequence[OpRule | None], annotated: Sequ
         for value in (*node.operands, *node.results) if exact else ():
             found[value] |= dict.fromkeys(exact)
             queue |= around[value]
+    for node, rule in zip(problem.nodes, rules, strict=True):
+        for value, placement in offered(node, rule, problem.mesh):
+            found[value].setdefault(placement)
+            queue |= around[value]
     while queue:
         index = next(iter(queue))
         del queue[index]
@@ -47,6 +52,15 @@ def candidates(problem: Problem, rules: Sequence[OpRule | None], annotated: Sequ
                 found[value].setdefault(placement)
                 queue |= around[value]
     return found
+
+
+def offered(node: Node, rule: OpRule | None, mesh: Mesh) -> Iterator[tuple[int, Placement]]:
+    """Yield (value, placement) of the strategies of an op that name an offered placement."""
+    if rule is None or not rule.rules.text_strategies(rule.name):
+        return
+    for strategy in (one for count in sorted(set(mesh.sizes.values())) for one in rule.strategies(count) if one.text):
+        placed = zip((*node.operands, *node.results), (*strategy.operands, *strategy.results), strict=True)
+        yield from ((value, p) for value, p in placed if plugins([p]) and type(p).offered and not p.error)
 
 
 def of_node(node: Node, found: Found) -> tuple[Placement, ...]:
