@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spmdir.core.errors import raise_all
+from spmdir.core.errors import SpmdirError, raise_all
 from spmdir.tools.command import ArgumentParser, guarded
 
 _DESCRIPTION = "Check the placements that plug-ins declare: every law, on many examples."
 _EXAMPLES = """\
 examples:
-  spmd-check-placement cyclic.py         a line for each placement; status 1 if a law is broken
+  spmd-check-placement cyclic.py         a line for each placement; status 1 if a law is broken or not checked
   spmd-check-placement cyclic.py --quick a few examples of each law, in seconds
   spmd-check-placement --list-laws       the laws
 
@@ -35,15 +35,14 @@ def _main(argv: Sequence[str]) -> int:
     if not options.files:
         argument_parser().error("expected Python files or modules that declare placements")
     effort = Effort(options.quick, tuple(options.law))
-    broken = []
+    errors: list[SpmdirError] = []
     for verdict in (verdict for path in options.files for verdict in verdicts_of(path, effort)):
-        if verdict.broken:
-            broken.append(verdict.broken)
-        else:
-            print(verdict, flush=True)
+        errors += verdict.errors
+        if not verdict.broken:
+            print(verdict.summary, flush=True)
         if verdict.cut_off:
             break
-    raise_all(broken)
+    raise_all(errors)
     return 0
 
 

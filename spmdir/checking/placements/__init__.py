@@ -1,14 +1,19 @@
 """The laws of placements: what a declaration promises, tried on many examples."""
 
-from spmdir.checking.placements.check_placement import (
-    Effort,
-    Report,
-    Verdict,
-    check_placement,
-    check_plugin,
-    verdicts_of,
-)
+from spmdir.checking.placements.check_placement import Effort, check_placement, check_plugin, verdicts_of
 from spmdir.checking.placements.law import Example, Law
 from spmdir.checking.placements.table import LAWS
+from spmdir.checking.placements.verdict import Report, Unchecked, Verdict
 
-__all__ = ["LAWS", "Effort", "Example", "Law", "Report", "Verdict", "check_placement", "check_plugin", "verdicts_of"]
+__all__ = [
+    "LAWS",
+    "Effort",
+    "Example",
+    "Law",
+    "Report",
+    "Unchecked",
+    "Verdict",
+    "check_placement",
+    "check_plugin",
+    "verdicts_of",
+]

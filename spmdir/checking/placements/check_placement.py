@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import attrs
 import torch
 
 from spmdir.checking.placements.instances import drawn_instances, instances
-from spmdir.checking.placements.law import Example, Law
-from spmdir.checking.placements.rule_laws import never_run
+from spmdir.checking.placements.law import Example, Law, Outcome
+from spmdir.checking.placements.layouts import layouts
 from spmdir.checking.placements.table import LAWS
 from spmdir.checking.placements.time_limit import TooLong, time_limit
+from spmdir.checking.placements.verdict import Report, Unchecked, Verdict, unchecked_of
 from spmdir.core.errors import Location, SpmdirError, did_you_mean, require_type
-from spmdir.core.html_text import ShownAsText
 from spmdir.core.placement.base import Placement, parse_placement
 from spmdir.core.progress import say
 from spmdir.plugins import line_in, load_plugin
@@ -25,6 +25,9 @@ _EXAMPLES = "law 'examples' (its `examples` are texts of it, or it takes usual v
 
 FEW = 12
 """Examples of a law that are tried quickly."""
+
+NAMED = 8
+"""Parts of laws that an error names as not checked."""
 
 SECONDS = 10.0
 """Time for one example; all examples together have a tenth of it each, beside that of one."""
@@ -40,7 +43,8 @@ class Effort:
         quick: try `few` examples of each law, and no drawn values of fields.
         laws: names of the laws to try; all if empty.
         seconds: time that one example may take.
-        few: how many examples of each law are tried quickly, at least 2, spread evenly over all.
+        few: how many examples of each law are tried quickly, at least 2, spread evenly over all; and one of each
+            subject of the law.
     """
 
     quick: bool = False
@@ -56,65 +60,20 @@ class Effort:
 
     @property
     def chosen(self) -> Sequence[Law]:
-        return [law for law in LAWS if not self.laws or law.name in self.laws]
+        return [law for law in LAWS if (law.name in self.laws if self.laws else not (self.quick and law.is_slow))]
 
     def of(self, examples: Sequence[Example]) -> Sequence[Example]:
-        """Return the examples to try."""
+        """Return the examples to try, then those to try in place of the ones that do not meet the law."""
         if not self.quick or len(examples) <= self.few:
             return examples
-        return [examples[at * (len(examples) - 1) // (self.few - 1)] for at in range(self.few)]
+        spread = [examples[at * (len(examples) - 1) // (self.few - 1)] for at in range(self.few)]
+        firsts = {example.subject: example for example in reversed(examples)}
+        return [*{id(one): one for one in (*firsts.values(), *spread, *examples)}.values()]
 
-
-@attrs.frozen
-class Verdict:
-    """What became of one placement.
-
-    Attributes:
-        placement: its text.
-        laws, examples: how many were tried.
-        left_out: how many examples were not, since the check was a quick one.
-        broken: the first law that is broken, as an error on its first example, at the class or at the line that raised;
-            the laws after it build on it and are not tried. None if all hold.
-        never_run: strategies that its class has as text and no sample is a call of, so that nothing is known of them.
-    """
-
-    placement: str
-    laws: int
-    examples: int
-    left_out: int = 0
-    broken: SpmdirError | None = None
-    never_run: tuple[str, ...] = ()
-
-    @property
-    def cut_off(self) -> bool:
-        """Return whether code did not end, so that torch may have been interrupted and nothing after it is tried."""
-        return self.broken is not None and isinstance(self.broken.__cause__, TooLong)
-
-    def __str__(self) -> str:
-        of = f" of {self.examples + self.left_out}" if self.left_out else ""
-        if self.broken:
-            return str(self.broken)
-        lines = [f"{self.placement}: {self.laws} laws hold ({self.examples}{of} examples)"]
-        lines += [f"{self.placement}: not checked, since no sample is a call of it: {text}" for text in self.never_run]
-        return "\n".join(lines)
-
-
-@attrs.frozen
-class Report(ShownAsText):
-    """What became of several placements; its text has a line for each."""
-
-    verdicts: tuple[Verdict, ...]
-
-    @property
-    def broken(self) -> tuple[SpmdirError, ...]:
-        return tuple(verdict.broken for verdict in self.verdicts if verdict.broken)
-
-    @property
-    def sound(self) -> bool:
-        return not self.broken
-
-    def __str__(self) -> str:
-        return "\n".join(map(str, self.verdicts))
+    def number(self, examples: Sequence[Example]) -> int:
+        """Return how many of the examples are to meet the law."""
+        subjects = len({example.subject for example in examples})
+        return min(len(examples), self.few - 1 + subjects) if self.quick else len(examples)
 
 
 def check_placement(*placements: type[Placement] | Placement | str, quick: bool = False) -> Report:
@@ -141,7 +100,8 @@ def _of_given(given: type[Placement] | Placement | str, effort: Effort) -> Itera
         return
     placement = parse_placement(given) if isinstance(given, str) else given
     require_type("placement", placement, Placement, "a class, a value or the text of one, as 'Cyclic(0, 2)'")
-    yield _of_value(placement, None, effort)
+    verdict = _of_value(placement, None, effort)
+    yield _judged(verdict, placement, None, verdict.unmet)
 
 
 def _until_cut_off(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
@@ -198,29 +158,77 @@ def _of_class(kind: type[Placement], path: str | None, effort: Effort) -> Iterat
         yield Verdict(kind.__name__, 0, 0, broken=fault)
         return
     usual, drawn = found
-    for placement in usual:
-        yield _of_value(placement, path, effort)
-    for placement in drawn:
-        yield _of_value(placement, path, attrs.evolve(effort, quick=True))
+    unmet: set[Unchecked] | None = None
+    for number, placement in enumerate(usual, 1):
+        verdict = _of_value(placement, path, effort)
+        if not verdict.broken:
+            unmet = {*verdict.unmet} if unmet is None else unmet.intersection(verdict.unmet)
+        yield _judged(verdict, placement, path, unmet or () if number == len(usual) else ())
+    for placement in filter(_is_takeable, drawn):
+        yield _judged(_of_value(placement, path, attrs.evolve(effort, quick=True)), placement, path, ())
 
 
 def _of_value(placement: Placement, path: str | None, effort: Effort) -> Verdict:
     tried = examples = left_out = 0
+    unchecked: list[Unchecked] = []
     for law in effort.chosen:
         say("{}: law '{}'", _text(placement), law.name)
         # What users draw afterwards does not depend on how often laws draw.
         with torch.random.fork_rng(()):
-            count, out, broken = _try(law, placement, path, effort)
-        tried, examples, left_out = tried + bool(count), examples + count, left_out + out
-        if broken is not None:
-            return Verdict(_text(placement), tried, examples, left_out, broken)
-    by_texts = any(law.name == "text strategies" for law in effort.chosen)
-    texts, _ = _in_time(lambda: never_run(placement), effort, 100) if by_texts else (None, None)
-    return Verdict(_text(placement), tried, examples, left_out, never_run=tuple(texts or ()))
+            trial = _try(law, placement, path, effort)
+        tried, examples = tried + bool(trial.examples), examples + trial.examples
+        left_out += trial.left_out
+        if trial.broken is not None:
+            return Verdict(_text(placement), tried, examples, left_out, trial.broken)
+        unchecked += unchecked_of(placement, law, trial.unmet)
+    return Verdict(_text(placement), tried, examples, left_out, unmet=tuple(unchecked))
 
 
-def _try(law: Law, placement: Placement, path: str | None, effort: Effort) -> tuple[int, int, SpmdirError | None]:
-    """Return how many examples were tried and left out, and what is wrong with the last that was tried."""
+def _judged(verdict: Verdict, placement: Placement, path: str | None, of_class: Collection[Unchecked]) -> Verdict:
+    """Return a verdict with the error that something is not checked, if it is so.
+
+    Args:
+        of_class: what no placement of the class met of what the class declares.
+    """
+    unmet = tuple(one for one in verdict.unmet if not one.is_of_class or one in of_class)
+    unexplained = [one for one in unmet if one.reason is None]
+    error = _unchecked(placement, path, unexplained) if unexplained else None
+    return attrs.evolve(verdict, unmet=unmet, unchecked=error)
+
+
+def _unchecked(placement: Placement, path: str | None, unchecked: Sequence[Unchecked]) -> SpmdirError:
+    """Return the error that no example met some laws."""
+    if _is_takeable(placement):
+        named = ", ".join(map(str, unchecked[:NAMED]))
+        named += f" and {len(unchecked) - NAMED} more" if len(unchecked) > NAMED else ""
+        wanted = "name shapes that fit in `sample_shapes`, or add a sample of the op"
+    else:
+        named = ", ".join(dict.fromkeys(f"law '{one.law}'" for one in unchecked))
+        wanted = "no tensor that was tried passes `check`: name shapes that do in `sample_shapes`"
+    return SpmdirError(
+        f"{_text(placement)}: not checked, since no example fits: {named}; {wanted}, or give the reason in `unchecked`",
+        _place(type(placement), path, ("check", "rules", "lift")),
+    )
+
+
+def _is_takeable(placement: Placement) -> bool:
+    """Return whether a tensor that is tried passes `check`, or `check` fails, which laws find."""
+    taken, error = _in_time(lambda: layouts(placement), Effort())
+    return bool(taken) or error is not None
+
+
+@attrs.frozen
+class _Trial:
+    """What became of one law: examples that met it, those left out, the subjects that none met, and what is wrong."""
+
+    examples: int = 0
+    left_out: int = 0
+    unmet: tuple[str, ...] = ()
+    broken: SpmdirError | None = None
+
+
+def _try(law: Law, placement: Placement, path: str | None, effort: Effort) -> _Trial:
+    """Return what became of one law, up to the first example that breaks it."""
 
     def broken(fault: str, example: Example = _NONE, error: BaseException | None = None) -> SpmdirError:
         where = f" on {text}" if (text := _text(example)) else ""
@@ -229,25 +237,37 @@ def _try(law: Law, placement: Placement, path: str | None, effort: Effort) -> tu
         made.__cause__ = error
         return made
 
-    every, error = _in_time(lambda: list(law.examples(placement)), effort, 100)
+    every, error = _in_time(lambda: (list(law.subjects(placement)), list(law.examples(placement))), effort, 100)
     if every is None:
-        return 0, 0, broken(_told(error), error=error)
-    chosen = effort.of(every)
-    left_out = len(every) - len(chosen)
+        return _Trial(broken=broken(_told(error), error=error))
+    subjects, examples = every
+    wanted = effort.number(examples)
     if law.all_hold is not None:
+        chosen = effort.of(examples)[:wanted]
         hold, error = _in_time(lambda: law.all_hold(placement, chosen), effort, len(chosen))  # type: ignore[misc]
         if hold:
-            return len(chosen), left_out, None
+            return _Trial(len(chosen), len(examples) - len(chosen), _unmet(subjects, chosen))
         if isinstance(error, TooLong):
-            return len(chosen), left_out, broken(_told(error), error=error)
-    for number, example in enumerate(chosen, 1):
-        say("{}: law '{}', example {} of {}", _text(placement), law.name, number, len(chosen))
-        fault, error = _in_time(lambda one=example: (law.fault(placement, one),), effort)
+            return _Trial(len(chosen), broken=broken(_told(error), error=error))
+    met: list[Example] = []
+    for number, example in enumerate(effort.of(examples), 1):
+        if len(met) >= wanted and example.subject not in _unmet(subjects, met):
+            continue
+        say("{}: law '{}', example {} of {}", _text(placement), law.name, number, len(examples))
+        fault, error = _in_time(lambda one=example: (law.fault(placement, one),), effort, 100 * law.is_slow)
         if fault is None:
-            return number, left_out, broken(_told(error), example, error)
-        if fault[0] is not None:
-            return number, left_out, broken(fault[0], example)
-    return len(chosen), left_out, None
+            return _Trial(len(met) + 1, broken=broken(_told(error), example, error))
+        if isinstance(fault[0], str):
+            return _Trial(len(met) + 1, broken=broken(fault[0], example))
+        if fault[0] is not Outcome.UNMET:
+            met.append(example)
+    return _Trial(len(met), len(examples) - len(met) if effort.quick else 0, _unmet(subjects, met))
+
+
+def _unmet(subjects: Sequence[str], met: Sequence[Example]) -> tuple[str, ...]:
+    """Return the subjects of a law that no example met; any example meets the law as a whole."""
+    known = {example.subject for example in met} | ({""} if met else set())
+    return tuple(subject for subject in subjects if subject not in known)
 
 
 _NONE = Example()

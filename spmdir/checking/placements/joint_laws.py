@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 
 import attrs
 import torch
 
 from spmdir.checking.placements.comparison import difference
-from spmdir.checking.placements.law import Example, Law
+from spmdir.checking.placements.examples import held_types
+from spmdir.checking.placements.law import Example, Law, where
+from spmdir.checking.placements.layouts import layouts
 from spmdir.checking.placements.samples_of_ops import samples_of
 from spmdir.checking.rules.soundness import distribute, form_of, meta, prepare, strategies_of
 from spmdir.core.dtype import F32, F64, DType, as_dtype
@@ -40,17 +43,24 @@ class States(Example):
     types: Types
 
 
+def _is_combined(placement: Placement) -> bool:
+    return isinstance(placement, JointPlacement) and placement.part == 0
+
+
 def _states(placement: Placement) -> Iterator[Example]:
-    if not isinstance(placement, JointPlacement) or placement.part != 0:
+    if not isinstance(placement, JointPlacement) or not _is_combined(placement):
         return
     if not placement.of_values:
         found = dict.fromkeys((op, types) for op in texts_of(type(placement)) for types in _made(placement, op))
         for (op, types), scale in itertools.product(found, SCALES):
             yield States(3, values="positive", scale=scale, about=f"states of {op} times {scale:g}", types=types)
         return
-    for dtype, scale in itertools.product((F64, F32), SCALES):
-        yield Example(3, (4, 6), dtype, "positive", scale)
-    yield Example(3, (0, 6), F64, "positive")
+    shapes = dict.fromkeys(example.shape or () for example in layouts(placement))
+    full = sorted(filter(math.prod, shapes), key=lambda shape: (len(shape) != 2, abs(math.prod(shape) - 24)))
+    held = [dtype for dtype in (F64, F32) if placement.supports(dtype)] or held_types(placement)[:1]
+    for shape, dtype, scale in itertools.product(full[:2], held, SCALES):
+        yield Example(3, shape, dtype, "positive", scale)
+    yield from (Example(3, shape, held[0], "positive") for shape in shapes if not math.prod(shape))
 
 
 def _made(placement: JointPlacement, op: str) -> Iterator[tuple[tuple[tuple[int, ...], DType], ...]]:
@@ -116,17 +126,16 @@ def _finished(placement: Placement, example: Example) -> str | None:
     """Rows of a state go apart: what is made of the first rows is the first rows of what is made."""
     assert isinstance(placement, JointPlacement)
     a, b, _ = _drawn(placement, example)
-    if not placement.slices(0) or not a[0].shape[0]:
-        return None
-    half = a[0].shape[0] // 2
-    rows = [[part[:half].clone() for part in state] for state in (a, b)]
     whole = _results(placement.finish(placement.combine(_copied(a), _copied(b))))
-    part = _results(placement.finish(placement.combine(*rows)))
     expected = len(placement.results or placement.parts)
     if len(whole) != expected:
         return f"`finish` gives {len(whole)} results; expected {expected}"
-    if fault := _apart(placement, part, [result[:half] for result in whole], placement.results):
-        return f"of the first rows, {fault}, as of all rows"
+    if all(part.dim() and len(part) for part in a) and placement.slices(0):
+        half = len(a[0]) // 2
+        rows = [[part[:half].clone() for part in state] for state in (a, b)]
+        part = _results(placement.finish(placement.combine(*rows)))
+        if fault := _apart(placement, part, [result[:half] for result in whole], placement.results):
+            return f"of the first rows, {fault}, as of all rows"
     nothing = placement.combine(_copied(a), _copied(placement.identity(*a)))
     if fault := _apart(
         placement, _results(placement.finish(nothing)), _results(placement.finish(_copied(a))), placement.results
@@ -170,6 +179,7 @@ JOINT_LAWS = (
         _states,
         _combined,
         ("combine", "identity"),
+        subjects=where(_is_combined),
     ),
     Law(
         "finish",
@@ -177,5 +187,6 @@ JOINT_LAWS = (
         _states,
         _finished,
         ("finish", "slices"),
+        subjects=where(_is_combined),
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Sequence
+from enum import Enum
 
 import attrs
 import torch
@@ -26,6 +27,7 @@ class Example:
         scale: what finite values are multiplied by.
         noise_scale: how many times as large as the values the noise is of which partial values are made.
         about: what else there is to say, such as the step that is tried.
+        subject: the part of the law that the example is of, such as an edge or a strategy; see `Law.subjects`.
     """
 
     count: int | None = None
@@ -35,6 +37,7 @@ class Example:
     scale: float = 1.0
     noise_scale: float = 1.0
     about: str = ""
+    subject: str = ""
 
     def __str__(self) -> str:
         parts = [self.about] if self.about else []
@@ -69,8 +72,8 @@ class Example:
         if dtype == torch.bool:
             return torch.rand(shape, generator=generator) > 0.5
         if not (dtype.is_floating_point or dtype.is_complex):
-            lowest = -100 if dtype.is_signed else 0
-            return torch.randint(lowest, 100, shape, generator=generator).to(dtype)
+            most = int(100 * self.scale)
+            return torch.randint(-most if dtype.is_signed else 0, most, shape, generator=generator).to(dtype)
         parts = [torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(1 + dtype.is_complex)]
         real, *imaginary = (VALUES[self.values](part, generator) * self.scale for part in parts)
         return torch.complex(real, *imaginary).to(dtype) if imaginary else real.to(dtype)
@@ -106,6 +109,21 @@ VALUES: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
 """Name → (normal values, random numbers) → the values of the example."""
 
 
+class Outcome(Enum):
+    """What a law answers where it finds nothing wrong but has not been tried either."""
+
+    UNMET = "the example cannot be placed, or the law does not say anything about it"
+
+
+Fault = str | Outcome | None
+"""What is wrong with an example, as what was found and what was expected; UNMET; or None if the law holds."""
+
+
+def where(concerns: Callable[[Placement], bool]) -> Callable[[Placement], Sequence[str]]:
+    """Return the subjects of a law about the placements that it `concerns`, as a whole."""
+    return lambda placement: ("",) if concerns(placement) else ()
+
+
 @attrs.frozen
 class Law:
     """Something that holds of every placement.
@@ -113,19 +131,26 @@ class Law:
     Attributes:
         name: by which a broken law is named.
         says: the law as a clause that follows "law 'name':".
-        examples: what it is tried on, for one placement; none if it does not concern it.
-        fault: what is wrong with an example, as what was found and what was expected; None if nothing is.
+        examples: what it is tried on, for one placement.
+        fault: what is wrong with an example.
         about: the methods and attributes that it is about, by which the line of a fault is found; the first that a
             class declares counts.
         all_hold: whether it holds on all of these examples, for laws that can tell so faster than one by one.
+        subjects: what it must be tried on, for one placement: `""` for the law as a whole, or the edges or strategies
+            that it is about; none if it does not concern the placement. A subject that no example met is not checked.
+        is_slow: whether a quick check leaves it out.
+        is_of_class: whether its subjects are declared by the class, so that one of its placements has to meet them.
     """
 
     name: str
     says: str
     examples: Callable[[Placement], Iterable[Example]]
-    fault: Callable[[Placement, Example], str | None]
+    fault: Callable[[Placement, Example], Fault]
     about: tuple[str, ...] = ()
     all_hold: Callable[[Placement, Sequence[Example]], bool] | None = None
+    subjects: Callable[[Placement], Iterable[str]] = lambda placement: ("",)
+    is_slow: bool = False
+    is_of_class: bool = False
 
 
 def once(placement: Placement) -> Iterable[Example]:

@@ -9,14 +9,18 @@ from typing import Any
 
 from spmdir.checking.placements.comparison import difference, rounding
 from spmdir.checking.placements.examples import tensors
-from spmdir.checking.placements.law import Example, Law
+from spmdir.checking.placements.law import Example, Fault, Law, Outcome, where
 from spmdir.core.dtype import F32
 from spmdir.core.placement.base import PartialPlacement, Placement, parse_placement
 from spmdir.core.placement.reductions import REDUCTIONS
 
 
+def _is_partial(placement: Placement) -> bool:
+    return isinstance(placement, PartialPlacement)
+
+
 def _partial(placement: Placement) -> Iterator[Example]:
-    if isinstance(placement, PartialPlacement):
+    if _is_partial(placement):
         yield from tensors(placement)
 
 
@@ -37,11 +41,11 @@ def _reduction(placement: Any, example: Example) -> str | None:
     return None
 
 
-def _identity(placement: Any, example: Example) -> str | None:
+def _identity(placement: Any, example: Example) -> Fault:
     tensor, combine = example.tensor(), REDUCTIONS[placement.reduce].combine
     # Integers have their least and greatest in place of the infinities.
     if placement.identity is None or (not tensor.is_floating_point() and math.isinf(placement.identity)):
-        return None
+        return Outcome.UNMET
     nothing = placement.before(tensor.new_full(tensor.shape, placement.identity))
     reduced = placement.before(tensor.clone())
     for _ in range(example.ranks - 1):
@@ -50,8 +54,16 @@ def _identity(placement: Any, example: Example) -> str | None:
     return f"beside the identity {placement.identity} the value {fault}" if fault else None
 
 
+def _has_identity(placement: Placement) -> bool:
+    return isinstance(placement, PartialPlacement) and placement.identity is not None
+
+
+def _is_copied(placement: Placement) -> bool:
+    return isinstance(placement, PartialPlacement) and placement.copies
+
+
 def _copied(placement: Placement) -> Iterator[Example]:
-    if isinstance(placement, PartialPlacement) and placement.copies:
+    if _is_copied(placement):
         yield from tensors(placement)
 
 
@@ -87,10 +99,10 @@ def _kind(placement: Any, example: Example) -> str | None:
     return f"reduced before {other}, which is of its kind '{placement.kind}', the value {fault}" if fault else None
 
 
-def _elementwise(placement: Any, example: Example) -> str | None:
+def _elementwise(placement: Any, example: Example) -> Fault:
     tensor = example.tensor()
     if not tensor.dim() or not len(tensor):
-        return None
+        return Outcome.UNMET
     shards = placement.distribute(tensor, example.ranks, example.noise())
     half = -(-len(tensor) // 2)
     # They may work in place.
@@ -105,10 +117,43 @@ def _elementwise(placement: Any, example: Example) -> str | None:
 
 PARTIAL_LAWS = (
     Law(
-        "elementwise", "`before` and `after` do the same to every element", _partial, _elementwise, ("before", "after")
+        "elementwise",
+        "`before` and `after` do the same to every element",
+        _partial,
+        _elementwise,
+        ("before", "after"),
+        subjects=where(_is_partial),
     ),
-    Law("reduction", "the value is `after` of the reduction of `before`", _partial, _reduction, ("reduce", "after")),
-    Law("identity", "a rank that holds the identity changes nothing", _partial, _identity, ("identity",)),
-    Law("copies", "where `copies` is true, the value on every rank is a partial value", _copied, _copies, ("copies",)),
-    Law("kind", "reductions of one kind can be done in any order", _commuting, _kind, ("kind",)),
+    Law(
+        "reduction",
+        "the value is `after` of the reduction of `before`",
+        _partial,
+        _reduction,
+        ("reduce", "after"),
+        subjects=where(_is_partial),
+    ),
+    Law(
+        "identity",
+        "a rank that holds the identity changes nothing",
+        _partial,
+        _identity,
+        ("identity",),
+        subjects=where(_has_identity),
+    ),
+    Law(
+        "copies",
+        "where `copies` is true, the value on every rank is a partial value",
+        _copied,
+        _copies,
+        ("copies",),
+        subjects=where(_is_copied),
+    ),
+    Law(
+        "kind",
+        "reductions of one kind can be done in any order",
+        _commuting,
+        _kind,
+        ("kind",),
+        subjects=where(_is_partial),
+    ),
 )

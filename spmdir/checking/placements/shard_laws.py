@@ -6,22 +6,23 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from spmdir.checking.placements.comparison import difference, rounding
-from spmdir.checking.placements.examples import even_sizes, layouts, takes, tensors, tuples
-from spmdir.checking.placements.law import Example, Law
+from spmdir.checking.placements.examples import even_sizes, tensors
+from spmdir.checking.placements.law import Example, Fault, Law, Outcome, where
+from spmdir.checking.placements.layouts import LARGE, layouts, takes, tuples
 from spmdir.core.intervals import Ranges, joined, length, scaled, select, tiled
 from spmdir.core.placement.base import Placement, ShardPlacement, own_type
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH
 
 FACTORS = (2, 3)
-LARGE = (97, 1000)
+UNEVEN = (97, 1000, LARGE)
 MANY = (16, 65)
 
 
 def _sharded(placement: Placement) -> Iterator[Example]:
     if isinstance(placement, ShardPlacement):
         yield from layouts(placement)
-        for count in (2, 3, 8):
-            sizes = (*even_sizes(placement, count), *LARGE)
+        for count in (2, 3, 5, 7, 8):
+            sizes = (*even_sizes(placement, count), *UNEVEN)
             shapes = [(size,) * (placement.dim + 1) for size in sizes]
             yield from (Example(count, shape) for shape in shapes if takes(placement, shape, count))
 
@@ -42,11 +43,15 @@ def _partition(placement: Any, example: Example) -> str | None:
     return None if at == size else f"positions {at} to {size} are on no rank; expected every position on one: {held}"
 
 
+def _is_told_at_once(placement: Placement) -> bool:
+    return isinstance(placement, ShardPlacement) and type(placement).runs is not ShardPlacement.runs
+
+
 def _told_at_once(placement: Placement) -> Iterator[Example]:
-    if isinstance(placement, ShardPlacement) and type(placement).runs is not ShardPlacement.runs:
+    if isinstance(placement, ShardPlacement) and _is_told_at_once(placement):
         yield from _sharded(placement)
         for count in MANY:
-            shapes = [(size,) * (placement.dim + 1) for size in (*even_sizes(placement, count), *LARGE)]
+            shapes = [(size,) * (placement.dim + 1) for size in (*even_sizes(placement, count), *UNEVEN)]
             yield from (Example(count, shape) for shape in shapes if takes(placement, shape, count))
 
 
@@ -57,8 +62,12 @@ def _runs(placement: Any, example: Example) -> str | None:
     return None if found == right else f"`runs` is {found}; expected {right}, as `ranges` gives"
 
 
+def _is_nested(placement: Placement) -> bool:
+    return placement.splits and placement.trait not in ("open", "replicated") and not placement.has_own_type
+
+
 def _nested(placement: Placement) -> Iterator[Example]:
-    if not placement.splits or placement.trait in ("open", "replicated") or placement.has_own_type:
+    if not _is_nested(placement):
         return
     if isinstance(placement, ShardPlacement):
         yield from (Example(4, (size,) * (placement.dim + 1)) for size in even_sizes(placement, 4))
@@ -90,11 +99,17 @@ def _splits(placement: Any, example: Example) -> str | None:
 
 
 class Scaled(Example):
-    """One of the methods that scale, by a factor."""
+    """One of the methods that scale, by a factor; the method is the subject."""
 
     @property
     def methods(self) -> tuple[str, ...]:
-        return (self.about.split()[0],)
+        return (self.subject,)
+
+
+def _scaling(placement: Placement) -> list[str]:
+    """Return the methods that scale and that give a placement."""
+    scaling = SCALINGS if isinstance(placement, ShardPlacement) else ()
+    return [way for way in scaling if any(getattr(placement, way)(factor) is not None for factor in FACTORS)]
 
 
 def _scalable(placement: Placement) -> Iterator[Example]:
@@ -103,15 +118,15 @@ def _scalable(placement: Placement) -> Iterator[Example]:
     for count in (2, 3, *map(len, tuples(placement))):
         for size in even_sizes(placement, count):
             shape = (size,) * (placement.dim + 1)
-            yield from (Scaled(count, shape, about=f"{way} by {n}") for way in SCALINGS for n in FACTORS)
+            yield from (Scaled(count, shape, about=f"{way} by {n}", subject=way) for way in SCALINGS for n in FACTORS)
 
 
-def _scaled(placement: Any, example: Example) -> str | None:
+def _scaled(placement: Any, example: Example) -> Fault:
     assert example.shape is not None
-    way, factor = example.about.split()[0], int(example.about.split()[-1])
+    way, factor = example.subject, int(example.about.split()[-1])
     size, made = example.shape[placement.dim], getattr(placement, way)(factor)
     if made is None or (way != "scaled" and size % factor):
-        return None
+        return Outcome.UNMET
     if made.dim != placement.dim:
         return f"`{way}({factor})` is {made}; expected one of dimension {placement.dim}"
     for index in range(example.ranks):
@@ -143,8 +158,22 @@ SCALINGS: dict[str, Callable[..., tuple[Ranges, Ranges]]] = {
 """Method → (what the placement that it gives holds on a rank, what that must be)."""
 
 PARTITION_LAWS = (
-    Law("partition", "every position of the dimension is on one rank", _sharded, _partition, ("ranges",)),
-    Law("runs", "`runs`, where the class gives it, tells the lengths of `ranges`", _told_at_once, _runs, ("runs",)),
+    Law(
+        "partition",
+        "every position of the dimension is on one rank",
+        _sharded,
+        _partition,
+        ("ranges",),
+        subjects=where(lambda placement: isinstance(placement, ShardPlacement)),
+    ),
+    Law(
+        "runs",
+        "`runs`, where the class gives it, tells the lengths of `ranges`",
+        _told_at_once,
+        _runs,
+        ("runs",),
+        subjects=where(_is_told_at_once),
+    ),
 )
 SHARD_LAWS = (
     Law(
@@ -153,6 +182,13 @@ SHARD_LAWS = (
         _nested,
         _splits,
         ("splits",),
+        subjects=where(_is_nested),
     ),
-    Law("scaled", "`scaled`, `unscaled` and `inside` shard as the placement does", _scalable, _scaled),
+    Law(
+        "scaled",
+        "`scaled`, `unscaled` and `inside` shard as the placement does",
+        _scalable,
+        _scaled,
+        subjects=_scaling,
+    ),
 )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
 
-from spmdir.checking.placements.examples import takes
 from spmdir.checking.placements.law import Example, Law
+from spmdir.checking.placements.layouts import layouts, usual_counts
 from spmdir.checking.placements.simulated_steps import Move, run_again
-from spmdir.checking.placements.step_laws import edges_on
+from spmdir.checking.placements.step_laws import edges_on, named_edge
 from spmdir.core.dtype import F32, F64
 from spmdir.core.placement.base import Placement
 from spmdir.simulator.distribution import collect
@@ -21,13 +22,19 @@ GROWTH = 1.5
 """How many times as large the errors of twice as many runs may be in sum; those that nothing corrects are twice."""
 
 
+def _keeping(placement: Placement) -> list[str]:
+    return [named_edge(edge) for edge in placement.edges() if edge.state]
+
+
 def _stateful(placement: Placement) -> Iterator[Move]:
-    if not any(edge.state for edge in placement.edges()):
+    if not _keeping(placement):
         return
-    for count in (2, 3):
-        example = Example(count, (3, 2), next((kind for kind in (F64, F32) if placement.supports(kind)), None))
-        if example.dtype is not None and (placement.dim or 0) < 2 and takes(placement, (3, 2), count):
-            yield from (move for move in edges_on(placement, example, two_axes=False) if move.states)
+    dtype = next((kind for kind in (F64, F32) if placement.supports(kind)), None)
+    for count in usual_counts(placement) if dtype else ():
+        taken = [one for one in layouts(placement) if one.count == count and math.prod(one.shape or ())]
+        taken.sort(key=lambda one: (len(one.shape or ()) != 2, abs(math.prod(one.shape or ()) - 6)))
+        found = (edges_on(placement, Example(count, one.shape, dtype), two_axes=False) for one in taken)
+        yield from next(filter(None, ([move for move in moves if move.states] for moves in found)), [])
 
 
 def _kept(placement: Placement, example: Example) -> str | None:
@@ -69,5 +76,6 @@ STATE_LAWS = (
         _stateful,
         _kept,
         ("edges",),
+        subjects=_keeping,
     ),
 )

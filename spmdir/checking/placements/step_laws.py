@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from random import Random
 
@@ -12,12 +12,20 @@ import attrs
 import torch
 
 from spmdir.checking.placements.comparison import apart, difference
-from spmdir.checking.placements.examples import DTYPES, FLOATS, even_sizes, layouts, magnitudes, ordinary, takes
-from spmdir.checking.placements.law import Example, Law
+from spmdir.checking.placements.examples import (
+    even_sizes,
+    held_types,
+    magnitudes,
+    ordinary,
+    scaled_types,
+)
+from spmdir.checking.placements.law import Example, Law, where
+from spmdir.checking.placements.layouts import layouts, takes, usual_counts
 from spmdir.checking.placements.simulated_steps import Move, run
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement, parse_placement
+from spmdir.core.placement.edge import Edge
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.reshard.cost import step_cost
@@ -29,7 +37,7 @@ from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH, TORCH_DTYPES
 PARTNERS = ("R", "S(0)", "S(1)", "P(sum)")
 """What a placement is taken from and to."""
 
-SOME = {"shard": ("S(0)", "S(1)"), "replicated": ("R",), "partial": ("P(sum)",)}
+SOME = {"shard": ("S(0)", "S(1)", "S(2)", "S(3)"), "replicated": ("R",), "partial": ("P(sum)",)}
 """Trait → what stands for it as the end of an edge."""
 
 ALLOWANCE = 64
@@ -37,6 +45,9 @@ ALLOWANCE = 64
 
 MOST_DECLARED = 2
 """How many times as many bytes as its collectives send an edge may declare."""
+
+MORE = (5, 8)
+"""Numbers of ranks beyond the least ones on which plans are tried."""
 
 DRAWN = {("x", "y"): 16, ("x", "y", "z"): 8}
 """Axes, of two ranks each → how many moves between drawn placements on them are tried."""
@@ -47,21 +58,40 @@ TOGETHER = 48
 Entries = list[tuple[str, Placement]]
 
 
+def named_edge(edge: Edge) -> str:
+    """Return what reports call an edge."""
+    return f"the edge from {edge.source}" if edge.source is not None else f"the edge to {edge.target}"
+
+
+def _is_moved(placement: Placement) -> bool:
+    """Return whether steps are derived or declared for a placement."""
+    return placement.trait in ("shard", "partial") or (placement.trait == "other" and any(placement.edges()))
+
+
+def _is_moved_at_magnitudes(placement: Placement) -> bool:
+    return _is_moved(placement) and bool(scaled_types(placement))
+
+
+def _ends(placement: Placement) -> list[str]:
+    return [named_edge(edge) for edge in placement.edges()]
+
+
 def _tensors(placement: Placement) -> Iterator[Example]:
-    """Yield a large, a middle and a small tensor that a placement takes, on two ranks, on three, and on more."""
-    dtype = next((dtype for dtype in (*FLOATS, *DTYPES) if placement.supports(dtype)), None)
+    """Yield tensors that a placement takes: a large, a middle and a small one on two ranks and on three, and one on
+    each larger number of ranks."""
+    dtype = next(iter(held_types(placement)), None)
     if placement.trait in ("open", "replicated") or dtype is None:
         return
-    values, taken = ordinary(placement, dtype), list(layouts(placement))
+    values, taken, few = ordinary(placement, dtype), layouts(placement), usual_counts(placement)
     ranks = sorted({len(example.shape or ()) for example in taken})
     # Plans of matrices say most; of what holds none, those of the next larger tensors.
     rank = next((rank for rank in ranks if rank >= 2), max(ranks, default=0))
-    held = [example for example in taken if len(example.shape or ()) == rank]
-    more = max((example.ranks for example in held), default=0)
-    for count in sorted({2, 3, more}):
+    held = [example for example in taken if len(example.shape or ()) == rank and example.ranks >= few[0]]
+    for at, count in enumerate(sorted({example.ranks for example in held})):
         found = [example for example in held if example.count == count]
         found.sort(key=lambda example: -math.prod(example.shape or ()))
-        for example in (found[0], found[len(found) // 2], found[-1]) if found else ():
+        chosen = (found[0], found[len(found) // 2], found[-1]) if count in few else (found[at % len(found)],)
+        for example in chosen:
             yield attrs.evolve(example, dtype=dtype, values=values)
 
 
@@ -73,6 +103,8 @@ def _moves(placement: Placement) -> Iterator[Move]:
     first = None
     partners = tuple(map(parse_placement, PARTNERS))
     for example in _tensors(placement):
+        if first is not None and example.ranks not in (*usual_counts(placement), *MORE):
+            continue
         first = first or example
         mesh = Mesh({"x": example.ranks})
         for partner in partners:
@@ -94,7 +126,7 @@ def _moves(placement: Placement) -> Iterator[Move]:
 
 def _drawn_moves(placement: Placement, choices: Sequence[Placement]) -> Iterator[Move]:
     """Yield moves between drawn ones of `choices` on several axes of two ranks."""
-    tensors = [example for example in _tensors(placement) if example.count == 2 and math.prod(example.shape or ())]
+    tensors = [example for example in _tensors(placement) if example.ranks == 2 and math.prod(example.shape or ())]
     random = Random(str(placement))
     for axes, number in DRAWN.items() if tensors else ():
         mesh = Mesh(dict.fromkeys(axes, 2))
@@ -109,25 +141,69 @@ def _drawn_moves(placement: Placement, choices: Sequence[Placement]) -> Iterator
 
 def _converts(placement: Placement) -> Iterator[Move]:
     """Yield each edge, to or from what it names or some of the trait that it names, along one axis and along two."""
-    for at, example in enumerate(islice(_tensors(placement), 0, None, 2)):
-        yield from edges_on(placement, example, two_axes=at < 2)
+    few, met = usual_counts(placement), set[str]()
+    numbers = {named_edge(edge): number for number, edge in enumerate(placement.edges())}
+    for at, example in enumerate(_tensors(placement)):
+        is_usual = example.ranks in few
+        for move in edges_on(placement, example, two_axes=is_usual and at < 4) if at % 2 == 0 or not is_usual else ():
+            # Of the larger numbers of ranks, each edge takes every other one.
+            if is_usual or (at + numbers[move.subject]) % 2:
+                met.add(move.subject)
+                yield move
+    yield from _other_edges(placement, met)
 
 
-def _large_converts(placement: Placement) -> Iterator[Move]:
+def _other_edges(placement: Placement, met: Collection[str]) -> Iterator[Move]:
+    """Yield the edges that are not `met`, on the first tensor that fits: of other dimensions, or of two of each."""
+    example = next(_tensors(placement), None)
+    if example is None:
+        return
+    shapes = [one.shape for one in layouts(placement) if one.ranks == example.ranks and math.prod(one.shape or ())]
+    lowest = 0 if placement.dim is None else placement.dim + 1
+    shapes += [(2,) * rank for rank in range(lowest, 9) if takes(placement, (2,) * rank, example.ranks)]
+    for edge in (edge for edge in placement.edges() if named_edge(edge) not in met):
+        moves = (
+            move
+            for shape in shapes
+            for move in edges_on(placement, attrs.evolve(example, shape=shape), two_axes=False)
+            if move.subject == named_edge(edge)
+        )
+        yield from islice(moves, 1)
+
+
+def large_edges(placement: Placement) -> Iterator[Move]:
     """Yield edges on tensors beside which a scale is nothing."""
-    for count in (2, 3):
-        for size in even_sizes(placement, count) if placement.dim is not None else (96,):
-            for example in islice(_tensors(placement), 1):
-                shape = (size,) * len(example.shape or ())
-                if takes(placement, shape, count):
-                    yield from edges_on(placement, attrs.evolve(example, count=count, shape=shape))
+    for example in islice(_tensors(placement), 1):
+        moves = [
+            move
+            for count in usual_counts(placement)
+            for size in (even_sizes(placement, count) if placement.dim is not None else (96,))
+            if takes(placement, shape := (size,) * len(example.shape or ()), count)
+            for move in edges_on(placement, attrs.evolve(example, count=count, shape=shape))
+        ]
+        moves = moves or list(_even_edges(placement, example))
+        yield from (*moves, *_other_edges(placement, {move.subject for move in moves}))
+
+
+def _even_edges(placement: Placement, example: Example) -> Iterator[Move]:
+    """Yield each edge on the largest tensor that no shard of it is padded of."""
+    shapes = {one.shape for one in layouts(placement) if one.ranks == example.ranks and one.shape is not None}
+    met: set[tuple[str, Sharding, Sharding]] = set()
+    for shape in sorted(shapes, key=lambda shape: (-math.prod(shape), shape)):
+        for move in edges_on(placement, attrs.evolve(example, shape=shape)):
+            sides = (move.source, move.target)
+            is_even = all(side.is_even(dim, size, move.mesh) for side in sides for dim, size in enumerate(shape))
+            if math.prod(shape) and is_even and (move.subject, *sides) not in met:
+                met.add((move.subject, *sides))
+                yield move
 
 
 def _converts_at_magnitudes(placement: Placement) -> Iterator[Move]:
     """Yield edges, and the steps to a replicated value and back, on large, small, sparse and cancelling values."""
+    first = usual_counts(placement)[0]
     for example in magnitudes(placement) if placement.trait not in ("open", "replicated") else ():
         own, mesh = [("x", placement)], Mesh({"x": example.ranks})
-        if not _can_hold(placement, example) or example.count != 2:
+        if not _can_hold(placement, example) or example.count != first:
             continue
         yield from edges_on(placement, example, two_axes=False)
         yield from _move("reshard", example, mesh, own, [])
@@ -151,7 +227,7 @@ def edges_on(placement: Placement, example: Example, two_axes: bool = True, kind
         for other, mesh in itertools.product(map(parse_placement, SOME.get(end, (end,))), meshes):
             own, their = ([(axis, p) for axis in mesh.axis_names] for p in (placement, other))
             source, target = (own, their) if edge.target is not None else (their, own)
-            yield from _move(kind, example, mesh, source, target)
+            yield from _move(kind, attrs.evolve(example, subject=named_edge(edge)), mesh, source, target)
 
 
 def _planned_edges(placement: Placement) -> Iterator[Move]:
@@ -258,15 +334,24 @@ STEP_LAWS = (
         _same,
         ("edges",),
         _all_same,
+        subjects=_ends,
     ),
     Law(
         "cost",
         "an edge costs no less than nothing, no less than its collectives send, and no more than twice that",
-        _large_converts,
+        large_edges,
         _cost,
         ("edges",),
+        subjects=_ends,
     ),
-    Law("planned", "the planner takes a declared edge, or what costs less", _planned_edges, _planned, ("edges",)),
+    Law(
+        "planned",
+        "the planner takes a declared edge, or what costs less",
+        _planned_edges,
+        _planned,
+        ("edges",),
+        subjects=where(lambda placement: False),
+    ),
     Law(
         "precision",
         "edges and reductions keep large, small, sparse, cancelling and linearly dependent values as well",
@@ -274,6 +359,15 @@ STEP_LAWS = (
         _same,
         ("edges", "before", "error"),
         _all_same,
+        subjects=where(_is_moved_at_magnitudes),
     ),
-    Law("steps", "the steps of every plan from it and to it keep the tensor", _moves, _same, (), _all_same),
+    Law(
+        "steps",
+        "the steps of every plan from it and to it keep the tensor",
+        _moves,
+        _same,
+        (),
+        _all_same,
+        subjects=where(_is_moved),
+    ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spmdir.checking.placements.joint_laws import JOINT_LAWS
 from spmdir.checking.placements.partial_laws import PARTIAL_LAWS
+from spmdir.checking.placements.process_laws import PROCESS_LAWS
 from spmdir.checking.placements.rule_laws import RULE_LAWS
 from spmdir.checking.placements.shard_laws import PARTITION_LAWS, SHARD_LAWS
 from spmdir.checking.placements.state_laws import STATE_LAWS
@@ -21,4 +22,5 @@ LAWS = (
     *STEP_LAWS,
     *STATE_LAWS,
     *RULE_LAWS,
+    *PROCESS_LAWS,
 )

@@ -8,8 +8,11 @@ from typing import Any
 
 import attrs
 
+from spmdir.checking.placements.examples import held_types
 from spmdir.checking.placements.instances import instances
 from spmdir.checking.placements.law import Example, Law, once
+from spmdir.checking.placements.layouts import layouts
+from spmdir.core.dtype import F32
 from spmdir.core.errors import SpmdirError
 from spmdir.core.placement.base import TRAITS, PartialPlacement, Placement, ShardPlacement, parse_placement
 from spmdir.core.placement.edge import Edge
@@ -22,6 +25,12 @@ from spmdir.reshard.topology import FLAT
 BASES: dict[str, type[Placement]] = {"shard": ShardPlacement, "partial": PartialPlacement}
 """Trait → the class that a placement with it derives from."""
 
+
+SHARDED = "S(0)"
+"""What stands for "shard" as the other end of an edge."""
+
+SOME_SHAPES = 4
+"""For how many tensors the costs of an edge are computed."""
 
 _KEPT = {"dim": "shard", "op": "partial"}
 """Field → the only trait that may have it; by its being None stages know that others neither shard nor reduce."""
@@ -78,12 +87,16 @@ def _text(placement: Placement, example: Example) -> str | None:
     return None
 
 
+def _edges(placement: Placement) -> list[str]:
+    return [f"edge {number}" for number, _ in enumerate(placement.edges())]
+
+
 def _ends(placement: Placement) -> Iterator[Example]:
-    yield from (Example(about=f"edge {number}") for number, _ in enumerate(placement.edges()))
+    yield from (Example(about=edge, subject=edge) for edge in _edges(placement))
 
 
 def _edge(placement: Placement, example: Example) -> str | None:
-    number = int(example.about.split()[1])
+    number = int(example.subject.split()[1])
     *before, edge = list(placement.edges())[: number + 1]
     if not isinstance(edge, Edge):
         return f"`edges` gives {edge!r}; expected Edges"
@@ -106,13 +119,28 @@ def _edge(placement: Placement, example: Example) -> str | None:
     if edge.itemsize is not None and not 0 < edge.itemsize < math.inf:
         return f"its elements have {edge.itemsize} bytes on the wire; expected a number above 0"
     try:
-        if edge.bytes is not None:
-            edge.sent((64, 64), 4, 2)
-        if edge.seconds is not None:
-            edge.time(FLAT, (64, 64), 4, 2)
+        for shape, count in _before(placement, edge):
+            if edge.bytes is not None:
+                edge.sent(shape, 4, count)
+            if edge.seconds is not None:
+                edge.time(FLAT, shape, 4, count)
     except SpmdirError as error:
         return error.message
     return None if callable(edge.lower) else f"`lower` is {edge.lower!r}; expected a function of (tensor, group)"
+
+
+def _before(placement: Placement, edge: Edge) -> Iterator[tuple[tuple[int, ...], int]]:
+    """Yield the largest shape that ranks hold before an edge, and their number, for some tensors that it takes."""
+    dtype = next(iter(held_types(placement)), F32)
+    for example in layouts(placement)[-SOME_SHAPES:]:
+        assert example.shape is not None
+        other = parse_placement(SHARDED if edge.source in TRAITS else edge.source) if edge.source else placement
+        try:
+            other.check(example.shape, example.ranks)
+            local = other.local_types(example.shape, dtype, example.ranks)
+        except (SpmdirError, IndexError):  # the other end does not take this tensor
+            continue
+        yield max((shape for shape, _ in local), key=math.prod), example.ranks
 
 
 TEXT_LAWS = (
@@ -131,5 +159,5 @@ TEXT_LAWS = (
         _text,
         ("__str__", "text"),
     ),
-    Law("edges", "an edge names one other end and what it costs", _ends, _edge, ("edges",)),
+    Law("edges", "an edge names one other end and what it costs", _ends, _edge, ("edges",), subjects=_edges),
 )

@@ -11,6 +11,9 @@ from typing import Any
 AGAIN = 0.5
 """Seconds after which code that has caught `TooLong` is interrupted again."""
 
+WAITING = 20
+"""How many times as long as it may compute code may take in all, waiting and while other programs run."""
+
 
 class TooLong(BaseException):
     """Code did not end within its time; no Exception, so that code that catches these ends too."""
@@ -18,9 +21,9 @@ class TooLong(BaseException):
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TooLong at the line that runs `seconds` from now.
+    """Raise TooLong at the line that runs after `seconds` of computing, or WAITING times as long in all.
 
-    Without effect where the system has no such signal, and in threads other than the main one, which get no signals.
+    Without effect where the system has no such signals, and in threads other than the main one, which get no signals.
     """
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
@@ -33,11 +36,15 @@ def time_limit(seconds: float) -> Iterator[None]:
             return
         raise TooLong(f"takes longer than {seconds:g} s; expected an answer at once")
 
-    before = signal.signal(signal.SIGALRM, interrupt)
-    signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN)
+    timers = ((signal.SIGPROF, signal.ITIMER_PROF, seconds), (signal.SIGALRM, signal.ITIMER_REAL, seconds * WAITING))
+    before = [(number, signal.signal(number, interrupt)) for number, _, _ in timers]
+    for _, timer, limit in timers:
+        signal.setitimer(timer, limit, AGAIN)
     try:
         yield
     finally:
         ended = True
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        for _, timer, _ in timers:
+            signal.setitimer(timer, 0)
+        for number, handler in before:
+            signal.signal(number, handler)

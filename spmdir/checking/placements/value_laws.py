@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from spmdir.checking.placements.comparison import apart, difference
-from spmdir.checking.placements.examples import magnitudes, specials, tensors
-from spmdir.checking.placements.law import Example, Law
+from spmdir.checking.placements.examples import magnitudes, scaled_types, specials, tensors
+from spmdir.checking.placements.law import Example, Fault, Law, Outcome, where
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.placement.base import Placement, own_type
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH, TORCH_DTYPES
 
 
+def _is_placed(placement: Placement) -> bool:
+    return placement.trait != "open"
+
+
 def _layouts(placement: Placement) -> Iterable[Example]:
-    return () if placement.trait == "open" else tensors(placement)
+    return tensors(placement) if _is_placed(placement) else ()
 
 
 def _local_type(placement: Placement, example: Example) -> str | None:
@@ -34,7 +38,7 @@ def _local_type(placement: Placement, example: Example) -> str | None:
 
 
 def _values(placement: Placement) -> Iterator[Example]:
-    if placement.trait != "open":
+    if _is_placed(placement):
         yield from tensors(placement)
         # Of partial values, infinities may cancel to NaN.
         if not placement.rounds:
@@ -56,15 +60,15 @@ def _inverse(placement: Placement, example: Example) -> str | None:
 
 
 def _magnitudes(placement: Placement) -> Iterator[Example]:
-    if placement.trait != "open":
+    if _is_placed(placement):
         yield from magnitudes(placement)
 
 
-def _at_magnitude(placement: Placement, example: Example) -> str | None:
+def _at_magnitude(placement: Placement, example: Example) -> Fault:
     try:
         placement.distribute(example.tensor(), example.ranks, example.noise())
     except UnsupportedError:
-        return None
+        return Outcome.UNMET
     fault = _inverse(placement, example)
     return f"{fault}; where it cannot hold such values, `distribute` raises UnsupportedError" if fault else None
 
@@ -76,13 +80,22 @@ VALUE_LAWS = (
         _layouts,
         _local_type,
         ("local_type", "local_shape", "distribute"),
+        subjects=where(_is_placed),
     ),
-    Law("inverse", "`collect` of what `distribute` gives is the tensor", _values, _inverse, ("collect", "distribute")),
+    Law(
+        "inverse",
+        "`collect` of what `distribute` gives is the tensor",
+        _values,
+        _inverse,
+        ("collect", "distribute"),
+        subjects=where(_is_placed),
+    ),
     Law(
         "magnitude",
         "large, small, sparse, cancelling and linearly dependent values are kept as well",
         _magnitudes,
         _at_magnitude,
         ("before", "collect", "distribute"),
+        subjects=where(lambda placement: _is_placed(placement) and bool(scaled_types(placement))),
     ),
 )

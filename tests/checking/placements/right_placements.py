@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.checking.placements.right_unusual import BLOCKS, HEADS, PACKED
+
 HEAD = """\
 from __future__ import annotations
 
@@ -304,5 +306,8 @@ RIGHT = {
     "RightBytes": BYTES,
     "RightStable": STABLE,
     "RightFeedback": FEEDBACK,
+    "RightPacked": PACKED,
+    "RightBlocks": BLOCKS,
+    "RightHeads": HEADS,
 }
 """Name → the source of a class that holds every law."""

@@ -18,8 +18,10 @@ from tests.checking.placements.wrong_table import ONLY, WRONG, broken_laws
 SOME = 4
 """Examples of a law that are tried of what holds it; `make check-placements` tries all."""
 
-CHEAP = tuple(law.name for law in LAWS if law.name not in ("edge", "precision", "steps", "state", "rules"))
-"""Laws that lower no program."""
+CHEAP = tuple(
+    law.name for law in LAWS if law.name not in ("edge", "precision", "steps", "state", "rules") and not law.is_slow
+)
+"""Laws that lower no program, and start no process."""
 
 
 def written(tmp_path: Path, text: str, name: str = "Own") -> str:
@@ -148,6 +150,68 @@ def test_a_quick_check_says_how_many_examples_it_leaves_out(tmp_path: Path, caps
     assert spmd_check_placement.main([written(tmp_path, DEALT, "Quickly"), "--quick", "--law", "partition"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"Quickly\(0, 2\): 1 laws hold \(12 of \d{2,} examples\)", line)
+
+
+OF_OPS = (
+    CHUNKED
+    + """
+    rules: ClassVar[str] = '''
+    aten.flip: (NAME(1)) -> (NAME(1))    when rank(self) == 7
+    '''
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "law", "message"),
+    [
+        (OF_OPS, "text strategies", "law 'text strategies' of aten.flip: (NAME(1)) -> (NAME(1)); name shapes"),
+        (
+            CHUNKED + "\n    def check(self, shape, count):\n        raise ShardingError('never')\n",
+            "inverse",
+            "law 'inverse'; no tensor that was tried passes `check`: name shapes that do in `sample_shapes`",
+        ),
+        (
+            ROOTED.replace('target="R"', 'target="S(9)"'),
+            "edge",
+            "law 'edge' of the edge to S(9); name shapes",
+        ),
+        (
+            ROOTED
+            + "\n    def lift(self, rule, strategies):"
+            + "\n        return rule.combining(self) if rule.name == 'aten.relu' else ()\n",
+            "rules",
+            "law 'rules' of aten.relu; name shapes",
+        ),
+    ],
+    ids=["strategy", "tensor", "edge", "op"],
+)
+def test_what_no_example_meets_is_a_failure_unless_the_class_says_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, law: str, message: str
+) -> None:
+    name = f"Unmet{len(text)}"
+    assert spmd_check_placement.main([written(tmp_path, text, name), "--law", law]) == 1
+    error = capsys.readouterr().err
+    assert f"not checked, since no example fits: {message.replace('NAME', name)}" in error
+    reason = f"\n    unchecked: ClassVar[dict[str, str]] = {{'{law}': 'seen on machines alone'}}\n"
+    assert spmd_check_placement.main([written(tmp_path, text + reason, f"{name}Said"), "--law", law]) == 0
+    assert "is not checked: seen on machines alone" in capsys.readouterr().out
+
+
+def test_shapes_of_the_class_are_tried(tmp_path: Path) -> None:
+    picky = """
+    sample_shapes: ClassVar[tuple[tuple[int, ...], ...]] = ((17, 19, 23),)
+
+    def check(self, shape, count):
+        if tuple(shape) != (17, 19, 23):
+            raise ShardingError(f"{self} is of tensors of 17x19x23; found {list(shape)}")
+"""
+    (error,) = check_plugin(written(tmp_path, CHUNKED + picky.split("\n\n", 1)[1], "Found"), CHECKED).errors
+    assert "no tensor that was tried passes `check`" in error.message
+    assert check_plugin(written(tmp_path, CHUNKED + picky, "Given"), CHECKED).sound
+
+
+CHECKED = Effort(laws=("partition", "local shape", "inverse"))
 
 
 def test_code_that_does_not_end_is_cut_off_at_its_line(tmp_path: Path) -> None:

@@ -20,9 +20,10 @@ from tests.checking.placements.wrong_joints import JOINTS, STATES, TEXTS
 from tests.checking.placements.wrong_made import WrongPlacement, source
 from tests.checking.placements.wrong_partials import PARTIALS
 from tests.checking.placements.wrong_shards import SHARDS
+from tests.checking.placements.wrong_unusual import UNUSUAL
 
 WRONG: dict[str, WrongPlacement] = {
-    **DECLARATIONS, **SHARDS, **PARTIALS, **STEPS, **JOINTS, **STATES, **TEXTS, **ALONE,
+    **DECLARATIONS, **SHARDS, **PARTIALS, **STEPS, **JOINTS, **STATES, **TEXTS, **ALONE, **UNUSUAL,
 }  # fmt: skip
 """Name → a wrong placement."""
 
@@ -48,10 +49,11 @@ ONLY = {
     "edge": "SumsAsMaxima",
     "cost": "BytesTooFew",
     "precision": "ErrorOfTheResult",
-    "steps": "OrderOfSevenColumns",
+    "steps": "OrderOfManyColumns",
     "state": "NeverAddsIt",
     "rules": "CombinesSums",
     "text strategies": "DoublesWhatItSplits",
+    "processes": "HashesTexts",
 }
 """Law → the wrong placement that breaks this law alone; no placement can break 'planned', which is of the planner."""
 
