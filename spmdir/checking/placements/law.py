@@ -11,6 +11,7 @@ import torch
 
 from spmdir.core.dtype import F32, DType
 from spmdir.core.placement.base import Placement
+from spmdir.core.placement.joint import JointPlacement
 from spmdir.simulator.distribution import random_like
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
@@ -117,6 +118,12 @@ class Outcome(Enum):
 
 Fault = str | Outcome | None
 """What is wrong with an example, as what was found and what was expected; UNMET; or None if the law holds."""
+
+
+def is_held(placement: Placement) -> bool:
+    """Return whether values may have a placement: it is not open, and no state of local forms alone."""
+    is_state = isinstance(placement, JointPlacement) and not placement.of_values
+    return placement.trait != "open" and not is_state
 
 
 def where(concerns: Callable[[Placement], bool]) -> Callable[[Placement], Sequence[str]]:

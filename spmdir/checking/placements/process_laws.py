@@ -17,7 +17,7 @@ from spmdir.checking.placements.examples import held_types
 from spmdir.checking.placements.instances import instances
 from spmdir.checking.placements.law import Example, Fault, Law, Outcome
 from spmdir.checking.placements.layouts import layouts
-from spmdir.checking.placements.simulated_steps import Move, run
+from spmdir.checking.placements.simulated_steps import run
 from spmdir.checking.placements.step_laws import large_edges
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.placement.base import Placement, parse_placement
@@ -47,7 +47,6 @@ def digests(placement: Placement) -> dict[str, str]:
         for shard in shards:
             values.update(_bytes(shard))
     for move in large_edges(placement):
-        assert isinstance(move, Move)
         for shard in run([move], [move.held()])[0]:
             steps.update(_bytes(shard))
     return {**found, "values": values.hexdigest(), "steps": steps.hexdigest()}

@@ -10,7 +10,7 @@ import attrs
 
 from spmdir.checking.placements.law import Example, Fault, Law, Outcome
 from spmdir.checking.placements.layouts import tuples, usual_counts
-from spmdir.checking.placements.samples_of_ops import OPS, every_sample, samples_of
+from spmdir.checking.placements.samples_of_ops import OPS, every_sample, samples_of, typed_for
 from spmdir.checking.rules.call_checks import describe
 from spmdir.checking.rules.sample import Sample
 from spmdir.checking.rules.soundness import judge, prepare, strategies_of
@@ -47,7 +47,7 @@ def _runs(placement: Placement) -> Iterator[Run]:
     tried = declared if _is_of_states(placement) else declared | OPS
     lifted = frozenset(_lifted_ops(placement))
     some = samples_of(tried) if type(placement).lift is Placement.lift else every_sample()
-    for at, one in enumerate(one for one in some if one.op in tried | lifted):
+    for at, one in enumerate(typed_for(placement, one) for one in some if one.op in tried | lifted):
         more = MORE[at // EACH % len(MORE)]
         for count in (*usual_counts(placement), *((more,) if at % EACH == 0 else ())):
             subject = one.op if one.op in lifted else ""
@@ -116,7 +116,8 @@ def _runs_of_texts(placement: Placement) -> dict[TextStrategy, list[TextRun]]:
     )
     found: dict[TextStrategy, list[TextRun]] = {}
     for op in dict.fromkeys(other_names(texts_of(type(placement)))):
-        found |= runs_of_texts((placement, *others), samples_of(frozenset([op])), default(), tuple(counts))
+        samples = [typed_for(placement, one) for one in samples_of(frozenset([op]))]
+        found |= runs_of_texts((placement, *others), samples, default(), tuple(counts))
     return found
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
+import attrs
 import torch
 
 from spmdir.checking.rules.sample import Sample, f, sample
@@ -18,7 +20,10 @@ from spmdir.checking.rules.samples import (
     softmax,
     view,
 )
+from spmdir.core.dtype import BF16, F16, F32, F64
+from spmdir.core.placement.base import Placement
 from spmdir.rules.rule_set import default
+from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 OPS = frozenset([
     "aten.add.Tensor", "aten.mul.Tensor", "aten.div.Tensor", "aten.relu", "aten.gelu", "aten.exp", "aten.neg",
@@ -33,6 +38,21 @@ def samples_of(ops: frozenset[str]) -> tuple[Sample, ...]:
     """Return the samples of `ops`, those of OPS first."""
     usual = tuple(one for one in _of_usual_ops() if one.op in ops) if ops & OPS else ()
     return (*usual, *_of_others(ops - OPS))
+
+
+def typed_for(placement: Placement, one: Sample) -> Sample:
+    """Return a sample with its f64 tensors in a type that the placement holds, where it does not hold f64."""
+    held = next((dtype for dtype in (F64, F32, BF16, F16) if placement.supports(dtype)), F64)
+    if held == F64:
+        return one
+
+    def typed(operand: Any) -> Any:
+        if isinstance(operand, list):
+            return [typed(tensor) for tensor in operand]
+        is_wide = isinstance(operand, torch.Tensor) and operand.dtype == torch.float64
+        return operand.to(TORCH_DTYPES[held]) if is_wide else operand
+
+    return attrs.evolve(one, operands=tuple(map(typed, one.operands)))
 
 
 @cache

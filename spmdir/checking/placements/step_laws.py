@@ -19,7 +19,7 @@ from spmdir.checking.placements.examples import (
     ordinary,
     scaled_types,
 )
-from spmdir.checking.placements.law import Example, Law, where
+from spmdir.checking.placements.law import Example, Law, is_held, where
 from spmdir.checking.placements.layouts import layouts, takes, usual_counts
 from spmdir.checking.placements.simulated_steps import Move, run
 from spmdir.core.errors import SpmdirError, UnsupportedError
@@ -65,7 +65,8 @@ def named_edge(edge: Edge) -> str:
 
 def _is_moved(placement: Placement) -> bool:
     """Return whether steps are derived or declared for a placement."""
-    return placement.trait in ("shard", "partial") or (placement.trait == "other" and any(placement.edges()))
+    is_derived = placement.trait in ("shard", "partial")
+    return is_held(placement) and (is_derived or (placement.trait == "other" and any(placement.edges())))
 
 
 def _is_moved_at_magnitudes(placement: Placement) -> bool:
@@ -73,7 +74,7 @@ def _is_moved_at_magnitudes(placement: Placement) -> bool:
 
 
 def _ends(placement: Placement) -> list[str]:
-    return [named_edge(edge) for edge in placement.edges()]
+    return [named_edge(edge) for edge in placement.edges()] if is_held(placement) else []
 
 
 def _tensors(placement: Placement) -> Iterator[Example]:
@@ -88,11 +89,11 @@ def _tensors(placement: Placement) -> Iterator[Example]:
     rank = next((rank for rank in ranks if rank >= 2), max(ranks, default=0))
     held = [example for example in taken if len(example.shape or ()) == rank and example.ranks >= few[0]]
     for at, count in enumerate(sorted({example.ranks for example in held})):
-        found = [example for example in held if example.count == count]
+        typed = (attrs.evolve(example, dtype=dtype, values=values) for example in held if example.count == count)
+        found = [example for example in typed if _can_hold(placement, example)]
         found.sort(key=lambda example: -math.prod(example.shape or ()))
-        chosen = (found[0], found[len(found) // 2], found[-1]) if count in few else (found[at % len(found)],)
-        for example in chosen:
-            yield attrs.evolve(example, dtype=dtype, values=values)
+        places = (0, len(found) // 2, -1) if count in few else (at % max(len(found), 1),)
+        yield from (found[place] for place in places if found)
 
 
 def _moves(placement: Placement) -> Iterator[Move]:
@@ -179,7 +180,8 @@ def large_edges(placement: Placement) -> Iterator[Move]:
             for count in usual_counts(placement)
             for size in (even_sizes(placement, count) if placement.dim is not None else (96,))
             if takes(placement, shape := (size,) * len(example.shape or ()), count)
-            for move in edges_on(placement, attrs.evolve(example, count=count, shape=shape))
+            if _can_hold(placement, large := attrs.evolve(example, count=count, shape=shape))
+            for move in edges_on(placement, large)
         ]
         moves = moves or list(_even_edges(placement, example))
         yield from (*moves, *_other_edges(placement, {move.subject for move in moves}))
@@ -190,7 +192,8 @@ def _even_edges(placement: Placement, example: Example) -> Iterator[Move]:
     shapes = {one.shape for one in layouts(placement) if one.ranks == example.ranks and one.shape is not None}
     met: set[tuple[str, Sharding, Sharding]] = set()
     for shape in sorted(shapes, key=lambda shape: (-math.prod(shape), shape)):
-        for move in edges_on(placement, attrs.evolve(example, shape=shape)):
+        even = attrs.evolve(example, shape=shape)
+        for move in edges_on(placement, even) if _can_hold(placement, even) else ():
             sides = (move.source, move.target)
             is_even = all(side.is_even(dim, size, move.mesh) for side in sides for dim, size in enumerate(shape))
             if math.prod(shape) and is_even and (move.subject, *sides) not in met:
@@ -211,10 +214,15 @@ def _converts_at_magnitudes(placement: Placement) -> Iterator[Move]:
 
 
 def _can_hold(placement: Placement, example: Example) -> bool:
+    """Return whether a placement holds the values of an example, and special ones if it is exact."""
+    exact = () if placement.rounds or placement.error else (attrs.evolve(example, values="special"),)
     try:
-        placement.distribute(example.tensor(), example.ranks, example.noise())
+        for values in (example, *exact):
+            placement.distribute(values.tensor(), example.ranks, example.noise())
     except UnsupportedError:
         return False
+    except Exception:
+        return True  # it is the business of earlier laws
     return True
 
 

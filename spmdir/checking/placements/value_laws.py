@@ -6,18 +6,14 @@ from collections.abc import Iterable, Iterator
 
 from spmdir.checking.placements.comparison import apart, difference
 from spmdir.checking.placements.examples import magnitudes, scaled_types, specials, tensors
-from spmdir.checking.placements.law import Example, Fault, Law, Outcome, where
+from spmdir.checking.placements.law import Example, Fault, Law, Outcome, is_held, where
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.placement.base import Placement, own_type
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH, TORCH_DTYPES
 
 
-def _is_placed(placement: Placement) -> bool:
-    return placement.trait != "open"
-
-
 def _layouts(placement: Placement) -> Iterable[Example]:
-    return tensors(placement) if _is_placed(placement) else ()
+    return tensors(placement) if is_held(placement) else ()
 
 
 def _local_type(placement: Placement, example: Example) -> str | None:
@@ -38,7 +34,7 @@ def _local_type(placement: Placement, example: Example) -> str | None:
 
 
 def _values(placement: Placement) -> Iterator[Example]:
-    if _is_placed(placement):
+    if is_held(placement):
         yield from tensors(placement)
         # Of partial values, infinities may cancel to NaN.
         if not placement.rounds:
@@ -60,7 +56,7 @@ def _inverse(placement: Placement, example: Example) -> str | None:
 
 
 def _magnitudes(placement: Placement) -> Iterator[Example]:
-    if _is_placed(placement):
+    if is_held(placement):
         yield from magnitudes(placement)
 
 
@@ -80,7 +76,7 @@ VALUE_LAWS = (
         _layouts,
         _local_type,
         ("local_type", "local_shape", "distribute"),
-        subjects=where(_is_placed),
+        subjects=where(is_held),
     ),
     Law(
         "inverse",
@@ -88,7 +84,7 @@ VALUE_LAWS = (
         _values,
         _inverse,
         ("collect", "distribute"),
-        subjects=where(_is_placed),
+        subjects=where(is_held),
     ),
     Law(
         "magnitude",
@@ -96,6 +92,6 @@ VALUE_LAWS = (
         _magnitudes,
         _at_magnitude,
         ("before", "collect", "distribute"),
-        subjects=where(lambda placement: _is_placed(placement) and bool(scaled_types(placement))),
+        subjects=where(lambda placement: is_held(placement) and bool(scaled_types(placement))),
     ),
 )
