@@ -17,12 +17,12 @@ from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.passes.finish import copied
 from spmdir.passes.live_memory import live_memory
 from spmdir.passes.pipeline import PARTITIONING, Pipeline, parse_steps, run_passes
-from spmdir.reshard.buffers import BUFFERS
+from spmdir.reshard.collectives import SHIPPED
 from spmdir.reshard.cost import local_bytes
 from spmdir.schedule import memory as schedule
 from spmdir.search.timeline import Timeline, live_bytes
 
-MOST_BUFFERS = max(map(len, BUFFERS.values()))
+MOST_BUFFERS = max(len(spec.buffers) for spec in SHIPPED)
 """The most buffers that a collective allocates; what ops hold inside is counted as often."""
 
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import attrs
 
-from spmdir.reshard.buffers import ARRIVES, BUFFERS, Sized
+from spmdir.reshard.buffers import ARRIVES, Sized
+from spmdir.reshard.collectives import collective
 
 
 @attrs.frozen
@@ -97,7 +98,7 @@ def together(
         return Allocations(tuple(made), len(made), (sent,), (received,) * len(members))
     arrived = len(made)
     results = [allocate(size, member, received) for member, size in enumerate(receives)]
-    for member, sizes in enumerate(members if kind in JOINED else ()):
+    for member, sizes in enumerate(members if arrives_in_parts(kind) else ()):
         kept = (~member,) if keep_operands and keep_operands[member] else ()
         names = [name for name, _ in sizes]
         for _, size in sizes[names.index(ARRIVES) + 1 :] if ARRIVES in names else ():
@@ -107,11 +108,17 @@ def together(
 
 def is_copied_apart(kind: str) -> bool:
     """Return whether what arrives for several tensors is copied into one result each; else results are views of it."""
-    return kind in JOINED or "unpacked" in BUFFERS.get(kind, ())
+    return arrives_in_parts(kind) or "unpacked" in collective(kind).buffers
+
+
+def arrives_in_parts(kind: str) -> bool:
+    """Return whether a member arrives in parts, which are joined before it does with them what it does alone.
+
+    So it does where chunks are packed for other ranks, and what comes from them is unpacked or joined: all_to_all.
+    """
+    buffers = collective(kind).buffers
+    return not {"unpacked", "joined"}.isdisjoint(buffers) and not set(PACKED).isdisjoint(buffers)
 
 
 PACKED = ("packed", "sent")
 """The buffers that a member packs itself, before it is part of a message."""
-
-JOINED = ("all_to_all", "exchange")
-"""The collectives of which a member arrives in parts, which are joined before it does with them what it does alone."""

@@ -13,26 +13,12 @@ from spmdir.reshard.cost import local_bytes, local_shape, sends_anything, step_s
 from spmdir.reshard.exchange import grid_of
 from spmdir.reshard.steps import Step
 
-BUFFERS: dict[str, tuple[str, ...]] = {
-    "slice": ("unpacked",),
-    "all_gather": ("received", "unpacked"),
-    "reduce_scatter": ("packed", "received"),
-    "all_to_all": ("packed", "received", "unpacked"),
-    "exchange": ("sent", "received", "joined", "result"),
-    "two_round_exchange": ("sent", "received", "sent", "received", "result"),
-}
-"""Kind of step → the buffers that it allocates one after the other, each made of the one before, the last being the
-result; `packed` and `unpacked` are copies into and out of the order in which chunks are sent, which a leading dimension
-needs none of, `sent` is what leaves the rank, and `joined` are partial values put together of what several ranks sent.
-What is not here allocates its result."""
-
-
 ARRIVES = "received"
 """The buffers that are written while a step is under way; a wait for it makes those after the last of these."""
 
 
 Sized = tuple[str, float]
-"""A buffer by its name in BUFFERS, and its bytes."""
+"""A buffer by its name in `spmdir.reshard.collective_spec.BUFFERS`, and its bytes."""
 
 
 def step_buffers(step: Step, meta: TensorMeta, mesh: Mesh) -> list[Sized]:
@@ -52,24 +38,29 @@ def step_buffers(step: Step, meta: TensorMeta, mesh: Mesh) -> list[Sized]:
         "unpacked": _leads(step.dim, step, meta, mesh),
     }
     sizes = {"packed": source, "sent": source, "received": target, "unpacked": target, "result": target}
-    if step.kind == "exchange":  # nothing that stays is sent
+    if _joins(step):  # nothing that stays is sent
         of = step_sizes(step, meta.shape, meta.dtype.itemsize, mesh)
         received = _arriving(step, meta.shape, mesh)[0] * meta.dtype.itemsize
         sizes |= {"sent": of.moved, "received": received, "joined": of.combined * target}
         leading["joined"] = of.combined in (1, of.group)
-    return [(stage, sizes[stage]) for stage in BUFFERS.get(step.kind, ("result",)) if not leading.get(stage)]
+    return [(stage, sizes[stage]) for stage in step.spec.buffers if not leading.get(stage)]
 
 
 def copies_strided(step: Step, meta: TensorMeta, mesh: Mesh) -> bool:
     """Return whether `step` first makes an operand contiguous that is not: it sends, and does not pack it anyway."""
-    packs = {"packed", "sent"}.intersection(BUFFERS.get(step.kind, ()))
+    packs = {"packed", "sent"}.intersection(step.spec.buffers)
     is_packed = packs and not _leads(step.to_dim if step.to_dim is not None else step.dim, step, meta, mesh)
     return sends_anything(step, meta.shape, mesh) and not is_packed
 
 
 def keeps_operand(step: Step, meta: TensorMeta, mesh: Mesh) -> bool:
     """Return whether the operand of `step` is live until the result is made: chunks of it that stay are views of it."""
-    return step.kind == "exchange" and mesh.group_size(step.axes) > 1 and _arriving(step, meta.shape, mesh)[1]
+    return _joins(step) and mesh.group_size(step.axes) > 1 and _arriving(step, meta.shape, mesh)[1]
+
+
+def _joins(step: Step) -> bool:
+    """Return whether `step` joins what several ranks sent, of which each sends what the rank lacks."""
+    return "joined" in step.spec.buffers
 
 
 @functools.lru_cache(maxsize=4096)

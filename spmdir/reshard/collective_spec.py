@@ -12,6 +12,7 @@ from typing import Any
 
 import attrs
 
+from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
 from spmdir.reshard.parts import Loads
@@ -141,6 +142,20 @@ def anywhere(ranks: int, nodes: int) -> float:
     return float(nodes > 1)
 
 
+BUFFERS = ("sent", "packed", "received", "joined", "unpacked", "result")
+"""What a collective may allocate. `packed` and `unpacked` are copies into and out of the order in which chunks are
+sent, which a leading dimension needs none of, `sent` is what leaves the rank, and `joined` are partial values put
+together of what several ranks sent."""
+
+ALLOCATED: dict[tuple[str | None, str | None], tuple[str, ...]] = {
+    ("replicated", "shard"): ("packed", "received"),
+    ("shard", "replicated"): ("received", "unpacked"),
+    ("partial", "shard"): ("packed", "received"),
+    ("shard", "shard"): ("packed", "received", "unpacked"),
+}
+"""The traits of its axes before and after → what a collective that sends allocates; others allocate their result."""
+
+
 @attrs.frozen(eq=False, kw_only=True)
 class CollectiveSpec:
     """One collective of the `spmd` dialect, of `spmdir` or of a plug-in.
@@ -157,6 +172,8 @@ class CollectiveSpec:
         check: (source, target, mesh, global shape) → None, or raises ShardingError unless the step is legal.
         axes: (source, target, mesh) → the axes of its group.
         traffic: its cost; None for `convert`, whose cost is that of an edge.
+        buffers: what it allocates one after the other, names of BUFFERS, each made of the one before, the last being
+            the result. By default what collectives between its traits allocate, see `ALLOCATED`.
         loads: (source, target, mesh, global shape) → in each of its rounds, how many elements each rank sends each
             other one; for those that find that out rank by rank.
         may_be_async: whether there is `NAME_start`, which starts it for a later `spmd.wait`.
@@ -179,6 +196,7 @@ class CollectiveSpec:
     check: Callable[[Sharding, Sharding, Mesh, tuple[int, ...]], object] | None = None
     axes: Callable[[Sharding, Sharding, Mesh], tuple[str, ...]] | None = None
     traffic: Traffic | None = Traffic()
+    buffers: tuple[str, ...] = ()
     loads: Callable[[Sharding, Sharding, Mesh, tuple[int, ...]], list[Loads]] | None = None
     may_be_async: bool = False
     may_be_bucketed: bool = False
@@ -188,8 +206,21 @@ class CollectiveSpec:
     executed: Mapping[str, Callable[[Any], Any]] = attrs.field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
+        if not self.buffers:
+            object.__setattr__(self, "buffers", self._allocated)
+        for name in self.buffers:
+            if name not in BUFFERS:
+                raise ShardingError(
+                    f"collective '{self.name}' allocates '{name}'; expected names of {', '.join(BUFFERS)}"
+                )
         if self.traffic is not None:
             object.__setattr__(self, "traffic", attrs.evolve(self.traffic, name=self.name))
+
+    @property
+    def _allocated(self) -> tuple[str, ...]:
+        if self.is_local and (self.before, self.after) == ("replicated", "shard"):
+            return ("unpacked",)  # of a leading dimension, a view
+        return ALLOCATED.get((self.before, self.after), ("result",))
 
     @property
     def names_axes(self) -> bool:
