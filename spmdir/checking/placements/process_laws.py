@@ -19,10 +19,9 @@ from spmdir.checking.placements.law import Example, Fault, Law, Outcome
 from spmdir.checking.placements.layouts import layouts
 from spmdir.checking.placements.simulated_steps import run
 from spmdir.checking.placements.step_laws import large_edges
-from spmdir.core.errors import SpmdirError, UnsupportedError
-from spmdir.core.placement.base import Placement, parse_placement
+from spmdir.core.errors import UnsupportedError
+from spmdir.core.placement.base import Placement
 from spmdir.core.placement.digest import layout_digest
-from spmdir.plugins import load_plugin
 
 PARTS = {"layout": "`ranges`, `local_type` or `check`", "values": "`distribute`", "steps": "`edges`"}
 """What digests are of → the declarations that it comes from."""
@@ -30,6 +29,9 @@ PARTS = {"layout": "`ranges`, `local_type` or `check`", "values": "`distribute`"
 HASH_SEED = "1234567"
 
 SECONDS = 120
+
+OTHER = "spmdir.checking.placements.other_process"
+"""The module that the other process runs."""
 
 
 def digests(placement: Placement) -> dict[str, str]:
@@ -102,7 +104,7 @@ def _in_another_process(source: str, texts: Sequence[str]) -> Mapping[str, Mappi
     """Return the digests of each placement as another process computes them."""
     question = json.dumps({"source": source, "texts": texts, "path": sys.path})
     done = subprocess.run(
-        [sys.executable, "-c", f"from {__name__} import main; main()"],
+        [sys.executable, "-m", OTHER],
         input=question,
         capture_output=True,
         text=True,
@@ -114,21 +116,6 @@ def _in_another_process(source: str, texts: Sequence[str]) -> Mapping[str, Mappi
         error = f"it ends with status {done.returncode}: {said[-1]}"
         return {text: {"error": error} for text in texts}
     return json.loads(done.stdout.splitlines()[-1])
-
-
-def main() -> None:
-    """Print the digests of the placements that stdin asks for."""
-    question = json.load(sys.stdin)
-    load_plugin(question["source"])
-    answers: dict[str, dict[str, str]] = {}
-    for text in question["texts"]:
-        try:
-            answers[text] = digests(parse_placement(text))
-        except SpmdirError as error:
-            answers[text] = {"error": error.message}
-        except Exception as error:
-            answers[text] = {"error": f"{type(error).__name__}: {error}"}
-    print(json.dumps(answers))
 
 
 PROCESS_LAWS = (
