@@ -47,7 +47,7 @@ from spmdir.rules import RuleSet
 from spmdir.rules.strategies.equivalent_ops import unreached_name
 from spmdir.search.budget import Held
 from spmdir.search.joint_states import Unsolvable
-from spmdir.search.problem import Problem, StrategySource
+from spmdir.search.problem import Problem
 from spmdir.search.solve import Solution
 
 LISTED = 8
@@ -284,17 +284,21 @@ def _located(maker: Maker, error: Unsolvable, problem: Problem) -> ShardingError
         annotated = ", ".join(f"<{sharding}>" for sharding in maker.shardings if sharding)
         return ShardingError(
             f"'{maker.name}': no strategy of its rule gives {annotated or 'its values'} on axis '{error.axis}'"
-            f"{_reasons(problem.nodes[error.node].source, error.axis, problem.mesh)}; "
+            f"{_reasons(problem, error)}; "
             "give the sharding to a spmd.constraint on its result instead",
             location_of(maker),
         )
     return ShardingError(f"a value cannot be placed on axis '{error.axis}' beside its other partial placements")
 
 
-def _reasons(source: StrategySource, axis: str, mesh: Mesh) -> str:
-    """Return why the strategies are left out that user annotations may have asked for on `axis`."""
+def _reasons(problem: Problem, error: Unsolvable) -> str:
+    """Return why the strategies are left out that user annotations may have asked for on the axis of `error`.
+
+    Those written as text are of all classes whose placements the program names, on whatever value.
+    """
+    source, axis, mesh = problem.nodes[error.node].source, error.axis, problem.mesh
     if not isinstance(source, OpStrategies) or source.rule is None:
         return ""
     results = tuple(sharding.refined(mesh)[axis] if sharding else None for sharding in source.results)
     placed = ((None,) * source.operands + results)[: source.operands + len(source.rule.result_dims)]
-    return reasons_text(source.rule.why_not(mesh.sizes[axis], placed, source.plugin_placements))
+    return reasons_text(source.rule.why_not(mesh.sizes[axis], placed, problem.plugin_placements))

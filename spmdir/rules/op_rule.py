@@ -11,7 +11,6 @@ import attrs
 
 from spmdir.core.call import Call, Local
 from spmdir.core.errors import ParseError
-from spmdir.core.placement.base import SHIPPED, placement_classes
 from spmdir.core.placement.standard import Placement
 from spmdir.core.tensor import TensorMeta
 from spmdir.rules.instance import Ops, RuleInstance
@@ -29,7 +28,6 @@ from spmdir.rules.strategies.per_axis import (
     replicated,
     shard_operands,
 )
-from spmdir.rules.strategies.placement_texts import texts_of
 from spmdir.rules.strategies.plugin_declared import combining, declared_strategies, is_pointwise, pointwise
 from spmdir.rules.strategies.plugin_placements import NO_PLUGINS, PluginPlacements, at, plugins_among
 from spmdir.rules.strategies.plugin_shards import lifted_strategies
@@ -148,7 +146,7 @@ class OpRule(RuleInstance):
     ) -> tuple[Dropped, ...]:
         """Return what is left out of the strategies that operands and results `placed` so may have asked for.
 
-        Strategies written as text come first: those that a loaded class of placements declares, too.
+        Strategies written as text come first.
 
         Args:
             placed: the placement of each operand, then of each result; None for any.
@@ -157,18 +155,9 @@ class OpRule(RuleInstance):
         for placement, dims in zip(placed, (*self.operand_dims, *self.result_dims), strict=True):
             if placement is not None and placement.dim is not None and placement.dim < len(dims or ()):
                 wanted |= {(at(placement, 0), factor) for factor in (dims or ())[placement.dim]}
-        declared = text_strategies(self, count, sharded, self._declared_texts(), plugins_among(placements).shards)
-        listed = {str(one): one for one in (*declared, *self.considered(count, sharded, placements))}.values()
-        return tuple(
-            one
-            for one in listed
-            if isinstance(one, Dropped) and (one.placement is None or (one.placement, one.factor) in wanted)
-        )
-
-    def _declared_texts(self) -> tuple[TextStrategy, ...]:
-        """Return the strategies of the op that the classes of loaded placements have as text."""
-        kinds = (kind for kind in placement_classes().values() if kind.__module__ not in SHIPPED.values())
-        return self.rules.text_strategies(self.name, tuple(kind for kind in kinds if self.name in texts_of(kind)))
+        dropped = (one for one in self.considered(count, sharded, placements) if isinstance(one, Dropped))
+        found = [one for one in dropped if one.placement is None or (one.placement, one.factor) in wanted]
+        return tuple(sorted(found, key=lambda one: not isinstance(one.what, TextStrategy)))
 
     def _list(self, count: int, sharded: ShardCounts, plugins: PluginPlacements) -> Iterator[Strategy | Dropped]:
         """Yield the strategies; where a minor factor is sharded before its major ones are, those that finish these."""

@@ -74,12 +74,21 @@ def _is_moved_at_magnitudes(placement: Placement) -> bool:
 
 
 def _ends(placement: Placement) -> list[str]:
-    return [named_edge(edge) for edge in placement.edges()] if is_held(placement) else []
+    return [named_edge(edge) for edge in placement.edges() if _is_taken(edge)] if is_held(placement) else []
+
+
+def _is_taken(edge: Edge) -> bool:
+    """Return whether a placement with the trait that an edge names is one that it goes to or comes from."""
+    some = SOME.get(edge.target or edge.source or "", ())
+    return edge.when is None or any(edge.when(parse_placement(text)) for text in some)
+
+
+KINDS = ("large", "middle", "short", "empty")
+"""The tensors of the usual numbers of ranks: a short one leaves some ranks without elements."""
 
 
 def _tensors(placement: Placement) -> Iterator[Example]:
-    """Yield tensors that a placement takes: a large, a middle and a small one on two ranks and on three, and one on
-    each larger number of ranks."""
+    """Yield tensors that a placement takes: KINDS of them on two ranks and on three, and one on each larger number."""
     dtype = next(iter(held_types(placement)), None)
     if placement.trait in ("open", "replicated") or dtype is None:
         return
@@ -92,7 +101,8 @@ def _tensors(placement: Placement) -> Iterator[Example]:
         typed = (attrs.evolve(example, dtype=dtype, values=values) for example in held if example.count == count)
         found = [example for example in typed if _can_hold(placement, example)]
         found.sort(key=lambda example: -math.prod(example.shape or ()))
-        places = (0, len(found) // 2, -1) if count in few else (at % max(len(found), 1),)
+        short = max((place for place, example in enumerate(found) if math.prod(example.shape or ())), default=-1)
+        places = (0, len(found) // 2, short, -1) if count in few else (at % max(len(found), 1),)
         yield from (found[place] for place in places if found)
 
 
@@ -140,13 +150,17 @@ def _drawn_moves(placement: Placement, choices: Sequence[Placement]) -> Iterator
         yield from islice(itertools.chain.from_iterable(moves), number)
 
 
+CONVERTED = (0, 2, 5, 7)
+"""Which of the tensors edges are tried on: large and short ones of the first number of ranks, others of the second."""
+
+
 def _converts(placement: Placement) -> Iterator[Move]:
     """Yield each edge, to or from what it names or some of the trait that it names, along one axis and along two."""
     few, met = usual_counts(placement), set[str]()
     numbers = {named_edge(edge): number for number, edge in enumerate(placement.edges())}
     for at, example in enumerate(_tensors(placement)):
         is_usual = example.ranks in few
-        for move in edges_on(placement, example, two_axes=is_usual and at < 4) if at % 2 == 0 or not is_usual else ():
+        for move in edges_on(placement, example, two_axes=at < len(KINDS)) if at in CONVERTED or not is_usual else ():
             # Of the larger numbers of ranks, each edge takes every other one.
             if is_usual or (at + numbers[move.subject]) % 2:
                 met.add(move.subject)

@@ -18,7 +18,7 @@ func.func @f(%x: tensor<1x2x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(
 spmd.mesh @mesh <tp = 2>
 
 func.func @f(%x: tensor<10xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: Strided(0, 4)>}) -> tensor<3xf32> {
-  // expected-error@+1 {{'aten.chunk': no strategy of its rule gives <tp: S(0)> on axis 'tp'; no S(~dim): it is unsharded (view.rules:59:1); no (Strided(dim, chunks)) -> (S(dim)…): its `when` does not hold (strided.rules:2:92); give the sharding to a spmd.constraint on its result instead}}
+  // expected-error@+1 {{'aten.chunk': no strategy of its rule gives <tp: S(0)> on axis 'tp'; no (Strided(dim, chunks)) -> (S(dim)…): its `when` does not hold (strided.rules:2:92); no S(~dim): it is unsharded (view.rules:59:1); give the sharding to a spmd.constraint on its result instead}}
   %a, %b, %c, %d = aten.chunk(%x) {chunks = 4} : tensor<3xf32> <tp: S(0)>, tensor<3xf32>, tensor<3xf32>, tensor<1xf32>
   return %a : tensor<3xf32>
 }

@@ -301,7 +301,7 @@ def test_a_dimension_of_several_factors_is_sharded_as_one():
     assert declared(rule_of(GROUPED), "Shares(2)", count=10) == []
 
 
-def test_errors_list_strategies_of_loaded_classes_that_are_left_out():
+def test_errors_list_strategies_written_as_text_first():
     placed = [parse_placement(text) for text in ("S(1)", "R", "R", "S(1)")]
-    first, *_ = rule_of(GROUPED).why_not(3, placed)
+    first, *_ = rule_of(GROUPED).why_not(3, placed, (parse_placement("Shares(2)"),))
     assert str(first).startswith("no (S(1), Shares(count(h)), Shares(count(h))) -> (S(1)): Shares(2) is for a multiple")
