@@ -91,6 +91,7 @@ class Training:
             named = list(model.named_parameters())
             name, parameter = named[at % len(named)]
             fits = not placement or int(placement.partition("(")[2][0]) < parameter.dim()
+            fits &= not placement.startswith("Ragged") or (parameter.shape[0], self.mesh.get(axis)) == (WIDTH, 2)
             if axis in self.mesh and fits and not any(entry.startswith(axis) for entry in found.get(name, ())):
                 found.setdefault(name, []).extend([f"{axis}: {placement}"] if placement else [])
         return {"x": "dp: S(0)", **{name: ", ".join(entries) for name, entries in found.items()}}
