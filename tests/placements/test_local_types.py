@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import attrs
 import pytest
 import torch
 
 import spmdir
 from spmdir import SpmdirError
+from spmdir.core.dtype import F32
+from spmdir.core.sharding import parse_sharding
 from spmdir.simulator.simulate import run_single
 
 MM = """
@@ -89,3 +94,25 @@ def test_the_error_of_a_shadow_is_bounded_only_in_a_type_with_the_range_of_f32(h
 def test_a_shard_that_says_what_ranks_hold_is_told_what_to_declare(body: str, message: str) -> None:
     with pytest.raises(SpmdirError, match=message):
         exec(f"class Odd(spmdir.ShardPlacement):\n    def {body}: ...", {"spmdir": spmdir})
+
+
+@attrs.frozen
+class AsBytes(spmdir.Placement):
+    """Rows of f32 as bytes, with four bytes of a scale behind each."""
+
+    text = "AsBytes"
+
+    def supports(self, dtype: Any) -> bool:
+        return dtype.name == "f32"
+
+    def local_type(self, shape: Any, dtype: Any, count: int, index: int) -> Any:
+        return (shape[0], shape[1] + 4), "i8"
+
+
+def test_what_an_axis_leaves_must_be_of_a_type_that_the_next_one_holds() -> None:
+    mesh = spmdir.Mesh({"a": 2, "b": 2})
+    parse_sharding("a: S(0), b: AsBytes").check_shape(mesh, (6, 8), F32)
+    with pytest.raises(
+        SpmdirError, match="AsBytes on axis 'b' cannot hold i8, the element type that the axes outside it"
+    ):
+        parse_sharding("a: AsBytes, b: AsBytes").check_shape(mesh, (6, 8), F32)
