@@ -201,11 +201,15 @@ def large_edges(placement: Placement) -> Iterator[Move]:
         yield from (*moves, *_other_edges(placement, {move.subject for move in moves}))
 
 
+EVEN = 6
+"""The largest tensors among which an edge is looked for that pads no shard."""
+
+
 def _even_edges(placement: Placement, example: Example) -> Iterator[Move]:
     """Yield each edge on the largest tensor that no shard of it is padded of."""
     shapes = {one.shape for one in layouts(placement) if one.ranks == example.ranks and one.shape is not None}
     met: set[tuple[str, Sharding, Sharding]] = set()
-    for shape in sorted(shapes, key=lambda shape: (-math.prod(shape), shape)):
+    for shape in sorted(shapes, key=lambda shape: (-math.prod(shape), shape))[:EVEN]:
         even = attrs.evolve(example, shape=shape)
         for move in edges_on(placement, even) if _can_hold(placement, even) else ():
             sides = (move.source, move.target)
