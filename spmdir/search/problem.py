@@ -12,6 +12,7 @@ from typing import Protocol
 
 import attrs
 
+from spmdir.core.axes import axis_part
 from spmdir.core.errors import ShardingError, SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement, ShardPlacement, runs_of
@@ -63,6 +64,21 @@ class NodeStrategy:
 def _kinds(strategy: NodeStrategy) -> tuple[str | None, ...]:
     kinds = tuple([placement.kind for placement in (*strategy.operands, *strategy.results)])
     return kinds if any(kinds) else ()
+
+
+@attrs.frozen(cache_hash=True)
+class AxisPlacements:
+    """The plug-in placements that the values of a node may have, by mesh axis; a sub-axis has those of its axis."""
+
+    by_axis: tuple[tuple[str, tuple[Placement, ...]], ...] = ()
+
+    def on(self, axis: str) -> tuple[Placement, ...]:
+        """Return the placements on `axis`."""
+        name, *_ = axis_part(axis) or (axis,)
+        return next((placements for own, placements in self.by_axis if own == name), ())
+
+
+NO_PLACEMENTS = AxisPlacements()
 
 
 def parts_of(mesh: Mesh) -> tuple[str, ...]:
@@ -232,7 +248,7 @@ class Annotation:
         role: "input" (no operand), "output" (no result) or "constraint" (both).
         work: what it takes to have the unsharded value; without any, R would be as good as sharding.
         parts: the axes that are sub-axes, which together must shard evenly.
-        plugin_placements: the plug-in placements that it may have.
+        plugin_placements: the plug-in placements that it may have on each axis.
         is_tied: whether a tie is a second result of an input, or a second operand of an output, placed as the value is.
     """
 
@@ -241,7 +257,7 @@ class Annotation:
     role: str
     work: Work = NO_WORK
     parts: tuple[str, ...] = ()
-    plugin_placements: tuple[Placement, ...] = ()
+    plugin_placements: AxisPlacements = NO_PLACEMENTS
     is_tied: bool = False
     _known: dict[object, tuple[NodeStrategy, ...]] = attrs.field(factory=dict, eq=False, init=False, repr=False)
 
@@ -261,10 +277,12 @@ class Annotation:
 
     def candidates(self, axis: str, count: int) -> tuple[NodeStrategy, ...]:
         placed = self.sharding[axis] if self.sharding is not None and self._is_fixed(axis) else None
-        if (placed, count) not in self._known:
-            placements = self._free(count) if placed is None else (placed,)
-            self._known[placed, count] = tuple(map(self._strategy, placements))
-        return self._known[placed, count]
+        extras = self.plugin_placements.on(axis) if placed is None else ()
+        key = placed, count, extras
+        if key not in self._known:
+            placements = self._free(count, extras) if placed is None else (placed,)
+            self._known[key] = tuple(map(self._strategy, placements))
+        return self._known[key]
 
     def on(self, mesh: Mesh) -> Annotation:
         return attrs.evolve(self, sharding=self.sharding and self.sharding.refined(mesh), parts=parts_of(mesh))
@@ -281,10 +299,10 @@ class Annotation:
             partition=(placement, self.meta.shape[placement.dim]) if isinstance(placement, ShardPlacement) else None,
         )
 
-    def _free(self, count: int) -> tuple[Placement, ...]:
+    def _free(self, count: int, extras: tuple[Placement, ...]) -> tuple[Placement, ...]:
         shards = tuple(Shard(dim) for dim, size in enumerate(self.meta.shape) if size >= count)
         partial = tuple(Partial(op) for op in ("sum", "max", "min")) if self.role == "constraint" else ()
-        return (R, *shards, *partial, *(p for p in self.plugin_placements if self._may_be(p, count)))
+        return (R, *shards, *partial, *(p for p in extras if self._may_be(p, count)))
 
     def _may_be(self, placement: Placement, count: int) -> bool:
         if placement.dim is not None and placement.dim >= self.meta.rank:

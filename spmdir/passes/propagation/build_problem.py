@@ -33,7 +33,7 @@ from spmdir.passes.type_check.type_check import rule_of
 from spmdir.reshard.topology import Topology
 from spmdir.rules import RuleSet
 from spmdir.search.kernels import Step, works
-from spmdir.search.problem import Annotation, Node, Problem, StrategySource, tied
+from spmdir.search.problem import Annotation, AxisPlacements, Node, Problem, StrategySource, tied
 from spmdir.search.work import NO_WORK, Work, input_work
 
 DOUBLE = (F64, COMPLEX_F64)
@@ -129,21 +129,30 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolo
 
 
 def _with_candidates(problem: Problem) -> Problem:
-    """Return `problem` with the plug-in placements that its values may have."""
-    annotated, rules = [_annotated_placements(node.source) for node in problem.nodes], rules_of(problem)
-    is_offered = any(any(offered(node, rule, problem.mesh)) for node, rule in zip(problem.nodes, rules, strict=True))
-    if not is_offered and not any(map(plugins, annotated)):
+    """Return `problem` with the plug-in placements that its values may have on each axis."""
+    mesh, rules = problem.mesh, rules_of(problem)
+    annotated = [_annotated_placements(node.source, mesh) for node in problem.nodes]
+    axes = dict.fromkeys(axis for entries in annotated for axis, placement in entries if plugins([placement]))
+    if any(any(offered(node, rule, mesh)) for node, rule in zip(problem.nodes, rules, strict=True)):
+        axes = dict.fromkeys(map(mesh.root_axis, mesh.axis_names))
+    if not axes:
         return problem
-    found = candidates(problem, rules, annotated)
-    nodes = (attrs.evolve(n, source=attrs.evolve(n.source, plugin_placements=of_node(n, found))) for n in problem.nodes)  # type: ignore
-    every = plugins(placement for placements in (*annotated, *found) for placement in placements)
-    return attrs.evolve(problem, nodes=tuple(nodes), plugin_placements=every)
+    found = {axis: candidates(problem, rules, [[p for a, p in of if a == axis] for of in annotated]) for axis in axes}
+
+    def of(node: Node) -> AxisPlacements:
+        by_axis = ((axis, of_node(node, on_axis)) for axis, on_axis in found.items())
+        return AxisPlacements(tuple((axis, placements) for axis, placements in by_axis if placements))
+
+    nodes = (attrs.evolve(n, source=attrs.evolve(n.source, plugin_placements=of(n))) for n in problem.nodes)  # type: ignore
+    named = (placement for entries in annotated for _, placement in entries)
+    made = (placement for on_axis in found.values() for of_value in on_axis for placement in of_value)
+    return attrs.evolve(problem, nodes=tuple(nodes), plugin_placements=plugins((*named, *made)))
 
 
-def _annotated_placements(source: StrategySource) -> tuple[Placement, ...]:
-    """Return the placements in the user annotations of an op, input, constraint or output."""
+def _annotated_placements(source: StrategySource, mesh: Mesh) -> tuple[tuple[str, Placement], ...]:
+    """Return (root axis, placement) of the user annotations of an op, input, constraint or output."""
     shardings = source.results if isinstance(source, OpStrategies) else (source.sharding,)  # type: ignore  # a Annotation
-    return tuple(placement for sharding in shardings if sharding for _, placement in sharding.entries)
+    return tuple((mesh.root_axis(axis), p) for sharding in shardings if sharding for axis, p in sharding.entries)
 
 
 def _meta(value: SSAValue) -> TensorMeta:

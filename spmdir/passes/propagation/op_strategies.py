@@ -13,7 +13,7 @@ from spmdir.core.placement.standard import R
 from spmdir.core.sharding import Sharding
 from spmdir.rules import OpRule, Strategy
 from spmdir.rules.strategies.strategy import UNSHARDED, ShardCounts, shard_counts
-from spmdir.search.problem import NodeStrategy, Problem, parts_of, splits
+from spmdir.search.problem import NO_PLACEMENTS, AxisPlacements, NodeStrategy, Problem, parts_of, splits
 from spmdir.search.work import Work
 
 _ADDING = ("sum", "avg", "product")
@@ -32,7 +32,7 @@ class OpStrategies:
         keep_sum_order: avoid strategies that add in another order than one device, unless there are no others.
         parts: the axes that are sub-axes; those of one axis shard a factor evenly together.
         sizes: those of all axes, if a result has a user annotation.
-        plugin_placements: the plug-in placements that its values may have.
+        plugin_placements: the plug-in placements that its values may have on each axis.
     """
 
     rule: OpRule | None = attrs.field(eq=id)
@@ -43,7 +43,7 @@ class OpStrategies:
     keep_sum_order: bool = False
     parts: tuple[str, ...] = ()
     sizes: tuple[tuple[str, int], ...] = ()
-    plugin_placements: tuple[Placement, ...] = ()
+    plugin_placements: AxisPlacements = NO_PLACEMENTS
     _known: dict[object, tuple[NodeStrategy, ...]] = attrs.field(factory=dict, eq=False, init=False, repr=False)
     _made: dict[object, NodeStrategy] = attrs.field(factory=dict, eq=False, init=False, repr=False)
 
@@ -62,7 +62,12 @@ class OpStrategies:
     def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[NodeStrategy, ...]:
         if self.rule is None:
             return (NodeStrategy((R,) * self.operands, (R,) * len(self.results)),)
-        key = (axis if any(self._asked) or axis in self.parts else "", count, sharded.key)
+        key = (
+            axis if any(self._asked) or axis in self.parts else "",
+            count,
+            sharded.key,
+            self.plugin_placements.on(axis),
+        )
         if key not in self._known:
             self._known[key] = self._strategies(self.rule, axis, count, sharded)
         return self._known[key]
@@ -75,10 +80,10 @@ class OpStrategies:
         return tuple(dict.fromkeys(itertools.chain(listed, *finished)))
 
     def _strategies(self, rule: OpRule, axis: str, count: int, sharded: ShardCounts) -> tuple[NodeStrategy, ...]:
-        fitting = self._giving(rule.strategies(count, sharded, self.plugin_placements), axis)
+        fitting = self._giving(rule.strategies(count, sharded, self.plugin_placements.on(axis)), axis)
         if not fitting and self.sizes:
             sharded = sharded.over(self._beside(rule, axis))
-            fitting = self._giving(rule.strategies(count, sharded, self.plugin_placements), axis)
+            fitting = self._giving(rule.strategies(count, sharded, self.plugin_placements.on(axis)), axis)
         if self.keep_sum_order:
             fitting = [s for s in fitting if not self._reorders_a_sum(s)] or fitting
         idle = {f for f, one in enumerate(rule.factors) if one.size < count * sharded.of(f)}  # for some ranks
@@ -108,7 +113,7 @@ class OpStrategies:
         sizes = dict(self.sizes)
         for _ in range(len(others)):
             for other in others:
-                strategies = rule.strategies(sizes[other], shard_counts(beside), self.plugin_placements)
+                strategies = rule.strategies(sizes[other], shard_counts(beside), self.plugin_placements.on(other))
                 strategies = self._giving(strategies, other)
                 if strategies:
                     beside.append((strategies[0], sizes[other]))

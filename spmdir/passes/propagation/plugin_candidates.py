@@ -1,5 +1,9 @@
-"""The plug-in placements that each value of a program may have: those of user annotations, and what ops make of
-them."""
+"""The plug-in placements that each value of a program may have on each mesh axis: those of user annotations, and what
+ops make of them.
+
+A placement is a candidate on the axes on which the user names it, and an offered one on all: on others, S shards as
+well, and candidates there would square the number of joint placements between which reshards are priced.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +16,14 @@ from spmdir.rules import OpRule
 from spmdir.search.problem import Annotation, Node, Problem
 
 MOST = 8
-"""The most candidates that a value gets from ops."""
+"""The most candidates that a value gets from ops on one axis."""
 
 Found = list[dict[Placement, None]]
-"""Value → its candidates."""
+"""Value → its candidates on one axis."""
 
 
 def candidates(problem: Problem, rules: Sequence[OpRule | None], annotated: Sequence[Iterable[Placement]]) -> Found:
-    """Return the candidates of each value of `problem`.
+    """Return the candidates of each value of `problem` on one axis.
 
     They are those of user annotations, and offered placements for the values of ops with a strategy that names them.
     A strategy of an op's rule that uses a candidate of one of its values adds candidates to the others. Lossy
@@ -27,7 +31,7 @@ def candidates(problem: Problem, rules: Sequence[OpRule | None], annotated: Sequ
 
     Args:
         rules: the rule of each node that is a torch op.
-        annotated: the placements in the user annotations of each node.
+        annotated: the placements on the axis in the user annotations of each node.
     """
     found: Found = [{} for _ in problem.values]
     around: list[dict[int, None]] = [{} for _ in problem.values]
