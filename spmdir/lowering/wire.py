@@ -8,7 +8,9 @@ import torch
 from torch.fx import Node
 
 from spmdir.core.errors import UnsupportedError
+from spmdir.core.placement.reductions import unreduced
 from spmdir.lowering.ranges import Emit, aten
+from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH
 
 Unpack = Callable[[Node], Node]
 """What has come → the tensor."""
@@ -40,9 +42,6 @@ gloo moves no i16 and no 8-bit floats, and no complex numbers in all-to-all; NCC
 Other types go as they are. Bytes are what no backend looks at, as one that looks for NaN does; parts pass gradients.
 """
 
-REDUCED_AS: dict[torch.dtype, str] = {torch.int16: "i32", torch.float8_e4m3fn: "f32", torch.float8_e5m2: "f32"}
-"""Element types that neither gloo nor NCCL reduces → one that has all their values, which both reduce."""
-
 
 def packed(emit: Emit, x: Node, dtype: torch.dtype) -> tuple[Node, Unpack]:
     """Return `x` of element type `dtype` as a view that backends move, and the function that undoes the view."""
@@ -51,8 +50,5 @@ def packed(emit: Emit, x: Node, dtype: torch.dtype) -> tuple[Node, Unpack]:
 
 def check_reduced(reduction: str, dtype: torch.dtype) -> None:
     """Raise UnsupportedError unless process groups reduce `dtype` by `reduction`, a key of REDUCTIONS."""
-    what = f"neither gloo nor NCCL reduces {str(dtype).removeprefix('torch.')} by {reduction}"
-    if dtype in REDUCED_AS:
-        raise UnsupportedError(f"{what}; convert to {REDUCED_AS[dtype]} where the value becomes partial")
-    if dtype.is_complex and reduction not in ("sum", "avg"):
-        raise UnsupportedError(f"{what}, only by sum and avg; replicate the operands of the op that makes it partial")
+    if dtype != torch.bool and (reason := unreduced(reduction, DTYPES_OF_TORCH[dtype])):
+        raise UnsupportedError(reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import spmdir
 from spmdir.core.dtype import F32
@@ -17,11 +18,11 @@ from tests.lowering.collective_programs import Program
 MESH = Mesh({"a": 2})
 
 UNREDUCED = [
-    ("i16", "sum", "neither gloo nor NCCL reduces int16 by sum; convert to i32"),
-    ("i16", "max", "neither gloo nor NCCL reduces int16 by max; convert to i32"),
-    ("f8E4M3FN", "sum", "neither gloo nor NCCL reduces float8_e4m3fn by sum; convert to f32"),
-    ("f8E5M2", "min", "neither gloo nor NCCL reduces float8_e5m2 by min; convert to f32"),
-    ("complex<f32>", "product", "neither gloo nor NCCL reduces complex64 by product, only by sum and avg"),
+    ("i16", "sum", "neither gloo nor NCCL reduces i16 by sum; convert to i32"),
+    ("i16", "max", "neither gloo nor NCCL reduces i16 by max; convert to i32"),
+    ("f8E4M3FN", "sum", "neither gloo nor NCCL reduces f8E4M3FN by sum; convert to f32"),
+    ("f8E5M2", "min", "neither gloo nor NCCL reduces f8E5M2 by min; convert to f32"),
+    ("complex<f32>", "product", "neither gloo nor NCCL reduces complex<f32> by product, only by sum and avg"),
 ]
 
 
@@ -40,7 +41,7 @@ def test_reductions_that_no_backend_does_are_rejected_at_their_place(
 def test_edges_of_placements_reduce_what_backends_do() -> None:
     group = Group("mesh:a", 2, 0, (4,), F32)
     for reduce in (group.all_reduce, group.reduce_scatter):
-        with pytest.raises(UnsupportedError, match="reduces int16 by max; convert to i32"):
+        with pytest.raises(UnsupportedError, match="reduces i16 by max; convert to i32"):
             reduce(torch.ones(2, 4, dtype=torch.int16), "max")
 
 
@@ -65,3 +66,20 @@ def test_what_has_no_backend_type_is_moved_in_the_precision_that_is_given() -> N
     x = torch.randn(4, 6, dtype=torch.float64)
     (found,) = spmdir.simulate(program.parse(), [x])
     assert torch.equal(found, x)
+
+
+DECIDED = {
+    "a product of complex numbers": (lambda x: x.prod(0), torch.complex128),
+    "the greatest of i16": (lambda x: x.amax(0), torch.int16),
+    "a sum of complex numbers": (lambda x: x.sum(0), torch.complex128),
+}
+
+
+@pytest.mark.parametrize("placement", ["S(0)", "Strided(0, 2)"])
+@pytest.mark.parametrize("case", DECIDED)
+def test_what_is_decided_is_what_backends_reduce(case: str, placement: str) -> None:
+    function, dtype = DECIDED[case]
+    x = torch.randint(-4, 5, (4, 6)).to(dtype)
+    module = spmdir.import_fx(make_fx(function)(x), MESH, {"input:0": f"a: {placement}"}, [""])
+    (found,) = spmdir.simulate(module, [x], pipeline=spmdir.Pipeline(topology="flat"))
+    assert torch.equal(found, function(x))

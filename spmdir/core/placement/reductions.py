@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 
-from spmdir.core.dtype import DType
+from spmdir.core.dtype import F8E4M3FN, F8E5M2, F32, I16, I32, DType
 
 
 @attrs.frozen
@@ -110,6 +110,26 @@ REDUCTIONS: dict[str, Reduction] = {
 def reductions_of(dtype: DType) -> tuple[str, ...]:
     """Return the reductions by which a tensor of this element type can be partial."""
     return tuple(name for name, reduction in REDUCTIONS.items() if dtype.kind in reduction.kinds)
+
+
+REDUCED_AS: dict[DType, DType] = {I16: I32, F8E4M3FN: F32, F8E5M2: F32}
+"""Element types that neither gloo nor NCCL reduces → one that has all their values, which both reduce."""
+
+
+def unreduced(name: str, dtype: DType) -> str | None:
+    """Return why process groups cannot reduce `dtype` by `name`, and what to do; None if they can.
+
+    Complex numbers are reduced as pairs of real ones, which adds them up right, and nothing else.
+    """
+    if dtype in REDUCED_AS:
+        remedy = f"convert to {REDUCED_AS[dtype]} where the value becomes partial"
+    elif dtype.is_complex and not REDUCTIONS[name].is_linear:
+        remedy = "only by sum and avg; replicate the operands of the op that makes it partial"
+    elif dtype.is_bool and REDUCTIONS[name].of_bool is None:
+        remedy = "only by any and all; convert to an integer type before"
+    else:
+        return None
+    return f"neither gloo nor NCCL reduces {dtype} by {name}{',' if dtype not in REDUCED_AS else ';'} {remedy}"
 
 
 def group_reduction(name: str, is_bool: bool) -> str | None:

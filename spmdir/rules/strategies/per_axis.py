@@ -7,7 +7,7 @@ from functools import lru_cache, partial
 
 from spmdir.core.dtype import DType
 from spmdir.core.placement.base import PartialPlacement
-from spmdir.core.placement.reductions import REDUCTIONS, reductions_of
+from spmdir.core.placement.reductions import REDUCTIONS, reductions_of, unreduced
 from spmdir.core.placement.standard import Partial, Placement, R, Shard
 from spmdir.core.tensor import TensorMeta
 from spmdir.rules.instance import RuleInstance
@@ -96,9 +96,9 @@ def factor_strategy(
         return Obstacle("no placement of the result corresponds to it")
     if reduced and (number or (additive and reduced.op != "sum")):
         return Obstacle("the result would be {}, and the op adds something to it", (reduced,))
-    metas = zip(results, rule.call.results, strict=True)
-    if reduced and any(meta is not None and meta.dtype.is_bool and p == _SUM for p, meta in metas):
-        return Obstacle("the result would be a sum of truth values")
+    for placed, meta in zip(results, rule.call.results, strict=True):
+        if meta is not None and placed is not None and (reason := _unreduced(placed, meta.dtype)):
+            return reason
     if reduced == _SUM and not rule.scales_finitely:
         return Obstacle("the result would be a sum, and a number among the arguments is not finite")
     if reduced:
@@ -205,6 +205,8 @@ def _passing(
             yield p, Obstacle("sums of {} are not those of what they become as {}", inexact)
         elif (result := _passed(clause, p)) is None:
             yield p, obstacle
+        elif reason := next((found for dtype in after if (found := _unreduced(result, dtype))), None):
+            yield p, reason
         else:
             yield p, _strategy(rule, dict.fromkeys((*members, *additive), p), result, taking)
 
@@ -214,6 +216,12 @@ def _passed(clause: RuleClause, placement: PartialPlacement) -> Placement | None
     if clause.kind == "swaps":
         return Partial(OPPOSITE[placement.op]) if placement.op in OPPOSITE else None
     return placement if placement.passes(clause.kind, clause.reductions) else None
+
+
+def _unreduced(result: Placement, dtype: DType) -> Obstacle | None:
+    """Return why a result of `dtype` is not made partial as `result` says: process groups could not reduce it."""
+    reason = unreduced(result.op, dtype) if isinstance(result, Partial) else None
+    return None if reason is None else Obstacle("the result would be {}, and {}", (result, reason))
 
 
 def _unsupported(dtype: DType) -> Obstacle:
