@@ -186,5 +186,10 @@ REWRITES: dict[str, Callable[[Bound, fx.Node], Bound | None]] = {
     "aten.new_ones": _from_nothing("aten.ones"),
     "aten.new_full": _from_nothing("aten.full"),
     "aten.as_strided_copy": _rejected("which depends on the memory layout"),
+    # torch makes a tensor of the target lengths behind the tracer's back, so that the graph reads unfilled memory.
+    "aten._ctc_loss": _rejected(
+        "with lengths as lists, of which torch traces the mean wrongly; "
+        "give input_lengths and target_lengths as tensors"
+    ),
 }
 """Op name → (call, its node) → the call in the IR's words; None if its result is its first operand."""

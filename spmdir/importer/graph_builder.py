@@ -42,12 +42,23 @@ from spmdir.torch_interop.symbolic_numbers import is_open
 INLINED = frozenset({"wrap_with_set_grad_enabled", "tag_activation_checkpoint", "invoke_subgraph"})
 """Higher-order ops that only say how to run their graph; its nodes are imported in their place."""
 
-STATIC_UNLESS: dict[str, Callable[[Bound], bool]] = {
-    "aten.index.Tensor": lambda call: any(meta_of(mask.type).dtype in (I1, UI8) for mask in call.operands[1:]),  # type: ignore
-    "aten.repeat_interleave.Tensor": lambda call: call.arguments.get("output_size") is None,
-    "aten.one_hot": lambda call: "num_classes" not in call.arguments,
+STATIC_UNLESS: dict[str, Callable[[Bound, fx.Node], bool]] = {
+    "aten.index.Tensor": lambda call, _: any(meta_of(mask.type).dtype in (I1, UI8) for mask in call.operands[1:]),  # type: ignore
+    "aten.repeat_interleave.Tensor": lambda call, _: call.arguments.get("output_size") is None,
+    "aten.one_hot": lambda call, _: "num_classes" not in call.arguments,
+    "aten._ctc_loss": lambda _, node: False,
+    # The second result is a table for the gradient alone, which reads as much of it as there is.
+    "aten._ctc_loss.Tensor": lambda _, node: False,
+    # There are no residuals where the matrix has not full rank.
+    "aten.linalg_lstsq": lambda _, node: _uses_result(node, 1),
 }
 """Ops that torch tags as having data-dependent shapes → whether this call has them."""
+
+
+def _uses_result(node: fx.Node, index: int) -> bool:
+    """Return whether something uses result `index` of a node of several results."""
+    return any(user.target is not operator.getitem or (user.args[1] == index and user.users) for user in node.users)
+
 
 _LITERALS = (int, float, bool, str, type(None))
 _COPY = torch.ops.aten.copy_.default
@@ -228,7 +239,7 @@ class GraphBuilder:
         call = bind(callee.signature, args, kwargs, metas, place)
         if name == _CONSTRAIN:
             return self._constraint(node, call, place)
-        if name in STATIC_UNLESS and STATIC_UNLESS[name](call):
+        if name in STATIC_UNLESS and STATIC_UNLESS[name](call, node):
             raise _data_dependent(node, name, place)
         if name in REWRITES:
             source = call.operands[0] if call.operands else None

@@ -62,14 +62,30 @@ def _is_mask(index: Any) -> bool:
 
 
 def _masked_put(self: Tensor, indices: Any, values: Tensor, accumulate: bool = False) -> Any:
-    """Return `self[mask] = values` as a choice, where all chosen places get the same; other puts stay as they are."""
+    """Return `self[mask] = values` without a shape that depends on data; other puts stay as they are.
+
+    It is a choice where all chosen places get the same, else a masked_scatter, which takes the values in their order.
+    """
     at = [position for position, index in enumerate(indices) if index is not None]
-    if len(at) != 1 or not _is_mask(indices[at[0]]) or accumulate:
+    if len(at) != 1 or not _is_mask(indices[at[0]]):
         return NotImplemented
-    mask = indices[at[0]]
-    behind = self.dim() - at[0] - mask.dim()
+    (first,), mask = at, indices[at[0]]
+    behind = self.dim() - first - mask.dim()
     if values.numel() == 1:
         values = values.reshape(())
-    if values.dim() > behind:
-        return NotImplemented
-    return torch.where(mask.reshape((*mask.shape, *(1,) * behind)), values, self)
+    whole = mask.reshape((*mask.shape, *(1,) * behind))
+    before = values.dim() - behind - 1
+    if before >= 0 and values.shape[before] == 1:
+        values = values.reshape((*values.shape[:before], *(1,) * mask.dim(), *values.shape[before + 1 :]))
+        before = -1
+    if before < 0:
+        return torch.where(whole, self + values if accumulate else values, self)
+    chosen = values.shape[before]
+    values = values.expand(*self.shape[:first], chosen, *self.shape[self.dim() - behind :])
+    front = list(range(mask.dim()))
+    moved = self.movedim([first + dim for dim in front], front)
+    mask = mask.reshape((*mask.shape, *(1,) * (self.dim() - mask.dim()))).expand(moved.shape)
+    result = moved.masked_scatter(mask, values.movedim(first, 0))
+    if accumulate:
+        result = torch.where(mask, moved + result, moved)
+    return result.movedim(front, [first + dim for dim in front])

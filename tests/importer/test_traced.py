@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from spmdir.core.errors import SpmdirWarning, UnsupportedError
 from spmdir.importer.importer import import_fx
 from spmdir.simulator.simulate import run_single, simulate
 from tests.importer.imported_programs import MESH, arguments, op, ops, results
@@ -78,6 +81,66 @@ def test_what_is_put_alike_wherever_a_mask_holds_is_a_choice(function):
     module = import_fx(make_fx(function)(X.clone(), mask), MESH, {"a": "dp: S(0), tp: S(1)"})
     assert "aten.where.self" in [op.name for op in ops(module)]
     assert torch.equal(simulate(module, [X, mask])[0], function(X.clone(), mask))
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize(
+    ("indices", "mask", "values"),
+    [
+        ((), (4, 6), ()),
+        ((), (4,), (6,)),
+        ((), (4,), (1,)),
+        ((None,), (6,), ()),
+        ((None,), (6,), (4,)),
+    ],
+    ids=["elements", "rows", "a number a row", "columns", "a column each"],
+)
+def test_values_are_put_in_their_order_where_a_mask_holds(indices, mask, values, accumulate):
+    at = torch.arange(math.prod(mask)).reshape(mask) % 3 != 1
+    count = int(at.sum())
+    given = torch.arange(1.0, 1 + 4 * count).reshape(4, count) if values == (4,) else torch.arange(1.0, 1 + count)
+    if not indices and values:
+        given = torch.arange(1.0, 1 + count * values[0]).reshape(count, *values)
+
+    def function(x, at, given):
+        x = x.detach().requires_grad_()
+        put = torch.ops.aten.index_put(x * 2, [*indices, at], given, accumulate)
+        return [put.detach(), *torch.autograd.grad(put.square().sum(), x)]
+
+    module = import_fx(make_fx(function)(X, at, given), MESH, {"input:0": "dp: S(0), tp: S(1)"})
+    assert all(map(torch.equal, simulate(module, [X, at, given]), function(X, at, given)))
+
+
+def test_the_gradient_of_a_ctc_loss_does_not_depend_on_the_traced_lengths():
+    def function(x, targets, lengths, of_targets):
+        x = x.detach().requires_grad_()
+        loss = torch.nn.functional.ctc_loss(x.log_softmax(2), targets, lengths, of_targets)
+        return [loss.detach(), *torch.autograd.grad(loss, x)]
+
+    x, targets = torch.randn(6, 2, 5, dtype=torch.float64), torch.tensor([[1, 2, 3], [2, 2, 4]])
+    traced, given = ([x, targets, torch.tensor([6, 5]), torch.tensor(lengths)] for lengths in ([2, 2], [3, 1]))
+    module = import_fx(make_fx(function)(*traced), MESH, {"input:0": "dp: S(1)"})
+    torch.testing.assert_close(simulate(module, given), function(*given))
+
+
+def test_a_least_squares_solution_has_a_shape_and_its_residuals_have_not():
+    def function(a, b):
+        return torch.linalg.lstsq(a, b)
+
+    a, b = torch.randn(5, 3, dtype=torch.float64), torch.randn(5, 2, dtype=torch.float64)
+    with pytest.warns(SpmdirWarning, match="linalg_lstsq"):
+        found = simulate(
+            import_fx(make_fx(lambda a, b: function(a, b)[0])(a, b), MESH, {"input:0": "dp: S(0)"}), [a, b]
+        )
+    torch.testing.assert_close(found, [function(a, b)[0]])
+    with pytest.raises(UnsupportedError, match="result's shape depends on data"):
+        import_fx(make_fx(lambda a, b: function(a, b)[1])(a, b), MESH)
+
+
+def test_a_ctc_loss_whose_lengths_torch_loses_is_rejected():
+    graph = make_fx(lambda x, t: torch.nn.functional.ctc_loss(x, t, [6, 5], [3, 2]))
+    with pytest.raises(UnsupportedError, match="give input_lengths and target_lengths as tensors"):
+        import_fx(graph(torch.randn(6, 2, 5).log_softmax(2), torch.tensor([[1, 2, 3], [2, 2, 4]])), MESH)
 
 
 def test_parameters_of_the_module_are_arguments_and_other_tensors_constants():

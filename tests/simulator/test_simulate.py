@@ -62,6 +62,17 @@ def test_a_traced_function_computes_what_it_does_in_eager(case: str):
         assert torch.allclose(found, expected, rtol=1e-12)
 
 
+def test_a_result_that_nothing_uses_may_have_another_shape_than_traced():
+    def function(weight, indices, offsets, scales):
+        # torch's kernel gives an empty offset2bag here, and its fake kernel one entry for each index.
+        return torch.nn.functional.embedding_bag(indices, weight, offsets, mode="sum", per_sample_weights=scales)
+
+    inputs = [torch.randn(10, 5).bfloat16(), torch.tensor([1, 5, 4, 5, 9]), torch.tensor([0, 0, 3])]
+    inputs.append(torch.randn(5).bfloat16())
+    module = import_fx(make_fx(function)(*inputs), Mesh({"a": 2}), {"input:0": "a: S(1)"})
+    assert torch.equal(simulate(module, inputs)[0], function(*inputs))
+
+
 @pytest.mark.parametrize("axes", [{"a": 1, "b": 4}, {"b": 4, "a": 1}])
 def test_an_axis_of_one_rank_rejects_no_program(axes: dict[str, int]):
     def function(x, y, image, grid):
