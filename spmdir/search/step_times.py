@@ -48,7 +48,10 @@ class StepTimes:
         self._own_type = np.array([p.has_own_type for p in catalogue.placements])[self._rows]
         self._traits = np.array([p.trait for p in catalogue.placements])[self._rows]
         self.shares = np.prod(np.where(self._shards, 1 / counts, 1.0), axis=1)
-        self._moves = self._rows[:, None, :] != self._rows[None, :, :]
+        # [before, after]: which axes move, as bits; placements are many, so that axes are no dimension of such tables.
+        self._bit = [np.min_scalar_type(1 << len(counts)).type(1 << axis) for axis in self._axes]
+        moves = [np.where(row[:, None] != row, bit, 0) for row, bit in zip(self._rows.T, self._bit, strict=True)]
+        self._moved: Numbers = np.bitwise_or.reduce(moves)
         place = np.argsort(np.array(placements.order), axis=1)
         # [placement, outer, inner]: whether two axes shard one dimension, and which is outside the other.
         self._nested: Numbers = (
@@ -100,7 +103,7 @@ class StepTimes:
             first, others = chosen[0], [axis for axis in self._axes if axis not in chosen]
             alike = (rows[:, chosen] == rows[:, first : first + 1]).all(1)
             alike &= ~self._nested[:, chosen][:, :, others].any((1, 2))
-            legal = alike[:, None] & alike & self._moves[:, :, chosen].all(2) & ~self._moves[:, :, others].any(2)
+            legal = alike[:, None] & alike & (self._moved == self._bits(chosen))
             inside = self._shards[:, first]
             legal &= self._keeps_order(others) & (self._keeps_order(chosen) | ~(inside[:, None] & inside))
             before, after = np.nonzero(legal)
@@ -112,22 +115,24 @@ class StepTimes:
 
     def _keeps_order(self, axes: Sequence[int]) -> Numbers:
         """Return, [before, after], whether these axes nest alike."""
-        nested = self._nested[:, axes][:, :, axes].reshape(len(self._rows), -1)
-        return (nested[:, None] == nested[None]).all(2)
+        return _equal(self._nested[:, axes][:, :, axes].reshape(len(self._rows), -1))
+
+    def _bits(self, axes: Sequence[int]) -> int:
+        return sum(int(self._bit[axis]) for axis in axes)
 
     def _rearrangements(self) -> tuple[Line, Line]:
         """Return the times of permutes, and of exchanges, which may reduce standard partial values."""
         shares, partial = self.shares, self._standard & (self._traits == "partial")
         movable = ~self._own_type & ((self._traits == "shard") | (self._traits == "replicated"))
-        reduces = partial[:, None] & self._moves
-        combined = np.prod(np.where(reduces, self._counts, 1.0), axis=2)
+        combined = np.ones(self._moved.shape)
+        for axis, bit in enumerate(self._bit):
+            combined[partial[:, axis, None] & ((self._moved & bit) != 0)] *= self._counts[axis]
         sent = shares[None, :] * (combined - self._kept())
-        touched, same_parts = self._touched(), (self._parts[:, None] == self._parts[None]).all(2)
+        touched, same_parts = self._touched(), _equal(self._parts)
         permute, exchange = [self._nothing() for _ in range(2)]
-        permute[0][~touched.any(2)] = 0.0
+        permute[0][touched == 0] = 0.0
         for chosen, count, nodes in self._groups():
-            others = [axis for axis in self._axes if axis not in chosen]
-            legal = touched[:, :, chosen].all(2) & ~touched[:, :, others].any(2) & movable[:, chosen].all(1)[None, :]
+            legal = (touched == self._bits(chosen)) & movable[:, chosen].all(1)[None, :]
             whole = (movable & self._standard)[:, chosen].all(1)
             _enter(
                 permute,
@@ -158,11 +163,15 @@ class StepTimes:
         return start, (seconds(LARGE, 0.0) - start) / LARGE, (seconds(0.0, LARGE) - start) / LARGE
 
     def _touched(self) -> Numbers:
-        """Return, [before, after, axes], whether an axis moves, or is inside one that does."""
-        nested = self._nested
-        touched = self._moves | (nested[:, None] != nested[None]).any(2)
+        """Return, [before, after], the axes that move, or are inside one that does, as bits."""
+        weights = np.array(self._bit)
+        outer = (self._nested * weights[:, None]).sum(1, dtype=weights.dtype)  # [placement, inner]: outer axes as bits
+        touched = self._moved.copy()
+        for inner, bit in enumerate(self._bit):
+            touched |= np.where(outer[:, None, inner] != outer[:, inner], bit, 0)
         for _ in self._axes[1:]:
-            touched |= (nested[:, None] & touched[:, :, :, None]).any(2)
+            for inner, bit in enumerate(self._bit):
+                touched |= np.where(outer[:, inner, None] & touched, bit, 0)
         return touched
 
     def _kept(self) -> Numbers:
@@ -194,6 +203,12 @@ class StepTimes:
             kept *= np.maximum(both, 0.0).min(2)[cut.reshape(-1, 1), cut.reshape(-1)]
         blocks: Numbers = np.all(self._standard, axis=1)
         return np.where(blocks[:, None] & blocks, kept / self.shares, 0.0)
+
+
+def _equal(rows: Numbers) -> Numbers:
+    """Return, for each two rows of a matrix, whether they are equal."""
+    numbers = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1) if rows.size else np.zeros(len(rows), int)
+    return numbers[:, None] == numbers
 
 
 def _enter(

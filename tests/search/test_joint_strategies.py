@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.standard import Partial, R, Shard
+from spmdir.core.placement.standard import Partial, R, Shard, plugins
 from spmdir.search.certificate.alike import alike
 from spmdir.search.certificate.all_states import Placed, states_of
 from spmdir.search.certificate.certificate import DEPTH
@@ -105,6 +105,15 @@ def test_the_certificate_bounds_what_the_search_decides_by_placements_of_plugins
     assert_bounded(problem)
     for node in problem.nodes:
         assert free(problem, node) == set(exhaustive.joint_strategies(problem.mesh, node))
+
+
+def test_a_placement_is_a_candidate_on_the_axes_that_name_it() -> None:
+    problem = problem_of(DEALT.format(mesh="b = 2, a = 2", placement="Strided(0, 2)"))
+    by_axis = {
+        axis: {p for node in problem.nodes for s in node.source.candidates(axis, 2) for p in (*s.operands, *s.results)}
+        for axis in "ab"
+    }
+    assert plugins(by_axis["a"]) and not plugins(by_axis["b"])
 
 
 def test_a_minor_factor_is_sharded_by_an_axis_before_that_of_its_major_one() -> None:
