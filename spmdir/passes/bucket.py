@@ -55,9 +55,9 @@ class BucketPass(LocalPass):
             for task, ops in enumerate(units)
             if len(ops) == 1 and ops[0] in keys and program.tasks[task].transfer is not None
         }
-        places = _Places(function)
+        places = BucketPlaces(function)
         found = bucketed(program, by_task, machine.memory if machine.memory < math.inf else 0.0)
-        set_order(function.body.block, [_joined([units[task] for task in item], mesh, places) for item in found])
+        set_order(function.body.block, [joined([units[task] for task in item], mesh, places) for item in found])
 
 
 def _key(op: Operation, mesh: Mesh) -> Hashable | None:
@@ -72,7 +72,7 @@ def _key(op: Operation, mesh: Mesh) -> Hashable | None:
     return op.name, op.message_of(op.step(mesh)), meta.dtype, RECOMPUTES in op.attributes
 
 
-class _Places:
+class BucketPlaces:
     """The places of a function's arguments and results that values come from or go to."""
 
     def __init__(self, function: FuncOp):
@@ -106,7 +106,7 @@ def _takers(value: SSAValue) -> Iterator[SSAValue]:
         yield value
 
 
-def _joined(units: Sequence[Unit], mesh: Mesh, places: _Places) -> Unit:
+def joined(units: Sequence[Unit], mesh: Mesh, places: BucketPlaces) -> Unit:
     """Return the op in the place of several units, each a collective; one unit as it is."""
     if len(units) == 1:
         return units[0]

@@ -259,6 +259,17 @@ class Pipeline:
         pipeline.__dict__["_extended"] = self._extended  # it memoises
         return pipeline
 
+    def with_option(self, name: str, option: str, value: str) -> Pipeline:
+        """Return the pipeline whose passes `name` have `value` for an option, unless they have one."""
+        return self.with_steps(
+            tuple(
+                Step(name, (*step.options, (option, value)))
+                if step.name == name and option not in dict(step.options)
+                else step
+                for step in self.steps
+            )
+        )
+
     def through(self, name: str) -> Pipeline:
         """Return the pipeline up to the last pass `name`, that one included; without steps if there is none."""
         return self.with_steps(self.steps[: self._end_of(name)])

@@ -77,6 +77,9 @@ class PropagatePass(FunctionPass):
     """Turns of messages at most on each two axes."""
     sub_axes: Literal["auto", "none"] = "auto"
     """`auto` splits mesh axes into sub-axes where views ask for it and it costs less; `none` never splits them."""
+    apart: tuple[str, ...] = ()
+    """Mesh axes along which ranks have sizes of their own: values with symbolic sizes are sent along these only where
+    there is no other way."""
     missing_rule: Literal["warn", "error"] = "warn"
     """Whether an op without a rule runs replicated with a warning, or is an error."""
     origins: bool = False
@@ -131,7 +134,7 @@ class PropagatePass(FunctionPass):
         """Annotate `function`; axes are split as in the user annotations, then also as views ask for, if that costs
         less."""
         annotated = _annotated_mesh(function, mesh)
-        makers, problem = build_problem(function, mesh, ctx.rules, machine.topology)
+        makers, problem = build_problem(function, mesh, ctx.rules, machine.topology, self.apart)
         problem = attrs.evolve(problem, collectives=ctx.collectives).on(annotated)
         search = partial(
             MeshSearch,

@@ -69,6 +69,15 @@ COMPARED: dict[str, Callable[[Any, Any, str], str]] = {
 }
 """What ranks say of themselves, in the order of comparison → (one value, another, whose) → what is wrong."""
 
+SHARED: dict[str, Callable[[str, Mapping[str, Any], Mapping[str, Any], str], str]] = {
+    "messages": lambda what, a, b, ranks: (
+        f"{ranks} are given local inputs of different sizes, {_lengths(a['lengths'], b['lengths'])}, on which "
+        f"{what.rpartition('#')[0]} depends; give these ranks inputs of one size, or name an out-sharding, such as "
+        "dp: S(0), for outputs that are gathered"
+    ),
+}
+"""What ranks say under keys that not all have → (key, one status, another, whose) → what is wrong where they differ."""
+
 
 @attrs.define(eq=False)
 class RankGroup:
@@ -272,6 +281,14 @@ def verdict_of(statuses: Sequence[Mapping[str, Any]], numbers: Sequence[int]) ->
             if mine != first:
                 message = sentence(first, mine, f"ranks {numbers[0]} and {number}")
                 return {"message": message, "class": DivergenceError.__name__}
+    for field, explain in SHARED.items():
+        first_to_say: dict[str, tuple[int, Mapping[str, Any]]] = {}
+        for number, status in zip(numbers, statuses, strict=False):
+            for key, value in status.get(field, {}).items():
+                other, before = first_to_say.setdefault(key, (number, status))
+                if before[field][key] != value:
+                    message = explain(key, before, status, f"ranks {other} and {number}")
+                    return {"message": message, "class": DivergenceError.__name__}
     return {}
 
 
@@ -302,6 +319,10 @@ def _decoded(told: Mapping[str, Any]) -> SpmdirError:
 
 def _sizes(sizes: Mapping[str, int] | None) -> str:
     return ", ".join(f"{name} = {number}" for name, number in (sizes or {}).items())
+
+
+def _lengths(a: Mapping[str, int], b: Mapping[str, int]) -> str:
+    return ", ".join(f"{size} and {b[where]} in {where}" for where, size in a.items() if size != b[where])
 
 
 def _pipelines(a: Mapping[str, str], b: Mapping[str, str]) -> str:

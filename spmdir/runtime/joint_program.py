@@ -24,7 +24,6 @@ from spmdir.importer.read_joint import LATE, TANGENTS
 from spmdir.lowering.compiled import run_compiled
 from spmdir.lowering.emit import emit
 from spmdir.lowering.process_groups import symbolic_group
-from spmdir.passes.finish import localized
 from spmdir.passes.local_programs.split_backward import split_backward
 from spmdir.passes.pipeline import Pipeline
 from spmdir.runtime.capture import Convention
@@ -32,6 +31,7 @@ from spmdir.runtime.digests import agreement
 from spmdir.runtime.joint_capture import JointCapture
 from spmdir.runtime.partial_runs import part_of
 from spmdir.runtime.rank_calls import draws
+from spmdir.runtime.rank_programs import Localize
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.signature import Argument, Result, Signature, read_signature
 
@@ -213,16 +213,24 @@ def _lay_out_late_buffers(module: ModuleOp) -> None:
 
 
 def joint_program(
-    module: ModuleOp, joint: JointCapture, rank: int, device: torch.device, pipeline: Pipeline
+    module: ModuleOp,
+    localize: Localize,
+    joint: JointCapture,
+    rank: int,
+    device: torch.device,
+    pipeline: Pipeline,
 ) -> JointProgram:
     """Return the program of `rank` of a decided module, with groups named by mesh axes.
+
+    Args:
+        localize: makes of the module the program of one rank.
 
     Raises:
         SpmdirError: the module cannot be lowered.
     """
     with pipeline.rules:
         signature = read_signature(ir.main_function(module), joint.capture)
-        return _lowered(localized(module, pipeline), joint, signature, rank, device)
+        return _lowered(localize(module), joint, signature, rank, device)
 
 
 def _out_shardings(joint: JointCapture, given: Sequence[ShardingLike | None] | None) -> list[ShardingLike | None]:

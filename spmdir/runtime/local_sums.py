@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import attrs
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from spmdir.core.placement.standard import P
 from spmdir.core.sharding import Sharding
+from spmdir.passes.finish import localized
 from spmdir.passes.pipeline import Pipeline
 from spmdir.runtime.rank_calls import run_rank
 from spmdir.runtime.rank_programs import RankGraph, lowered
@@ -87,4 +89,5 @@ class Reduction:
     def _program(self, names: Iterable[str]) -> RankGraph:
         changes = [LayoutChange(self.parameters[n].meta, self.unreduced(n), self.parameters[n].sharding) for n in names]
         module = resharding("reduce", changes, self.ranks.mesh)
-        return lowered(module, self.pipeline, self.ranks.index, self.ranks.device)
+        localize = partial(localized, pipeline=self.pipeline)
+        return lowered(module, localize, pipeline=self.pipeline, rank=self.ranks.index, device=self.ranks.device)

@@ -160,7 +160,7 @@ class Parallel:
                 else input_shard(a, given[a.name], self._ranks, sizes=sizes, is_local=self._ranks.local_inputs)
                 for a in self._signature.arguments
             ]
-        program = self._programs.of(sizes)
+        program = self._programs.of(sizes, tensors)
         graph = program.graph
         renewed = self._signature.renewed
         if not is_last and self._step is not None:

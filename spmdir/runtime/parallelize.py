@@ -20,6 +20,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.syntax.context import location_of
 from spmdir.importer.importer import import_fx
+from spmdir.passes.finish import localized
 from spmdir.passes.pipeline import Pipeline
 from spmdir.plans.activations import constrained_activations
 from spmdir.plans.resolve import PlanLike, plan_for
@@ -27,11 +28,12 @@ from spmdir.runtime.call_guards import CallGuards
 from spmdir.runtime.capture import Capture, Convention, capture_model, capture_step
 from spmdir.runtime.digests import text_digest
 from spmdir.runtime.initial_state import initial_state
+from spmdir.runtime.own_sizes import deciding_apart
 from spmdir.runtime.parallel import Parallel
 from spmdir.runtime.rank_programs import RankPrograms, lowered, sized
 from spmdir.runtime.rank_state import Kept, RankState, kept_for_steps, with_room
 from spmdir.runtime.rehearsal import rehearse_loss, rehearse_step
-from spmdir.runtime.set_up import check_dynamic_shapes, set_up
+from spmdir.runtime.set_up import DYNAMIC_SHAPES, set_up
 from spmdir.runtime.signature import Argument, Signature, read_signature, return_whole
 from spmdir.runtime.training import TrainingStep
 from spmdir.torch_interop.tied_names import tied_names
@@ -110,7 +112,7 @@ def parallelize(
     )
     step = model if isinstance(model, TrainingStep) else None
     with setup.group.checked("the capture of the program") as status:
-        _check_arguments(model, state, example_args, local_inputs, dynamic_shapes)
+        _check_arguments(model, state, example_args, dynamic_shapes)
         plan, planned = plan_for(shardings, model, setup.mesh)
         say("tracing the program")
         with constrained_activations(planned, plan):
@@ -133,6 +135,8 @@ def parallelize(
         if not local_inputs:
             return_whole(module, capture)
         examples = open_sizes(module).hints
+        if local_inputs and examples:
+            setup = attrs.evolve(setup, pipeline=deciding_apart(setup.pipeline, module))
         status |= {"sizes": examples, "program": text_digest(ir.print_ir(module))}
         source = ir.print_ir(module, debuginfo=True)
     module = setup.decided(module, model)
@@ -141,7 +145,7 @@ def parallelize(
         say("lowering the program")
         with setup.pipeline.rules:
             signature = read_signature(ir.main_function(module), capture)
-            program = lower(sized(module, examples, setup.pipeline))
+            program = lower(sized(module, examples, setup.pipeline), partial(localized, pipeline=setup.pipeline))
         status |= program.agreement
         originals = _originals(capture, signature)
         initial = initial_state(signature.held, originals, setup, status)
@@ -167,6 +171,7 @@ def parallelize(
             pipeline=setup.pipeline,
             inputs=_named_inputs(signature.inputs, capture.convention),
             examples=known,
+            is_step=state is not None,
             source=source,
             ranks=ranks,
             lower=lower,
@@ -209,7 +214,7 @@ def _check_kept(
         )
 
 
-def _check_arguments(model: Any, state: Any, example_args: Any, local_inputs: bool, dynamic_shapes: Any) -> None:
+def _check_arguments(model: Any, state: Any, example_args: Any, dynamic_shapes: Any) -> None:
     if state is None and not isinstance(model, nn.Module):
         raise SpmdirError(
             f"cannot parallelize a {type(model).__name__}; expected a nn.Module, or a function "
@@ -217,7 +222,7 @@ def _check_arguments(model: Any, state: Any, example_args: Any, local_inputs: bo
         )
     if not isinstance(example_args, (tuple, list)):
         raise SpmdirError(f"example_args is a {type(example_args).__name__}; expected a tuple of positional arguments")
-    check_dynamic_shapes(dynamic_shapes, local_inputs)
+    DYNAMIC_SHAPES.check("dynamic_shapes", dynamic_shapes)
 
 
 def _originals(capture: Capture, signature: Signature) -> dict[str, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Generic, Protocol, TypeVar
 
 import attrs
@@ -15,9 +15,11 @@ from spmdir.dialects.sizes import open_sizes
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.passes.finish import bound, localized, rest
 from spmdir.passes.pipeline import Pipeline, run_passes
+from spmdir.passes.scheduling.follow import RankMessage
 from spmdir.runtime.decision import read_text
 from spmdir.runtime.digests import agreement
 from spmdir.runtime.given_inputs import GivenInputs
+from spmdir.runtime.own_sizes import OwnSizes
 from spmdir.runtime.partial_runs import part_of
 from spmdir.runtime.rank_calls import check_input, draws
 from spmdir.runtime.ranks import Ranks
@@ -26,6 +28,10 @@ from spmdir.simulator.simulate import solve_shapes
 
 Known = tuple[tuple[str, int], ...]
 """Symbolic sizes by name."""
+
+
+Localize = Callable[[ModuleOp], ModuleOp]
+"""Makes of a decided module without symbolic sizes the program of one rank."""
 
 
 class RankProgram(Protocol):
@@ -53,6 +59,7 @@ class RankPrograms(Generic[Lowered]):
         pipeline: what is run on it.
         inputs: the arguments that calls give, with their symbolic sizes.
         examples: the sizes of the example arguments.
+        is_step: whether they update a state by what they compute.
         source: the text of the program as it was imported, with its places, before anything was decided.
     """
 
@@ -60,11 +67,13 @@ class RankPrograms(Generic[Lowered]):
     pipeline: Pipeline
     inputs: Sequence[Argument]
     examples: Known
+    is_step: bool
     source: str
     _ranks: Ranks = attrs.field(alias="ranks")
-    _lower: Callable[[ModuleOp], Lowered] = attrs.field(alias="lower")
+    _lower: Callable[[ModuleOp, Localize], Lowered] = attrs.field(alias="lower")
     _made: dict[Known, Lowered] = attrs.field(alias="made")
     _last: Known | None = attrs.field(default=None, init=False)
+    _sent: dict[Known, list[RankMessage]] = attrs.field(factory=dict, init=False)
     _given: GivenInputs = attrs.field(
         init=False, default=attrs.Factory(lambda self: GivenInputs(self._ranks), takes_self=True)
     )
@@ -84,6 +93,8 @@ class RankPrograms(Generic[Lowered]):
     def rank_module(self) -> ModuleOp:
         """The program of a rank in the IR, for the example arguments."""
         with self.pipeline.rules:
+            if self.examples and self._ranks.local_inputs:
+                return self._own.reference
             return localized(sized(self.module, dict(self.examples), self.pipeline), self.pipeline)
 
     @cached_property
@@ -111,34 +122,70 @@ class RankPrograms(Generic[Lowered]):
         sizes: dict[str, int] = {}
         declared = open_sizes(self.module)
         if declared.symbols:
-            pairs = zip(self.inputs, tensors, strict=True)
+            pairs = list(zip(self.inputs, tensors, strict=True))
+            if self._ranks.local_inputs:
+                pairs = [(a, torch.empty(self._own.global_shape(a, tensor), device="meta")) for a, tensor in pairs]
             solve_shapes(sizes, [(argument.name, argument.sizes, tensor) for argument, tensor in pairs])
             declared.check(sizes)
         for argument, tensor in zip(self.inputs, tensors, strict=True):
             check_input(argument, tensor, self._ranks, sizes=sizes, is_local=self._ranks.local_inputs)
         return sizes
 
-    def of(self, sizes: Mapping[str, int]) -> Lowered:
-        """Return the program for `sizes`; the ranks agree on sizes that are not those of the last call.
+    def of(self, sizes: Mapping[str, int], tensors: Sequence[Tensor]) -> Lowered:
+        """Return the program for `sizes`, those of a call with `tensors`.
+
+        Ranks agree on sizes that are not those of the last call; with local inputs, on messages that depend on sizes.
 
         Raises:
             SpmdirError: on all ranks, if the sizes differ, or cannot be lowered on one of them.
         """
         key = tuple(sizes.items())
+        if sizes and self._ranks.local_inputs:
+            return self._of_own(key, tensors)
         if key == (self.examples if self._last is None else self._last):
             return self._made[key]
         with self._ranks.group.checked("a run with new sizes") as status:
             status["sizes"] = dict(sizes)
             program = self._made.get(key)
             if program is None:
-                with self.pipeline.rules:
-                    program = self._lower(bound(self.module, sizes, self.pipeline))
+                program = self._lowered(sizes, partial(localized, pipeline=self.pipeline))
                 status |= program.agreement
         if key not in self._made:
             program.connect(self._ranks)
             self._made[key] = program
         self._last = key
         return program
+
+    def _of_own(self, key: Known, tensors: Sequence[Tensor]) -> Lowered:
+        """Return the program for sizes of this rank, which others need not have."""
+        if key not in self._sent:
+            made: list[ModuleOp] = []
+
+            def localize(module: ModuleOp) -> ModuleOp:
+                made.append(self._own.localized(module))
+                return made[0]
+
+            with self._ranks.group.reporting():
+                program = self._lowered(dict(key), localize)
+                sent = self._own.dependent(made[0])
+            program.connect(self._ranks)
+            self._made[key], self._sent[key] = program, sent
+        self._own.agree(self._sent[key], tensors)
+        return self._made[key]
+
+    def _lowered(self, sizes: Mapping[str, int], localize: Localize) -> Lowered:
+        with self.pipeline.rules:
+            return self._lower(bound(self.module, sizes, self.pipeline), localize)
+
+    @cached_property
+    def _own(self) -> OwnSizes:
+        return OwnSizes(
+            module=self.module,
+            pipeline=self.pipeline,
+            inputs=self.inputs,
+            ranks=self._ranks,
+            is_step=self.is_step,
+        )
 
 
 @attrs.frozen(eq=False, slots=False)
@@ -172,10 +219,10 @@ class RankGraph:
         return {}
 
 
-def lowered(module: ModuleOp, pipeline: Pipeline, rank: int, device: torch.device) -> RankGraph:
+def lowered(module: ModuleOp, localize: Localize, *, pipeline: Pipeline, rank: int, device: torch.device) -> RankGraph:
     """Return the program of a rank of a decided module, which gets its collectives."""
     run_passes(module, rest(pipeline, module).before("localize"))
-    return RankGraph(module, lower_to_fx(module, rank, pipeline=pipeline).to(device))
+    return RankGraph(module, lower_to_fx(localize(module), rank, pipeline=pipeline).to(device))
 
 
 def sized(module: ModuleOp, sizes: Mapping[str, int], pipeline: Pipeline) -> ModuleOp:

@@ -12,7 +12,6 @@ from torch.distributed.device_mesh import DeviceMesh
 from xdsl.dialects.builtin import ModuleOp
 
 from spmdir.core.arguments import DIRECTORY, FLAG, instance
-from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh, as_mesh
 from spmdir.passes.pipeline import Pipeline
 from spmdir.runtime.agreement import RankGroup
@@ -77,13 +76,6 @@ class SetUp:
             timeout=self.group.timeout if self.given is None else None,
             compile=self.compile,
         )
-
-
-def check_dynamic_shapes(dynamic_shapes: Any, local_inputs: bool) -> None:
-    """Raise SpmdirError if `dynamic_shapes` tells no sizes, or sizes in calls that one rank cannot tell."""
-    DYNAMIC_SHAPES.check("dynamic_shapes", dynamic_shapes)
-    if local_inputs and dynamic_shapes is not None:
-        raise SpmdirError("shards of inputs do not tell the global sizes; give global inputs with dynamic_shapes")
 
 
 def set_up(

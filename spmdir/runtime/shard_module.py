@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from spmdir.core.sharding import Sharding, ShardingLike
 from spmdir.core.sharding_plan import ShardingPlan
 from spmdir.dialects import ir
 from spmdir.dialects.sizes import open_sizes
+from spmdir.passes.finish import localized
 from spmdir.passes.pipeline import Pipeline
 from spmdir.plans.resolve import PlanLike, resolve
 from spmdir.runtime.anomaly import support_anomaly_detection
@@ -34,9 +36,10 @@ from spmdir.runtime.joint_capture import (
 from spmdir.runtime.joint_program import JointProgram, imported_joint, joint_program
 from spmdir.runtime.local_state import LocalShard, as_dtensor
 from spmdir.runtime.local_sums import Reduction
-from spmdir.runtime.rank_programs import RankPrograms, sized
+from spmdir.runtime.own_sizes import deciding_apart
+from spmdir.runtime.rank_programs import Localize, RankPrograms, sized
 from spmdir.runtime.ranks import Ranks
-from spmdir.runtime.set_up import SetUp, check_dynamic_shapes, set_up
+from spmdir.runtime.set_up import DYNAMIC_SHAPES, SetUp, set_up
 from spmdir.runtime.sharded_module import Runner, asking, guards_of, sharded_copy, unsharded_copy
 from spmdir.runtime.signature import Argument, read_signature
 from spmdir.runtime.variants import Places, Structure, Variant, fitting_sizes, shapes_of, sizes_by_argument
@@ -111,7 +114,7 @@ def shard_module(
         compile=compile,
     )
     with setup.group.checked("the plan of the module"):
-        _check_arguments(model, example_inputs, example_kwargs, local_inputs, dynamic_shapes)
+        _check_arguments(model, example_inputs, example_kwargs, dynamic_shapes)
         named = resolve(plan, model, setup.mesh).over(ShardingPlan(out_shardings=_tuple(out_shardings)))
         call = bound_arguments(model, tuple(example_inputs), example_kwargs or {})
         known_sizes = sizes_by_argument(dynamic_shapes, arguments_by_name(model, call))
@@ -133,9 +136,12 @@ def shard_module(
                 explicit = attrs.evolve(explicit, out_shardings=tuple(map(outputs.get, joint.output_names)))
             module = imported_joint(joint, setup.mesh, explicit, setup.pipeline, missing_rule, local_inputs, gradients)
             hints = open_sizes(module).hints
+            own = setup
+            if local_inputs and hints:
+                own = attrs.evolve(setup, pipeline=deciding_apart(setup.pipeline, module))
             status |= {"sizes": hints, "program": text_digest(ir.print_ir(module))}
             source = ir.print_ir(module, debuginfo=True)
-        return _Decided(joint, setup.decided(module, model), source, hints, setup)
+        return _Decided(joint, own.decided(module, model), source, hints, own)
 
     first = decided(model, "the capture of the module", call, dynamic_shapes)
     with setup.group.checked("lowering") as status:
@@ -201,7 +207,8 @@ class _Decided:
     def lowered(self) -> JointProgram:
         """Return the program of this rank for the examples."""
         with self.setup.pipeline.rules:
-            return self._lowered(sized(self.module, self.sizes, self.setup.pipeline))
+            module = sized(self.module, self.sizes, self.setup.pipeline)
+            return self._lowered(module, partial(localized, pipeline=self.setup.pipeline))
 
     def connected(self, program: JointProgram, ranks: Ranks) -> RankPrograms[JointProgram]:
         """Return the programs of this rank, of which `program` is that for the examples; all ranks call this alike."""
@@ -213,14 +220,15 @@ class _Decided:
             pipeline=self.setup.pipeline,
             inputs=[argument for argument in signature.inputs if not argument.is_tangent],
             examples=known,
+            is_step=False,
             source=self.source,
             ranks=ranks,
             lower=self._lowered,
             made={known: program},
         )
 
-    def _lowered(self, module: ModuleOp) -> JointProgram:
-        return joint_program(module, self.joint, self.setup.rank, self.setup.device, self.setup.pipeline)
+    def _lowered(self, module: ModuleOp, localize: Localize) -> JointProgram:
+        return joint_program(module, localize, self.joint, self.setup.rank, self.setup.device, self.setup.pipeline)
 
 
 def _tuple(given: Sequence[ShardingLike | None] | None) -> tuple[ShardingLike | None, ...] | None:
@@ -237,9 +245,7 @@ def _dtensor(argument: Argument, shard: Tensor, ranks: Ranks) -> Any:
     return made
 
 
-def _check_arguments(
-    model: Any, example_inputs: Any, example_kwargs: Any, local_inputs: bool, dynamic_shapes: Any
-) -> None:
+def _check_arguments(model: Any, example_inputs: Any, example_kwargs: Any, dynamic_shapes: Any) -> None:
     if not isinstance(model, nn.Module):
         raise SpmdirError(f"cannot shard a {type(model).__name__}; expected a nn.Module")
     if not isinstance(example_inputs, (tuple, list)):
@@ -249,7 +255,7 @@ def _check_arguments(
             "there are no example inputs; give example_inputs, the positional arguments of a call with global shapes, "
             "or example_kwargs"
         )
-    check_dynamic_shapes(dynamic_shapes, local_inputs)
+    DYNAMIC_SHAPES.check("dynamic_shapes", dynamic_shapes)
     if "forward" in vars(model):
         raise UnsupportedError(
             f"the {type(model).__name__} has a model.forward of its own, which would run instead of the sharded "

@@ -84,7 +84,7 @@ class Runner:
             variant = self.variants.add(self.compile(module, structure, is_unreduced, asked, call))
         programs = variant.programs
         sizes = programs.sizes(inputs)
-        program = programs.of(sizes)
+        program = programs.of(sizes, inputs)
         held = {a.name: _checked(attribute(module, a.name), a, self.placements[a.name]) for a in program.held}
         frozen = {name: tensor for name, tensor in held.items() if not tensor.requires_grad}
         received = functools.partial(self._received, sums, is_unreduced, frozen)

@@ -60,7 +60,14 @@ class Assignment:
         holding, copy_holding, exposed = shared.holding, shared.copy_holding, shared.exposed
         for value, numbers in enumerate(self.numbers):
             meta, weight = shared.values[value], shared.value_weight[value]
-            alike = meta, copy_holding and copy_holding[value], exposed and exposed[value], value in shared.ties
+            alike = (
+                meta,
+                copy_holding and copy_holding[value],
+                exposed and exposed[value],
+                value in shared.ties,
+                value in shared.unsent,
+                value in shared.unsliced,
+            )
             key = numbers.tobytes(), weight, alike
             if key not in known:
                 known[key] = prices.table(numbers, value)

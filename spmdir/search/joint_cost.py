@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from spmdir.core.errors import ShardingError
@@ -16,7 +16,7 @@ from spmdir.reshard.collective_spec import Sizes
 from spmdir.reshard.cost import NEIGHBOURS, cost, node_count
 from spmdir.reshard.plan_tree import Planner, plan_tree
 from spmdir.rules.strategies.strategy import shard_counts
-from spmdir.search.problem import NodeStrategy, Problem, local_seconds
+from spmdir.search.problem import AVOIDED, NodeStrategy, Problem, local_seconds
 from spmdir.search.repeats import Quotient
 from spmdir.search.work import Work
 
@@ -56,8 +56,17 @@ def joint_cost(
         seconds = value_seconds(meta, made, tuple(wanted), mesh, shared)
         if seconds and value in shared.ties:
             return math.inf
+        if shared.apart and _is_avoided(value, made, wanted, shared, mesh):
+            seconds += AVOIDED
         total += shared.value_weight[value] * seconds
     return total
+
+
+def _is_avoided(value: int, made: Placed, wanted: Iterable[Placed], shared: Quotient, mesh: Mesh) -> bool:
+    """Return whether a value is resharded along the axes that are apart in a way that is to be avoided."""
+    before, axes = dict(made), {part for axis in shared.apart for part in mesh.parts(axis)}
+    moved = [before[axis] for each in wanted for axis, to in each if axis in axes and before[axis] != to]
+    return any(value in (shared.unsliced if placement == R else shared.unsent) for placement in moved)
 
 
 def compute_seconds(

@@ -13,6 +13,7 @@ from spmdir.reshard.axis_price import axis_price
 from spmdir.reshard.cost import node_count
 from spmdir.search.joint_cost import value_seconds
 from spmdir.search.joint_placements import JointPlacements, Numbers
+from spmdir.search.problem import AVOIDED
 from spmdir.search.repeats import Quotient
 from spmdir.search.step_times import StepTimes
 
@@ -30,6 +31,8 @@ class Prices:
         self._steps = StepTimes(mesh, placements, shared.collectives, shared.topology)
         self.shares = self._steps.shares
         self.shaped = any(map(any, catalogue.shaped))
+        apart = {part for axis in shared.apart for part in mesh.parts(axis)}
+        self._apart = [at for at, axis in enumerate(placements.axes) if axis in apart]
 
     def table(self, numbers: Numbers, value: int) -> Numbers:
         """Return what it costs to reshard all copies of a merged value between joint placements, [before, after]."""
@@ -40,6 +43,8 @@ class Prices:
         if self.shaped:
             self._add_shaped(price, numbers, meta, weight)
         price *= self._exposed(value)
+        if self._apart:
+            price += weight * AVOIDED * self._avoided(numbers, value)
         if self.shared.copy_holding:
             copies = self.shared.copy_holding[value] * self.held(numbers, value)
             price += np.where(np.eye(len(numbers), dtype=bool), 0.0, copies[None, :])
@@ -58,9 +63,22 @@ class Prices:
         is_prefix = len(every.axes) < len(self.mesh.axes)
         seconds = value_seconds(meta, made, (wanted,), self.mesh, shared, is_quick=is_prefix)
         seconds *= self._exposed(value)
+        if self._apart:
+            seconds += AVOIDED * float(self._avoided(np.array([before, after]), value)[0, 1])
         if shared.copy_holding and before != after:
             seconds += shared.copy_holding[value] * meta.bytes * float(self.shares[after])
         return shared.value_weight[value] * min(seconds, NEVER)
+
+    def _avoided(self, numbers: Numbers, value: int) -> Numbers:
+        """Return whether reshards of a merged value between joint placements are to be avoided, [before, after]."""
+        placed = np.array([self.placements.all[number] for number in numbers]).reshape(len(numbers), -1)[:, self._apart]
+        differ, whole = placed[:, None] != placed[None, :], (placed == 0)[:, None]  # the first placement is R
+        avoided = np.zeros_like(differ)
+        if value in self.shared.unsent:
+            avoided |= differ & ~whole
+        if value in self.shared.unsliced:
+            avoided |= differ & whole
+        return avoided.any(axis=-1)
 
     def _exposed(self, value: int) -> float:
         """Return the part of the time of reshards of a merged value that counts."""

@@ -29,6 +29,9 @@ from spmdir.search.work import NO_WORK, Work
 FEW_NODES = 40
 """Up to how many nodes a program is small: all that they may do is searched, until no decision can be better."""
 
+AVOIDED = 1e3
+"""Seconds added to the price of what is done only if there is no other way."""
+
 
 @attrs.frozen(cache_hash=True)
 class NodeStrategy:
@@ -216,6 +219,9 @@ class Problem:
         collectives: those with axes by which values may be resharded.
         topology: the machine that says how long everything takes.
         ties: values that are never resharded, so that the nodes that share one are placed alike.
+        apart: axes along which ranks have other sizes.
+        unsent: values whose sizes differ so, which are sent along `apart` only if there is no other way.
+        unsliced: values computed from what differs so, of which no shards are taken along `apart` if there is another.
     """
 
     mesh: Mesh
@@ -225,6 +231,9 @@ class Problem:
     collectives: tuple[CollectiveSpec, ...] = PLANNED
     topology: Topology = DEFAULT
     ties: frozenset[int] = frozenset()
+    apart: tuple[str, ...] = ()
+    unsent: frozenset[int] = frozenset()
+    unsliced: frozenset[int] = frozenset()
 
     @property
     def is_small(self) -> bool:

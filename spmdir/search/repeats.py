@@ -46,6 +46,7 @@ class Quotient:
         collectives: those with axes by which values may be resharded.
         topology: the machine that says how long everything takes.
         ties: the merged values that are never resharded.
+        apart, unsent, unsliced: as of `Problem`, of merged values.
         holding: by merged value, the seconds that holding one byte of it as it is made is worth; nothing if empty.
         copy_holding: the same for each copy of it that a reshard makes.
         exposed: by merged value, the part of the time of its reshards that counts; all of it if empty.
@@ -66,6 +67,9 @@ class Quotient:
     collectives: tuple[CollectiveSpec, ...] = PLANNED
     topology: Topology = DEFAULT
     ties: frozenset[int] = frozenset()
+    apart: tuple[str, ...] = ()
+    unsent: frozenset[int] = frozenset()
+    unsliced: frozenset[int] = frozenset()
     holding: tuple[float, ...] = ()
     copy_holding: tuple[float, ...] = ()
     exposed: tuple[float, ...] = ()
@@ -111,6 +115,9 @@ def quotient(problem: Problem, node_class: list[int]) -> Quotient:
         collectives=problem.collectives,
         topology=problem.topology,
         ties=frozenset([value_class[value] for value in problem.ties]),
+        apart=problem.apart,
+        unsent=frozenset([value_class[value] for value in problem.unsent]),
+        unsliced=frozenset([value_class[value] for value in problem.unsliced]),
     )
 
 

@@ -6,6 +6,7 @@ import copy
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.export import Dim
@@ -61,6 +62,115 @@ def modules(rank: int, mesh: Mesh, model: nn.Module, plan: Any, open_sizes: Any)
     return found
 
 
+class Tokens(Model):
+    """A model that does not compute with the size of its batch."""
+
+    def forward(self, ids: Tensor) -> Tensor:
+        hidden = self.embed(ids) * torch.arange(1, ids.shape[1] + 1)[:, None]
+        return self.down(self.up(hidden).relu())
+
+
+class WithLoss(nn.Module):
+    """A model that computes its loss, which ignores a class, and returns its outputs too."""
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+        output = self.model(ids)
+        return output, nn.functional.cross_entropy(output.flatten(0, 1), target.flatten(), ignore_index=3)
+
+
+OWN = [[(2, 6), (2, 6)], [(2, 6), (1, 6)], [(3, 4), (2, 7)], [(1, 2), (1, 5)]]
+"""Batch and sequence of each call on each of two ranks."""
+
+
+def own_batches(rank: int, mesh: Mesh, open_sizes: Any) -> list[list[Tensor]]:
+    """Outputs, losses and gradients where each rank has a batch of its own sizes, and those of FSDP2."""
+    from torch.distributed.fsdp import fully_shard
+
+    whole, open_ = WithLoss(Tokens().double()), {"ids": open_sizes, "target": open_sizes}
+    native = fully_shard(copy.deepcopy(whole), mesh=dist.init_device_mesh("cpu", (2,)))
+    options = {"local_inputs": True, "dynamic_shapes": open_, "out_shardings": ["dp: S(0)", None]}
+    sharded = spmdir.shard_module(whole, mesh, "fsdp", inputs(4, 6), **options)
+    found: list[list[Tensor]] = []
+    for each in (sharded, native):
+        found.append([])
+        for pairs in OWN:
+            output, loss = each(*inputs(*pairs[rank]))
+            (loss + output.square().mean()).backward()
+            mean = loss.detach().clone()
+            if each is native:
+                dist.all_reduce(mean)
+                mean /= 2
+            found[-1] += [output.detach(), mean, *(full(parameter.grad) for parameter in each.parameters())]
+            each.zero_grad()
+    return found
+
+
+class Losses(nn.Module):
+    """Losses whose divisors are data, statistics of batches, and a loss that multiplies two means."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.up, self.down = nn.Embedding(24, 8), nn.Linear(8, 16), nn.Linear(16, 24)
+        self.norm, self.scale = nn.BatchNorm1d(16), nn.Parameter(torch.ones(4))
+
+    def forward(self, ids: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        hidden = self.norm(self.up(self.embed(ids)).transpose(1, 2)).transpose(1, 2)
+        output = self.down(hidden.relu())
+        each = nn.functional.cross_entropy(output.flatten(0, 1), target.flatten(), reduction="none").view_as(ids)
+        seen = (ids % 3 != 1).double()
+        masked = (each * seen).sum() / seen.sum()
+        by_row = ((each * seen).sum(1) / seen.sum(1).clamp(min=1)).mean() * self.scale.sum()
+        chosen = (output.argmax(-1).flatten()[:, None] == torch.arange(24)).double().mean(0)
+        balance = (output.softmax(-1).flatten(0, 1).mean(0) * chosen).sum()
+        return masked + by_row + balance, each.sum(), output.std()
+
+
+def means(rank: int, mesh: Mesh, open_sizes: Any) -> list[list[Tensor]]:
+    """Values of ranks with sizes of their own and their gradients, and the means of what one device gives for copies of
+    the batch of each."""
+    torch.manual_seed(1)
+    alone = Losses().double()
+    options = {"local_inputs": True, "dynamic_shapes": {"ids": open_sizes, "target": open_sizes}}
+    sharded = spmdir.shard_module(copy.deepcopy(alone), mesh, "fsdp", inputs(4, 6), **options)
+    found: list[list[Tensor]] = [[], []]
+    for pairs in OWN:
+        values = sharded(*inputs(*pairs[rank]))
+        torch.stack(values).sum().backward()
+        kept = [full(buffer).clone() for buffer in sharded.buffers() if buffer.is_floating_point()]
+        found[0] += [each.detach() for each in values] + [full(each.grad) for each in sharded.parameters()] + kept
+        parts = [_of_copies(alone, pair) for pair in pairs]
+        found[1] += [torch.stack(each).mean(0) for each in zip(*parts, strict=True)]
+        state = {name: full(value) for name, value in sharded.state_dict().items()}
+        alone.load_state_dict(state)
+        sharded.zero_grad()
+    return found
+
+
+def _of_copies(model: Losses, pair: tuple[int, int]) -> list[Tensor]:
+    """Values, gradients and statistics of a batch and its copy."""
+    own = copy.deepcopy(model)
+    values = own(*(torch.cat([each, each]) for each in inputs(*pair)))
+    torch.stack(values).sum().backward()
+    kept = [buffer for buffer in own.buffers() if buffer.is_floating_point()]
+    return [each.detach() for each in values] + [full(each.grad) for each in own.parameters()] + kept
+
+
+def needed(rank: int, model: nn.Module, mesh: Mesh, open_sizes: Any) -> list[Any]:
+    """A call with the same local sizes, and one with others, where whole outputs depend on them."""
+    whole = WithLoss(copy.deepcopy(model))
+    options = {"local_inputs": True, "dynamic_shapes": {"ids": open_sizes, "target": open_sizes}}
+    sharded = spmdir.shard_module(whole, mesh, "fsdp", inputs(4, 6), **options)
+    return [
+        sharded(*inputs(3, 5))[0].shape,
+        error_of(lambda: sharded(*inputs(3 + rank, 5))),
+        error_of(lambda: sharded(*inputs(3, 17))),
+    ]
+
+
 def full(tensor: Any) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.clone()
 
@@ -93,7 +203,7 @@ def run(rank: int, mesh: Mesh) -> dict[str, Any]:
         "wanted state": state,
         "refused": refused,
         "different": error_of(lambda: trained(inputs(3, 4)[0], inputs(3, 5)[1])),
-        "local": error_of(
-            lambda: spmdir.parallelize(model, (ids,), mesh, local_inputs=True, dynamic_shapes=(open_sizes,))
-        ),
+        "own": own_batches(rank, mesh, open_sizes),
+        "means": means(rank, mesh, open_sizes),
+        "needed": needed(rank, model, mesh, open_sizes),
     }

@@ -45,4 +45,25 @@ def test_sizes_that_the_program_was_not_traced_for_are_refused(ranks):
     for result in ranks:
         assert result["refused"] == "size 's0' is 17; the program was traced for 0 to 16"
         assert "dimension 1 of" in result["different"] and "is 5; expected" in result["different"]
-        assert "shards of inputs do not tell the global sizes" in result["local"]
+
+
+@pytest.mark.gloo
+def test_ranks_with_batches_of_their_own_sizes_have_the_numbers_of_fsdp2(ranks):
+    for result in ranks:
+        torch.testing.assert_close(*result["own"], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.gloo
+def test_whole_results_of_batches_of_their_own_sizes_are_means_over_ranks(ranks):
+    for result in ranks:
+        torch.testing.assert_close(*result["means"], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.gloo
+def test_local_sizes_that_a_message_depends_on_are_compared_in_each_call(ranks):
+    for result in ranks:
+        shape, different, beyond = result["needed"]
+        assert shape == (6, 5, 24)
+        assert different.startswith("ranks 0 and 1 are given local inputs of different sizes, 3 and 4 in dimension 0")
+        assert "on mesh axes [dp] depends; give these ranks inputs of one size" in different
+        assert "is 17; the program was traced for" in beyond

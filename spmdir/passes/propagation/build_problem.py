@@ -17,7 +17,7 @@ from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
-from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.attributes import is_sized, meta_of
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.sizes import SizeOp
 from spmdir.dialects.spmd import ConstantOp
@@ -25,6 +25,7 @@ from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, like_arguments, sharding_of
 from spmdir.passes.propagation.annotate import Maker
+from spmdir.passes.propagation.batch import Batch
 from spmdir.passes.propagation.kept import kept_argument, kept_result
 from spmdir.passes.propagation.op_strategies import OpStrategies, rules_of
 from spmdir.passes.propagation.plugin_candidates import candidates, of_node, offered
@@ -42,8 +43,13 @@ a norm that is always computed in f32, is not split: another order of additions 
 without dimensions do not count: rates and counts of updates are in double precision whatever a model computes in."""
 
 
-def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topology) -> tuple[list[Maker], Problem]:
+def build_problem(
+    function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topology, apart: tuple[str, ...] = ()
+) -> tuple[list[Maker], Problem]:
     """Return what makes each node of the search problem of a function, and the problem.
+
+    Args:
+        apart: axes along which values with symbolic sizes are sent only if there is no other way.
 
     Raises:
         SpmdirError: an op that propagation cannot decide; located.
@@ -57,14 +63,16 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolo
     known: dict[object, OpStrategies] = {}
     kept: dict[SSAValue, Sharding] = {}
     double: set[SSAValue] = set()
+    batch = Batch.of(function, apart)
 
     def op_strategies(op: AtenOp) -> OpStrategies:
         operands = tuple([kept.get(value) for value in op.tensors])
         operands = operands if any(operands) else ()
         of_double = not double.isdisjoint(op.tensors)
-        key = op.call(), op.shardings, operands, of_double
+        rows = batch.rows(op)
+        key = op.call(), op.shardings, operands, of_double, rows
         if key not in known:
-            made = _op_strategies(op, mesh, rules, of_double, operands)
+            made = attrs.evolve(_op_strategies(op, mesh, rules, of_double, operands), apart=apart, rows=rows)
             if made.rule is None:
                 return made  # each such op is warned about
             known[key] = made
@@ -125,7 +133,12 @@ def build_problem(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topolo
         m: s for m, s in zip(makers, found, strict=True) if isinstance(m, AtenOp) and isinstance(s, OpStrategies)
     }
     fixed = frozenset([values[value] for value in unreduced(function, decided, mesh)])
-    return makers, _with_candidates(tied(Problem(mesh, tuple(metas), nodes, topology=topology, ties=fixed), alike))
+    problem = Problem(mesh, tuple(metas), nodes, topology=topology, ties=fixed)
+    if apart:
+        unsent = frozenset([at for value, at in values.items() if is_sized(value.type)])
+        unsliced = frozenset([values[value] for value in batch.values if value in values])
+        problem = attrs.evolve(problem, apart=apart, unsent=unsent, unsliced=unsliced)
+    return makers, _with_candidates(tied(problem, alike))
 
 
 def _with_candidates(problem: Problem) -> Problem:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
+from spmdir.core.axes import axis_part
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement, ShardPlacement
 from spmdir.core.placement.standard import R
@@ -33,6 +34,8 @@ class OpStrategies:
         parts: the axes that are sub-axes; those of one axis shard a factor evenly together.
         sizes: those of all axes, if a result has a user annotation.
         plugin_placements: the plug-in placements that its values may have on each axis.
+        apart: axes that shard rows of a batch alone: those along which ranks have batches of their own.
+        rows: of each result the dimensions that have these rows; () if the op is not about a batch.
     """
 
     rule: OpRule | None = attrs.field(eq=id)
@@ -44,6 +47,8 @@ class OpStrategies:
     parts: tuple[str, ...] = ()
     sizes: tuple[tuple[str, int], ...] = ()
     plugin_placements: AxisPlacements = NO_PLACEMENTS
+    apart: tuple[str, ...] = ()
+    rows: tuple[frozenset[int], ...] = ()
     _known: dict[object, tuple[NodeStrategy, ...]] = attrs.field(factory=dict, eq=False, init=False, repr=False)
     _made: dict[object, NodeStrategy] = attrs.field(factory=dict, eq=False, init=False, repr=False)
 
@@ -63,7 +68,7 @@ class OpStrategies:
         if self.rule is None:
             return (NodeStrategy((R,) * self.operands, (R,) * len(self.results)),)
         key = (
-            axis if any(self._asked) or axis in self.parts else "",
+            axis if any(self._asked) or axis in self.parts or self.rows else "",
             count,
             sharded.key,
             self.plugin_placements.on(axis),
@@ -88,9 +93,14 @@ class OpStrategies:
             fitting = [s for s in fitting if not self._reorders_a_sum(s)] or fitting
         idle = {f for f, one in enumerate(rule.factors) if one.size < count * sharded.of(f)}  # for some ranks
         fitting = [s for s in fitting if idle.isdisjoint(s.factors)] or fitting
+        if self.rows and (axis_part(axis) or (axis,))[0] in self.apart:
+            fitting = [s for s in fitting if self._shards_rows(s)] or fitting
         if axis in self.parts:
             fitting = [s for s in fitting if all(splits(rule.factors[f].size, count, sharded.of(f)) for f in s.factors)]
         return tuple(self._strategy(s, count) for s in fitting)
+
+    def _shards_rows(self, strategy: Strategy) -> bool:
+        return all(p.dim is None or p.dim in rows for p, rows in zip(strategy.results, self.rows, strict=True))
 
     def _finished(self, factors: Collection[int]) -> ShardCounts:
         """Return the counts where other axes shard `factors` to single elements."""

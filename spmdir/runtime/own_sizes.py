@@ -1,0 +1,253 @@
+"""Programs of ranks whose local inputs have sizes of their own, as a shorter last batch or a longer padding.
+
+Each rank lowers the program as though all ranks had its sizes: with 3 rows on one of 2 ranks, its batch has 6. A mean
+over the batch is then the mean of the ranks' means, as with FSDP2. Ranks need no agreement as long as no message has a
+shape that depends on sizes. If some do, ranks compare these in each call. All programs have the schedule of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+
+import attrs
+from torch import Tensor
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.ir import Attribute
+
+from spmdir.core.errors import SpmdirError, UnsupportedError
+from spmdir.core.sharding import Sharding
+from spmdir.core.symbolic.expressions import is_symbolic, symbols
+from spmdir.core.symbolic.symbols import Sizes
+from spmdir.dialects import ir
+from spmdir.dialects.attributes import is_sized, meta_of
+from spmdir.dialects.names import text_name
+from spmdir.dialects.sizes import open_sizes
+from spmdir.dialects.values import sharding_of, signature_kind
+from spmdir.passes.finish import bound, copied, rest, without_layers
+from spmdir.passes.local_programs.own_values import keep_own_values
+from spmdir.passes.pipeline import Pipeline, Step, run_passes
+from spmdir.passes.scheduling.follow import RankMessage, follow, messages, name_values
+from spmdir.runtime.agreement import RankGroup
+from spmdir.runtime.ranks import Ranks
+from spmdir.runtime.signature import Argument
+
+_FACTORS = (2, 3, 5, 7)
+"""What sizes are multiplied by to see which messages depend on them."""
+
+
+def deciding_apart(pipeline: Pipeline, imported: ModuleOp) -> Pipeline:
+    """Return a pipeline that decides an imported program for ranks with sizes of their own.
+
+    What has symbolic sizes is not sent along the axes of the batch, as a batch of token ids would be where the gradient
+    of their embedding is larger.
+    """
+    function = ir.main_function(imported)
+    given = [value for value in function.args if signature_kind(function, "arg_attrs", value.index) == "input"]
+    axes = batch_axes((value.type, sharding_of(value)) for value in given)
+    return pipeline.with_option("propagate", "apart", ",".join(axes)) if axes else pipeline
+
+
+def batch_axes(inputs: Iterable[tuple[Attribute, Sharding | None]]) -> tuple[str, ...]:
+    """Return the axes that shard the first dimension of those inputs, by type and sharding, with symbolic sizes."""
+    shardings = [sharding for type_, sharding in inputs if is_sized(type_) and sharding is not None]
+    return tuple(dict.fromkeys(axis for sharding in shardings for axis in sharding.dim_axes(0)))
+
+
+@attrs.define(eq=False, slots=False, kw_only=True)
+class OwnSizes:
+    """What ranks with sizes of their own have in common.
+
+    Attributes:
+        module: the decided program with its symbolic sizes.
+        inputs: the arguments that calls give.
+        is_step: whether the program updates a state by what it computes, so that its means are of the global batch.
+    """
+
+    module: ModuleOp
+    pipeline: Pipeline
+    inputs: Sequence[Argument]
+    ranks: Ranks
+    is_step: bool
+
+    def global_shape(self, argument: Argument, tensor: Tensor) -> tuple[int, ...]:
+        """Return the shape of an input if all ranks had shards like `tensor`; that of the program where it is fixed."""
+        if tensor.dim() != len(argument.sizes):
+            return tuple(tensor.shape)
+        return tuple(
+            length * self._shards(argument, dim) if is_symbolic(size) else int(size)  # type: ignore
+            for dim, (size, length) in enumerate(zip(argument.sizes, tensor.shape, strict=True))
+        )
+
+    def _shards(self, argument: Argument, dim: int) -> int:
+        return self.ranks.mesh.group_size(argument.sharding.dim_axes(dim))
+
+    def localized(self, module: ModuleOp) -> ModuleOp:
+        """Return the program of a rank of `module`, which has numbers for its sizes, in the schedule that all have.
+
+        Raises:
+            UnsupportedError: it would not run together with those of other sizes.
+        """
+        made = self._of_own_values(module)
+        follow(made, self.reference, self.pipeline)
+        dependent = self._dependent
+        for place, (expected, found) in enumerate(zip(messages(self.reference), messages(made), strict=False)):
+            if found != expected and (place not in dependent or found.what != expected.what):
+                raise UnsupportedError(
+                    f"{found.what} depends on the local sizes, which that for the examples does not; give all ranks "
+                    "inputs of one size"
+                )
+        return made
+
+    def dependent(self, made: ModuleOp) -> list[RankMessage]:
+        """Return the messages of a program of this rank that depend on sizes."""
+        found = messages(made)
+        return [found[place] for place in sorted(self._dependent)]
+
+    def agree(self, sent: Sequence[RankMessage], tensors: Sequence[Tensor]) -> None:
+        """Compare the messages of a call that depend on sizes, if there are any, with those of the ranks they go to.
+
+        Raises:
+            DivergenceError: on all these ranks, if they differ.
+        """
+        if not sent:
+            return
+        with self.ranks.group.reporting(), self._meeting.checked("a call with local sizes") as status:
+            mesh, index = self.ranks.mesh, self.ranks.index
+            # Of several groups along the axes of one message, each agrees by itself.
+            status["messages"] = {f"{one.what}#{min(mesh.group(index, one.axes))}": one.form for one in sent}
+            status["lengths"] = {
+                f"dimension {dim} of '{argument.name}'": tensor.shape[dim]
+                for argument, tensor in zip(self.inputs, tensors, strict=True)
+                for dim, size in enumerate(argument.sizes)
+                if is_symbolic(size)
+            }
+
+    @cached_property
+    def _meeting(self) -> RankGroup:
+        """The ranks that messages which depend on sizes connect with this one."""
+        sent = messages(self.reference)
+        axes = {axis for place in self._dependent for axis in sent[place].axes}
+        mesh = self.ranks.mesh.refine(axes)
+        parts = {part for axis in axes for part in mesh.parts(axis)}
+        return self.ranks.group.part(mesh.group(self.ranks.index, [axis for axis in mesh.axis_names if axis in parts]))
+
+    @cached_property
+    def _examples(self) -> dict[str, int]:
+        """The sizes of the example arguments, made larger where ranks would have unequal shards of them."""
+        declared = open_sizes(self.module)
+        even = declared.hints
+        for argument in self.inputs:
+            for dim, size in enumerate(argument.sizes):
+                if is_symbolic(size) and len(names := symbols(size)) == 1:
+                    count = self._shards(argument, dim)
+                    even[names[0]] = -(-even[names[0]] // count) * count
+        return even if _are_admitted(declared, even) else declared.hints
+
+    @cached_property
+    def reference(self) -> ModuleOp:
+        """The program of a rank for the examples, whose schedule all have."""
+        module = self._of_own_values(self._bound(self._examples))
+        return run_passes(module, rest(self.pipeline, module))
+
+    @cached_property
+    def _dependent(self) -> frozenset[int]:
+        """The places of the messages of the reference that depend on sizes."""
+
+        def like_reference(module: ModuleOp) -> ModuleOp:
+            made = self._of_own_values(module)
+            follow(made, self.reference, self.pipeline)
+            return made
+
+        return self._differing(messages(self.reference), like_reference)
+
+    @cached_property
+    def _own_axes(self) -> tuple[str, ...]:
+        """The axes of the batch along which ranks compute with values of their own.
+
+        Ranks along an axis by which the program needs parts of each other's batch, as of a sequence, have one batch.
+        """
+        if self.is_step:
+            return ()
+        plain = messages(self._local(self._bound(self._examples)))
+        places = self._differing(plain, self._local)
+        needed = {axis for place in places if not plain[place].is_returned for axis in plain[place].axes}
+        sized_ones = [argument for argument in self.inputs if any(map(is_symbolic, argument.sizes))]
+        axes = dict.fromkeys(axis for argument in sized_ones for axis in argument.sharding.dim_axes(0))
+        return tuple(axis for axis in axes if axis not in needed)
+
+    def _of_own_values(self, module: ModuleOp) -> ModuleOp:
+        """Return the program of a rank, not yet scheduled, that computes with values of its own batch."""
+        made = self._local(module)
+        if self._own_axes:
+            keep_own_values(made, self._own_axes, self._batch_dims)
+            name_values(made)
+        return made
+
+    @cached_property
+    def _batch_dims(self) -> dict[str, set[int]]:
+        """Value of the program of a rank → its dimensions that depend on the size of the batch."""
+        batch = [size for argument in self.inputs for size in argument.sizes[:1] if is_symbolic(size)]
+        names = {name for size in batch for name in symbols(size)}
+        other = next(self._tried([*names], self._local), None) if names else None
+        if other is None:
+            return {}
+        made = [list(_shapes(module)) for module in (self._local(self._bound(self._examples)), other)]
+        return {
+            name: {dim for dim, (one, another) in enumerate(zip(shape, changed, strict=False)) if one != another}
+            for (name, shape), (_, changed) in zip(*made, strict=False)
+        }
+
+    def _local(self, module: ModuleOp) -> ModuleOp:
+        """Return the program of a rank before it is scheduled."""
+        module = copied(without_layers(module))
+        needed = rest(self.pipeline, module).before("localize")
+        run_passes(module, needed.with_steps((*needed.steps, Step("localize"))))
+        name_values(module)
+        return module
+
+    def _bound(self, sizes: Mapping[str, int]) -> ModuleOp:
+        return bound(self.module, sizes, self.pipeline)
+
+    def _differing(self, expected: Sequence[RankMessage], localize: Callable[[ModuleOp], ModuleOp]) -> frozenset[int]:
+        """Return the places of the messages that differ from those for the examples if sizes do."""
+        found: set[int] = set()
+        names = list(self._examples)
+        for changed in [names] if len(names) == 1 else [names, *([name] for name in names)]:
+            module = next(self._tried(changed, localize), None)
+            if module is None:
+                continue
+            other = messages(module)
+            if [each.what for each in other] != [each.what for each in expected]:
+                return frozenset(range(len(expected)))
+            found.update(place for place, pair in enumerate(zip(expected, other, strict=True)) if pair[0] != pair[1])
+            if changed is names:
+                break  # all at once show what each by itself would
+        return frozenset(found)
+
+    def _tried(self, names: Sequence[str], localize: Callable[[ModuleOp], ModuleOp]) -> Iterator[ModuleOp]:
+        """Yield programs in which the sizes of these names are others than in the examples."""
+        declared = open_sizes(self.module)
+        for factor in _FACTORS:
+            sizes = {name: size * factor if name in names else size for name, size in self._examples.items()}
+            if _are_admitted(declared, sizes):
+                with suppress(SpmdirError):
+                    yield localize(self._bound(sizes))
+
+
+def _shapes(module: ModuleOp) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield the name and the shape of each tensor of a program."""
+    function = ir.main_function(module)
+    for value in (*function.args, *(result for op in function.body.block.ops for result in op.results)):
+        meta = meta_of(value.type)
+        if meta is not None:
+            yield text_name(value), meta.shape
+
+
+def _are_admitted(declared: Sizes, sizes: Mapping[str, int]) -> bool:
+    try:
+        declared.check(sizes)
+    except SpmdirError:
+        return False
+    return True
