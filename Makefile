@@ -62,9 +62,11 @@ check-placements: env
 	$(BIN)/python -m spmdir.tools.spmd_check_placement spmdir/placements/[a-z]*.py
 	$(BIN)/python -m tests.checking.placements.wrong_table
 
-# The table of torch's ops, as the installed torch has them; run it with each version that is supported.
+# The table of torch's ops, as the installed torch has them; run it with each version that is supported. Their element types;
+# minutes.
 op-table: env
 	$(BIN)/python -m spmdir.checking.rules.op_table
+	$(BIN)/python -m spmdir.checking.rules.dtype_table write
 
 # What the rules and rewrites of this package parse to; run it when one of them is edited.
 parsed-texts: env

@@ -6,7 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from spmdir.core.call import Call
+from spmdir.core.errors import RuleError
 from spmdir.core.tensor import TensorMeta
+from spmdir.rules.element_types import signature
 from spmdir.rules.language.binding import Binding, bind
 from spmdir.rules.language.expressions import evaluate, holds
 from spmdir.rules.language.functions import SINGLE
@@ -65,9 +67,23 @@ def infer(rule: Rule, call: Call, binding: Binding) -> tuple[TensorMeta, ...]:
 
 
 def _check_dtypes(rule: Rule, call: Call, binding: Binding, layout: Layout) -> None:
+    """Raise RuleError unless torch gives results of these element types for operands of these.
+
+    What the rule declares must hold too; where it declares nothing, the table of torch's ops counts, or, for an op that
+    it does not list, promotion.
+    """
+    known = signature(call.name, binding.arguments)
+    if known is not None:
+        operands = {name: tuple(call.operands[i] for i in binding.operands(name)) for name in binding.tensors}
+        try:
+            known.check(operands, binding.arguments, [meta and meta.dtype for meta in call.results])
+        except RuleError as error:
+            layout.fail(error.message)
     for index, meta in enumerate(call.results):
         declared = rule.results[0 if rule.result_list else index].dtype
-        if meta is not None and (expected := expected_dtype(meta.dtype, declared, index, binding, call.operands)):
+        if meta is None or (known is not None and declared is None):
+            continue
+        if expected := expected_dtype(meta.dtype, declared, index, binding, call.operands):
             layout.fail(f"result {index} has the element type {meta.dtype}; expected {expected}")
 
 

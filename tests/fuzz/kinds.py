@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.fuzz.batch import Kind
 from tests.fuzz.deletions import DELETIONS
 from tests.fuzz.edited import EDITED
+from tests.fuzz.element_types import TYPES
 from tests.fuzz.lossy import LOSSY
 from tests.fuzz.malformed import MALFORMED
 from tests.fuzz.pipelines import PIPELINES
@@ -16,5 +17,5 @@ from tests.fuzz.training import TRAINING
 
 KINDS: dict[str, Kind] = {
     kind.name: kind
-    for kind in (PROGRAMS, PIPELINES, EDITED, MALFORMED, DELETIONS, SPECIAL, SCHEDULES, LOSSY, RANKS, TRAINING)
+    for kind in (PROGRAMS, PIPELINES, EDITED, MALFORMED, DELETIONS, TYPES, SPECIAL, SCHEDULES, LOSSY, RANKS, TRAINING)
 }

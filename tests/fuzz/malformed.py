@@ -144,10 +144,10 @@ def run_tool(argv: Sequence[str]) -> tuple[int, str, str]:
     return status, out.getvalue(), err.getvalue()
 
 
-def run_tool_on(text: str) -> tuple[int, str, str]:
+def run_tool_on(text: str, *options: str) -> tuple[int, str, str]:
     """Status, stdout and stderr of `spmd-opt` for a text that it knows as `in.mlir`."""
     with mock.patch.dict(os.environ, {"SPMDIR_DEBUG": "1"}):
-        return spmd_opt.run_on(["in.mlir"], text)
+        return spmd_opt.run_on(["in.mlir", *options], text)
 
 
 def _arguments(text: str) -> list[str]:

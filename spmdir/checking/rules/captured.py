@@ -9,7 +9,7 @@ import copyreg
 import io
 import itertools
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -23,7 +23,7 @@ from spmdir.checking.rules.values import seed
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH
 
 ELEMENT_TYPES = (torch.float64, torch.int64, torch.bool, torch.complex128)
-"""What samples are asked for."""
+"""What samples are asked for by default."""
 
 SAMPLES_OF_ONE = 30
 """How many samples of one OpInfo and element type are run."""
@@ -53,19 +53,22 @@ def opinfo_names() -> tuple[list[str], str | None]:
     return [info.name for info in infos], problem
 
 
-def capture(index: int, wanted: frozenset[str] | None) -> list[tuple[str, str, bytes]]:
+def capture(
+    index: int, wanted: frozenset[str] | None, element_types: Iterable[torch.dtype] = ELEMENT_TYPES
+) -> list[tuple[str, str, bytes]]:
     """Return (op, what kind of call, pickled sample) of each different call that the samples of one OpInfo make.
 
     Args:
         wanted: the ops to keep; None keeps all functional ones.
+        element_types: what samples are asked for.
     """
     info = _opinfos()[0][index]
     recorder = _Recorder(wanted)
-    for dtype in ELEMENT_TYPES:
+    for dtype in element_types:
         if dtype not in info.dtypes:
             continue
         seed(info.name, dtype)
-        differentiable = info.supports_autograd and dtype in (torch.float64, torch.complex128)
+        differentiable = info.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
         # Whatever samples there are, some fail to run on this machine.
         try:
             for sample in itertools.islice(

@@ -60,15 +60,21 @@ def bound(
     return positional, values
 
 
+def runnable(name: str) -> Any:
+    """Return what computes op `name` on a CPU: a reference, the op, or its decomposition if it has no kernel there."""
+    target = torch_op(name)
+    if name in REFERENCES:
+        return REFERENCES[name]
+    has_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key(target.name(), "CPU")
+    return target if has_kernel else decomposition_table.get(target, target)
+
+
 def run_op(name: str, slots: Sequence[Any], tensors: Sequence[torch.Tensor], arguments: Mapping[str, Any]) -> list[Any]:
     """Return the op's results as a flat list; `slots` say which tensor fills which tensor parameter."""
     target = torch_op(name)
     positional, values = bound(target, slots, tensors, arguments)
     draws = is_random(target)
-    if name in REFERENCES:
-        target = REFERENCES[name]
-    elif not torch._C._dispatch_has_computed_kernel_for_dispatch_key(target.name(), "CPU"):
-        target = decomposition_table.get(target, target)
+    target = runnable(name)
     with torch.random.fork_rng((), enabled=draws):
         if draws:
             torch.default_generator.manual_seed(17)

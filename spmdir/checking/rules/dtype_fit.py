@@ -1,0 +1,211 @@
+"""The shortest line of the table of element types that says what torch did in all trials of an op."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import attrs
+
+from spmdir.checking.rules.dtype_trials import TypeTrial, dtype_argument
+from spmdir.core import dtype as dt
+from spmdir.core.dtype import DTYPES, DType
+from spmdir.core.errors import RuleError
+from spmdir.rules.element_types import MAPS, AllowedTypes, TypeSignature, TypeSource, argument_text
+
+Pairs = Sequence[tuple[TypeTrial, DType | None]]
+"""Trials, with the element type of one result in each."""
+
+
+def fit(op: str, trials: Sequence[TypeTrial]) -> list[TypeSignature]:
+    """Return the lines about an op: one, or one for each value of the argument on which the result types depend."""
+    known = [trial for trial in trials if trial.given and not trial.is_rejected]
+    for accepted in (known, [trial for trial in known if trial.is_accepted]):
+        whole = _line(op, trials, accepted, None)
+        if all(whole.results):
+            return [whole]
+        for name in _switches(trials):
+            lines = _lines_by(op, trials, accepted, name)
+            if all(all(line.results) for line in lines):
+                return lines
+    return [whole]
+
+
+def _switches(trials: Sequence[TypeTrial]) -> list[str]:
+    """Return the arguments whose values are truth values and words."""
+    names = dict.fromkeys(name for trial in trials for name in trial.arguments)
+    values = {name: [trial.arguments.get(name) for trial in trials] for name in names}
+    return [name for name, given in values.items() if all(map(_is_switch, given)) and any(v is not None for v in given)]
+
+
+def _is_switch(value: Any) -> bool:
+    return value is None or isinstance(value, bool) or (isinstance(value, str) and value.isidentifier())
+
+
+def _lines_by(op: str, trials: Sequence[TypeTrial], accepted: Sequence[TypeTrial], name: str) -> list[TypeSignature]:
+    def having(listed: Sequence[TypeTrial], value: str) -> list[TypeTrial]:
+        return [trial for trial in listed if argument_text(trial.arguments.get(name)) == value]
+
+    values = dict.fromkeys(argument_text(trial.arguments.get(name)) for trial in trials)
+    return [_line(op, having(trials, value), having(accepted, value), (name, value)) for value in values]
+
+
+def _line(
+    op: str, trials: Sequence[TypeTrial], accepted: Sequence[TypeTrial], guard: tuple[str, str] | None
+) -> TypeSignature:
+    rejected = [trial for trial in trials if trial.is_rejected]
+    width = max((len(given) for trial in accepted for _, given in trial.given), default=1)
+    dtype = dtype_argument(op)
+    results = tuple(_sources(accepted, index, dtype) for index in range(width))
+    same = tuple(_same([trial for trial in trials if trial.is_accepted], rejected))
+    allowed = tuple(_allowed(trials, dtype))
+    return TypeSignature(op, results, guard, allowed, same)
+
+
+def _names(trials: Sequence[TypeTrial]) -> list[str]:
+    return list(dict.fromkeys(name for trial in trials for name in trial.operands))
+
+
+def _allowed(trials: Sequence[TypeTrial], dtype: str | None) -> Iterator[AllowedTypes]:
+    """Yield the operands that may not have every element type, with those that they may have."""
+    for name in _names(trials):
+        if limited := _limited(trials, name):
+            yield AllowedTypes(name, limited)
+        elif dtype and (limited := _limited([t for t in trials if t.arguments.get(dtype) is None], name)):
+            yield AllowedTypes(name, limited, unless=dtype)
+
+
+def _limited(trials: Sequence[TypeTrial], name: str) -> tuple[DType, ...]:
+    """Return the element types that operand `name` may have; none if it may have any."""
+    seen = _of([trial for trial in trials if not trial.is_rejected], name)
+    refused = _of([trial for trial in trials if trial.is_rejected], name) - seen
+    return tuple(type_ for type_ in DTYPES.values() if type_ not in refused) if refused and seen else ()
+
+
+def _of(trials: Sequence[TypeTrial], name: str) -> set[DType]:
+    return {meta.dtype for trial in trials for meta in trial.operands.get(name, ())}
+
+
+def _same(accepted: Sequence[TypeTrial], rejected: Sequence[TypeTrial]) -> Iterator[tuple[str, ...]]:
+    """Yield the groups of operands that must have one element type."""
+    groups: list[list[str]] = []
+    names = _names(rejected)
+    for name in names:
+        if _agree(accepted, rejected, (name,)):
+            groups.append([name])
+    for left, right in itertools.combinations(names, 2):
+        if _agree(accepted, rejected, (left, right)):
+            joined = [group for group in groups if {left, right} & {*group}]
+            groups = [group for group in groups if group not in joined]
+            groups.append([n for n in names if n in {left, right}.union(*joined)])
+    yield from map(tuple, groups)
+
+
+def _agree(accepted: Sequence[TypeTrial], rejected: Sequence[TypeTrial], names: tuple[str, ...]) -> bool:
+    def types(trial: TypeTrial) -> list[DType]:
+        return [meta.dtype for name in names for meta in trial.operands.get(name, ())]
+
+    def is_whole(trial: TypeTrial) -> bool:
+        return all(trial.operands.get(name) for name in names) and len(types(trial)) > 1
+
+    seen = [types(trial) for trial in accepted if is_whole(trial)]
+    refused = [types(trial) for trial in rejected if is_whole(trial)]
+    both = {type_ for found in seen for type_ in found}
+    return (
+        len(both) > 1
+        and all(len({*found}) == 1 for found in seen)
+        and any(len({*found}) > 1 and both.issuperset(found) for found in refused)
+    )
+
+
+def _sources(accepted: Sequence[TypeTrial], index: int, dtype: str | None) -> tuple[TypeSource, ...]:
+    """Return where result `index` has its element type from: on meta tensors and, if it differs, on the CPU."""
+    by_device = {
+        device: [(t, types[index]) for t in accepted for on, types in t.given if on == device and types[index:]]
+        for device in ("meta", "cpu")
+    }
+    given = [[(t, type_) for t, type_ in pairs if type_] for pairs in by_device.values()]
+    for groups in ([[*given[0], *given[1]]], given):
+        found = [_source(pairs, dtype) for pairs in groups if pairs]
+        if found and all(found):
+            return tuple(dict.fromkeys(one for one in found if one))
+    return ()
+
+
+def _source(pairs: Pairs, dtype: str | None) -> TypeSource | None:
+    """Return the first source, from simple ones to others, that gives the element type in all pairs.
+
+    Args:
+        dtype: the argument that is an element type.
+    """
+    given = [(trial, type_) for trial, type_ in pairs if dtype and isinstance(trial.arguments.get(dtype), DType)]
+    free = [(trial, type_) for trial, type_ in pairs if not dtype or trial.arguments.get(dtype) is None]
+    counts = bool(given) and all(type_ == trial.arguments[dtype or ""] for trial, type_ in given)
+    for source in _candidates(free or pairs):
+        candidate = attrs.evolve(source, argument=dtype if counts else None)
+        if all(_evaluate(candidate, trial) == type_ for trial, type_ in pairs):
+            return candidate
+    return None
+
+
+def _evaluate(source: TypeSource, trial: TypeTrial) -> DType | None:
+    try:
+        return source.evaluate(trial.operands, trial.arguments)
+    except RuleError:
+        return None
+
+
+def _candidates(pairs: Pairs) -> Iterator[TypeSource]:
+    found = {type_ for _, type_ in pairs}
+    operands = list(dict.fromkeys(name for t, _ in pairs for name, metas in t.operands.items() if metas))
+    numbers = [
+        name
+        for name in dict.fromkeys(name for t, _ in pairs for name in t.arguments)
+        if name not in operands
+        and len({type(t.arguments.get(name)) for t, _ in pairs} & {bool, int, float, complex}) > 1
+    ]
+    if len(found) == 1:
+        yield TypeSource(fixed=found.pop())
+    matter = [name for name in (*operands, *numbers) if _matters(pairs, name)]
+    sets: list[tuple[str, ...]] = [(name,) for name in (matter or operands or numbers)]
+    sets += [tuple(matter)] if len(matter) > 1 else []
+    sets += [(name,) for name in operands]
+    sets += list(itertools.combinations(operands, 2)) if len(operands) <= 6 else []
+    sets += [tuple(operands), (*operands, *numbers)]
+    for names, map_ in itertools.product(dict.fromkeys(sets), MAPS):
+        if names:
+            yield TypeSource(names, map_)
+    if not found and not operands:
+        yield TypeSource(fixed=dt.F32)
+
+
+def _matters(pairs: Pairs, name: str) -> bool:
+    """Return whether the element type changes where nothing but that of `name` does."""
+    groups: dict[Any, set[DType | None]] = {}
+    for trial, found in pairs:
+        rest = tuple((n, metas) for n, metas in trial.operands.items() if n != name)
+        arguments = str([(n, value) for n, value in sorted(trial.arguments.items()) if n != name])
+        ranks = tuple(meta.rank for meta in trial.operands.get(name, ()))
+        groups.setdefault((rest, arguments, ranks), set()).add(found)
+    return any(len(types) > 1 for types in groups.values())
+
+
+def violations(lines: Sequence[TypeSignature], trials: Sequence[TypeTrial]) -> tuple[list[tuple[TypeTrial, str]], int]:
+    """Return the trials that torch accepts and the lines reject, and how many that torch rejects they accept."""
+    wrong, lenient = [], 0
+    for trial in trials:
+        line = next((line for line in lines if line.fits(trial.arguments)), None)
+        if line is None:
+            continue
+        message = ""
+        try:
+            line.check_operands(trial.operands, trial.arguments)
+            for _, given in trial.given if not trial.is_rejected else (("", (None,) * len(line.results)),):
+                line.check_results(trial.operands, trial.arguments, given)
+        except RuleError as error:
+            message = error.message
+        if message and trial.is_accepted:
+            wrong.append((trial, message))
+        lenient += trial.is_rejected and not message
+    return wrong, lenient
