@@ -171,16 +171,25 @@ class TypeSignature:
                     f"operands differ in element type: {types}; expected one type, convert with aten._to_copy"
                 )
 
+    def expected(self, index: int, operands: Named, arguments: Mapping[str, Any]) -> tuple[DType, ...]:
+        """Return the element types that result `index` may have; none if it is not checked.
+
+        Raises:
+            RuleError: torch does not promote the operands.
+        """
+        sources = self.results[min(index, len(self.results) - 1)]
+        if not all(source.is_known(operands, arguments) for source in sources):
+            return ()  # an optional operand is left out
+        types = [source.evaluate(operands, arguments) for source in sources]
+        if None in types:
+            given = ", ".join(str(meta.dtype) for name in sources[0].names for meta in operands.get(name, ()))
+            raise RuleError(f"torch does not promote the element types {given}; convert an operand")
+        return tuple(type_ for type_ in types if type_ is not None)
+
     def check_results(self, operands: Named, arguments: Mapping[str, Any], results: Sequence[DType | None]) -> None:
         """Raise RuleError if a result has an element type that the op does not give."""
         for index, found in enumerate(results):
-            sources = self.results[min(index, len(self.results) - 1)]
-            if not all(source.is_known(operands, arguments) for source in sources):
-                continue  # an optional operand is left out
-            expected = [source.evaluate(operands, arguments) for source in sources]
-            if None in expected:
-                types = ", ".join(str(meta.dtype) for name in sources[0].names for meta in operands.get(name, ()))
-                raise RuleError(f"torch does not promote the element types {types}; convert an operand")
+            expected = self.expected(index, operands, arguments)
             if found is not None and expected and found not in expected:
                 raise RuleError(f"result {index} has the element type {found}; expected {_either(expected)}")
 

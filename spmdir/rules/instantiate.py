@@ -8,7 +8,7 @@ from typing import Any
 from spmdir.core.call import Call
 from spmdir.core.errors import RuleError
 from spmdir.core.tensor import TensorMeta
-from spmdir.rules.element_types import signature
+from spmdir.rules.element_types import Named, signature
 from spmdir.rules.language.binding import Binding, bind
 from spmdir.rules.language.expressions import evaluate, holds
 from spmdir.rules.language.functions import SINGLE
@@ -55,36 +55,42 @@ def instantiate(rule: Rule, call: Call, binding: Binding, rules: Rules) -> OpRul
 
 def infer(rule: Rule, call: Call, binding: Binding) -> tuple[TensorMeta, ...]:
     """Return the types of the results of `call`, whose own results are not looked at: shapes from the rule's patterns,
-    element types by its `as`, else by promotion.
+    element types by its `as`, else by the table of torch's ops, else by promotion.
 
     Raises:
         RuleError: the call does not fit the rule, or a size in a result is in no operand and no argument.
     """
-    return tuple(
-        TensorMeta(shape, result_dtype(rule.results[0 if rule.result_list else index].dtype, binding, call.operands))
-        for index, shape in enumerate(infer_shapes(rule, call, binding))
-    )
+    known, operands = signature(call.name, binding.arguments), _named(call, binding)
+    metas = []
+    for index, shape in enumerate(infer_shapes(rule, call, binding)):
+        declared = rule.results[0 if rule.result_list else index].dtype
+        dtype = result_dtype(declared, binding, call.operands)
+        listed = known.expected(index, operands, binding.arguments) if known else ()
+        metas.append(TensorMeta(shape, listed[0] if listed and dtype not in listed else dtype))
+    return tuple(metas)
+
+
+def _named(call: Call, binding: Binding) -> Named:
+    return {name: tuple(call.operands[i] for i in binding.operands(name)) for name in binding.tensors}
 
 
 def _check_dtypes(rule: Rule, call: Call, binding: Binding, layout: Layout) -> None:
     """Raise RuleError unless torch gives results of these element types for operands of these.
 
-    What the rule declares must hold too; where it declares nothing, the table of torch's ops counts, or, for an op that
-    it does not list, promotion.
+    The table of torch's ops counts, and what the rule declares. Of what neither says promotion does.
     """
-    known = signature(call.name, binding.arguments)
-    if known is not None:
-        operands = {name: tuple(call.operands[i] for i in binding.operands(name)) for name in binding.tensors}
-        try:
+    known, operands = signature(call.name, binding.arguments), _named(call, binding)
+    try:
+        if known is not None:
             known.check(operands, binding.arguments, [meta and meta.dtype for meta in call.results])
-        except RuleError as error:
-            layout.fail(error.message)
-    for index, meta in enumerate(call.results):
-        declared = rule.results[0 if rule.result_list else index].dtype
-        if meta is None or (known is not None and declared is None):
-            continue
-        if expected := expected_dtype(meta.dtype, declared, index, binding, call.operands):
-            layout.fail(f"result {index} has the element type {meta.dtype}; expected {expected}")
+        for index, meta in enumerate(call.results):
+            declared = rule.results[0 if rule.result_list else index].dtype
+            if meta is None or (declared is None and known and known.expected(index, operands, binding.arguments)):
+                continue
+            if expected := expected_dtype(meta.dtype, declared, index, binding, call.operands):
+                raise RuleError(f"result {index} has the element type {meta.dtype}; expected {expected}")
+    except RuleError as error:
+        layout.fail(error.message)
 
 
 def _factors(layout: Layout, rule: Rule, scope: Scope) -> tuple[Factor, ...]:
