@@ -12,10 +12,10 @@ func.func @f(%x: tensor<8xf32>) -> tensor<8xf32> {
 
 spmd.mesh @mesh <dp = 2>
 
-func.func @f(%x: tensor<8xf32>) -> tensor<8xcomplex<f32>> {
+func.func @f(%x: tensor<8xf32>) -> tensor<8xf32> {
   // expected-error@+1 {{no value for (1+2j) <= 0.0}}
-  %0 = aten.threshold(%x) {threshold = 0.0, value = complex(1.0, 2.0)} : tensor<8xcomplex<f32>>
-  return %0 : tensor<8xcomplex<f32>>
+  %0 = aten.threshold(%x) {threshold = 0.0, value = complex(1.0, 2.0)} : tensor<8xf32>
+  return %0 : tensor<8xf32>
 }
 
 // -----
