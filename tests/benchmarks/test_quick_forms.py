@@ -6,12 +6,13 @@ import importlib
 import re
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 from benchmarks import measure
 
@@ -102,7 +103,7 @@ class InThisProcess:
 @pytest.fixture
 def run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> Callable[[str, str], str]:
+) -> Iterator[Callable[[str, str], str]]:
     """Runs a benchmark with options, and returns what it prints."""
 
     def run(name: str, options: str) -> str:
@@ -115,7 +116,9 @@ def run(
         assert not re.search(r"\bnan\b", printed)
         return printed
 
-    return run
+    yield run
+    if dist.is_initialized():  # benchmarks that end with their process leave it
+        dist.destroy_process_group()
 
 
 def test_every_benchmark_has_a_quick_form() -> None:
