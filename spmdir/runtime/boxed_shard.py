@@ -108,14 +108,14 @@ def _check_op(func: Any, args: Sequence[Any], rows: Sequence[Sequence[Tensor]]) 
             f"{func} would take a shard for one of torch.chunk, which it is not; expected an elementwise op: gather "
             "the value with the state_dict() of what runs it, or shard the tensor by S(dim) with axes in mesh order"
         )
-    if any(getattr(one, "boxes", None) != getattr(row[0], "boxes", None) for row in rows for one in row):
+    if any(len({getattr(operand, "boxes", None) for operand in row if operand.dim()}) > 1 for row in rows):
         raise UnsupportedError(
             f"{func} of tensors whose shards are laid out differently; expected one sharding of all that are not 0-d"
         )
 
 
 def _rows(args: Sequence[Any]) -> list[tuple[Tensor, ...]]:
-    """Return the operands with dimensions of each result: all operands, or of a list op the n-th of each list."""
+    """Return the operands of each result: all operands, or of a list op the n-th of each list."""
     lists = [one for one in args if isinstance(one, (list, tuple)) and one and isinstance(one[0], Tensor)]
     columns = zip(*lists, strict=True) if lists else [args]
-    return [tuple(one for one in column if isinstance(one, Tensor) and one.dim()) for column in columns]
+    return [tuple(one for one in column if isinstance(one, Tensor)) for column in columns]
