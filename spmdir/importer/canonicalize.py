@@ -10,6 +10,7 @@ from typing import Any
 import attrs
 from torch import fx
 
+from spmdir.core.dtype import F32
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.tensor import SizedMeta, TensorMeta
 from spmdir.dialects.attributes import meta_of, sizes_of
@@ -57,6 +58,14 @@ def _from_nothing(name: str) -> Callable[[Bound, fx.Node], Bound]:
         return Bound(name, (), {**kept, "dtype": result.dtype}, call.results, None)
 
     return rewrite
+
+
+def _typed(call: Bound, _: fx.Node) -> Bound:
+    """Return a factory that names its element type, where that is torch's default type and not f32."""
+    (result,) = call.results
+    if result is None or "dtype" in call.arguments or not result.dtype.is_float or result.dtype == F32:
+        return call
+    return attrs.evolve(call, arguments={**call.arguments, "dtype": result.dtype})
 
 
 def _as_strided(call: Bound, node: fx.Node) -> Bound | None:
@@ -179,6 +188,19 @@ REWRITES: dict[str, Callable[[Bound, fx.Node], Bound | None]] = {
     "aten.contiguous": _contiguous,
     "aten.as_strided": _as_strided,
     "aten.as_strided_scatter": _as_strided_scatter,
+    # What a program gives does not depend on torch's default element type.
+    **dict.fromkeys(
+        [
+            "aten.arange",
+            "aten.arange.start",
+            "aten.arange.start_step",
+            "aten.empty.memory_format",
+            "aten.full",
+            "aten.ones",
+            "aten.zeros",
+        ],
+        _typed,
+    ),
     "aten.empty_strided": _from_nothing("aten.empty.memory_format"),
     "aten.new_empty_strided": _from_nothing("aten.empty.memory_format"),
     "aten.new_empty": _from_nothing("aten.empty.memory_format"),

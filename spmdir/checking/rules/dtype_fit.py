@@ -18,6 +18,10 @@ Pairs = Sequence[tuple[TypeTrial, DType | None]]
 """Trials, with the element type of one result in each."""
 
 
+STATISTICS = frozenset({"logsumexp", "mean", "rstd", "save_mean", "save_var", "running_mean", "running_var"})
+"""Operands that kernels keep in f32 beside values of bf16 and f16, on some devices."""
+
+
 def fit(op: str, trials: Sequence[TypeTrial]) -> list[TypeSignature]:
     """Return the lines about an op: one, or one for each value of the argument on which the result types depend."""
     known = [trial for trial in trials if trial.given and not trial.is_rejected]
@@ -90,7 +94,7 @@ def _of(trials: Sequence[TypeTrial], name: str) -> set[DType]:
 def _same(accepted: Sequence[TypeTrial], rejected: Sequence[TypeTrial]) -> Iterator[tuple[str, ...]]:
     """Yield the groups of operands that must have one element type."""
     groups: list[list[str]] = []
-    names = _names(rejected)
+    names = [name for name in _names(rejected) if name not in STATISTICS]
     for name in names:
         if _agree(accepted, rejected, (name,)):
             groups.append([name])
