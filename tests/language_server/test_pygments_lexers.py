@@ -17,6 +17,7 @@ from spmdir.language_server.pygments_lexers import RewritesLexer, RulesLexer, Sp
 ROOT = Path(__file__).parents[2]
 FENCE = re.compile(r"^```(mlir|rules|rewrites)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MALFORMED = {"text_that_begins_with_no_token", "string_is_never_closed", "unclosed_string_before_much_text"}
+MALFORMED |= {"brackets_that_are_not_closed"}
 """Programs that are no tokens."""
 
 

@@ -17,7 +17,8 @@ from spmdir.tools.golden import read_golden
 from tests.conftest import GOLDEN
 from tests.importer.imported_programs import MESH, export
 
-FILES = sorted((GOLDEN / "fold-views").glob("*.mlir"))
+LOSSY = "a_lossy_conversion_and_its_inverse_stay"  # one device, which is compared with here, does not round
+FILES = sorted(file for file in (GOLDEN / "fold-views").glob("*.mlir") if file.stem != LOSSY)
 PROGRAMS = {
     f"{file.stem} {number}": part.replace("f32", "f64")
     for file in FILES

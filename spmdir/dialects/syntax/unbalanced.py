@@ -19,7 +19,7 @@ _OPENING = {closing: opening for opening, closing in _CLOSING.items()}
 
 _TOKEN = re.compile(
     r"""(?P<comment>//[^\n]*) | (?P<string>"(?:[^"\\\n]|\\.)*+"?) | (?P<arrow>->) | (?P<bracket>[<>(){}\[\]])
-      | (?P<op>(?:(?<=\n)|\A)[ \t]*(?:%[\w$.\-]+(?:[ \t]*,[ \t]*%[\w$.\-]+)*(?::\d+)?[ \t]*=|(?:func\.)?return\b))
+      | (?P<op>(?:(?<=\n)|\A)[ \t]*(?:%[\w$.\-]+(?:[ \t]*,[ \t]*%[\w$.\-]+)*(?::[0-9]+)?[ \t]*=|(?:func\.)?return\b))
       | (?P<top>(?:(?<=\n)|\A)[ \t]*(?:func\.func|spmd\.mesh|spmd\.sizes)\b)""",
     re.VERBOSE | re.ASCII,
 )
