@@ -12,7 +12,7 @@ import itertools
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +151,11 @@ def measure(rank: int, sizes: Sizes, rounds: int) -> dict[str, Measured]:
     losses[-1] /= MESH.sizes["dp"]
     for loss in losses:
         torch.testing.assert_close(loss, losses[0], rtol=1e-4, atol=0.0)
+    return measured_in_turns(sides, rounds)
+
+
+def measured_in_turns(sides: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, Measured]:
+    """Return what this rank measures of the step of each side; the sides take turns, each round in another order."""
     found = {name: Measured(messages=count_messages(step)) for name, step in sides.items()}
     names = list(sides)
     for turn in range(rounds):

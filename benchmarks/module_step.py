@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import spmdir
-from benchmarks.gloo_step import Measured, count_messages
+from benchmarks.gloo_step import Measured, measured_in_turns
 from benchmarks.measure import Row, listed, options, print_table
 from benchmarks.programs import rotate
 from tests.lowering.gloo_ranks import on_ranks
@@ -213,16 +212,7 @@ def measure(rank: int, recipe: str, size: Size, rounds: int) -> dict[str, Measur
             losses[name] /= RANKS
         for loss in losses.values():
             torch.testing.assert_close(loss, losses[PEERS[recipe]], rtol=1e-4, atol=0.0)
-    found = {name: Measured(messages=count_messages(step)) for name, step in sides.items()}
-    names = list(sides)
-    for turn in range(rounds):
-        for name in names[turn % len(names) :] + names[: turn % len(names)]:
-            dist.barrier()
-            begin, cpu = time.perf_counter(), time.process_time()
-            sides[name]()
-            found[name].seconds.append(time.perf_counter() - begin)
-            found[name].cpu.append(time.process_time() - cpu)
-    return found
+    return measured_in_turns(sides, rounds)
 
 
 def rows(recipe: str, ranks: Sequence[dict[str, Measured]]) -> list[Row]:
