@@ -65,12 +65,21 @@ class Convention:
                 "as in the example arguments: other arguments need a program of their own, made with them as examples"
             )
         for index, (leaf, example) in enumerate(zip(leaves, self.examples, strict=True)):
-            if _kept(leaf) != example:
+            if value_key(_kept(leaf)) != value_key(example):
                 raise SpmdirError(
                     f"argument {index} is {_kept(leaf)}; the program was traced with {example}: "
                     "trace it again for another value, or pass a tensor both times"
                 )
         return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+
+
+def value_key(value: Any) -> tuple[type, Any]:
+    """Return what is equal for values of arguments that one program is right for.
+
+    Python takes 1, 1.0 and True for equal, and zeros of either sign, but programs of theirs differ. It takes no two
+    NaNs for equal, whose programs are.
+    """
+    return type(value), repr(value) if isinstance(value, (float, complex)) else value
 
 
 def _outline(spec: pytree.TreeSpec) -> str:

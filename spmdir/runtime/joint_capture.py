@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
 from spmdir.core.errors import UnsupportedError
@@ -125,8 +126,9 @@ def capture_joint(
         capture = joint_export.capture_graph(traced, constraints=constraints, dynamic_shapes=dynamic_shapes)
         graph = capture(*fake_args, **fake_kwargs)
         _name_parameters(traced, graph)
+        _return_constants(graph, fakes)
         stack.enter_context(_tracing(graph))
-        # The graph has numbers as constants; of integers AOTAutograd would make symbolic sizes.
+        # The graph does not read these arguments; of integers AOTAutograd would make symbolic sizes.
         fake_args, fake_kwargs = pytree.tree_map_only(int, float, (fake_args, fake_kwargs))
         joint = joint_export.export_joint(stack, graph, fake_args, fake_kwargs)
         aliases = [at for at, info in enumerate(joint._aot_state.fw_metadata.output_info) if _shares_memory(info)]
@@ -165,6 +167,24 @@ def _name_parameters(model: nn.Module, graph: fx.GraphModule) -> None:
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if id(tensor) not in known:
             joint_export.assign_attribute(tensor, graph, name)
+
+
+def _return_constants(graph: fx.GraphModule, leaves: Sequence[Any]) -> None:
+    """Let a captured graph that returns an argument other than a tensor return its value among `leaves`.
+
+    Dynamo puts such values into the graph wherever ops use them, but not where they are returned.
+    """
+    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+    values = {
+        node: leaf
+        for node, leaf in zip(placeholders, leaves, strict=True)
+        if not isinstance(leaf, Tensor) and node.users
+    }
+    if not values:
+        return
+    end = next(node for node in graph.graph.nodes if node.op == "output")
+    end.args = map_arg(end.args, lambda node: values.get(node, node))
+    graph.recompile()
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from spmdir.core.errors import UnsupportedError
+from spmdir.runtime.capture import value_key
 from spmdir.runtime.guards import Guards
 from spmdir.runtime.joint_program import JointProgram
 from spmdir.runtime.rank_programs import RankPrograms
@@ -26,6 +27,10 @@ Places = frozenset[int]
 """Places of tensors among the leaves of a call."""
 
 
+def _keys(values: Sequence[tuple[type, Any]]) -> tuple[Any, ...]:
+    return tuple(value_key(value) for _, value in values)
+
+
 @attrs.frozen
 class Structure:
     """How the arguments of a call are built.
@@ -36,7 +41,7 @@ class Structure:
     """
 
     spec: pytree.TreeSpec
-    values: tuple[tuple[type, Any], ...]
+    values: tuple[tuple[type, Any], ...] = attrs.field(eq=_keys)
 
     @classmethod
     def of(cls, leaves: Sequence[Any], spec: pytree.TreeSpec) -> Structure:
@@ -49,7 +54,7 @@ class Structure:
         pairs = list(zip(self.values, other.values, strict=False))
         if self.spec != other.spec or any((Tensor in (a[0], b[0])) and a != b for a, b in pairs):
             return []
-        return [place for place, (a, b) in enumerate(pairs) if a != b]
+        return [place for place, (a, b) in enumerate(pairs) if value_key(a[1]) != value_key(b[1])]
 
 
 @attrs.frozen(eq=False)

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch.utils import _pytree as pytree
 
 import spmdir
@@ -247,13 +246,6 @@ def test_a_process_without_a_group_is_told_how_to_make_one():
     model, ids, _ = parallelize_cases.transformer()
     with pytest.raises(spmdir.SpmdirError, match="init_process_group"):
         spmdir.parallelize(model, (ids,), Mesh({"dp": 2}))
-
-
-@pytest.fixture
-def alone():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def test_a_function_without_state_is_an_error(alone):
