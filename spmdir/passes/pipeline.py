@@ -45,10 +45,11 @@ STANDARD = f"inline,propagate,{PARTITIONING}"
 
 SCHEDULED = (
     "inline,propagate{overlap=messages},expand,insert-reshard,lower-reshard{overlap=messages},fuse-collectives,localize,"
-    "schedule"
+    "schedule{spare=25}"
 )
 """The pipeline of programs that run on real ranks: the standard one, decided for the messages that a schedule shares,
-then the schedule of what a rank does."""
+then the schedule of what a rank does. At the begin of a backward activations take most memory, and without any to spare
+each gradient would be sent alone, and waited for at once."""
 
 _EXPECTED = "pass names, as in 'propagate,insert-reshard', or a Pipeline"
 _PATHS = many(PATH, "paths of .rewrites files")

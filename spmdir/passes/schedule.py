@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from xdsl.dialects.func import FuncOp
 
+from spmdir.core.byte_size import Bytes
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.progress import say
 from spmdir.dialects.syntax.context import IRContext
 from spmdir.passes.bucket import BucketPass
 from spmdir.passes.fit_memory import FitMemoryPass, MemoryDecision
+from spmdir.passes.options import Count
 from spmdir.passes.pipeline import as_pipeline
 from spmdir.passes.propagation.noted_options import Memory, machine_of
 from spmdir.passes.reorder import ReorderPass
 from spmdir.passes.scheduling.local_pass import LocalPass
 from spmdir.passes.scheduling.rank_program import rank_program
 from spmdir.passes.split_async import SplitAsyncPass
+from spmdir.schedule.memory import peak_bytes
 from spmdir.schedule.simulate import simulate
 
 
@@ -44,6 +48,10 @@ class SchedulePass(LocalPass):
     offload: bool = True
     """That of fit-memory."""
 
+    spare: Count = 0
+    """How many percent more than the program holds anyway its messages may take where there is no limit. The memory of
+    the topology is the most."""
+
     def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
         """Schedule `function`; with values on the host only where the step is then shorter, or fits only so."""
         fit = FitMemoryPass(self.memory, self.topology, self.costs, self.offload)
@@ -65,12 +73,20 @@ class SchedulePass(LocalPass):
     def _run(
         self, ctx: IRContext, function: FuncOp, mesh: Mesh, fit: FitMemoryPass, fitted: MemoryDecision | None
     ) -> None:
-        topology, costs, memory = self.topology, self.costs, self.memory
         if fitted is not None:
             fit.carry_out(function, fitted)
+        topology, costs, memory = self.topology, self.costs, self._memory(ctx, function, mesh)
         BucketPass(topology, costs, memory).schedule(ctx, function, mesh)
         SplitAsyncPass().schedule(ctx, function, mesh)
         ReorderPass(self.mode, topology, costs, memory).schedule(ctx, function, mesh)
+
+    def _memory(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> Memory:
+        """Return what the messages of `function` may bring a rank to hold: the option, or what `spare` adds."""
+        machine = machine_of(function, as_pipeline(ctx.pipeline), self.topology, self.costs, self.memory)
+        if not self.spare or machine.memory < math.inf:
+            return self.memory
+        held = peak_bytes(rank_program(function, mesh, ctx.rules, machine.topology)[0])
+        return Bytes(max(held, min(held * (1 + self.spare / 100), machine.topology.memory)))
 
     def _seconds(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> float:
         """Return what a step of a scheduled function takes."""

@@ -129,3 +129,32 @@ def test_values_go_to_the_host_only_where_the_scheduled_step_is_then_shorter(
     module = spmdir.run_passes(spmdir.parse(held_meanwhile()), "schedule{memory=1150MB},verify-spmd")
     assert copies(ir.main_function(module)) == (with_host == 1.0)
     assert spmdir.memory_report(module).peak_bytes <= 1150e6
+
+
+def tower(layers: int) -> str:
+    """Return the forward and the backward of products, which holds most where the backward begins."""
+    x, w, rows = "tensor<1024x128xf32>", "tensor<128x128xf32>", "<dp: S(0)>"
+    names, sharded = [f"w{layer}" for layer in range(layers)], "{spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}"
+    arguments = ", ".join([f"%h0: {x} {sharded}", *(f"%{name}: {w} {WHOLE}" for name in names)])
+    ops = [f"%h{at + 1} = aten.mm(%h{at}, %{name}) : {x} {rows}" for at, name in enumerate(names)]
+    ops += [f"%g{layers} = aten.mul.Tensor(%h{layers}, %h{layers}) : {x} {rows}"]
+    for at, name in reversed([*enumerate(names)]):
+        ops += [f"%t{at} = aten.t(%h{at}) : tensor<128x1024xf32> <dp: S(1)>"]
+        ops += [f"%d{at} = aten.mm(%t{at}, %g{at + 1}) : {w} <dp: P(sum)>"]
+        ops += [f"%r{at} = spmd.all_reduce %d{at} on [dp] op sum : {w} <>"]
+        ops += [f"%g{at} = aten.mm(%g{at + 1}, %{name}) : {x} {rows}"]
+    ops += [f"return {', '.join(f'%r{at}' for at in range(layers))} : {', '.join([w] * layers)}"]
+    head = f"func.func @step({arguments}) -> ({', '.join([f'{w} {WHOLE}'] * layers)}) {{"
+    return "\n".join(["spmd.mesh @mesh <dp = 4>", head, *ops, "}"])
+
+
+def test_gradients_share_messages_where_there_is_memory_to_spare() -> None:
+    def messages(options: str) -> tuple[int, float]:
+        passes = f"localize,schedule{{topology=cpu-gloo{options}}},verify-spmd"
+        module = spmdir.run_passes(spmdir.parse(tower(8)), passes)
+        starts = [op for op in ir.main_function(module).body.block.ops if op.name == "spmd.all_reduce_start"]
+        return len(starts), spmdir.memory_report(module).peak_bytes
+
+    (alone, least), (shared, most) = messages(""), messages(" spare=25")
+    assert shared < alone
+    assert least < most <= 1.25 * least
