@@ -6,6 +6,7 @@ from collections.abc import Set
 
 from torch import fx
 
+from spmdir.lowering.in_place import IN_PLACE
 from spmdir.lowering.process_groups import generate
 from spmdir.torch_interop.schemas import is_mutable, is_random
 
@@ -24,4 +25,6 @@ def part_of(program: fx.GraphModule, results: Set[int]) -> fx.GraphModule:
 
 
 def _has_effect(node: fx.Node) -> bool:
+    if node.target is IN_PLACE:  # it writes into memory that only its result is read from
+        return False
     return node.op in ("placeholder", "output") or is_mutable(node.target) or is_random(node.target)

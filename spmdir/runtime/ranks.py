@@ -11,6 +11,7 @@ from torch import fx
 
 from spmdir.core.mesh import Mesh
 from spmdir.lowering.compiled import run_compiled
+from spmdir.lowering.in_place import sum_in_place
 from spmdir.lowering.process_groups import name_groups
 from spmdir.runtime.agreement import RankGroup
 
@@ -43,6 +44,8 @@ class Ranks:
 
     def connect(self, graph: fx.GraphModule) -> None:
         """Make a program of this rank ready to run; all ranks call this alike, for it makes process groups."""
+        if self.compile is None:
+            sum_in_place(graph)
         name_groups(graph, self.mesh, self.device_mesh, self.timeout)
         if self.compile is not None:
             run_compiled(graph, self.compile)
