@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -20,6 +19,7 @@ from spmdir.core.sharding import Sharding, as_sharding
 from spmdir.lowering.process_groups import device_rank
 from spmdir.runtime.boxed_shard import BoxedShard
 from spmdir.runtime.boxes import Box, held_boxes
+from spmdir.runtime.elementwise_dtensor import elementwise
 from spmdir.simulator.distribution import local_tensor
 
 
@@ -98,14 +98,14 @@ def like_shard(tensor: DTensor, local: Tensor) -> DTensor:
 
     Fused optimizers of torch walk a parameter, its gradient and its states in memory order, and do not compare strides.
     `local` is copied if its elements have another order in memory. `DTensor.from_local` has checks that cost as much as
-    an update of a small parameter.
+    an update of a small parameter. Specs are not written to, so tensors of one layout may share theirs.
     """
     held: Any = tensor._local_tensor
     if isinstance(held, BoxedShard):
         local = BoxedShard(with_strides(local, held.shard), held.boxes, held.is_partition)
     else:
         local = with_strides(local, held)
-    return DTensor(local, copy.copy(tensor._spec), requires_grad=False)
+    return elementwise(DTensor(local, tensor._spec, requires_grad=False))
 
 
 def with_strides(tensor: Tensor, like: Tensor) -> Tensor:

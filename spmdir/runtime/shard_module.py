@@ -25,6 +25,7 @@ from spmdir.passes.pipeline import Pipeline
 from spmdir.plans.resolve import PlanLike, resolve
 from spmdir.runtime.anomaly import support_anomaly_detection
 from spmdir.runtime.digests import text_digest
+from spmdir.runtime.elementwise_dtensor import elementwise
 from spmdir.runtime.initial_state import initial_state
 from spmdir.runtime.joint_capture import (
     JointCapture,
@@ -242,7 +243,7 @@ def _dtensor(argument: Argument, shard: Tensor, ranks: Ranks) -> Any:
             f"'{argument.name}' is laid out as <{argument.sharding}>, which a DTensor cannot hold; name another layout "
             "for it in the plan, such as S(dim)"
         )
-    return made
+    return elementwise(made)
 
 
 def _check_arguments(model: Any, example_inputs: Any, example_kwargs: Any, dynamic_shapes: Any) -> None:
