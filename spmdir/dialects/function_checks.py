@@ -34,7 +34,16 @@ from spmdir.dialects.values import (
 )
 from spmdir.dialects.verification import check_sharding, check_shards, is_local
 
-FUNCTION_ATTRIBUTES = ("spmd.sharding", "spmd.name", "spmd.kind", "spmd.of", "spmd.state", "spmd.keep", "spmd.like")
+FUNCTION_ATTRIBUTES = (
+    "spmd.sharding",
+    "spmd.name",
+    "spmd.kind",
+    "spmd.of",
+    "spmd.state",
+    "spmd.keep",
+    "spmd.like",
+    "spmd.buffer",
+)
 """What the IR itself says about an argument or a result."""
 
 
@@ -44,10 +53,11 @@ annotations."""
 
 FUNCTION_TEXTS: dict[str, tuple[str, ...]] = {
     "spmd.name": (),
-    "spmd.kind": ("parameter", "buffer", "input", "tangent", "output", "mutation", "state"),
+    "spmd.kind": ("parameter", "buffer", "input", "tangent", "late_buffer", "output", "mutation", "state"),
     "spmd.state": INITIAL,
     "spmd.keep": (),
     "spmd.like": (),
+    "spmd.buffer": (),
 }
 """Attribute that is a string → what it may be; () for anything."""
 
@@ -81,6 +91,7 @@ def check_function(function: Any, mesh: Mesh | None) -> None:
                 _check_function_attribute(f"{place} {index}", key, attribute, mesh, meta, is_local(function))
             if which == "arg_attrs":
                 _check_argument_shards(f"{place} {index}", given, mesh, meta_of(type_))
+    _check_late_buffers(function)
     _check_states(function)
     _check_likes(function)
     _check_given(function.attributes.get(GIVEN), mesh)
@@ -128,6 +139,17 @@ def _check_likes(function: Any) -> None:
         if function_attrs(function, "arg_attrs", place).get("spmd.sharding") != said.get("spmd.sharding"):
             raise VerifyException(
                 f"result {index} is like '{name}', which has another spmd.sharding; expected the same, or none of both"
+            )
+
+
+def _check_late_buffers(function: Any) -> None:
+    """Raise VerifyException unless the arguments that are late buffers, and no others, say of which buffer."""
+    for index in range(len(function.function_type.inputs)):
+        is_late = signature_kind(function, "arg_attrs", index) == "late_buffer"
+        if is_late != ("spmd.buffer" in function_attrs(function, "arg_attrs", index)):
+            raise VerifyException(
+                f"argument {index} has {'no ' if is_late else ''}spmd.buffer; expected the name of a buffer there if "
+                'spmd.kind is "late_buffer", and else none'
             )
 
 

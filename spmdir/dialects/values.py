@@ -92,9 +92,20 @@ def signature_kind(function: Any, which: str, index: int) -> str:
     return said.data if isinstance(said, StringAttr) else "input" if which == "arg_attrs" else "output"
 
 
+def is_of_backward(function: Any, index: int) -> bool:
+    """Return whether argument `index` is given to the backward: the gradient of an output, or a buffer."""
+    return signature_kind(function, "arg_attrs", index) in ("tangent", "late_buffer")
+
+
 def is_given(function: Any, index: int) -> bool:
-    """Return whether argument `index` is given by each call, as inputs and the gradients of outputs are."""
-    return signature_kind(function, "arg_attrs", index) in ("input", "tangent")
+    """Return whether argument `index` is given by each call: an input, or what is given to the backward."""
+    return signature_kind(function, "arg_attrs", index) == "input" or is_of_backward(function, index)
+
+
+def late_buffers(function: Any) -> dict[int, str]:
+    """Return each argument that is a buffer as the backward takes it → the name of the buffer."""
+    late = [i for i in range(len(function.args)) if signature_kind(function, "arg_attrs", i) == "late_buffer"]
+    return {index: function_attrs(function, "arg_attrs", index)["spmd.buffer"].data for index in late}
 
 
 def like_arguments(function: Any) -> dict[int, int | None]:
@@ -109,9 +120,9 @@ def like_arguments(function: Any) -> dict[int, int | None]:
     return {index: places.get(name) for index, name in names.items()}
 
 
-def depending(function: Any, kind: str) -> set[Operation]:
-    """Return the ops of a function that depend on an argument of a kind."""
-    values = {value for value in function.args if signature_kind(function, "arg_attrs", value.index) == kind}
+def backward_ops(function: Any) -> set[Operation]:
+    """Return the ops of a function that depend on what is given to the backward."""
+    values = {value for value in function.args if is_of_backward(function, value.index)}
     found: set[Operation] = set()
     for op in function.body.block.ops:
         if any(operand in values for operand in op.operands):
@@ -127,12 +138,14 @@ def signature_attrs(
     argument: SSAValue | None = None,
     keep: tuple[str, ...] = (),
     like: str | None = None,
+    buffer: str | None = None,
 ) -> DictionaryAttr:
     """Return the attributes of a result, or of an argument that does not say its name by itself.
 
     Args:
         keep: the axes along which the argument is used as it lies, if it is sharded along them.
         like: the name of the argument that the result is to be laid out as.
+        buffer: the name of the buffer that a late buffer is.
     """
     said: dict[str, Attribute] = {}
     # Of a name that ends in a number xDSL's own tools keep what stands before it.
@@ -148,4 +161,6 @@ def signature_attrs(
             said["spmd.keep"] = StringAttr(", ".join(kept))
     if like is not None:
         said["spmd.like"] = StringAttr(like)
+    if buffer is not None:
+        said["spmd.buffer"] = StringAttr(buffer)
     return DictionaryAttr(said)

@@ -136,7 +136,8 @@ def _module(
         builder = GraphBuilder(mesh, symbols, block.args, missing_rule)
         returned = _returned(program, builder, dict(zip([a.node for a in arguments], block.args, strict=True)))
         names, nodes = [_names(a) for a in arguments], [a.node.name for a in arguments]
-        given = input_shardings(plan.shardings, names, nodes, _positions(program), metas, mesh)
+        hidden = frozenset(a.names[0] for a in arguments if a.kind in ("tangent", "late_buffer"))
+        given = input_shardings(plan.shardings, names, nodes, _positions(program), metas, mesh, hidden)
         annotated = dict(zip(arguments, zip(metas, given, strict=True), strict=True))
         updated = dict(zip(map(id, program.outputs), updated_inputs(program), strict=True))
         wanted = _result_shardings(program, returned, out_shardings, annotated, updated, mesh)
@@ -151,7 +152,7 @@ def _module(
             Region(block),
             arg_attrs=ArrayAttr(
                 [
-                    signature_attrs(entry.names[0], entry.kind, sharding, value, plan.keep)
+                    signature_attrs(entry.names[0], entry.kind, sharding, value, plan.keep, buffer=entry.buffer)
                     for value, entry, sharding in zip(block.args, arguments, given, strict=True)
                 ]
             ),

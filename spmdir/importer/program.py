@@ -21,20 +21,23 @@ class Input:
     Attributes:
         node: its fx node.
         names: what it is called, the IR's name first; the others are only for finding it, as the node's name is.
-        kind: "parameter", "buffer" or "input" for a function argument, "tangent" for the gradient of an output;
-            "constant" for a tensor whose value is known; "literal" for a user input that is not a tensor.
+        kind: "parameter", "buffer" or "input" for a function argument, "tangent" for the gradient of an output,
+            "late_buffer" for a buffer as the backward takes it; "constant" for a tensor whose value is known; "literal"
+            for a user input that is not a tensor.
         value: the tensor or the literal, where it is known.
+        buffer: of a late buffer, the name of the buffer.
     """
 
     node: fx.Node
     names: tuple[str, ...]
     kind: str
     value: Any = None
+    buffer: str | None = None
 
     @property
     def is_argument(self) -> bool:
         """Return whether it becomes an argument of the function."""
-        return self.kind in ("parameter", "buffer", "input", "tangent")
+        return self.kind in ("parameter", "buffer", "input", "tangent", "late_buffer")
 
 
 @attrs.frozen(eq=False)

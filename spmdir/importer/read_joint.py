@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -15,10 +16,10 @@ from spmdir.importer.program import Input, Output, Program
 from spmdir.importer.read_traced import read_traced
 from spmdir.torch_interop.joint_export import descriptors as aot
 
-TANGENTS = "tangents"
+_TANGENTS = "tangents"
 """What the gradients of outputs, which the backward begins with, are called: `tangents.0` is that of output 0."""
 
-LATE = "late"
+_LATE = "late"
 """What the buffers that a backward writes to are called in it: `late.norm.running_mean`."""
 
 ARGUMENT = "spmdir_argument"
@@ -33,7 +34,9 @@ def read_joint(module: fx.GraphModule) -> Program:
     """Return the program of a joint graph: forward outputs, then gradients by what they are of, then mutations.
 
     Parameters and buffers are called by their FQN; a user input by what its placeholder has as `ARGUMENT`, and `arg0`
-    for its place; a missing gradient is no output. Checkpointed regions are computed again in the backward.
+    for its place; the gradient of output 0 `tangents.0`, and a buffer that the backward takes `late.norm.running_mean`,
+    unless the module has tensors of such names: then `tangents_.0` and `late_.norm.running_mean`. A missing gradient is
+    no output. Checkpointed regions are computed again in the backward.
 
     Raises:
         UnsupportedError: the graph takes or returns something else.
@@ -50,7 +53,9 @@ def read_joint(module: fx.GraphModule) -> Program:
     read = [sources.get(value, frozenset()) for value in end.args[0]]
     program = read_traced(module, None)
     constants = program.inputs[: len(program.inputs) - len(asked)]
-    inputs = [_input(*each) for each in zip(program.inputs[len(constants) :], asked, named, strict=True)]
+    tensors = [each.target for each in asked if isinstance(each, (aot.ParamAOTInput, aot.BufferAOTInput))]
+    groups = {word: _free(word, [*tensors, *named]) for word in (_TANGENTS, _LATE)}
+    inputs = [_input(*each, groups) for each in zip(program.inputs[len(constants) :], asked, named, strict=True)]
     names = {descriptor: entry.names for descriptor, entry in zip(asked, inputs, strict=True)}
     entries = [attrs.evolve(o, sources=source) for o, source in zip(program.outputs, read, strict=True)]
     pairs = [(o, d) for o, d in zip(entries, told, strict=True) if d is not None and not _is_missing(o, d)]
@@ -90,7 +95,14 @@ def _name_modules(graph: fx.Graph) -> None:
             node.meta["nn_module_stack"] = {path: (path, kind) for path, kind in named}
 
 
-def _input(entry: Input, descriptor: Any, name: str) -> Input:
+def _free(word: str, names: Sequence[str]) -> str:
+    """Return `word`, longer if there are names in it, such as `late.weight`."""
+    while any(name.startswith(f"{word}.") for name in names):
+        word += "_"
+    return word
+
+
+def _input(entry: Input, descriptor: Any, name: str, groups: Mapping[str, str]) -> Input:
     if isinstance(descriptor, aot.ParamAOTInput):
         return Input(entry.node, (descriptor.target, name), "parameter", entry.value)
     if isinstance(descriptor, aot.BufferAOTInput):
@@ -98,9 +110,10 @@ def _input(entry: Input, descriptor: Any, name: str) -> Input:
     if isinstance(descriptor, aot.PlainAOTInput):
         return Input(entry.node, (name, f"arg{descriptor.idx}"), entry.kind, entry.value)
     if isinstance(descriptor, aot.TangentAOTInput) and isinstance(descriptor.output, aot.PlainAOTOutput):
-        return Input(entry.node, (f"{TANGENTS}.{descriptor.output.idx}", name), "tangent", entry.value)
+        return Input(entry.node, (f"{groups[_TANGENTS]}.{descriptor.output.idx}", name), "tangent", entry.value)
     if isinstance(descriptor, LateBuffer):
-        return Input(entry.node, (f"{LATE}.{descriptor.target}", name), "tangent", entry.value)
+        names = (f"{groups[_LATE]}.{descriptor.target}", name)
+        return Input(entry.node, names, "late_buffer", entry.value, descriptor.target)
     written = getattr(getattr(descriptor, "output", None), "mutated_input", None)
     if isinstance(written, aot.ParamAOTInput):
         raise UnsupportedError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from fnmatch import fnmatchcase
 
 import attrs
@@ -15,7 +15,6 @@ from spmdir.core.sharding import Sharding, ShardingLike, as_sharding
 from spmdir.core.tensor import TensorMeta
 from spmdir.core.toml_text import key_location
 from spmdir.importer.program import Input
-from spmdir.importer.read_joint import TANGENTS
 
 _POSITION = re.compile(r"input:([0-9]+)")
 _POSITIONS = re.compile(r"input:(?:\*|([0-9]+)-([0-9]+))")
@@ -32,6 +31,7 @@ def input_shardings(
     positions: Sequence[int | None],
     metas: Sequence[TensorMeta],
     mesh: Mesh,
+    hidden: Set[str] = frozenset(),
 ) -> list[Sharding | None]:
     """Return the sharding of each argument; None where it is left open.
 
@@ -45,6 +45,7 @@ def input_shardings(
         names: what each argument is called, the best name first.
         nodes: the name of each argument in the graph, for exact keys that no better name fits.
         positions: the place of each argument among the user inputs; None for the others.
+        hidden: the names of those that errors leave out, which the user has not made.
 
     Raises:
         ShardingError, ParseError: a key matches nothing, or a sharding does not fit the mesh or its argument.
@@ -55,7 +56,7 @@ def input_shardings(
         require_type("a key of shardings", key, str, "an input's name, 'input:N' or a glob")
         found, exact = _find(key, names, nodes, positions)
         if not found:
-            raise _unknown(key, names, nodes, positions)
+            raise _unknown(key, names, nodes, positions, hidden)
         for index in _shardable(found, value, metas, mesh):
             if exact or not given[index][0]:
                 own = _fitting(value, metas[index], mesh) if _POSITIONS.fullmatch(key) else value
@@ -65,7 +66,11 @@ def input_shardings(
 
 
 def _unknown(
-    key: str, names: Sequence[tuple[str, ...]], nodes: Sequence[str], positions: Sequence[int | None]
+    key: str,
+    names: Sequence[tuple[str, ...]],
+    nodes: Sequence[str],
+    positions: Sequence[int | None],
+    hidden: Set[str],
 ) -> ShardingError:
     """Return the error of a key that matches nothing; it says what there is."""
     inputs = [entry[0] for entry, position in zip(names, positions, strict=True) if position is not None]
@@ -73,7 +78,7 @@ def _unknown(
         message = f"sharding is given for '{key}', but the program has {len(inputs)} tensor inputs"
         return ShardingError(message, key_location(key))
     others = [entry[0] for entry, position in zip(names, positions, strict=True) if position is None and entry]
-    state = [name for name in others if not name.startswith(f"{TANGENTS}.")]
+    state = [name for name in others if name not in hidden]
     groups = {"inputs": inputs, "parameters and buffers": state}
     told = [f"its {what} are {_first(group)}" for what, group in groups.items() if group]
     there = f"; {', and '.join(told)}" if told else ""

@@ -18,7 +18,7 @@ from spmdir.dialects.collectives import Collective
 from spmdir.dialects.names import take_name
 from spmdir.dialects.recomputation import RECOMPUTES
 from spmdir.dialects.syntax.context import IRContext
-from spmdir.dialects.values import depending, sharding_of
+from spmdir.dialects.values import backward_ops, sharding_of
 from spmdir.passes.pipeline import as_pipeline
 from spmdir.passes.propagation.noted_options import Memory, machine_of
 from spmdir.passes.scheduling.local_pass import LocalPass
@@ -45,7 +45,7 @@ class BucketPass(LocalPass):
     def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
         machine = machine_of(function, as_pipeline(ctx.pipeline), self.topology, self.costs, self.memory)
         # Outputs are returned before their gradients are given, so no message has parts of both sides.
-        late = depending(function, "tangent")
+        late = backward_ops(function)
         keys = {op: (key, op in late) for op in function.body.block.ops if (key := _key(op, mesh)) is not None}
         if len(set(keys.values())) == len(keys):
             return

@@ -9,7 +9,7 @@ from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
-from spmdir.dialects.values import signature_kind, signature_name
+from spmdir.dialects.values import is_of_backward, signature_kind, signature_name
 
 PHASES = ("forward", "backward", "optimizer")
 
@@ -50,7 +50,8 @@ def _is_of_optimizer(argument: BlockArgument, kinds: Mapping[SSAValue, str], for
     if any(use.operation in forward for use in argument.uses):
         return False
     is_number = meta is not None and not meta.shape
-    is_told = signature_kind(function, "arg_attrs", argument.index) in ("state", "tangent")
+    is_state = signature_kind(function, "arg_attrs", argument.index) == "state"
+    is_told = is_state or is_of_backward(function, argument.index)
     return kinds.get(argument) == "optimizer state" or (is_number and not is_told)
 
 

@@ -19,7 +19,7 @@ from spmdir.core.errors import UnsupportedError
 from spmdir.core.sharding_plan import ShardingPlan
 from spmdir.dialects import ir
 from spmdir.importer.program import Program
-from spmdir.importer.read_joint import ARGUMENT, LATE, read_joint
+from spmdir.importer.read_joint import ARGUMENT, read_joint
 from spmdir.importer.torch_errors import torch_errors
 from spmdir.plans.activations import constrained_activations
 from spmdir.runtime.capture import Capture, Convention
@@ -144,15 +144,15 @@ def capture_joint(
                 f"the module has the tensor '{entry.names[0]}', which is no parameter or buffer; make it one, as by "
                 "register_buffer(name, tensor, persistent=False)"
             )
-    for output in program.outputs:
-        if output.kind == "mutation" and output.names[0].removeprefix(f"{LATE}.") not in originals:
+    kinds = {entry.names[0]: entry.kind for entry in program.inputs}
+    mutations = [output for output in program.outputs if output.kind == "mutation"]
+    for output in mutations:
+        if kinds[output.names[0]] not in ("parameter", "buffer", "late_buffer"):
             raise UnsupportedError(f"the module writes to its input '{output.names[0]}'; expected it to be left alone")
     returned = [output for output in program.outputs if output.kind == "output"]
     of_inputs = [output for output in returned if output.like is not None]
     gradients = tuple(output.like for output in of_inputs if output.like)
-    late = [
-        output for output in program.outputs if output.kind == "mutation" and output.names[0].startswith(f"{LATE}.")
-    ]
+    late = [output for output in mutations if kinds[output.names[0]] == "late_buffer"]
     examples = tuple("a tensor" if isinstance(leaf, Tensor) else leaf for leaf in leaves)
     convention = Convention(examples, in_spec, joint.out_spec)  # type: ignore  # a spec
     capture = Capture(module, convention, [], originals, [output.value for output in returned])

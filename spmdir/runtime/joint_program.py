@@ -18,9 +18,8 @@ from spmdir.core.sharding_plan import ShardingPlan
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import sharding_attr
 from spmdir.dialects.syntax.context import location_of
-from spmdir.dialects.values import function_attrs, sharding_of, signature_kind, signature_name
+from spmdir.dialects.values import function_attrs, late_buffers, sharding_of, signature_kind, signature_name
 from spmdir.importer.importer import import_fx
-from spmdir.importer.read_joint import LATE, TANGENTS
 from spmdir.lowering.compiled import run_compiled
 from spmdir.lowering.emit import emit
 from spmdir.lowering.process_groups import symbolic_group
@@ -92,13 +91,13 @@ class JointProgram:
     @cached_property
     def renewed(self) -> list[tuple[Argument, int]]:
         """(buffer, which result of the forward is its new value)."""
-        early = [(argument, result) for argument, result in self.signature.renewed if not argument.is_tangent]
+        early = [(argument, result) for argument, result in self.signature.renewed if argument.buffer is None]
         return [(argument, result.index - len(self.gradients)) for argument, result in early]
 
     @cached_property
     def late(self) -> list[str]:
         """The buffers that the backward writes to; their new values are its results after the gradients."""
-        return [a.name.removeprefix(f"{LATE}.") for a, _ in self.signature.renewed if a.is_tangent]
+        return [argument.buffer for argument, _ in self.signature.renewed if argument.buffer is not None]
 
     @cached_property
     def late_arguments(self) -> list[Argument]:
@@ -108,8 +107,8 @@ class JointProgram:
     @cached_property
     def tangents(self) -> list[tuple[int, Argument]]:
         """(place of an output among the leaves, the argument that is its gradient)."""
-        named = [(argument.name.partition("."), argument) for argument in self.late_arguments]
-        return [(int(number), argument) for (kind, _, number), argument in named if kind == TANGENTS]
+        named = [(argument.name.rpartition("."), argument) for argument in self.late_arguments if not argument.buffer]
+        return [(int(number), argument) for (_, _, number), argument in named]
 
     @cached_property
     def given(self) -> list[Argument]:
@@ -203,12 +202,10 @@ def _lay_out_late_buffers(module: ModuleOp) -> None:
     attributes = [function_attrs(function, "arg_attrs", value.index) for value in function.args]
     places = {signature_name(function, "arg_attrs", value.index): value.index for value in function.args}
     whole = sharding_attr(Sharding((), ir.mesh(module).name))
-    for name, place in places.items():
-        early = places.get(name.removeprefix(f"{LATE}.")) if name.startswith(f"{LATE}.") else None
-        if early is not None and signature_kind(function, "arg_attrs", place) == "tangent":
-            layout = attributes[early].get("spmd.sharding", whole)
-            for index in (early, place):
-                attributes[index] = {**attributes[index], "spmd.sharding": layout}
+    for place, buffer in late_buffers(function).items():
+        layout = attributes[places[buffer]].get("spmd.sharding", whole)
+        for index in (places[buffer], place):
+            attributes[index] = {**attributes[index], "spmd.sharding": layout}
     function.arg_attrs = ArrayAttr(map(DictionaryAttr, attributes))
 
 
@@ -240,10 +237,9 @@ def _out_shardings(joint: JointCapture, given: Sequence[ShardingLike | None] | N
 
 def _tangent_plan(joint: JointCapture, outputs: Sequence[ShardingLike | None]) -> ShardingPlan:
     """Return that the gradient of each output that comes back as a shard is laid out as the output."""
-    known = {name for entry in joint.program.inputs for name in entry.names}
-    names = [f"{TANGENTS}.{number}" for number in range(len(outputs))]
-    pairs = zip(names, outputs, strict=True)
-    return ShardingPlan({name: sharding for name, sharding in pairs if sharding and name in known})
+    names = [entry.names[0] for entry in joint.program.inputs if entry.kind == "tangent"]
+    pairs = [(name, outputs[int(name.rpartition(".")[2])]) for name in names]
+    return ShardingPlan({name: sharding for name, sharding in pairs if sharding})
 
 
 def _lowered(
@@ -257,7 +253,7 @@ def _lowered(
         )
     leaves = signature.outputs[: joint.outputs]
     first = sum(isinstance(leaf, Result) for leaf in leaves)
-    late = [result.index for argument, result in signature.renewed if argument.is_tangent]
+    late = [result.index for argument, result in signature.renewed if argument.buffer is not None]
     split = split_backward(module, [*range(first, first + len(joint.gradients)), *late])
     forward, backward = (
         Half(part, emit(part, mesh, rank, symbolic_group).to(device), draws(part))

@@ -14,7 +14,6 @@ from torch.utils import _pytree as pytree
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.sharding import Sharding
 from spmdir.core.tensor import TensorMeta
-from spmdir.importer.read_joint import LATE
 from spmdir.runtime.joint_program import JointProgram
 from spmdir.runtime.local_state import like_shard, local_shard
 from spmdir.runtime.rank_calls import apart, input_shard, owned, run_rank, used_anywhere
@@ -123,8 +122,9 @@ def _gradients(ctx: Any, gradients: Sequence[Tensor | None]) -> Mapping[str, Ten
         used = used_anywhere(used, program.outputs, ranks)
     computed = program.computed(used)
     tangents = {a.name: _tangent(program, ranks, number, a, of[number]) for number, a in program.tangents}
-    buffers = dict(zip((f"{LATE}.{name}" for name in program.late), ctx.late, strict=True))
-    given = [*ctx.saved_tensors, *({**tangents, **buffers}[a.name] for a in program.late_arguments)]
+    buffers = dict(zip(program.late, ctx.late, strict=True))
+    late = [tangents[a.name] if a.buffer is None else buffers[a.buffer] for a in program.late_arguments]
+    given = [*ctx.saved_tensors, *late]
     graph = program.backward_graph(computed, ranks)
     returned = run_rank(graph, given, ranks, draws=program.backward.draws)
     for place, buffer in enumerate(ctx.late, len(program.gradients)):

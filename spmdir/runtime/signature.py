@@ -17,7 +17,15 @@ from spmdir.core.symbolic.parser import parse_number
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of, sharding_attr, sizes_of
-from spmdir.dialects.values import function_attrs, is_given, sharding_of, signature_kind, signature_name
+from spmdir.dialects.values import (
+    function_attrs,
+    is_given,
+    is_of_backward,
+    late_buffers,
+    sharding_of,
+    signature_kind,
+    signature_name,
+)
 from spmdir.runtime.capture import Capture
 from spmdir.simulator.simulate import arrange_outputs
 
@@ -35,7 +43,8 @@ class Argument:
         sizes: its global shape, symbolic sizes as they are.
         sharding: its sharding.
         held: whether it stays with the ranks between calls, as state does; else every call gives it.
-        is_tangent: whether it is the gradient of an output.
+        is_tangent: whether it is given to the backward, as the gradient of an output.
+        buffer: the buffer that it is as the backward takes it, which `is_tangent` then holds for too; else None.
     """
 
     name: str
@@ -44,6 +53,7 @@ class Argument:
     sharding: Sharding
     held: bool
     is_tangent: bool = False
+    buffer: str | None = None
 
     def shape(self, known: Mapping[str, int] = NO_SIZES) -> tuple[int, ...]:
         """Return its global shape where symbolic sizes are as `known`."""
@@ -84,15 +94,15 @@ class Signature:
 def read_signature(function: FuncOp, capture: Capture) -> Signature:
     """Return the signature of a function that was imported from `capture` and propagated."""
     tensors = sum(isinstance(leaf, Tensor) for leaf in capture.state)
-    arguments, of_state = [], []
+    arguments, of_state, late = [], [], late_buffers(function)
     for value in function.args:
         name = signature_name(function, "arg_attrs", value.index)
         user = is_given(function, value.index)
         meta, sharding = meta_of(value.type), sharding_of(value)
         assert meta is not None and sharding is not None  # import and propagate see to it
         stays = user and len(of_state) < tensors
-        tangent = signature_kind(function, "arg_attrs", value.index) == "tangent"
-        arguments.append(Argument(name, meta, sizes_of(value.type), sharding, stays or not user, tangent))
+        tangent, buffer = is_of_backward(function, value.index), late.get(value.index)
+        arguments.append(Argument(name, meta, sizes_of(value.type), sharding, stays or not user, tangent, buffer))
         if stays:
             of_state.append(arguments[-1])
     count = len(function.function_type.outputs.data)

@@ -327,11 +327,15 @@ def renormalised() -> str:
 
 
 class Regions(nn.Module):
-    """Checkpointed regions that write to buffers, one of them after all that the backward reads."""
+    """Checkpointed regions that write to buffers, one of them after all that the backward reads.
+
+    Submodules have the names that the arguments of the backward have otherwise.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.up, self.down, self.norm = nn.Linear(4, 4), nn.Linear(4, 4), nn.BatchNorm1d(4)
+        self.late, self.tangents = nn.BatchNorm1d(4), nn.ParameterList([torch.ones(4)])
         self.register_buffer("scale", torch.ones(4))
         self.register_buffer("calls", torch.zeros(()))
 
@@ -347,7 +351,7 @@ class Regions(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         again: Any = lambda region, x: checkpoint(region, x, use_reentrant=False)  # noqa: E731
-        return again(self.second, again(self.first, self.norm(x))), self.up(x)
+        return again(self.second, again(self.first, self.late(self.norm(x)) * self.tangents[0])), self.up(x)
 
 
 def writes_of_regions() -> dict[str, Any]:

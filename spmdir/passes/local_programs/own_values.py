@@ -31,7 +31,7 @@ from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.collectives import Collective, collective_class
 from spmdir.dialects.names import take_name, text_name
 from spmdir.dialects.syntax.context import location_of
-from spmdir.dialects.values import sharding_of, signature_kind
+from spmdir.dialects.values import is_given, sharding_of
 from spmdir.passes.local_programs.trusted import trust
 
 _FACTORS: dict[str, Callable[[int], float]] = {
@@ -68,8 +68,7 @@ class _OwnValues:
 
     def __init__(self, function: FuncOp, mesh: Mesh, axes: frozenset[str], batch_dims: Dims):
         self.function, self.mesh, self.axes, self.batch_dims = function, mesh, axes, batch_dims
-        kinds = ("input", "tangent")
-        given = [value for value in function.args if signature_kind(function, "arg_attrs", value.index) in kinds]
+        given = [value for value in function.args if is_given(function, value.index)]
         self.of_batch: set[SSAValue] = {value for value in given if not self._is_whole(value)}
         self.own: set[SSAValue] = set()
 

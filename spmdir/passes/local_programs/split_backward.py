@@ -15,7 +15,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.attributes import PendingType, ShapesAttr, sharding_attr
 from spmdir.dialects.names import take_name
 from spmdir.dialects.value_op import ValueOp
-from spmdir.dialects.values import function_attrs, sharding_of, signature_kind
+from spmdir.dialects.values import function_attrs, is_of_backward, sharding_of
 from spmdir.passes.finish import copied
 from spmdir.passes.local_programs.globalize import steps
 from spmdir.passes.scheduling.units import Unit
@@ -43,12 +43,12 @@ def split_backward(module: ModuleOp, gradients: Collection[int]) -> SplitProgram
     is computed again to save memory, is backward. Nothing is in flight between them, and local forms stay whole.
 
     Args:
-        module: its arguments of the kind `tangent` are given to the backward.
+        module: its arguments of the kinds `tangent` and `late_buffer` are given to the backward.
         gradients: which results the backward returns.
     """
     function = ir.main_function(module)
     block, returned = function.body.block, ir.terminator(function).operands
-    tangents = [at for at in range(len(block.args)) if signature_kind(function, "arg_attrs", at) == "tangent"]
+    tangents = [at for at in range(len(block.args)) if is_of_backward(function, at)]
     outputs = [index for index in range(len(returned)) if index not in gradients]
     units = [ops for _, ops in steps(block)]
     is_forward = _forward_ops(units, [returned[i] for i in outputs], [block.args[i] for i in tangents])

@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 from spmdir.core.symbolic.expressions import is_symbolic, symbols
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of, sizes_of
-from spmdir.dialects.values import sharding_of, signature_kind
+from spmdir.dialects.values import is_given, sharding_of
 
 
 @attrs.frozen(eq=False)
@@ -29,8 +29,7 @@ class Batch:
         """Return the batch whose inputs are sharded along `axes`."""
         if not axes:
             return cls()
-        kinds = ("input", "tangent")
-        given = [value for value in function.args if signature_kind(function, "arg_attrs", value.index) in kinds]
+        given = [value for value in function.args if is_given(function, value.index)]
         shardings = {value: sharding for value in given if (sharding := sharding_of(value)) is not None}
         inputs = [value for value, sharding in shardings.items() if any(axis in axes for axis, _ in sharding.entries)]
         sizes = frozenset(name for value in inputs for size in sizes_of(value.type)[:1] for name in _symbols(size))
