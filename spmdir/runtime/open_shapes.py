@@ -11,6 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic
 
 from spmdir.core.errors import SpmdirError
+from spmdir.runtime.open_dims import is_open
 
 
 def opened(values: Sequence[Any], dynamic_shapes: Any, mode: FakeTensorMode) -> tuple[Any, ...]:
@@ -38,7 +39,7 @@ class _Opener:
         if isinstance(value, Tensor) and isinstance(spec, (Mapping, tuple, list)):
             given = spec if isinstance(spec, Mapping) else dict(enumerate(spec))
             sizes = [
-                self.size(size, given.get(dim), f"{where}[{dim}]") if _is_open(given.get(dim)) else size
+                self.size(size, given.get(dim), f"{where}[{dim}]") if is_open(given.get(dim)) else size
                 for dim, size in enumerate(value.shape)
             ]
             with self.mode:
@@ -79,8 +80,3 @@ class _Opener:
             )
         self.named[name] = size, example
         return size
-
-
-def _is_open(spec: Any) -> bool:
-    """Return whether a dimension with `spec` may have other sizes."""
-    return spec is not None and type(spec) is not int and getattr(getattr(spec, "type", None), "name", "") != "STATIC"

@@ -18,15 +18,13 @@ from spmdir.core.symbolic.expressions import evaluate
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.lowering.process_groups import name_groups
 from spmdir.passes.pipeline import Pipeline
-from spmdir.runtime.call_guards import CallGuards
-from spmdir.runtime.capture import Convention
 from spmdir.runtime.local_state import LocalShard
 from spmdir.runtime.rank_calls import apart, input_shard, run_rank
-from spmdir.runtime.rank_programs import RankGraph, RankPrograms
 from spmdir.runtime.rank_state import RankState
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.resharding import LayoutChange, resharding
-from spmdir.runtime.signature import Argument, Result, Signature
+from spmdir.runtime.signature import Argument, Result
+from spmdir.runtime.traces import Traces
 from spmdir.runtime.training import TrainingStep
 from spmdir.simulator.simulate import check_memory
 
@@ -36,13 +34,10 @@ class Parallel:
     """One rank's part of a partitioned program; calling it runs it together with the other ranks."""
 
     _ranks: Ranks = attrs.field(alias="ranks")
-    _programs: RankPrograms[RankGraph] = attrs.field(alias="programs")
-    _signature: Signature = attrs.field(alias="signature")
-    _convention: Convention = attrs.field(alias="convention")
+    _traces: Traces = attrs.field(alias="traces")
     _state: RankState = attrs.field(alias="state")
     _tied: Mapping[str, str] = attrs.field(alias="tied")
     _step: TrainingStep | None = attrs.field(alias="step")
-    _guards: CallGuards = attrs.field(alias="guards")
 
     def __repr__(self) -> str:
         what, held = "step" if self.is_step else "model", len(self._state.held)
@@ -52,22 +47,22 @@ class Parallel:
     def module(self) -> ModuleOp:
         """The partitioned program in the IR, with global shapes; if these are symbolic, it is decided but not lowered,
         which is done for each choice of sizes when it is first called with them."""
-        return self._programs.module
+        return self._traces.first.programs.module
 
     @property
     def undecided(self) -> ModuleOp:
         """The program as it was imported, with the user's annotations; `explain` and `what_if` decide it again."""
-        return self._programs.undecided
+        return self._traces.first.programs.undecided
 
     @property
     def pipeline(self) -> Pipeline:
         """What has been run on the program."""
-        return self._programs.pipeline
+        return self._traces.first.programs.pipeline
 
     @property
     def graph(self) -> fx.GraphModule:
         """The program of this rank; with symbolic sizes, that for the example arguments."""
-        return self._programs.first.graph
+        return self._traces.first.programs.first.graph
 
     @property
     def rank_module(self) -> ModuleOp:
@@ -76,7 +71,7 @@ class Parallel:
         Example:
             >>> print(spmdir.print_ir(parallel.rank_module))
         """
-        return self._programs.rank_module
+        return self._traces.first.programs.rank_module
 
     @property
     def mesh(self) -> Mesh:
@@ -106,7 +101,7 @@ class Parallel:
     @property
     def is_step(self) -> bool:
         """Whether this is a step with a state of its own, rather than a model."""
-        return self._convention.state_spec is not None
+        return self._traces.first.convention.state_spec is not None
 
     def __call__(self, *args: Any) -> Any:
         """Return the outputs of the model or the step, in its structure; the new state overwrites the old.
@@ -127,7 +122,7 @@ class Parallel:
                 cannot be lowered on one of them; a collective fails since a rank has ended, stalls, or had an error.
         """
         with self._ranks.group.reporting():
-            self._guards.check()
+            self._traces.first.guards.check()
         with torch.no_grad():
             return self._run(args)
 
@@ -146,28 +141,33 @@ class Parallel:
 
     def _called(self, args: tuple[Any, ...], is_last: bool = True) -> Any:
         """Return the outputs of one run, after it has renewed what it renews; of that only a part if not `is_last`."""
-        held, kept, inputs = self._state.held, self._state.kept, self._signature.inputs
         with self._ranks.group.reporting():
             self.check_values()
-            tensors = self._convention.tensors(args)
-            given = {argument.name: tensor for argument, tensor in zip(inputs, tensors, strict=True)}
-            check_memory(given, (a.name for a, _ in self._signature.renewed if not a.held))
-        sizes = self._programs.sizes(tensors)
+            fixed = self._traces.fixed(args)
+        traced = self._traces.of(fixed, args)
+        signature, programs = traced.signature, traced.programs
+        held, kept = {**self._state.held, **traced.constants}, self._state.kept
+        with self._ranks.group.reporting():
+            traced.guards.check()
+            tensors = traced.convention.tensors(args)
+            given = {argument.name: tensor for argument, tensor in zip(signature.inputs, tensors, strict=True)}
+            check_memory(given, (a.name for a, _ in signature.renewed if not a.held))
+        sizes = programs.sizes(tensors)
         with self._ranks.group.reporting():
             shards = [
                 held[a.name]
                 if a.held
                 else input_shard(a, given[a.name], self._ranks, sizes=sizes, is_local=self._ranks.local_inputs)
-                for a in self._signature.arguments
+                for a in signature.arguments
             ]
-        program = self._programs.of(sizes, tensors)
+        program = programs.of(sizes, tensors)
         graph = program.graph
-        renewed = self._signature.renewed
+        renewed = signature.renewed
         if not is_last and self._step is not None:
             renewed = [(argument, result) for argument, result in renewed if self._step.is_accumulated(argument.name)]
             graph = program.part({result.index for _, result in renewed})
         tensors = [*shards, *(one.tensor for one in kept.values())]
-        returned = run_rank(graph, tensors, self._ranks, draws=self._programs.draws)
+        returned = run_rank(graph, tensors, self._ranks, draws=programs.draws)
         returned, new = returned[: len(returned) - len(kept)], returned[len(returned) - len(kept) :]
         in_place = {r.index for a, r in renewed if a.held and returned[r.index] is held[a.name]}
         results = apart(returned, held.values(), in_place)
@@ -177,10 +177,9 @@ class Parallel:
         for one, tensor in zip(kept.values(), new, strict=True):
             one.tensor.copy_(tensor)
         flat = [
-            results[leaf.index] if isinstance(leaf, Result) else evaluate(leaf, sizes)
-            for leaf in self._signature.outputs
+            results[leaf.index] if isinstance(leaf, Result) else evaluate(leaf, sizes) for leaf in signature.outputs
         ]
-        return pytree.tree_unflatten(flat, self._convention.out_spec)
+        return pytree.tree_unflatten(flat, traced.convention.out_spec)
 
     @cached_property
     def state(self) -> dict[str, Tensor | LocalShard]:
@@ -193,7 +192,7 @@ class Parallel:
         Example:
             >>> torch.distributed.checkpoint.save({"model": parallel.state}, checkpoint_id="checkpoint")
         """
-        return self._state.as_dtensors(self._signature.held, self._ranks)
+        return self._state.as_dtensors(self._traces.first.signature.held, self._ranks)
 
     def check_values(self) -> None:
         """Raise SpmdirError if something of the state has no values yet."""
@@ -216,7 +215,7 @@ class Parallel:
             >>> model.load_state_dict(parallel.state_dict())
         """
         self.check_values()
-        held = {argument.name: self._state.held[argument.name] for argument in self._signature.held}
+        held = {argument.name: self._state.held[argument.name] for argument in self._traces.first.signature.held}
         gathered = apart(run_rank(self._gather, [*held.values()], self._ranks), held.values())
         full = dict(zip(held, gathered, strict=True))
         return {**full, **{further: full[name] for further, name in self._tied.items()}}
@@ -230,17 +229,21 @@ class Parallel:
         Example:
             >>> loss, state = step(parallel.gather_state(), x, target)
         """
-        full, spec = self.state_dict(), self._convention.state_spec
+        full, spec = self.state_dict(), self._traces.first.convention.state_spec
         if spec is None:
             return full
-        leaves = [full[leaf.name] if isinstance(leaf, Argument) else leaf for leaf in self._signature.state]
+        leaves = [
+            full[leaf.name] if isinstance(leaf, Argument) else leaf for leaf in self._traces.first.signature.state
+        ]
         return pytree.tree_unflatten(leaves, spec)
 
     @cached_property
     def _gather(self) -> fx.GraphModule:
         """The program that gathers the state."""
         whole = Sharding((), self.mesh.name)
-        changes = [LayoutChange(argument.meta, argument.sharding, whole) for argument in self._signature.held]
+        changes = [
+            LayoutChange(argument.meta, argument.sharding, whole) for argument in self._traces.first.signature.held
+        ]
         program = lower_to_fx(resharding("gather", changes, self.mesh), self.rank).to(self.device)
         name_groups(program, self.mesh, self._ranks.device_mesh)
         return program

@@ -4,37 +4,30 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Literal
 
-import attrs
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from xdsl.dialects.builtin import ModuleOp
 
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh
-from spmdir.core.progress import say
 from spmdir.core.sharding import ShardingLike
 from spmdir.dialects import ir
-from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.syntax.context import location_of
-from spmdir.importer.importer import import_fx
-from spmdir.passes.finish import localized
 from spmdir.passes.pipeline import Pipeline
-from spmdir.plans.activations import constrained_activations
-from spmdir.plans.resolve import PlanLike, plan_for
-from spmdir.runtime.call_guards import CallGuards
-from spmdir.runtime.capture import Capture, Convention, capture_model, capture_step
-from spmdir.runtime.digests import text_digest
+from spmdir.plans.resolve import PlanLike
+from spmdir.runtime.capture import Capture
 from spmdir.runtime.initial_state import initial_state
-from spmdir.runtime.own_sizes import deciding_apart
+from spmdir.runtime.open_dims import Fixed
 from spmdir.runtime.parallel import Parallel
-from spmdir.runtime.rank_programs import RankPrograms, lowered, sized
 from spmdir.runtime.rank_state import Kept, RankState, kept_for_steps, with_room
-from spmdir.runtime.rehearsal import rehearse_loss, rehearse_step
+from spmdir.runtime.ranks import Ranks
+from spmdir.runtime.room import no_values
 from spmdir.runtime.set_up import DYNAMIC_SHAPES, set_up
-from spmdir.runtime.signature import Argument, Signature, read_signature, return_whole
+from spmdir.runtime.signature import Argument, Signature
+from spmdir.runtime.traces import Traced, Traces
+from spmdir.runtime.tracing import Traceable, Tracing
 from spmdir.runtime.training import TrainingStep
 from spmdir.torch_interop.tied_names import tied_names
 
@@ -77,7 +70,8 @@ def parallelize(
             the group has NCCL, else on the CPU.
         local_inputs: whether calls are given this rank's shards of the inputs instead of global inputs.
         dynamic_shapes: which dimensions of the arguments may have other sizes in calls, as for torch.export.export;
-            of a step, one entry an argument. Shardings are decided once, for the example arguments.
+            of a step, one entry an argument. Shardings are decided once, for the example arguments. Sizes of 0 and 1,
+            which torch traces apart, have programs of their own.
         missing_rule: as for `import_fx`.
         sync_state: whether parameters, buffers and state are taken from the first rank instead of being compared.
         pipeline: what is run on the program, with its plug-ins. If None, the standard one and `schedule`, for the
@@ -111,46 +105,26 @@ def parallelize(
         compile=compile,
     )
     step = model if isinstance(model, TrainingStep) else None
-    with setup.group.checked("the capture of the program") as status:
+    tracing = Tracing(
+        setup=setup,
+        shardings=shardings,
+        out_shardings=out_shardings,
+        missing_rule=missing_rule,
+        dynamic_shapes=dynamic_shapes,
+    )
+    traceable = Traceable(model, state)
+    with setup.group.checked("the arguments of parallelize"):
         _check_arguments(model, state, example_args, dynamic_shapes)
-        plan, planned = plan_for(shardings, model, setup.mesh)
-        say("tracing the program")
-        with constrained_activations(planned, plan):
-            if isinstance(model, nn.Module) and state is None:
-                capture = capture_model(model, tuple(example_args), dynamic_shapes)
-            else:
-                micro = step.cut(tuple(example_args))[0] if step else tuple(example_args)
-                if step:
-                    rehearsal = rehearse_loss(step.model, step.loss, micro, setup.device)
-                else:
-                    rehearsal = rehearse_step(model, state, micro, setup.device)
-                capture = capture_step(step.micro_step if step else model, state, micro, setup.device, dynamic_shapes)
-                rehearsal.caches.remove_fakes()
-                capture = attrs.evolve(capture, rehearsal=rehearsal)
-        plan = plan.with_inputs(len(capture.state), len(capture.convention.examples))
-        wanted = capture.result_shardings(plan.out_shardings if out_shardings is None else out_shardings)
-        say("importing the program")
-        with setup.pipeline.rules:
-            module = import_fx(capture.program, setup.mesh, plan, wanted, missing_rule=missing_rule)
-        if not local_inputs:
-            return_whole(module, capture)
-        examples = open_sizes(module).hints
-        if local_inputs and examples:
-            setup = attrs.evolve(setup, pipeline=deciding_apart(setup.pipeline, module))
-        status |= {"sizes": examples, "program": text_digest(ir.print_ir(module))}
-        source = ir.print_ir(module, debuginfo=True)
-    module = setup.decided(module, model)
-    lower = partial(lowered, pipeline=setup.pipeline, rank=setup.rank, device=setup.device)
+        micro = step.cut(tuple(example_args))[0] if step else tuple(example_args)
+        fixed = tracing.fixed(traceable, micro)
+    decided = tracing.trace("the capture of the program", traceable, micro, fixed)
     with setup.group.checked("lowering") as status:
-        say("lowering the program")
-        with setup.pipeline.rules:
-            signature = read_signature(ir.main_function(module), capture)
-            program = lower(sized(module, examples, setup.pipeline), partial(localized, pipeline=setup.pipeline))
+        signature, program = decided.lowered()
         status |= program.agreement
-        originals = _originals(capture, signature)
+        originals = _originals(decided.capture, signature)
         initial = initial_state(signature.held, originals, setup, status)
         kept = kept_for_steps(program.module, setup.mesh, setup.rank, setup.device)
-        _check_kept(kept, step, examples, module)
+        _check_kept(kept, step, bool(decided.examples or fixed), decided.module)
         own = RankState(
             held=with_room(initial.shards, setup.device),
             kept=kept,
@@ -159,45 +133,73 @@ def parallelize(
         )
     with setup.group.reporting():
         ranks = setup.connected()
-        program.connect(ranks)
+        first = decided.connected(signature, program, ranks, traceable)
         initial.take_first(ranks)
-    known = tuple(examples.items())
-    assert capture.rehearsal is not None  # both branches above rehearse
-    guards = CallGuards.of(capture.rehearsal, model, setup.device)
     return Parallel(
         ranks=ranks,
-        programs=RankPrograms(
-            module=module if examples else program.module,
-            pipeline=setup.pipeline,
-            inputs=_named_inputs(signature.inputs, capture.convention),
-            examples=known,
-            is_step=state is not None,
-            source=source,
-            ranks=ranks,
-            lower=lower,
-            made={known: program},
-        ),
-        signature=signature,
-        convention=capture.convention,
+        traces=_traces(tracing, traceable, fixed, first, ranks),
         state=own,
-        tied=_further_names(capture, originals),
+        tied=_further_names(decided.capture, originals),
         step=step,
-        guards=guards,
     )
 
 
-def _named_inputs(inputs: Sequence[Argument], convention: Convention) -> list[Argument]:
-    """Return the inputs with the names that errors have for them: `arg0`, `arg1`, … for a step, which make_fx gives no
-    names."""
-    if convention.state_spec is None:
-        return list(inputs)
-    pairs = zip(convention.tensor_places, inputs, strict=True)
-    return [attrs.evolve(argument, name=f"arg{place}") for place, argument in pairs]
+def _traces(tracing: Tracing, traceable: Traceable, fixed: Fixed, first: Traced, ranks: Ranks) -> Traces:
+    """Return the traces of a program, of which there is the first, for calls in which `fixed` are numbers."""
+    if tracing.dynamic_shapes is None or ranks.local_inputs:
+        return Traces(first, lambda args: fixed, _no_trace, {fixed: first})
+    is_shared = _shared_names(traceable, first.signature)
+    layouts = {a.name: a.sharding for a in first.signature.held if a.name in is_shared}
+    later = traceable.later(layouts)
+
+    def trace(fixed: Fixed, args: tuple[Any, ...]) -> Traced:
+        """Trace the program again, by the layouts that the state has; other tensors are constants of this trace."""
+        again = later()
+        decided = tracing.trace("another program", again, args, fixed, layouts)
+        with tracing.setup.group.checked("lowering") as status:
+            signature, program = decided.lowered()
+            status |= program.agreement
+            for argument in signature.held:
+                if layouts.get(argument.name, argument.sharding) != argument.sharding:
+                    raise UnsupportedError(
+                        f"calls with {_texts(fixed)} need '{argument.name}' as <{argument.sharding}>, which the "
+                        f"program for the examples has as <{layouts[argument.name]}>; expected one "
+                        "layout: name it in the plan"
+                    )
+            _check_kept(
+                kept_for_steps(program.module, ranks.mesh, ranks.index, ranks.device), None, True, decided.module
+            )
+            constants = [argument for argument in signature.held if argument.name not in layouts]
+            originals = {argument.name: decided.capture.own[argument.name] for argument in constants}
+            if missing := [name for name, tensor in originals.items() if tensor.is_meta]:
+                raise no_values(missing[0])
+            initial = initial_state(constants, originals, tracing.setup, status)
+        with tracing.setup.group.reporting():
+            traced = decided.connected(signature, program, ranks, again, initial.shards)
+            initial.take_first(ranks)
+        return traced
+
+    return Traces(first, lambda args: tracing.fixed(later(), args), trace, {fixed: first})
 
 
-def _check_kept(
-    kept: Mapping[str, Kept], step: TrainingStep | None, sizes: Mapping[str, int], module: ModuleOp
-) -> None:
+def _no_trace(fixed: Fixed, args: tuple[Any, ...]) -> Traced:
+    raise AssertionError("the sizes of a program without open dimensions do not change")
+
+
+def _texts(fixed: Fixed) -> str:
+    return ", ".join(f"a size of {size} in dimension {dim} of '{argument}'" for argument, dim, size in fixed)
+
+
+def _shared_names(traceable: Traceable, signature: Signature) -> frozenset[str]:
+    """Return the names of the tensors that all traces of a program share."""
+    if traceable.state is not None:
+        return frozenset(leaf.name for leaf in signature.state if isinstance(leaf, Argument))
+    model = traceable.program
+    named = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    return frozenset(name for name, _ in named)
+
+
+def _check_kept(kept: Mapping[str, Kept], step: TrainingStep | None, is_open: bool, module: ModuleOp) -> None:
     """Raise UnsupportedError if a program keeps for its steps what micro-batches or choices of sizes cannot share."""
     if not kept:
         return
@@ -206,7 +208,7 @@ def _check_kept(
         raise UnsupportedError(
             f"{found}, which micro-batches would not share; expected accumulate=1, or a placement without state", where
         )
-    if sizes:
+    if is_open:
         raise UnsupportedError(
             f"{found}, whose shape depends on symbolic sizes; expected fixed shapes: leave dynamic_shapes out, or use "
             "a placement without state",

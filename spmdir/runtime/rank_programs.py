@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, fx
 from xdsl.dialects.builtin import ModuleOp
 
+from spmdir.core.errors import ShardingError
+from spmdir.core.symbolic.symbols import size_places
 from spmdir.dialects.sizes import open_sizes
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.passes.finish import bound, localized, rest
@@ -19,6 +21,7 @@ from spmdir.passes.scheduling.follow import RankMessage
 from spmdir.runtime.decision import read_text
 from spmdir.runtime.digests import agreement
 from spmdir.runtime.given_inputs import GivenInputs
+from spmdir.runtime.open_dims import SPECIAL, OpenDim
 from spmdir.runtime.own_sizes import OwnSizes
 from spmdir.runtime.partial_runs import part_of
 from spmdir.runtime.rank_calls import check_input, draws
@@ -61,6 +64,7 @@ class RankPrograms(Generic[Lowered]):
         examples: the sizes of the example arguments.
         is_step: whether they update a state by what they compute.
         source: the text of the program as it was imported, with its places, before anything was decided.
+        dims: the dimensions that the user left open.
     """
 
     module: ModuleOp
@@ -69,6 +73,7 @@ class RankPrograms(Generic[Lowered]):
     examples: Known
     is_step: bool
     source: str
+    dims: Sequence[OpenDim]
     _ranks: Ranks = attrs.field(alias="ranks")
     _lower: Callable[[ModuleOp, Localize], Lowered] = attrs.field(alias="lower")
     _made: dict[Known, Lowered] = attrs.field(alias="made")
@@ -126,10 +131,32 @@ class RankPrograms(Generic[Lowered]):
             if self._ranks.local_inputs:
                 pairs = [(a, torch.empty(self._own.global_shape(a, tensor), device="meta")) for a, tensor in pairs]
             solve_shapes(sizes, [(argument.name, argument.sizes, tensor) for argument, tensor in pairs])
-            declared.check(sizes)
+            declared.check(sizes, self._places)
+            for name, size in sizes.items():
+                if size in SPECIAL:
+                    raise ShardingError(self._special(name, size))
         for argument, tensor in zip(self.inputs, tensors, strict=True):
             check_input(argument, tensor, self._ranks, sizes=sizes, is_local=self._ranks.local_inputs)
         return sizes
+
+    @cached_property
+    def _places(self) -> dict[str, str]:
+        """Size → the dimension of an input that it is, with the name of its Dim."""
+        known = {(one.argument, one.dim): str(one) for one in self.dims}
+        places = size_places((argument.name, argument.sizes) for argument in self.inputs)
+        return {
+            size: known.get(place, f"dimension {place[1]} of argument '{place[0]}'") for size, place in places.items()
+        }
+
+    def _special(self, name: str, size: int) -> str:
+        """Return why the program does not run at a size of 0 or 1."""
+        what = self._places.get(name, f"size '{name}'")
+        if not self._ranks.local_inputs:
+            return f"{what} is {size}; the program was traced for at least 2"
+        return (
+            f"{what} is {size} in the global input; expected at least 2 with local_inputs, since torch traces sizes of "
+            "0 and 1 apart: give this rank more, or pass global inputs"
+        )
 
     def of(self, sizes: Mapping[str, int], tensors: Sequence[Tensor]) -> Lowered:
         """Return the program for `sizes`, those of a call with `tensors`.

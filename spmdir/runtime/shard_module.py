@@ -37,15 +37,17 @@ from spmdir.runtime.joint_capture import (
 from spmdir.runtime.joint_program import JointProgram, imported_joint, joint_program
 from spmdir.runtime.local_state import LocalShard, as_dtensor
 from spmdir.runtime.local_sums import Reduction
+from spmdir.runtime.open_dims import OpenDim, fixed_dims, open_dims, sizes_by_argument, sizes_left_open
 from spmdir.runtime.own_sizes import deciding_apart
 from spmdir.runtime.rank_programs import Localize, RankPrograms, sized
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.set_up import DYNAMIC_SHAPES, SetUp, set_up
 from spmdir.runtime.sharded_module import Runner, asking, guards_of, sharded_copy, unsharded_copy
 from spmdir.runtime.signature import Argument, read_signature
-from spmdir.runtime.variants import Places, Structure, Variant, fitting_sizes, shapes_of, sizes_by_argument
+from spmdir.runtime.variants import Places, Structure, Variant, shapes_of
 
 NOTHING: Mapping[str, Sharding] = MappingProxyType({})
+NO_SIZES: Mapping[str, Any] = MappingProxyType({})
 
 
 def shard_module(
@@ -87,7 +89,8 @@ def shard_module(
         local_inputs: whether calls are given this rank's shards of the inputs instead of global inputs. The gradient
             of an output that comes back as a shard is then that of this rank's loss, of which the mean is taken.
         dynamic_shapes: as for torch.export.export: calls may have other sizes. Shardings are decided once; each choice
-            of sizes is lowered when it first occurs.
+            of sizes is lowered when it first occurs. Sizes of 0 and 1, which torch traces apart, have programs of their
+            own.
         sync_state: as for `parallelize`.
         missing_rule: as for `import_fx`.
         pipeline, cache, compile: as for `parallelize`.
@@ -118,7 +121,11 @@ def shard_module(
         _check_arguments(model, example_inputs, example_kwargs, dynamic_shapes)
         named = resolve(plan, model, setup.mesh).over(ShardingPlan(out_shardings=_tuple(out_shardings)))
         call = bound_arguments(model, tuple(example_inputs), example_kwargs or {})
-        known_sizes = sizes_by_argument(dynamic_shapes, arguments_by_name(model, call))
+        arguments = arguments_by_name(model, call)
+        known_sizes = sizes_by_argument(dynamic_shapes, arguments)
+        dims = open_dims(known_sizes, arguments)
+        fixed = () if local_inputs else fixed_dims(dims)
+        first_sizes = sizes_left_open(known_sizes, arguments, fixed) if fixed else dynamic_shapes
 
     def decided(
         captured: nn.Module,
@@ -142,9 +149,9 @@ def shard_module(
                 own = attrs.evolve(setup, pipeline=deciding_apart(setup.pipeline, module))
             status |= {"sizes": hints, "program": text_digest(ir.print_ir(module))}
             source = ir.print_ir(module, debuginfo=True)
-        return _Decided(joint, own.decided(module, model), source, hints, own)
+        return _Decided(joint, own.decided(module, model), source, hints, own, dims)
 
-    first = decided(model, "the capture of the module", call, dynamic_shapes)
+    first = decided(model, "the capture of the module", call, first_sizes)
     with setup.group.checked("lowering") as status:
         program = first.lowered()
         status |= program.agreement
@@ -160,7 +167,7 @@ def shard_module(
     wanted = dict(zip(first.joint.output_names, named.out_shardings or (), strict=False))
     names = leaf_names(model, *call)
     leaves, spec = pytree.tree_flatten((call[0], dict(call[1])))
-    made = [(Structure.of(leaves, spec), shapes_of(call, None, names))]
+    made = [(Structure.of(leaves, spec, fixed), shapes_of(call, None, names))]
     shapes = {
         name: leaf.shape
         for name, leaf in zip(names, pytree.tree_leaves(made[0][1]), strict=True)
@@ -177,8 +184,7 @@ def shard_module(
             if examples is None:
                 examples = shapes_of(given, shapes if local_inputs else None, leaf_names(plain, *given))
             arguments = arguments_by_name(plain, examples)
-            sizes = {name: fitting_sizes(known_sizes.get(name), value) for name, value in arguments.items()}
-        sizes = None if dynamic_shapes is None else sizes
+            sizes = sizes_left_open(known_sizes, arguments, structure.fixed)
         found = decided(plain, "another program of the module", examples, sizes, layouts, unreduced, asked, wanted)
         with setup.group.checked("lowering") as status:
             program = found.lowered()
@@ -188,7 +194,7 @@ def shard_module(
         return Variant(structure, is_unreduced, asked, guards, found.connected(program, ranks))
 
     placements = {name: tensor.placements for name, tensor in tensors.items()}
-    runner = Runner(ranks, placements, reduction, compiled)
+    runner = Runner(ranks, placements, reduction, NO_SIZES if local_inputs else known_sizes, compiled)
     sharded = sharded_copy(model, tensors, runner)
     guards = guards_of(sharded, first.joint.rehearsal, setup.device)
     runner.variants.add(Variant(made[0][0], False, asking(leaves), guards, programs))
@@ -204,6 +210,7 @@ class _Decided:
     source: str
     sizes: Mapping[str, int]
     setup: SetUp
+    dims: Sequence[OpenDim]
 
     def lowered(self) -> JointProgram:
         """Return the program of this rank for the examples."""
@@ -223,6 +230,7 @@ class _Decided:
             examples=known,
             is_step=False,
             source=self.source,
+            dims=self.dims,
             ranks=ranks,
             lower=self._lowered,
             made={known: program},

@@ -18,10 +18,11 @@ from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.runtime.copies import copied
 from spmdir.runtime.guards import Guards
 from spmdir.runtime.inner_modules import leave_inner_modules, watch_inner_modules
-from spmdir.runtime.joint_capture import bound_arguments, leaf_names
+from spmdir.runtime.joint_capture import arguments_by_name, bound_arguments, leaf_names
 from spmdir.runtime.joint_program import JointProgram
 from spmdir.runtime.local_state import like_shard
 from spmdir.runtime.local_sums import LocalSums, Reduction
+from spmdir.runtime.open_dims import fixed_dims, open_dims
 from spmdir.runtime.rank_programs import RankPrograms
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.rehearsal import Rehearsal
@@ -45,6 +46,7 @@ class Runner:
     Attributes:
         placements: those of its parameters and buffers, by name.
         reduction: adds up the gradients that were left unreduced.
+        dynamic_sizes: what `dynamic_shapes` says, by argument; nothing with local inputs.
         compile: makes the variant that a call needs, given what `Variant.serves` takes and the call; all ranks call it
             together.
         variants: what has been made.
@@ -53,6 +55,7 @@ class Runner:
     ranks: Ranks
     placements: Mapping[str, tuple[Any, ...]]
     reduction: Reduction
+    dynamic_sizes: Mapping[str, Any]
     compile: Callable[[nn.Module, Structure, bool, Places, tuple[Any, Any]], Variant]
     variants: Variants = attrs.field(factory=Variants, init=False)
 
@@ -74,7 +77,11 @@ class Runner:
         asked = asking(leaves) if torch.is_grad_enabled() else frozenset[int]()
         sums: LocalSums = module.__dict__[SUMS]
         is_unreduced = bool(self.reduction.axes) and torch.is_grad_enabled() and (sums.is_adding or bool(sums.tensors))
-        structure = Structure.of(leaves, spec)
+        with self.ranks.group.reporting():
+            fixed = (
+                fixed_dims(open_dims(self.dynamic_sizes, arguments_by_name(module, call))) if self.dynamic_sizes else ()
+            )
+        structure = Structure.of(leaves, spec, fixed)
         variant = self.variants.find(module, structure, is_unreduced, asked)
         if variant is None:
             with self.ranks.group.reporting():

@@ -13,6 +13,7 @@ from spmdir.core.errors import UnsupportedError
 from spmdir.runtime.capture import value_key
 from spmdir.runtime.guards import Guards
 from spmdir.runtime.joint_program import JointProgram
+from spmdir.runtime.open_dims import Fixed
 from spmdir.runtime.rank_programs import RankPrograms
 
 LIMIT = 32
@@ -38,21 +39,25 @@ class Structure:
     Attributes:
         spec: the containers and their keys, in order.
         values: the type and value of each leaf; tensors are all equal.
+        fixed: the open dimensions with sizes that need a program of their own.
     """
 
     spec: pytree.TreeSpec
     values: tuple[tuple[type, Any], ...] = attrs.field(eq=_keys)
+    fixed: Fixed = ()
 
     @classmethod
-    def of(cls, leaves: Sequence[Any], spec: pytree.TreeSpec) -> Structure:
+    def of(cls, leaves: Sequence[Any], spec: pytree.TreeSpec, fixed: Fixed = ()) -> Structure:
         """Return the structure of arguments that have been flattened."""
         values = ((Tensor, _TENSOR) if isinstance(leaf, Tensor) else (type(leaf), leaf) for leaf in leaves)
-        return cls(spec, tuple(values))
+        return cls(spec, tuple(values), fixed)
 
     def differs_in_values(self, other: Structure) -> list[int]:
         """Return the places of the leaves that have other values; none if more than values differs."""
         pairs = list(zip(self.values, other.values, strict=False))
-        if self.spec != other.spec or any((Tensor in (a[0], b[0])) and a != b for a, b in pairs):
+        if (self.spec, self.fixed) != (other.spec, other.fixed) or any(
+            (Tensor in (a[0], b[0])) and a != b for a, b in pairs
+        ):
             return []
         return [place for place, (a, b) in enumerate(pairs) if value_key(a[1]) != value_key(b[1])]
 
@@ -154,22 +159,3 @@ def shapes_of(call: tuple[Any, Any], known: Mapping[str, tuple[int, ...]] | None
         shape = leaf.shape if known is None else known[name]
         leaves[place] = leaf.new_empty(shape, device="meta").requires_grad_(leaf.requires_grad)
     return pytree.tree_unflatten(leaves, spec)
-
-
-def sizes_by_argument(dynamic_shapes: Any, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return `dynamic_shapes` by the names of the bound `arguments` that it was given for."""
-    if dynamic_shapes is None or isinstance(dynamic_shapes, Mapping):
-        return dynamic_shapes or {}
-    return dict(zip(arguments, dynamic_shapes, strict=False))
-
-
-def fitting_sizes(sizes: Any, value: Any) -> Any:
-    """Return what `sizes` says of a value that may be built otherwise than those that it was given for."""
-    if isinstance(value, Tensor):
-        return sizes
-    if isinstance(value, Mapping):
-        return {key: fitting_sizes(sizes.get(key) if isinstance(sizes, Mapping) else None, value[key]) for key in value}
-    if isinstance(value, (list, tuple)):
-        known = sizes if isinstance(sizes, (list, tuple)) and len(sizes) == len(value) else [None] * len(value)
-        return type(value)(map(fitting_sizes, known, value))
-    return None

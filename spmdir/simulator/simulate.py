@@ -19,7 +19,7 @@ from spmdir.core.placement.base import Noise
 from spmdir.core.progress import say
 from spmdir.core.sharding import Sharding
 from spmdir.core.symbolic.expressions import Size, is_symbolic
-from spmdir.core.symbolic.symbols import solve
+from spmdir.core.symbolic.symbols import size_places, solve
 from spmdir.dialects import ir
 from spmdir.dialects.arguments import MODULE
 from spmdir.dialects.attributes import ArgumentsAttr, meta_of, sizes_of
@@ -205,7 +205,12 @@ def sized(
     require_type("sizes", sizes, (Mapping, type(None)), "a dict of numbers by name, as in {'s0': 8}")
     known = dict(sizes or {})
     named = match_inputs(ir.main_function(module), inputs, state_dict)
-    solve_shapes(known, [(name, sizes_of(value.type), tensor) for value, name, tensor in named])
+    shapes = [(name, sizes_of(value.type)) for value, name, _ in named]
+    solve_shapes(known, [(*one, tensor) for one, (*_, tensor) in zip(shapes, named, strict=True)])
+    if not sizes:
+        places = size_places(shapes)
+        said = {size: f"dimension {dim} of argument '{name}'" for size, (name, dim) in places.items()}
+        open_sizes(module).check(known, said)
     return bound(module, known, pipeline)
 
 

@@ -30,13 +30,23 @@ def _sparse():
     return make_fx(lambda x: x.to_sparse().to_dense())(X)
 
 
-def _own_generator():
-    generator = torch.Generator()
-    return make_fx(lambda x: torch.bernoulli(x, generator=generator), tracing_mode="fake")(X)
+def _own_generator():  # by hand, as the next: not every torch traces it
+    root, graph = nn.Module(), fx.Graph()
+    root.generator = torch.Generator()
+    x = graph.placeholder("x")
+    result = graph.call_function(torch.ops.aten.bernoulli.default, (x,), {"generator": graph.get_attr("generator")})
+    x.meta["val"] = result.meta["val"] = X
+    graph.output(result)
+    return fx.GraphModule(root, graph)
 
 
 def _left_by_a_transform():
-    return export(lambda s, x: torch.func.grad(lambda x: (x * x).sum())(x), X)
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    result = graph.call_function(torch._C._functorch._unwrap_for_grad, (x, 1))
+    x.meta["val"] = result.meta["val"] = X
+    graph.output(result)
+    return fx.GraphModule(nn.Module(), graph)
 
 
 def _instance_norm():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch._higher_order_ops.effects import has_effects
 
 from spmdir.dialects.ir import main_function
 from spmdir.importer.importer import import_fx
@@ -237,7 +238,8 @@ def test_a_tied_parameter_is_one_argument_that_each_of_its_names_finds():
 def test_checks_that_decompositions_order_by_tokens_go():
     matrix = X[:, :4] + 30 * torch.eye(4, dtype=torch.float64)
     program = export(lambda s, x: torch.linalg.solve(x, x.sum(0)) + x.inverse()[0], matrix).run_decompositions()
-    assert "token" in program.graph_module.code
+    # torch 2.13 orders checks by tokens, those before it do not.
+    assert ("token" in program.graph_module.code) == has_effects(torch.ops.aten._linalg_check_errors.default)
     module = import_fx(program, MESH)
     assert list(arguments(module)) == ["args_0"]
     (found,) = simulate(module, [matrix])

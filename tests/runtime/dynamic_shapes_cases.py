@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 from typing import Any
 
 import torch
@@ -171,6 +172,56 @@ def needed(rank: int, model: nn.Module, mesh: Mesh, open_sizes: Any) -> list[Any
     ]
 
 
+class Branching(nn.Module):
+    """Computes otherwise with one row and with none."""
+
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(4, 8), nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[0] == 1:
+            x = x * torch.tensor([3.0], dtype=x.dtype)
+        return self.down(self.up(x).relu()).sum() + (5.0 if x.shape[0] == 0 else 0.0)
+
+
+ROWS = (4, 1, 3, 0, 1)
+
+
+def special(mesh: Mesh) -> dict[str, Any]:
+    """Values and gradients with one row and none, and those of one device; what is said of other sizes."""
+    torch.manual_seed(2)
+    model = Branching().double()
+    inputs = [torch.randn(rows, 4, dtype=torch.float64) for rows in (*ROWS, 17)]
+    sizes = {"x": {0: Dim("rows", max=16)}}
+    sharded = spmdir.shard_module(copy.deepcopy(model), mesh, "fsdp", (inputs[0],), dynamic_shapes=sizes)
+    found: list[list[Tensor]] = [[], []]
+    for index, each in enumerate((sharded, model)):
+        for x in inputs[:-1]:
+            value = each(x)
+            value.backward()
+            found[index] += [value.detach(), *(full(parameter.grad) for parameter in each.parameters())]
+            each.zero_grad()
+    parallel = spmdir.parallelize(copy.deepcopy(model), (inputs[1],), mesh, "fsdp", dynamic_shapes=sizes)
+    found[0] += [parallel(x) for x in inputs[:-1]]
+    found[1] += [model(x).detach() for x in inputs[:-1]]
+    step, state = spmdir.training_step(
+        model, lambda model, x: model(x).square(), optimizer_of("sgd", model, lr=0.01), accumulate=2
+    )
+    trained = spmdir.parallelize(step, (inputs[0],), mesh, "fsdp", state=state, dynamic_shapes=({0: Dim("rows")},))
+    for x in (inputs[0], inputs[0][:2], inputs[0]):
+        found[0].append(trained(x))
+        loss, state = step(state, x)
+        found[1].append(loss)
+    local = spmdir.shard_module(model, mesh, "fsdp", (inputs[0],), dynamic_shapes=sizes, local_inputs=True)
+    return {
+        "numbers": found,
+        "programs": len(spmdir.programs(sharded)),
+        "errors": [error_of(functools.partial(each, inputs[-1])) for each in (sharded, parallel)],
+        "local": error_of(lambda: local(inputs[3])),
+    }
+
+
 def full(tensor: Any) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.clone()
 
@@ -206,4 +257,5 @@ def run(rank: int, mesh: Mesh) -> dict[str, Any]:
         "own": own_batches(rank, mesh, open_sizes),
         "means": means(rank, mesh, open_sizes),
         "needed": needed(rank, model, mesh, open_sizes),
+        "special": special(mesh),
     }

@@ -43,7 +43,9 @@ def test_a_sharded_module_runs_forward_and_backward_at_every_size_with_the_state
 @pytest.mark.gloo
 def test_sizes_that_the_program_was_not_traced_for_are_refused(ranks):
     for result in ranks:
-        assert result["refused"] == "size 's0' is 17; the program was traced for 0 to 16"
+        assert result["refused"] == (
+            "dimension 0 of argument 'ids' (Dim 'batch') is 17; expected 0 to 16, the range in dynamic_shapes"
+        )
         assert "dimension 1 of" in result["different"] and "is 5; expected" in result["different"]
 
 
@@ -67,3 +69,17 @@ def test_local_sizes_that_a_message_depends_on_are_compared_in_each_call(ranks):
         assert different.startswith("ranks 0 and 1 are given local inputs of different sizes, 3 and 4 in dimension 0")
         assert "on mesh axes [dp] depends; give these ranks inputs of one size" in different
         assert "is 17; the program was traced for" in beyond
+
+
+@pytest.mark.gloo
+def test_sizes_of_0_and_1_have_programs_of_their_own(ranks):
+    beyond = "dimension 0 of argument 'x' (Dim 'rows') is 17; expected 0 to 16, the range in dynamic_shapes"
+    for result in ranks:
+        found, expected = result["special"]["numbers"]
+        assert_close(found, expected)
+        assert result["special"]["programs"] == 3
+        assert result["special"]["errors"] == [beyond, beyond]
+        assert result["special"]["local"] == (
+            "dimension 0 of argument 'x' (Dim 'rows') is 0 in the global input; expected at least 2 with local_inputs, "
+            "since torch traces sizes of 0 and 1 apart: give this rank more, or pass global inputs"
+        )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import attrs
 
 from spmdir.core.errors import ShardingError, SpmdirError, did_you_mean
 from spmdir.core.symbolic.conditions import Condition
 from spmdir.core.symbolic.expressions import Size, evaluate, is_symbolic, symbols
+
+NO_PLACES: Mapping[str, str] = MappingProxyType({})
 
 
 @attrs.frozen(cache_hash=True)
@@ -61,8 +64,12 @@ class Sizes:
             known = ", ".join(names) or "none"
             raise SpmdirError(f"there is no size '{name}'; the program leaves open {known}{did_you_mean(name, names)}")
 
-    def check(self, given: Mapping[str, int]) -> None:
-        """Raise ShardingError unless the program may run at the sizes `given`."""
+    def check(self, given: Mapping[str, int], places: Mapping[str, str] = NO_PLACES) -> None:
+        """Raise ShardingError unless the program may run at the sizes `given`.
+
+        Args:
+            places: size → the dimension that users know it as.
+        """
         for name in given:
             self.require(name)
         for one in self.symbols:
@@ -71,11 +78,16 @@ class Sizes:
             number = given[one.name]
             if type(number) is not int or number < one.low or (one.high is not None and number > one.high):
                 limits = f"{one.low} to {one.high}" if one.high is not None else f"at least {one.low}"
-                raise ShardingError(f"size '{one.name}' is {number}; the program was traced for {limits}")
+                what = places.get(one.name, f"size '{one.name}'")
+                raise ShardingError(f"{what} is {number}; the program was traced for {limits}")
         for condition in self.conditions:
             if not condition.holds(given):
                 shown = ", ".join(f"{name} = {given[name]}" for name in _names(condition))
-                raise ShardingError(f"sizes {shown} contradict '{condition}', which the program was traced for")
+                known = ", ".join(f"{name} is {places[name]}" for name in _names(condition) if name in places)
+                raise ShardingError(
+                    f"sizes {shown} contradict '{condition}', which the program was traced for"
+                    + (f"; {known}" if known else "")
+                )
 
     def __str__(self) -> str:
         return "{" + ", ".join(map(str, (*self.symbols, *self.conditions))) + "}"
@@ -83,6 +95,16 @@ class Sizes:
 
 def _names(condition: Condition) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*symbols(condition.left), *symbols(condition.right))))
+
+
+def size_places(shapes: Iterable[tuple[str, tuple[int | Size, ...]]]) -> dict[str, tuple[str, int]]:
+    """Return size → (tensor, dimension): the first dimension of that size, of tensors by name and shape."""
+    found: dict[str, tuple[str, int]] = {}
+    for name, shape in shapes:
+        for dim, size in enumerate(shape):
+            if str(size) in symbols(size):
+                found.setdefault(str(size), (name, dim))
+    return found
 
 
 def solve(known: dict[str, int], shape: tuple[int | Size, ...], found: tuple[int, ...], what: str) -> None:

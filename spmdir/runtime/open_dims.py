@@ -1,0 +1,161 @@
+"""The dimensions that `dynamic_shapes` leaves open, by the names that users have for them.
+
+torch traces an open dimension as though its size were neither 0 nor 1: a branch on such a size is not in the trace, and
+neither is broadcasting. So a call in which an open dimension has one of these sizes gets a program of its own, traced
+with that size as a number:
+
+    dynamic_shapes={"x": {0: Dim("batch"), 1: Dim("length")}}
+    call with x of 4×1   →   traced with {"x": {0: Dim("batch")}}, where the length is 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import attrs
+from torch import Tensor
+
+from spmdir.core.errors import ShardingError
+
+SPECIAL = (0, 1)
+"""The sizes that torch traces apart from others."""
+
+Fixed = tuple[tuple[str, int, int], ...]
+"""(argument, dimension, size) of the open dimensions that are numbers in a program."""
+
+
+@attrs.frozen
+class OpenDim:
+    """An open dimension in one call.
+
+    Attributes:
+        argument: what the tensor is called: by the argument of the forward, and keys inside it.
+        spec: what `dynamic_shapes` has for it: a Dim, an expression of one as `2*batch`, or a hint as Dim.AUTO.
+    """
+
+    argument: str
+    dim: int
+    size: int
+    spec: Any
+
+    def __str__(self) -> str:
+        name = getattr(self.spec, "__name__", None)
+        return f"dimension {self.dim} of argument '{self.argument}'" + (f" (Dim '{name}')" if name else "")
+
+    @property
+    def symbol(self) -> object:
+        """Return what dimensions of one size have in common: the name of their Dim; without one, only itself."""
+        return getattr(getattr(self.spec, "root", self.spec), "__name__", (self.argument, self.dim))
+
+    @property
+    def value(self) -> int:
+        """Return the size of the Dim: of `2*batch`, that of batch.
+
+        Raises:
+            ShardingError: no number gives this size.
+        """
+        function = getattr(self.spec, "fn", None)
+        if function is None:
+            return self.size
+        constant = function(0)
+        value, rest = divmod(self.size - constant, function(1) - constant)
+        if rest:
+            raise ShardingError(f"{self} is {self.size}; expected a size of that form")
+        return value
+
+    def check_range(self) -> None:
+        """Raise ShardingError if the size is not in the range of the Dim."""
+        low, high = getattr(self.spec, "min", None), getattr(self.spec, "max", None)
+        if (low is not None and self.size < low) or (high is not None and self.size > high):
+            limits = f"at least {low}" if high is None or not isinstance(high, int) else f"{low or 0} to {high}"
+            raise ShardingError(f"{self} is {self.size}; expected {limits}, the range in dynamic_shapes")
+
+
+def is_open(spec: Any) -> bool:
+    """Return whether a dimension with `spec` may have other sizes."""
+    return spec is not None and type(spec) is not int and getattr(getattr(spec, "type", None), "name", "") != "STATIC"
+
+
+def sizes_by_argument(dynamic_shapes: Any, arguments: Iterable[str]) -> Mapping[str, Any]:
+    """Return `dynamic_shapes` by the names of the arguments that it was given for."""
+    if dynamic_shapes is None or isinstance(dynamic_shapes, Mapping):
+        return dynamic_shapes or {}
+    return dict(zip(arguments, dynamic_shapes, strict=False))
+
+
+def open_dims(sizes: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[OpenDim]:
+    """Return the open dimensions of the tensors of a call.
+
+    Args:
+        sizes: `dynamic_shapes` by argument.
+    """
+    return [one for name, value in arguments.items() for one in _dims(sizes.get(name), value, name)]
+
+
+def _dims(sizes: Any, value: Any, name: str) -> Iterator[OpenDim]:
+    if isinstance(value, Tensor):
+        for dim, spec in _by_dimension(sizes).items():
+            if is_open(spec) and isinstance(dim, int) and dim < value.dim():
+                yield OpenDim(name, dim, int(value.shape[dim]), spec)
+    else:
+        for key, (part, item) in _parts(sizes, value).items():
+            yield from _dims(part, item, f"{name}_{key}")
+
+
+def fixed_dims(dims: Iterable[OpenDim]) -> Fixed:
+    """Return the open dimensions that are numbers in the program of a call: those of a Dim whose size is 0 or 1.
+
+    Raises:
+        ShardingError: a size is out of its range, or 0 or 1 where others of its Dim are not.
+    """
+    listed = list(dims)
+    special: dict[object, OpenDim] = {}
+    for one in listed:
+        one.check_range()
+        if one.value in SPECIAL or one.size in SPECIAL:
+            special.setdefault(one.symbol, one)
+    for one in listed:
+        first = special.get(one.symbol, one)
+        if one.value != first.value:
+            raise ShardingError(f"{one} is {one.size} where {first} is {first.size}; expected one size for one Dim")
+    return tuple((one.argument, one.dim, one.size) for one in listed if one.symbol in special)
+
+
+def sizes_left_open(sizes: Mapping[str, Any], arguments: Mapping[str, Any], fixed: Fixed) -> dict[str, Any] | None:
+    """Return what `sizes` says of the arguments of a call, which may be built otherwise than those it was given for.
+
+    Returns: `dynamic_shapes` by argument, without the dimensions that are `fixed`; None if no dimension is left open.
+    """
+    numbers = {(argument, dim) for argument, dim, _ in fixed}
+    if all((one.argument, one.dim) in numbers for one in open_dims(sizes, arguments)):
+        return None
+    return {name: _left_open(sizes.get(name), value, name, numbers) for name, value in arguments.items()}
+
+
+def _left_open(sizes: Any, value: Any, name: str, numbers: set[tuple[str, int]]) -> Any:
+    if isinstance(value, Tensor):
+        given = _by_dimension(sizes)
+        return {dim: spec for dim, spec in given.items() if (name, dim) not in numbers} if sizes is not None else None
+    parts = {
+        key: _left_open(part, item, f"{name}_{key}", numbers) for key, (part, item) in _parts(sizes, value).items()
+    }
+    if isinstance(value, Mapping):
+        return parts
+    made: Any = getattr(type(value), "_make", type(value))  # the first of a named tuple
+    return made(parts.values()) if isinstance(value, (list, tuple)) else None
+
+
+def _by_dimension(sizes: Any) -> dict[Any, Any]:
+    return dict(sizes) if isinstance(sizes, Mapping) else dict(enumerate(sizes or ()))
+
+
+def _parts(sizes: Any, value: Any) -> dict[Any, tuple[Any, Any]]:
+    """Return key → (what `sizes` says of it, the part of a container), without sizes if these are built otherwise."""
+    if isinstance(value, Mapping):
+        known = sizes if isinstance(sizes, Mapping) else {}
+        return {key: (known.get(key), item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        fits = isinstance(sizes, (list, tuple)) and len(sizes) == len(value)
+        return {place: (sizes[place] if fits else None, item) for place, item in enumerate(value)}
+    return {}

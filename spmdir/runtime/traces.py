@@ -1,0 +1,61 @@
+"""The traces of a model or a step: that of the examples, and further ones for calls whose sizes torch traces apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+from torch import Tensor
+
+from spmdir.runtime.call_guards import CallGuards
+from spmdir.runtime.capture import Convention
+from spmdir.runtime.open_dims import Fixed
+from spmdir.runtime.rank_programs import RankGraph, RankPrograms
+from spmdir.runtime.signature import Signature
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class Traced:
+    """What one trace has become on this rank.
+
+    Attributes:
+        constants: name → shard of what it holds beside the state, which all traces share.
+    """
+
+    programs: RankPrograms[RankGraph]
+    signature: Signature
+    convention: Convention
+    guards: CallGuards
+    constants: Mapping[str, Tensor]
+
+
+@attrs.frozen(eq=False)
+class Traces:
+    """The traces of a program, by the open dimensions that are numbers in them.
+
+    Attributes:
+        first: that of the examples.
+        fixed_in: return the open dimensions that must be numbers in a call with these arguments.
+        trace: trace the program again for a call; all ranks call it alike.
+    """
+
+    first: Traced
+    fixed_in: Callable[[tuple[Any, ...]], Fixed]
+    trace: Callable[[Fixed, tuple[Any, ...]], Traced]
+    made: dict[Fixed, Traced]
+
+    def fixed(self, args: tuple[Any, ...]) -> Fixed:
+        """Return the open dimensions that must be numbers in a call.
+
+        Raises:
+            SpmdirError: the arguments are not built as the examples are, or a size is out of its range.
+        """
+        self.first.convention.tensors(args)
+        return self.fixed_in(args)
+
+    def of(self, fixed: Fixed, args: tuple[Any, ...]) -> Traced:
+        """Return the trace for a call; all ranks call this alike."""
+        if fixed not in self.made:
+            self.made[fixed] = self.trace(fixed, args)
+        return self.made[fixed]

@@ -1,0 +1,240 @@
+"""How `parallelize` traces, imports and decides a model or a step: for its examples, and again for other calls."""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from collections.abc import Callable, Container, Mapping, Sequence
+from functools import partial
+from typing import Any, Literal
+
+import attrs
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from xdsl.dialects.builtin import ModuleOp
+
+from spmdir.core.progress import say
+from spmdir.core.sharding import ShardingLike
+from spmdir.core.sharding_plan import ShardingPlan
+from spmdir.dialects import ir
+from spmdir.dialects.sizes import open_sizes
+from spmdir.importer.importer import import_fx
+from spmdir.passes.finish import localized
+from spmdir.plans.activations import constrained_activations
+from spmdir.plans.resolve import PlanLike, plan_for
+from spmdir.runtime.call_guards import CallGuards
+from spmdir.runtime.capture import Capture, Convention, capture_model, capture_step
+from spmdir.runtime.copies import copied
+from spmdir.runtime.digests import text_digest
+from spmdir.runtime.open_dims import Fixed, OpenDim, fixed_dims, open_dims, sizes_by_argument, sizes_left_open
+from spmdir.runtime.own_sizes import deciding_apart
+from spmdir.runtime.rank_programs import RankGraph, RankPrograms, lowered, sized
+from spmdir.runtime.ranks import Ranks
+from spmdir.runtime.rehearsal import rehearse_loss, rehearse_step
+from spmdir.runtime.set_up import SetUp
+from spmdir.runtime.signature import Argument, Signature, read_signature, return_whole
+from spmdir.runtime.traces import Traced
+from spmdir.runtime.training import TrainingStep
+
+
+@attrs.frozen(eq=False)
+class Traceable:
+    """A module, or a step with the state that it begins with, which is None for a module."""
+
+    program: Any
+    state: Any = None
+
+    def captured(self, args: tuple[Any, ...], device: torch.device, dynamic_shapes: Any) -> Capture:
+        """Return its trace for example arguments.
+
+        Raises:
+            UnsupportedError: torch cannot trace it, or it changes state.
+        """
+        if self.state is None:
+            return capture_model(self.program, args, dynamic_shapes)
+        if isinstance(self.program, TrainingStep):
+            function = self.program.micro_step
+            rehearsal = rehearse_loss(self.program.model, self.program.loss, args, device)
+        else:
+            function = self.program
+            rehearsal = rehearse_step(function, self.state, args, device)
+        capture = capture_step(function, self.state, args, device, dynamic_shapes)
+        rehearsal.caches.remove_fakes()
+        return attrs.evolve(capture, rehearsal=rehearsal)
+
+    def named(self, args: tuple[Any, ...]) -> dict[str, Any]:
+        """Return the arguments of a call by name; those of a step are `arg0`, `arg1`, … ."""
+        if self.state is not None:
+            return {f"arg{place}": value for place, value in enumerate(args)}
+        bound = inspect.signature(type(self.program).forward).bind(self.program, *args)
+        return dict(list(bound.arguments.items())[1:])
+
+    def later(self, held: Container[str]) -> Callable[[], Traceable]:
+        """Return what gives this again, without the values of the tensors that ranks hold.
+
+        A module that is gone by then is replaced by a copy.
+
+        Args:
+            held: the names of these tensors; those of others, as of a table that became a constant, are kept.
+        """
+        state = pytree.tree_map_only(Tensor, lambda tensor: torch.empty_like(tensor, device="meta"), self.state)
+        if not isinstance(self.program, nn.Module):
+            return partial(Traceable, self.program, state)
+        reference, copy = weakref.ref(self.program), _without_values(self.program, held)
+
+        def again() -> Traceable:
+            program = reference()
+            return Traceable(copy if program is None else program, state)
+
+        return again
+
+
+def _without_values(model: nn.Module, names: Container[str]) -> nn.Module:
+    """Return a copy of a module in which parameters and buffers with these names are on the meta device."""
+    memo: dict[int, Any] = {}
+    named = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    for name, tensor in named:
+        if name in names:
+            meta = torch.empty_like(tensor, device="meta")
+            memo[id(tensor)] = nn.Parameter(meta, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else meta
+    return copied(model, memo)
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class Tracing:
+    """How a program is traced, imported and decided: the options of `parallelize`."""
+
+    setup: SetUp
+    shardings: PlanLike
+    out_shardings: Sequence[ShardingLike | None] | None
+    missing_rule: Literal["warn", "error"]
+    dynamic_shapes: Any
+
+    def dims(self, traceable: Traceable, args: tuple[Any, ...]) -> list[OpenDim]:
+        """Return the open dimensions of a call."""
+        if self.dynamic_shapes is None:
+            return []
+        named = traceable.named(args)
+        return open_dims(sizes_by_argument(self.dynamic_shapes, named), named)
+
+    def fixed(self, traceable: Traceable, args: tuple[Any, ...]) -> Fixed:
+        """Return the open dimensions that are numbers in the program of a call.
+
+        Ranks with local inputs have sizes of their own, and a program that they would not trace together has none.
+
+        Raises:
+            ShardingError: a size is not in the range of its Dim, or is not that of other dimensions of the Dim.
+        """
+        return () if self.setup.local_inputs else fixed_dims(self.dims(traceable, args))
+
+    def trace(
+        self,
+        what: str,
+        traceable: Traceable,
+        args: tuple[Any, ...],
+        fixed: Fixed = (),
+        layouts: Mapping[str, ShardingLike] | None = None,
+    ) -> Decided:
+        """Return the decided program for example arguments; all ranks call this alike.
+
+        Args:
+            what: what errors call it.
+            layouts: of the state, by name.
+        """
+        setup = self.setup
+        with setup.group.checked(what) as status:
+            sizes = self._left_open(traceable, args, fixed) if fixed else self.dynamic_shapes
+            plan, planned = plan_for(self.shardings, traceable.program, setup.mesh)
+            say("tracing the program")
+            with constrained_activations(planned, plan):
+                capture = traceable.captured(args, setup.device, sizes)
+            plan = plan.over(ShardingPlan(layouts or {}))
+            plan = plan.with_inputs(len(capture.state), len(capture.convention.examples))
+            wanted = capture.result_shardings(plan.out_shardings if self.out_shardings is None else self.out_shardings)
+            say("importing the program")
+            with setup.pipeline.rules:
+                module = import_fx(capture.program, setup.mesh, plan, wanted, missing_rule=self.missing_rule)
+            if not setup.local_inputs:
+                return_whole(module, capture)
+            examples = open_sizes(module).hints
+            if setup.local_inputs and examples:
+                setup = attrs.evolve(setup, pipeline=deciding_apart(setup.pipeline, module))
+            status |= {"sizes": examples, "program": text_digest(ir.print_ir(module))}
+            source = ir.print_ir(module, debuginfo=True)
+        module = setup.decided(module, traceable.program)
+        return Decided(setup, capture, module, source, examples, self.dims(traceable, args))
+
+    def _left_open(self, traceable: Traceable, args: tuple[Any, ...], fixed: Fixed) -> Any:
+        """Return `dynamic_shapes` without the dimensions that are `fixed`."""
+        named = traceable.named(args)
+        left = sizes_left_open(sizes_by_argument(self.dynamic_shapes, named), named, fixed)
+        return left if left is None or traceable.state is None else tuple(left.values())
+
+
+@attrs.frozen(eq=False)
+class Decided:
+    """A trace whose shardings are decided, with its text before that, and the sizes of the examples."""
+
+    setup: SetUp
+    capture: Capture
+    module: ModuleOp
+    source: str
+    examples: Mapping[str, int]
+    dims: Sequence[OpenDim]
+
+    def lowered(self) -> tuple[Signature, RankGraph]:
+        """Return its arguments and results, and the program of this rank for the examples."""
+        say("lowering the program")
+        pipeline = self.setup.pipeline
+        with pipeline.rules:
+            signature = read_signature(ir.main_function(self.module), self.capture)
+            return signature, self._lower(
+                sized(self.module, self.examples, pipeline), partial(localized, pipeline=pipeline)
+            )
+
+    def connected(
+        self,
+        signature: Signature,
+        program: RankGraph,
+        ranks: Ranks,
+        traceable: Traceable,
+        constants: Mapping[str, Tensor] | None = None,
+    ) -> Traced:
+        """Return the trace with the program of this rank ready to run; all ranks call this alike."""
+        program.connect(ranks)
+        known = tuple(self.examples.items())
+        assert self.capture.rehearsal is not None  # of a model as of a step
+        programs = RankPrograms(
+            module=self.module if known else program.module,
+            pipeline=self.setup.pipeline,
+            inputs=_named_inputs(signature.inputs, self.capture.convention),
+            examples=known,
+            is_step=traceable.state is not None,
+            source=self.source,
+            dims=self.dims,
+            ranks=ranks,
+            lower=self._lower,
+            made={known: program},
+        )
+        guards = CallGuards.of(self.capture.rehearsal, traceable.program, self.setup.device)
+        return Traced(
+            programs=programs,
+            signature=signature,
+            convention=self.capture.convention,
+            guards=guards,
+            constants=constants or {},
+        )
+
+    @property
+    def _lower(self) -> Callable[..., RankGraph]:
+        return partial(lowered, pipeline=self.setup.pipeline, rank=self.setup.rank, device=self.setup.device)
+
+
+def _named_inputs(inputs: Sequence[Argument], convention: Convention) -> list[Argument]:
+    """Return the inputs with the names that errors have for them: `arg0`, `arg1`, … for a step, which make_fx gives no
+    names."""
+    if convention.state_spec is None:
+        return list(inputs)
+    pairs = zip(convention.tensor_places, inputs, strict=True)
+    return [attrs.evolve(argument, name=f"arg{place}") for place, argument in pairs]
