@@ -3,3 +3,9 @@
 May import: core; torch.
 Start with schemas.py and dtypes.py.
 """
+
+import torch
+
+from spmdir.torch_interop.supported_versions import require_supported
+
+require_supported(torch.__version__)
