@@ -16,6 +16,7 @@ from spmdir.core.tensor import SizedMeta, TensorMeta
 from spmdir.dialects.attributes import meta_of, sizes_of
 from spmdir.importer.fx_arguments import Bound
 from spmdir.importer.locations import node_location
+from spmdir.rules.language.promotion import widened
 from spmdir.torch_interop.symbolic_numbers import plain
 
 
@@ -66,6 +67,16 @@ def _typed(call: Bound, _: fx.Node) -> Bound:
     if result is None or "dtype" in call.arguments or not result.dtype.is_float or result.dtype == F32:
         return call
     return attrs.evolve(call, arguments={**call.arguments, "dtype": result.dtype})
+
+
+def _statistics_as_computed(call: Bound, _: fx.Node) -> Bound:
+    """Return the call with a second result, its statistics, of the type that the kernel computes in.
+
+    Before torch 2.13 the shape function gave f32 for operands of any type.
+    """
+    values, statistics = call.results
+    assert values is not None and statistics is not None
+    return attrs.evolve(call, results=(values, attrs.evolve(statistics, dtype=widened(values.dtype))))
 
 
 def _as_strided(call: Bound, node: fx.Node) -> Bound | None:
@@ -208,6 +219,7 @@ REWRITES: dict[str, Callable[[Bound, fx.Node], Bound | None]] = {
     "aten.new_ones": _from_nothing("aten.ones"),
     "aten.new_full": _from_nothing("aten.full"),
     "aten.as_strided_copy": _rejected("which depends on the memory layout"),
+    "aten._scaled_dot_product_flash_attention_for_cpu": _statistics_as_computed,
     # torch makes a tensor of the target lengths behind the tracer's back, so that the graph reads unfilled memory.
     "aten._ctc_loss": _rejected(
         "with lengths as lists, of which torch traces the mean wrongly; "

@@ -204,11 +204,13 @@ def sized(
         return module
     require_type("sizes", sizes, (Mapping, type(None)), "a dict of numbers by name, as in {'s0': 8}")
     known = dict(sizes or {})
-    named = match_inputs(ir.main_function(module), inputs, state_dict)
-    shapes = [(name, sizes_of(value.type)) for value, name, _ in named]
-    solve_shapes(known, [(*one, tensor) for one, (*_, tensor) in zip(shapes, named, strict=True)])
+    named = [
+        (name, sizes_of(value.type), tensor)
+        for value, name, tensor in match_inputs(ir.main_function(module), inputs, state_dict)
+    ]
+    solve_shapes(known, named)
     if not sizes:
-        places = size_places(shapes)
+        places = size_places((name, shape) for name, shape, _ in named)
         said = {size: f"dimension {dim} of argument '{name}'" for size, (name, dim) in places.items()}
         open_sizes(module).check(known, said)
     return bound(module, known, pipeline)
