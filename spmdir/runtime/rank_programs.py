@@ -131,10 +131,10 @@ class RankPrograms(Generic[Lowered]):
             if self._ranks.local_inputs:
                 pairs = [(a, torch.empty(self._own.global_shape(a, tensor), device="meta")) for a, tensor in pairs]
             solve_shapes(sizes, [(argument.name, argument.sizes, tensor) for argument, tensor in pairs])
-            declared.check(sizes, self._places)
             for name, size in sizes.items():
                 if size in SPECIAL:
                     raise ShardingError(self._special(name, size))
+            declared.check(sizes, self._places)
         for argument, tensor in zip(self.inputs, tensors, strict=True):
             check_input(argument, tensor, self._ranks, sizes=sizes, is_local=self._ranks.local_inputs)
         return sizes
