@@ -17,12 +17,15 @@ from spmdir.core.errors import RuleError
 from spmdir.core.tensor import TensorMeta
 from spmdir.rules import default
 from spmdir.rules.element_types import TABLE, parse, signature, signatures
+from spmdir.rules.instantiate import chosen
+from spmdir.rules.language.promotion import expected_dtype
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 DERIVED_AGAIN = """
     aten.mm aten.add.Tensor aten.add.Scalar aten.div.Tensor_mode aten.floor_divide aten.eq.Tensor aten.where.self
     aten.gather aten.embedding aten.sum aten.mean aten.argmax aten._softmax aten.softmax.int aten.abs aten.angle
     aten._to_copy aten.full aten.arange aten.cat aten.native_layer_norm aten.topk aten.bitwise_and.Tensor aten.cumsum
+    aten.native_layer_norm_backward aten._scaled_dot_product_flash_attention_for_cpu_backward
 """
 """Ops that stand for all: the table is derived from torch by `make op-table`, which takes minutes."""
 
@@ -65,6 +68,25 @@ def test_the_table_says_what_the_installed_torch_does(op: str, samples: dict[str
     assert len(found) > 10
     assert [str(line) for line in fit(op, found)] == [str(line) for line in signatures(op)]
     assert violations(signatures(op), found)[0] == []
+
+
+def test_what_rules_declare_of_results_is_what_the_table_says(samples: dict[str, list[Sample]]):
+    checked = 0
+    for op, listed in samples.items():
+        call, _, _ = call_of(listed[0])
+        rule, binding = chosen(default().alternatives(op), call) or (None, None)
+        if rule is None or binding is None or not any(result.dtype for result in rule.results):
+            continue
+        known = signature(op, binding.arguments)
+        named = {name: tuple(call.operands[i] for i in binding.operands(name)) for name in binding.tensors}
+        for index, meta in enumerate(call.results):
+            declared = rule.results[0 if rule.result_list else index].dtype
+            expected = known.expected(index, named, binding.arguments) if known and declared and meta else ()
+            if expected:
+                wrong = [expected_dtype(each, declared, index, binding, call.operands) for each in expected]
+                assert None in wrong, (op, index, wrong, expected)
+                checked += 1
+    assert checked > 150
 
 
 @pytest.mark.parametrize("index", range(5, 600, 60))

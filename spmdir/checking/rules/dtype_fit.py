@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from spmdir.checking.rules.dtype_trials import TypeTrial, dtype_argument
+from spmdir.checking.rules.dtype_trials import STATISTICS, TypeTrial, dtype_argument
 from spmdir.core import dtype as dt
 from spmdir.core.dtype import DTYPES, DType
 from spmdir.core.errors import RuleError
@@ -16,10 +16,6 @@ from spmdir.rules.element_types import MAPS, AllowedTypes, TypeSignature, TypeSo
 
 Pairs = Sequence[tuple[TypeTrial, DType | None]]
 """Trials, with the element type of one result in each."""
-
-
-STATISTICS = frozenset({"logsumexp", "mean", "rstd", "save_mean", "save_var", "running_mean", "running_var"})
-"""Operands that kernels keep in f32 beside values of bf16 and f16, on some devices."""
 
 
 def fit(op: str, trials: Sequence[TypeTrial]) -> list[TypeSignature]:

@@ -36,6 +36,10 @@ SAMPLES = 4
 
 NUMBERS = (True, 3, 2.5, 2 + 1j)
 
+STATISTICS = frozenset({"logsumexp", "mean", "rstd", "save_mean", "save_var", "running_mean", "running_var"})
+"""Operands that kernels keep in f32 beside values of bf16 and f16, on some devices: they are tried so, and need not
+have the type of the values."""
+
 LACKING = re.compile(r"not implemented for|not implemented on|[Oo]n CPU|on cpu")
 ABOUT_TYPES = re.compile(
     r"dtype|scalar.?type|data ?type|same type|[Ff]loat8|\b(Int|Long|Float|Double|Half|Bool|Byte|Char|Short|BFloat16"
@@ -88,7 +92,8 @@ def trials(samples: Sequence[Sample], devices: Sequence[str] = DEVICES) -> list[
         call, tensors, _ = call_of(sample)
         is_trusted = is_trusted and not _trial(call, tensors, call.argument, devices).is_rejected
         for number, (operands, arguments) in enumerate(_variants(call, tensors, devices)):
-            for types in _types(operands, FEW if number and len(operands) > 1 else RANKING):
+            listed = _types(operands, FEW if number and len(operands) > 1 else RANKING)
+            for types in _with_statistics(listed, _statistics(call, arguments)):
                 changed = [_cast(t, type_) for t, type_ in zip(operands, types, strict=True)]
                 key = f"{types} {[t.dim() for t in operands]} {call.structure} {arguments}"
                 if key not in found:
@@ -141,6 +146,25 @@ def _types(tensors: Sequence[Tensor], listed: Sequence[DType]) -> Iterator[tuple
             yield (*base[:index], type_, *base[index + 1 :])
 
 
+def _statistics(call: Call, arguments: Mapping[str, Any]) -> frozenset[int]:
+    """Return the places of the operands that are statistics."""
+    pairs = zip(_tensor_parameters(call.name, arguments), call.slots, strict=False)
+    return frozenset(slot for name, slot in pairs if name in STATISTICS and isinstance(slot, int))
+
+
+def _with_statistics(listed: Iterator[tuple[DType, ...]], places: frozenset[int]) -> Iterator[tuple[DType, ...]]:
+    """Yield element types of operands, and those with statistics in f32 where all are halves."""
+    for types in listed:
+        yield types
+        if places and {*types} in ({dt.BF16}, {dt.F16}):
+            yield tuple(dt.F32 if place in places else type_ for place, type_ in enumerate(types))
+
+
+def _tensor_parameters(op: str, arguments: Mapping[str, Any]) -> list[str]:
+    parameters = torch_op(op)._schema.arguments
+    return [a.name for a in parameters if "Tensor" in str(a.type) and a.name not in arguments]
+
+
 def _cast(tensor: Tensor, dtype: DType) -> Tensor:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -166,7 +190,7 @@ def _trial(call: Call, tensors: list[Tensor], arguments: Mapping[str, Any], devi
         ]
         if all(dtype is None or dtype in DTYPES_OF_TORCH for dtype in results):
             given.append((device, tuple(None if dtype is None else DTYPES_OF_TORCH[dtype] for dtype in results)))
-    parameters = [a.name for a in target._schema.arguments if "Tensor" in str(a.type) and a.name not in arguments]
+    parameters = _tensor_parameters(call.name, arguments)
     metas = [TensorMeta(tuple(t.shape), DTYPES_OF_TORCH[t.dtype]) for t in tensors]
     operands = {}
     for name, slot in zip(parameters, call.slots, strict=False):
