@@ -244,3 +244,14 @@ def test_checks_that_decompositions_order_by_tokens_go():
     assert list(arguments(module)) == ["args_0"]
     (found,) = simulate(module, [matrix])
     torch.testing.assert_close(found, torch.linalg.solve(matrix, matrix.sum(0)) + matrix.inverse()[0])
+
+
+def test_factories_name_the_default_element_type_of_the_trace():
+    torch.set_default_dtype(torch.float64)
+    try:
+        program = export(lambda s, x: x + torch.randn(6) + torch.rand(6) + torch.eye(6)[0] + torch.linspace(0, 1, 6), X)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    factories = [one for one in ops(import_fx(program, MESH)) if not one.operands]
+    assert [one.name for one in factories] == ["aten.randn", "aten.rand", "aten.eye", "aten.linspace"]
+    assert {str(one.argument["dtype"]) for one in factories} == {"f64"}
