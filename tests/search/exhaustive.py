@@ -83,21 +83,28 @@ def optimum(problem: Problem, known: float = math.inf, limit: int = 20_000) -> O
 
 def joint_states(mesh: Mesh, node: Node) -> list[tuple[Joint, Order]]:
     """Return what a node may do on all axes together, in every nesting order of axes that may differ."""
-    positions = range(len(mesh.axes))
-    orders = list(itertools.permutations(positions))
-    return [
-        (joint, order)
-        for joint in joint_strategies(mesh, node)
-        for order in orders
-        if all(_may_nest(mesh, node, joint, *pair) for pair in itertools.combinations(order, 2))
-    ]
+    return [(joint, order) for joint in joint_strategies(mesh, node) for order in _nesting_orders(mesh, node, joint)]
+
+
+def _nesting_orders(mesh: Mesh, node: Node, joint: Joint) -> list[Order]:
+    """Return the orders in which axes that shard one dimension together may nest; the other axes make no difference."""
+    positions = range(len(joint))
+    nested = [pair for pair in itertools.combinations(positions, 2) if _share_a_dimension(joint, *pair)]
+    orders: dict[tuple[tuple[int, int], ...], Order] = {}
+    for order in itertools.permutations(positions):
+        pairs = tuple((one, other) if order.index(one) < order.index(other) else (other, one) for one, other in nested)
+        if all(_may_nest(mesh, node, joint, *pair) for pair in pairs):
+            orders.setdefault(pairs, order)
+    return list(orders.values())
+
+
+def _share_a_dimension(joint: Joint, one: int, other: int) -> bool:
+    pairs = zip(*((*joint[axis].operands, *joint[axis].results) for axis in (one, other)), strict=True)
+    return any(a.dim is not None and a.dim == b.dim for a, b in pairs)
 
 
 def _may_nest(mesh: Mesh, node: Node, joint: Joint, outer: int, inner: int) -> bool:
-    """Return whether one axis may be outside another; of axes that shard no dimension together, only the first may."""
-    pairs = zip(*((*joint[axis].operands, *joint[axis].results) for axis in (outer, inner)), strict=True)
-    if all(one.dim is None or one.dim != other.dim for one, other in pairs):
-        return outer < inner
+    """Return whether `outer` may be outside `inner`, an axis that shards a dimension together with it."""
     (own, *_), (other, *_) = joint[outer].factors, joint[inner].factors
     majors = node.source.majors
     if own != other:

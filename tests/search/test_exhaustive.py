@@ -41,6 +41,23 @@ def test_the_optimum_is_that_of_all_decisions_tried_one_by_one() -> None:
     assert best.cost == pytest.approx(min(costs))
 
 
+NESTED_AROUND_ANOTHER_AXIS = """spmd.mesh @mesh <a = 2, b = 2, c = 2>
+func.func @main(%x: tensor<8x64xf64>)
+    -> (tensor<8x64xf64> {spmd.sharding = #spmd.sharding<@mesh, c: S(1), a: S(1), b: R>}) {
+  %0 = aten.relu(%x) : tensor<8x64xf64>
+  return %0 : tensor<8x64xf64>
+}
+"""
+
+
+def test_an_axis_without_a_shared_dimension_leaves_every_order_of_the_others() -> None:
+    problem = problem_of(NESTED_AROUND_ANOTHER_AXIS)
+    orders = [{order for _, order in joint_states(problem.mesh, node)} for node in problem.nodes]
+    assert all(orders) and (1, 2, 0) in orders[-1]
+    best = optimum(problem)
+    assert best is not None and best.cost == pytest.approx(solve(problem).cost)
+
+
 @settings(max_examples=8, phases=[Phase.generate])
 @given(programs(MESHES, ops=4, lengths=LENGTHS))
 def test_what_the_search_decides_is_among_what_is_tried(program: Program) -> None:
