@@ -189,11 +189,12 @@ def _other_edges(placement: Placement, met: Collection[str]) -> Iterator[Move]:
 def large_edges(placement: Placement) -> Iterator[Move]:
     """Yield edges on tensors beside which a scale is nothing."""
     for example in islice(_tensors(placement), 1):
+        rank = len(example.shape or ())
         moves = [
             move
             for count in usual_counts(placement)
-            for size in (even_sizes(placement, count) if placement.dim is not None else (96,))
-            if takes(placement, shape := (size,) * len(example.shape or ()), count)
+            for size in (even_sizes(placement, count) if placement.dim is not None else (96 if rank < 4 else 24,))
+            if takes(placement, shape := (size,) * rank, count)
             if _can_hold(placement, large := attrs.evolve(example, count=count, shape=shape))
             for move in edges_on(placement, large)
         ]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from types import FrameType
 
 AGAIN = 0.5
 """Seconds after which code that has caught `TooLong` is interrupted again."""
@@ -14,12 +15,15 @@ AGAIN = 0.5
 WAITING = 20
 """How many times as long as it may compute code may take in all, waiting and while other programs run."""
 
+OUR_FILES = (__file__, contextlib.__file__)
+"""The files whose code sets a limit and takes it back."""
+
 
 class TooLong(BaseException):
     """Code did not end within its time; no Exception, so that code that catches these ends too."""
 
 
-@contextmanager
+@contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
     """Raise TooLong at the line that runs after `seconds` of computing, or WAITING times as long in all.
 
@@ -29,10 +33,11 @@ def time_limit(seconds: float) -> Iterator[None]:
         yield
         return
 
-    ended = False
+    ended, limited = False, sys._getframe(2)
 
-    def interrupt(*_: Any) -> None:
-        if ended:  # the signal came while the limit was taken back
+    def interrupt(_: int, frame: FrameType | None) -> None:
+        # A second signal may come while what the first one raised takes the limit back; raised again, it would stay.
+        if ended or frame is limited or (frame is not None and frame.f_code.co_filename in OUR_FILES):
             return
         raise TooLong(f"takes longer than {seconds:g} s; expected an answer at once")
 
