@@ -18,7 +18,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 
 # The sources are the repository itself, so that one link is right on the site and in a checkout.
 root_doc = "docs/index"
-include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/*.md"]
+include_patterns = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/**.md"]
 exclude_patterns = [".*", "build", "benchmarks", "examples", "spmdir", "tests"]
 templates_path = ["templates"]
 html_additional_pages = {"index": "to_readme.html"}
