@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import strategies as st
@@ -11,6 +13,7 @@ from spmdir.checking.rules.pool import Worker
 from spmdir.core.errors import CheckError
 from tests.fuzz import rank_processes, ranks
 from tests.fuzz.batch import Batch, Kind, Wrong, run_batch, shape_of
+from tests.fuzz.kinds import KINDS
 from tests.fuzz.training import TRAINING
 
 EXAMPLES = {"programs": 25, "pipelines": 15, "malformed": 160, "deletions": 200, "types": 40}
@@ -63,6 +66,13 @@ def test_two_ranks_of_which_one_is_different_end_as_they_may() -> None:
         rank_processes.stop()
     for pair, found, expected in zip(pairs, rejected, PAIRS.values(), strict=True):
         assert (found is None) if expected is None else found is not None and expected in found, (str(pair), found)
+
+
+def test_every_kind_has_a_bounded_part_and_its_row_on_the_page() -> None:
+    assert {*EXAMPLES, "ranks", "training"} == set(KINDS)
+    page = (Path(__file__).parents[2] / "docs/fuzzing.md").read_text()
+    table, _ = page.split("## Usage")
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(KINDS)
 
 
 def _fail(number: int) -> str | None:
