@@ -3,6 +3,15 @@ VENV ?= .venv
 # Ranks wait for each other, so one more than there are cores.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 MINUTES ?= 30
+# How many random reshards, and each how many-th plan between two shardings.
+COUNT = 20000
+EVERY = 1
+# Ops of check-rules and op-table, and wrong placements of check-placements: all of them if empty.
+OPS =
+WRONG =
+PLACEMENTS = spmdir/placements/[a-z]*.py
+# Further options of the program of a target, such as `make decisions OPTIONS='--count 10'`; the last of an option counts.
+OPTIONS =
 MODELS ?= llama,gpt2,vit,t5,odd_llama:sgd,odd_gpt2:sgd,odd_vit:sgd,odd_t5:sgd
 BIN := $(VENV)/bin
 BENCHMARKS ?= startup parse_speed memory memory_model fit_memory partitioner wire_bytes compile_time search_quality flatness reshard_bound redistribute schedule schedule_time outlined program_page gloo_step
@@ -10,7 +19,7 @@ BENCHMARKS ?= startup parse_speed memory memory_model fit_memory partitioner wir
 # One thread a process: the tests already run one process a core, and ranks are processes too.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: env test test-cuda demo bench fuzz decisions reshards matrix check-rules check-placements op-table parsed-texts site wheel-check
+.PHONY: env test test-cuda demo bench fuzz decisions reshards matrix check-rules check-placements op-table parsed-texts placements site wheel-check
 
 env: $(VENV)/.installed
 
@@ -31,42 +40,42 @@ test: env
 	$(BIN)/pytest -q -n $(WORKERS) --maxprocesses 8 --dist loadgroup
 
 test-cuda: env
-	$(BIN)/pytest -m cuda
+	$(BIN)/pytest -m cuda $(OPTIONS)
 
 demo: env
 	$(BIN)/python examples/demo.py
 
 bench: env
-	set -e; for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name; done
+	set -e; for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name $(OPTIONS); done
 
 # Random programs, edited IR, malformed texts, special values and ranks that differ, on two cores; see docs/fuzzing.md.
 fuzz: env
-	$(BIN)/python -m tests.fuzz --minutes $(MINUTES)
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(OPTIONS)
 
 # Random programs of fewer than ten ops, decided and compared with the best of all decisions; long.
 decisions: env
-	$(BIN)/python -m tests.search.compare_exhaustively
+	$(BIN)/python -m tests.search.compare_exhaustively $(OPTIONS)
 
 # Random reshards between all placements, shipped ones and those of plug-ins: planned, emitted, simulated and compared.
 # Before them, the plans of all pairs of shardings of a matrix with every shape on every machine.
 reshards: env
-	$(BIN)/python -m tests.reshard.every_pair
-	$(BIN)/python -m tests.lowering.random_reshards --count 20000
+	$(BIN)/python -m tests.reshard.every_pair --every $(EVERY)
+	$(BIN)/python -m tests.lowering.random_reshards --count $(COUNT)
 
 # Every strategy of every rule, on torch's own samples too; a quarter of an hour on two cores.
 check-rules: env
-	$(BIN)/python -m spmdir.tools.spmd_check_rules --all
+	$(BIN)/python -m spmdir.tools.spmd_check_rules $(or $(OPS),--all) $(OPTIONS)
 
 # All laws of the shipped placements, and all of the wrong placements in the tests; minutes.
 check-placements: env
-	$(BIN)/python -m spmdir.tools.spmd_check_placement spmdir/placements/[a-z]*.py
-	$(BIN)/python -m tests.checking.placements.wrong_table
+	$(BIN)/python -m spmdir.tools.spmd_check_placement $(PLACEMENTS) $(OPTIONS)
+	$(BIN)/python -m tests.checking.placements.wrong_table $(WRONG)
 
 # The table of torch's ops, as the installed torch has them; run it with each version that is supported. Their element types;
 # minutes.
 op-table: env
 	$(BIN)/python -m spmdir.checking.rules.op_table
-	$(BIN)/python -m spmdir.checking.rules.dtype_table write
+	$(BIN)/python -m spmdir.checking.rules.dtype_table write $(OPS)
 
 # What the rules and rewrites of this package parse to; run it when one of them is edited.
 parsed-texts: env
@@ -74,12 +83,12 @@ parsed-texts: env
 
 # Every model × plan × mesh against one device; hours.
 matrix: env
-	$(BIN)/python -m benchmarks.correctness
+	$(BIN)/python -m benchmarks.correctness $(OPTIONS)
 
 # Models with any placements that come with spmdir, to rounding; hours.
 placements: env
 	$(BIN)/python -m benchmarks.correctness --models $(MODELS) --meshes 4,2x3,2x2x2 --sizes 3x7,4x8 --limit 1e-12 \
-		--plans $(shell seq -s, -f shipped%g 0 19),$(shell seq -s, -f decided%g 0 19)
+		--plans $(shell seq -s, -f shipped%g 0 19),$(shell seq -s, -f decided%g 0 19) $(OPTIONS)
 
 # README, docs/ and the docstrings as HTML in build/site; a broken link or a page that docs/index.md leaves out fails.
 site: $(VENV)/.installed-docs
@@ -88,7 +97,7 @@ site: $(VENV)/.installed-docs
 # What would be published: built, looked through, installed in a fresh environment, used there.
 wheel-check: $(VENV)/.installed-release
 	rm -rf build/dist
-	$(BIN)/python -m build --quiet --outdir build/dist
+	$(BIN)/python -m build --quiet --outdir build/dist $(OPTIONS)
 	$(BIN)/twine check --strict build/dist/*
 	$(BIN)/check-wheel-contents build/dist
 	$(BIN)/python -m tests.packaging.wheel_check build/dist

@@ -13,11 +13,8 @@ from __future__ import annotations
 import contextlib
 import doctest
 import io
-import os
 import re
 import subprocess
-import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,16 +26,9 @@ from spmdir.passes import PASSES
 from spmdir.passes.options import load_pass, pass_options
 from spmdir.rules.language.checks import KEYWORDS
 from spmdir.rules.language.records import split_records
+from tests.docs.warm_commands import ROOT, warm_commands
 
-ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
-SCRIPTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-TOOLS = {
-    **{name: target.partition(":")[0] for name, target in SCRIPTS.items()},
-    "python": "tests.docs.script",
-    "torchrun": "tests.docs.torchrun",
-}
-CLIENT, SERVER = ROOT / "tests" / "docs" / "tool_client.py", ROOT / "tests" / "docs" / "tool_server.py"
 SHOWN = {"", "{eval-rst}", "{toctree}", "elisp", "lua", "mlir", "rewrites", "rules", "sh", "text", "toml"}
 """The languages of blocks that show something and are not executed."""
 _BLOCK = re.compile(r"^(<!-- not executed: .+ -->\n+)?```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -80,30 +70,9 @@ def same(found: str, expected: str) -> bool:
 
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """An environment in which the tools of this checkout are commands; one process imports torch for all of them."""
-    folder = tmp_path_factory.mktemp("bin")
-    for name, module in TOOLS.items():
-        (folder / name).write_text(
-            f'#!/bin/sh\nexec "{sys.executable}" -SE "{CLIENT}" "{folder}/socket" {module} "$@"\n'
-        )
-        (folder / name).chmod(0o755)
-    path = os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]])
-    # What an installation of this checkout would tell tools of xDSL.
-    metadata = folder / "spmdir_universe-0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: spmdir-universe\nVersion: 0\n")
-    (metadata / "entry_points.txt").write_text("[xdsl.universe]\nspmdir = spmdir.universe:UNIVERSE\n")
-    packages = os.pathsep.join([str(ROOT), str(folder)])
-    environment = {
-        **os.environ, "PATH": path, "PYTHONPATH": packages, "PYTHONWARNINGS": "ignore", "OMP_NUM_THREADS": "1"
-    }  # fmt: skip
-    server = subprocess.Popen(
-        [sys.executable, str(SERVER), f"{folder}/socket"], env=environment, stdout=subprocess.PIPE
-    )
-    assert server.stdout is not None and server.stdout.readline() == b"ready\n"
-    yield environment
-    server.kill()
-    server.wait()
+    """The tools of this checkout as commands."""
+    with warm_commands(tmp_path_factory.mktemp("bin")) as environment:
+        yield environment
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if any(blocks(p))], ids=lambda page: page.stem)

@@ -1,4 +1,4 @@
-"""Asks the server at a socket to run a tool with this process's arguments, folder and streams."""
+"""Asks the server at a socket to run a tool with this process's arguments, environment, folder and streams."""
 
 import json
 import os
@@ -8,7 +8,8 @@ import sys
 address, module, *arguments = sys.argv[1:]
 with socket.socket(socket.AF_UNIX) as server:
     server.connect(address)
-    request = json.dumps({"module": module, "arguments": arguments, "folder": os.getcwd()}).encode()
+    call = {"module": module, "arguments": arguments, "folder": os.getcwd(), "environment": dict(os.environ)}
+    request = json.dumps(call).encode()
     socket.send_fds(server, [len(request).to_bytes(4, "big")], [0, 1, 2])
     server.sendall(request)
     sys.exit(int.from_bytes(server.recv(1) or b"\xff", "big"))

@@ -1,6 +1,7 @@
 """Runs tools of spmdir and scripts, each call in a process of its own that has imported torch and read rules already.
 
-A call gets the arguments, the folder and the streams of the process that asks, and the status goes back to it.
+A call gets the arguments, the environment, the folder and the streams of the process that asks, and the status goes
+back to it.
 """
 
 from __future__ import annotations
@@ -40,12 +41,16 @@ def run(connection: socket.socket) -> None:
             request = json.loads(stream.read(int.from_bytes(head, "big")))
         for descriptor, given in enumerate(streams):
             os.dup2(given, descriptor)
+        os.environ.clear()
+        os.environ.update(request["environment"])
         os.chdir(request["folder"])
         sys.executable = shutil.which("python") or sys.executable  # what a tool starts is forked from here too
         tool = importlib.import_module(request["module"])
         status = tool.main(request["arguments"])
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
     finally:

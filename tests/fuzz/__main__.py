@@ -26,13 +26,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     names = options.kind or list(KINDS)
     if options.replay is not None:
         worker = Worker(None, "tests.fuzz.worker")
-        batches = [_ask(worker, options.kind[0], options.replay)]
+        batches = [_ask(worker, options.kind[0], options.replay, options.examples)]
         worker.stop()
         print(*batches[0].failures, sep="\n\n")
     else:
         first = random.SystemRandom().randrange(1_000_000) * 1000 if options.seed is None else options.seed
         print(f"seed {first}: {', '.join(names)}", flush=True)
-        batches = _fuzz(names, first, options.minutes * 60, options.processes)
+        batches = _fuzz(names, first, options.minutes * 60, options.processes, options.examples)
     if options.show:
         examples = {reason: case for batch in batches for reason, case in batch.examples.items()}
         print(*(f"\nrejected: {case}" for _, case in sorted(examples.items())), sep="\n")
@@ -48,10 +48,11 @@ def _arguments() -> argparse.ArgumentParser:
     parser.add_argument("--replay", type=int, metavar="SEED", help="run one batch of --kind again")
     parser.add_argument("--show", action="store_true", help="print a case for each reason why cases were rejected")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--examples", type=int, help="cases in a batch")
     return parser
 
 
-def _fuzz(names: Sequence[str], first: int, seconds: float, processes: int) -> list[Batch]:
+def _fuzz(names: Sequence[str], first: int, seconds: float, processes: int, examples: int | None) -> list[Batch]:
     """Return the batches that fit into the time, each of the kind that is furthest behind its share of it."""
     end, spent, done = time.monotonic() + seconds, dict.fromkeys(names, 0.0), []
     seeds = iter(range(first, sys.maxsize))
@@ -61,7 +62,7 @@ def _fuzz(names: Sequence[str], first: int, seconds: float, processes: int) -> l
             name, seed = min(names, key=lambda n: spent[n] / KINDS[n].share), next(seeds)
             spent[name] += 0.01  # so that the other process takes another kind meanwhile
             began = time.monotonic()
-            batch = _ask(worker, name, seed)
+            batch = _ask(worker, name, seed, examples)
             spent[name] += time.monotonic() - began
             done.append(batch)
             for failure in batch.failures:
@@ -80,8 +81,8 @@ def _fuzz(names: Sequence[str], first: int, seconds: float, processes: int) -> l
     return done
 
 
-def _ask(worker: Worker, name: str, seed: int) -> Batch:
-    answer = worker.ask(("batch", name, seed, None), LIMIT)
+def _ask(worker: Worker, name: str, seed: int, examples: int | None) -> Batch:
+    answer = worker.ask(("batch", name, seed, examples), LIMIT)
     if not isinstance(answer, Death):
         return answer
     what = "hang" if answer.late else "raw"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tarfile
@@ -44,9 +45,10 @@ def check_use(wheel: Path, folder: Path) -> None:
     venv.create(folder / "env")
     python, binaries = str(folder / "env/bin/python"), folder / "env/bin"
     pip = [sys.executable, "-m", "pip", "--python", python]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
     def run(*command: str) -> str:
-        done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, text=True, check=False, env=environment)
         if done.returncode:
             sys.exit(f"{' '.join(command)} fails in a fresh environment\n{done.stdout}")
         return done.stdout
