@@ -10,6 +10,10 @@ from spmdir.core.errors import ParseError, SpmdirError, place
 from spmdir.core.limits import CHARACTERS
 
 
+_ARCHIVE = b"PK\x03\x04"
+"""How a zip archive begins, which `torch.save` and `torch.export.save` write."""
+
+
 def read_text_file(path: str | Path, what: str) -> str:
     """Return the text of the file at `path`, its line ends as they are.
 
@@ -30,6 +34,11 @@ def read_text_file(path: str | Path, what: str) -> str:
 def decoded(data: bytes, name: str) -> str:
     """Return the text that `data`, read from the file that messages call `name`, spells in UTF-8."""
     CHARACTERS.check(len(data))
+    if data.startswith(_ARCHIVE):
+        raise ParseError(
+            f"'{name}' is a zip archive; expected text: if torch.export.save wrote it, import it by spmd-translate "
+            f"--import-pt2 {name} --mesh AXES, which prints IR"
+        )
     try:
         return data.decode()
     except UnicodeDecodeError as error:

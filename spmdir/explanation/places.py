@@ -45,9 +45,10 @@ def nothing_there(at: str, values: Mapping[str, SourcePlaces]) -> SpmdirError:
     """
     paths = {path: None for places in values.values() for path in places.paths}
     if not paths and not at.startswith("%"):
+        near = did_you_mean(f"%{at}", values) or "; the name of a value begins with %, as in %mm"
         return SpmdirError(
             f"there is nothing at {shown(at)}: the text has no module paths, nor lines of a model's source; print them "
-            "with --print-debuginfo, or print_ir(module, debuginfo=True)"
+            f"with --print-debuginfo of spmd-translate or spmd-opt, or print_ir(module, debuginfo=True){near}"
         )
     line = _LINE.fullmatch(at)
     near = _near_line(line, values.values()) if line else did_you_mean(at, values if at.startswith("%") else paths)

@@ -49,6 +49,24 @@ class Original:
     changed: dict[str, Tensor]
 
 
+@attrs.frozen
+class Comparison:
+    """How far a result of the imported program is from that of the original graph.
+
+    Attributes:
+        what: the result, as `output 0`.
+        error: the largest difference of an element over the largest element of the result.
+        tolerance: up to which errors are accepted.
+    """
+
+    what: str
+    error: float
+    tolerance: float
+
+    def __str__(self) -> str:
+        return f"{self.what}: max relative error {self.error:.1e}, tolerance {self.tolerance:.0e}"
+
+
 @torch.no_grad()
 def run_original(source: Any, program: Program, example_inputs: Sequence[Any] | None) -> Original:
     """Run what was given to `import_fx` on random inputs.
@@ -101,8 +119,8 @@ def run_original(source: Any, program: Program, example_inputs: Sequence[Any] | 
 
 
 @torch.no_grad()
-def check_import(module: ModuleOp, original: Original, program: Program, exact: bool) -> None:
-    """Compare what `module` computes with what the original graph does.
+def check_import(module: ModuleOp, original: Original, program: Program, exact: bool) -> list[Comparison]:
+    """Compare what `module` computes with what the original graph does, and return how far each result is.
 
     Args:
         exact: whether each bit must be right, but for which NaN it is; else results may be rounded in another way.
@@ -114,37 +132,42 @@ def check_import(module: ModuleOp, original: Original, program: Program, exact: 
 
     found = run_single(module, original.inputs, original.state, SEED)
     count = len(original.outputs)
-    for index, (value, expected) in enumerate(zip(found[:count], original.outputs, strict=True)):
+    compared = [
         _compare(f"output {index}", value, expected, exact, program.outputs[index].value)
+        for index, (value, expected) in enumerate(zip(found[:count], original.outputs, strict=True))
+    ]
     new = dict(zip(_mutations(module), found[count:], strict=True))
     entries = {entry.names[0]: entry for entry in program.inputs}
     before = {**original.state, **dict(zip(_inputs(module), original.inputs, strict=True))}
     for name in [*original.changed, *(name for name in new if name not in original.changed)]:
         expected = original.changed.get(name, before.get(name))
         value = new.get(name, before.get(name))
-        _compare(f"the new value of '{name}'", value, expected, exact, entries[name].node if name in entries else None)
+        node = entries[name].node if name in entries else None
+        compared.append(_compare(f"the new value of '{name}'", value, expected, exact, node))
+    return compared
 
 
-def _compare(what: str, found: Any, expected: Any, exact: bool, node: Any) -> None:
+def _compare(what: str, found: Any, expected: Any, exact: bool, node: Any) -> Comparison:
     place = node_location(node) if isinstance(node, fx.Node) else None
     if not isinstance(expected, Tensor) or not isinstance(found, Tensor):
         if found != expected:
             raise CheckError(f"{what} is {found!r} in the imported program and {expected!r} in the graph", place)
-        return
+        return Comparison(what, 0.0, 0.0)
     kinds = [f"{list(value.shape)} of {str(value.dtype).removeprefix('torch.')}" for value in (found, expected)]
     if kinds[0] != kinds[1]:
         raise CheckError(f"{what} is {kinds[0]} in the imported program and {kinds[1]} in the graph", place)
+    is_rounded = not exact and (expected.is_floating_point() or expected.is_complex())
+    tolerance = torch.finfo(expected.dtype).eps ** _ROUNDED if is_rounded else 0.0
     if _equal(found, expected):
-        return
+        return Comparison(what, 0.0, tolerance)
     found, expected = plain_tensor(found), plain_tensor(expected)
     wide = torch.complex128 if expected.is_complex() else torch.float64
     difference = (found.to(wide) - expected.to(wide)).abs().nan_to_num(torch.inf)
     difference[(found == expected) | (found.isnan() & expected.isnan())] = 0
     largest = float(difference.max())
-    if not exact and (expected.is_floating_point() or expected.is_complex()):
-        scale = float(expected.to(wide).abs().nan_to_num(0, 0).max())
-        if largest <= torch.finfo(expected.dtype).eps ** _ROUNDED * scale:
-            return
+    scale = float(expected.to(wide).abs().nan_to_num(0, 0).max())
+    if is_rounded and largest <= tolerance * scale:
+        return Comparison(what, largest / scale if scale else 0.0, tolerance)
     raise CheckError(
         f"{what} differs between the graph and the imported program, by up to {largest:.3g}; "
         "the importer is wrong here: please report the graph",

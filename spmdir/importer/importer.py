@@ -28,7 +28,7 @@ from spmdir.dialects.reshard_ops import ConstraintOp
 from spmdir.dialects.sizes import SizesOp, drop_unused
 from spmdir.dialects.values import signature_attrs
 from spmdir.importer.admitted_nodes import reject_effects
-from spmdir.importer.check_import import check_import, run_original
+from spmdir.importer.check_import import Comparison, check_import, run_original
 from spmdir.importer.constrain import CONSTRAIN
 from spmdir.importer.graph_builder import GraphBuilder, tensor_meta
 from spmdir.importer.locations import node_location
@@ -94,6 +94,20 @@ def import_fx(
         >>> program = torch.export.export(model, (x,))
         >>> module = spmdir.import_fx(program, spmdir.Mesh({"tp": 4}), {"up.weight": "tp: S(0)"})
     """
+    return import_compared(source, mesh, shardings, out_shardings, example_inputs, fold_views, missing_rule, check)[0]
+
+
+def import_compared(
+    source: fx.GraphModule | torch.export.ExportedProgram | Program,
+    mesh: Mesh,
+    shardings: Mapping[str, ShardingLike | None] | ShardingPlan | str | None = None,
+    out_shardings: Sequence[ShardingLike | None] | None = None,
+    example_inputs: Sequence[Any] | None = None,
+    fold_views: bool = True,
+    missing_rule: Literal["warn", "error"] = "warn",
+    check: bool = False,
+) -> tuple[ModuleOp, list[Comparison]]:
+    """Return the module that `import_fx` does, and what `check` compared last; the arguments are those of `import_fx`."""
     mesh = as_mesh(mesh)
     plan = as_plan(shardings, mesh)
     out_shardings = plan.out_shardings if out_shardings is None else out_shardings
@@ -106,16 +120,17 @@ def import_fx(
         )
     module, decomposes_nothing = _module(program, mesh, plan, out_shardings, missing_rule)
     original = run_original(source, program, example_inputs) if check and not isinstance(source, Program) else None
+    comparisons: list[Comparison] = []
     if original and not isinstance(source, Program):
         whole = source if isinstance(source, fx.GraphModule) else source.graph_module
-        check_import(module, original, program, decomposes_nothing and is_exact(whole))
+        comparisons = check_import(module, original, program, decomposes_nothing and is_exact(whole))
     if fold_views:
         with collector_paused():
             FoldViewsPass().apply(context(), module)
         if original:
-            check_import(module, original, program, exact=False)
+            comparisons = check_import(module, original, program, exact=False)
     verify(module, (FuncOp, ConstraintOp))  # what the user said of shardings; all else is as the importer builds it
-    return module
+    return module, comparisons
 
 
 def _module(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import errno
+import itertools
 import os
+import string
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +15,7 @@ from io import StringIO
 from typing import Any, NoReturn, TextIO
 
 from spmdir import __version__
-from spmdir.core.errors import SpmdirError, SpmdirWarning, did_you_mean, shown
+from spmdir.core.errors import ParseError, SpmdirError, SpmdirWarning, did_you_mean, shown
 from spmdir.core.limits import CHARACTERS
 from spmdir.core.number_text import integer
 from spmdir.core.progress import shown_on_terminal
@@ -91,6 +93,24 @@ class ArgumentParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise SpmdirError(f"{message}; see {self.prog} --help")
+
+
+def mesh_axes(text: str) -> list[tuple[str, int]]:
+    """Return name and size of each mesh axis in `dp=2,tp=4` or `2x4`, whose axes are a, b, …
+
+    Raises:
+        ParseError: the text is malformed.
+    """
+    parts = text.split(",") if "=" in text else text.replace("x", ",").split(",")
+    axes: list[tuple[str, int]] = []
+    for letter, part in zip(itertools.chain(string.ascii_lowercase, itertools.repeat("")), parts, strict=False):
+        name, named, size = map(str.strip, part.rpartition("="))
+        name = name if named else letter
+        if not name.isidentifier() or not (size.isascii() and size.isdecimal()) or len(size) > 18:
+            expected = "expected name=size, as in dp=2,tp=4, or sizes alone, as in 2x4"
+            raise ParseError(f"{shown(part)} is not a mesh axis; {expected}")
+        axes.append((name, int(size)))
+    return axes
 
 
 def parse_sizes(text: str) -> dict[str, int]:

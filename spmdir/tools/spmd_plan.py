@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import math
-import string
 from collections.abc import Sequence
 
 from spmdir.core.brackets import split_entries
@@ -23,7 +22,7 @@ from spmdir.reshard.plan import plan_reshard
 from spmdir.reshard.step_errors import step_errors
 from spmdir.reshard.steps import Step
 from spmdir.reshard.topology import DEFAULT, TOPOLOGIES, Topology
-from spmdir.tools.command import ArgumentParser, guarded, print_with_axes
+from spmdir.tools.command import ArgumentParser, guarded, mesh_axes, print_with_axes
 
 _DESCRIPTION = "Print the cheapest plan of a reshard beside the lower bound and, where torch is there, DTensor's plans."
 _EXAMPLES = """\
@@ -78,7 +77,7 @@ def argument_parser() -> ArgumentParser:
     )
     parser.add_argument("source", help="the sharding before")
     parser.add_argument("target", help="the sharding after")
-    parser.add_argument("--mesh", required=True, type=_mesh, help="sizes, as in 2x8, or names too, as in dp=2,tp=8")
+    parser.add_argument("--mesh", required=True, type=mesh_axes, help="sizes, as in 2x8, or names too, as in dp=2,tp=8")
     parser.add_argument("--intra", type=_names, help="the axes whose ranks sit inside one node; all if left out")
     parser.add_argument("--shape", required=True, type=_shape, help="the global shape, as in 4096x4096")
     parser.add_argument("--dtype", default="f32", choices=DTYPES, metavar="TYPE", help="element type (f32)")
@@ -89,18 +88,6 @@ def argument_parser() -> ArgumentParser:
     parser.add_argument("--no-dtensor", action="store_true", help="leave DTensor's plans out")
     parser.add_color()
     return parser
-
-
-def _mesh(text: str) -> list[tuple[str, int]]:
-    axes = []
-    for letter, part in zip(
-        string.ascii_lowercase, text.replace("x", ",").split(",") if "=" not in text else text.split(","), strict=False
-    ):
-        name, named, size = part.rpartition("=")
-        if not (size.isascii() and size.strip().isdecimal()) or len(size) > 18:
-            raise argparse.ArgumentTypeError(f"'{part}' is not an axis; expected sizes as in 2x8, or dp=2,tp=8")
-        axes.append((name.strip() if named else letter, int(size)))
-    return axes
 
 
 def _shape(text: str) -> tuple[int, ...]:

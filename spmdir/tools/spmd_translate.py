@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import re
+import os
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from spmdir.core.errors import ParseError, shown
+from spmdir.core.errors import SpmdirError, shown
 from spmdir.core.mesh import Mesh
 from spmdir.core.number_text import integer
-from spmdir.core.sharding_plan import ShardingPlan, read_plan
+from spmdir.core.sharding_plan import ShardingPlan, is_plan_text, read_plan
 from spmdir.passes.pipeline import STANDARD, Pipeline
-from spmdir.tools.command import ArgumentParser, guarded, parse_sizes, read_text, write_text
+from spmdir.tools.command import ArgumentParser, guarded, mesh_axes, parse_sizes, read_text, write_text
 
 if TYPE_CHECKING:
     import torch
@@ -48,10 +49,16 @@ def _main(argv: Sequence[str]) -> int:
         parser.error("--import-pt2 needs --mesh, as in --mesh dp=2,tp=4")
     pipeline = Pipeline(options.pass_pipeline or STANDARD, plugins=options.load_plugin)
     if options.import_pt2 is not None:
-        mesh = parse_mesh(options.mesh)
+        mesh = Mesh(options.mesh)
         with pipeline.rules:
             text = import_pt2(
-                options.import_pt2, mesh, options.shardings, options.missing_rule, options.trust, options.check
+                options.import_pt2,
+                mesh,
+                options.shardings,
+                options.missing_rule,
+                trust=options.trust,
+                check=options.check,
+                debuginfo=options.debuginfo,
             )
     else:
         text = emit_fx(*read_text(options.emit_fx), options.rank, options.sizes, pipeline)
@@ -70,7 +77,12 @@ def argument_parser() -> ArgumentParser:
     direction.add_argument("--import-pt2", metavar="MODEL", help="import a program saved by torch.export.save")
     direction.add_argument("--emit-fx", metavar="IN", help="print the program of one rank as Python; - is stdin")
     parser.add_argument("--trust", action="store_true", help="with --import-pt2: load what runs code too")
-    parser.add_argument("--mesh", metavar="AXES", help="with --import-pt2: the mesh, as in dp=2,tp=4")
+    parser.add_argument(
+        "--mesh",
+        type=mesh_axes,
+        metavar="AXES",
+        help="with --import-pt2: the mesh, as in dp=2,tp=4, or sizes as in 2x4",
+    )
     parser.add_argument("--shardings", metavar="PLAN", help="with --import-pt2: a plan file")
     parser.add_argument(
         "--missing-rule",
@@ -83,6 +95,14 @@ def argument_parser() -> ArgumentParser:
         action="store_true",
         help="with --import-pt2: run the program before and after on random inputs; status 1 if results differ",
     )
+    parser.add_argument(
+        "--print-debuginfo",
+        "--mlir-print-debuginfo",
+        dest="debuginfo",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="with --import-pt2: print locations, the module paths and source lines that reports use (the default)",
+    )
     parser.add_pipeline()
     parser.add_argument("--rank", type=_rank, default=0, help="with --emit-fx: whose program (default 0)")
     parser.add_argument(
@@ -90,21 +110,6 @@ def argument_parser() -> ArgumentParser:
     )
     parser.add_argument("-o", dest="output", metavar="FILE", help="write there instead of stdout")
     return parser
-
-
-def parse_mesh(text: str) -> Mesh:
-    """Return the mesh that `dp=2,tp=4` spells.
-
-    Raises:
-        ParseError: the text is not a mesh; ShardingError: a size or a repeated name.
-    """
-    axes = []
-    for part in text.split(","):
-        axis, _, size = map(str.strip, part.partition("="))
-        if not axis.isidentifier() or not re.fullmatch(r"[0-9]{1,18}", size):
-            raise ParseError(f"'{part}' is not a mesh axis; expected `name=size`, as in dp=2,tp=4")
-        axes.append((axis, int(size)))
-    return Mesh(tuple(axes))
 
 
 def _rank(text: str) -> int:
@@ -119,32 +124,48 @@ def import_pt2(
     mesh: Mesh,
     plan_path: str | None,
     missing_rule: Literal["warn", "error"] = "warn",
+    *,
     trust: bool = False,
     check: bool = False,
+    debuginfo: bool = True,
 ) -> str:
     """Return the textual IR of the exported program at `path`, with the shardings of the plan file.
 
     Args:
         trust: load what runs code too.
-        check: run the exported program and the imported one on random inputs, and compare them.
+        check: run the exported program and the imported one on random inputs, and compare them; what was compared is
+            printed to stderr.
+        debuginfo: print locations.
 
     Raises:
         SpmdirError: a file cannot be read, the plan is malformed, or the program cannot be imported.
     """
     from spmdir.dialects import ir
-    from spmdir.importer.importer import import_fx
+    from spmdir.importer.importer import import_compared
     from spmdir.importer.pt2_archive import load_pt2
 
-    plan = read_plan(*read_text(plan_path), mesh) if plan_path else ShardingPlan()
+    plan = _read_plan(plan_path, mesh) if plan_path else ShardingPlan()
     program = load_pt2(path, trust)
-    module = import_fx(
-        program,
-        mesh,
-        plan,
-        missing_rule=missing_rule,
-        check=check,
-    )
-    return ir.print_ir(module)
+    module, comparisons = import_compared(program, mesh, plan, missing_rule=missing_rule, check=check)
+    for comparison in comparisons:
+        print(comparison, file=sys.stderr)
+    return ir.print_ir(module, debuginfo=debuginfo)
+
+
+def _read_plan(path: str, mesh: Mesh) -> ShardingPlan:
+    """Return the plan in a file.
+
+    Raises:
+        SpmdirError: the file cannot be read or is not a plan.
+    """
+    if path != "-" and not os.path.exists(path) and not path.endswith(".toml") and not is_plan_text(path):
+        axes = ", ".join(f'"{axis}": {size}' for axis, size in mesh.axes)
+        raise SpmdirError(
+            f"cannot read the plan '{path}': no such file; a recipe needs the modules of the model, which an exported "
+            f"program does not keep: write the file in Python, with the text of spmdir.sharding_plan({path!r}, model, "
+            f"spmdir.Mesh({{{axes}}}))"
+        )
+    return read_plan(*read_text(path), mesh)
 
 
 def emit_fx(

@@ -25,6 +25,7 @@ from spmdir.core.sharding import parse_sharding
 from spmdir.core.sharding_plan import read_plan
 from spmdir.passes.fusion.rewrite_text import parse_rewrites
 from spmdir.tools import spmd_check_placement, spmd_opt, spmd_plan, spmd_run, spmd_translate
+from spmdir.tools.command import mesh_axes
 from spmdir.tools.golden import read_golden
 from tests.fuzz.batch import Kind, Wrong
 
@@ -168,7 +169,7 @@ DIRECT: dict[str, Callable[[str], object]] = {
     "placement": parse_placement,
     "rewrites": parse_rewrites,
     "plan": lambda text: read_plan(text, "plan.toml", MESH),
-    "mesh": spmd_translate.parse_mesh,
+    "mesh": lambda text: Mesh(mesh_axes(text)),
 }
 """Formats that are read by one function: text → its value."""
 

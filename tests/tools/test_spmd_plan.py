@@ -55,7 +55,10 @@ def test_axes_nodes_element_type_and_topology_are_options(capsys, tmp_path: Path
     ("argv", "message"),
     [
         (["S(0)", "Q", "--mesh", "8", "--shape", "8"], "unknown placement 'Q'"),
-        (["S(0)", "R", "--mesh", "8x", "--shape", "8"], "'' is not an axis; expected sizes as in 2x8, or dp=2,tp=8"),
+        (
+            ["S(0)", "R", "--mesh", "8x", "--shape", "8"],
+            "'' is not a mesh axis; expected name=size, as in dp=2,tp=4, or sizes alone, as in 2x4",
+        ),
         (["S(0)", "R", "--mesh", "8", "--shape", "8x"], "'8x' is not a shape"),
         (["S(1)", "R", "--mesh", "8", "--shape", "8"], "shards dimension 1 of a tensor of rank 1"),
         (["S(0)", "R", "--mesh", "8", "--shape", "8", "--topology", "h100"], "unknown topology 'h100'"),

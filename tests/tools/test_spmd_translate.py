@@ -9,7 +9,7 @@ import torch
 
 from spmdir.dialects import ir
 from spmdir.simulator.simulate import run_single
-from spmdir.tools import spmd_translate
+from spmdir.tools import spmd_explain, spmd_report, spmd_translate
 from tests.lowering.gloo_ranks import on_ranks
 from tests.runtime.parallelize_cases import STAR, STAR_REWRITES
 
@@ -43,16 +43,35 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-def test_an_exported_program_has_the_shardings_of_its_plan(model: str, tmp_path: Path) -> None:
+def test_an_exported_program_has_the_shardings_of_its_plan(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     plan, out = tmp_path / "plan.toml", tmp_path / "out.mlir"
     plan.write_text('out_shardings = ["dp: S(0)"]\n[shardings]\nx = "dp: S(0)"\n"*.weight" = "tp: S(0)"\n')
     arguments = ["--import-pt2", model, "--mesh", "dp=2,tp=4", "--shardings", str(plan), "-o", str(out), "--check"]
-    assert spmd_translate.main(arguments) == 0
+    assert spmd_translate.main([*arguments, "--no-print-debuginfo"]) == 0
+    assert capsys.readouterr().err == "output 0: max relative error 0.0e+00, tolerance 7e-05\n"
     text = out.read_text()
     assert "spmd.mesh @mesh <dp = 2, tp = 4>" in text
     assert text.count("#spmd.sharding<@mesh, dp: S(0)>") == 2
     assert text.count("#spmd.sharding<@mesh, tp: S(0)>") == 1
     assert ir.print_ir(ir.parse(text)) == text
+
+
+def test_an_exported_program_keeps_the_module_paths_that_reports_use(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--import-pt2", model, "--mesh", "2x4", "-o", str(tmp_path / "out.mlir")]
+    assert spmd_translate.main(arguments) == 0
+    assert spmd_report.main([str(tmp_path / "out.mlir"), "--by", "module"]) == 0
+    assert "\nup " in capsys.readouterr().out
+    assert spmd_explain.main([str(tmp_path / "out.mlir"), "--at", "up"]) == 0
+    assert spmd_translate.main([*arguments, "--no-print-debuginfo"]) == 0
+    capsys.readouterr()
+    assert spmd_explain.main([str(tmp_path / "out.mlir"), "--at", "up"]) == 1
+    assert "print them with --print-debuginfo of spmd-translate" in capsys.readouterr().err
+    assert spmd_explain.main([str(tmp_path / "out.mlir"), "nosuch"]) == 1
+    assert "the name of a value begins with %" in capsys.readouterr().err
 
 
 @torch.library.custom_op("translated::halve", mutates_args=())
@@ -168,9 +187,16 @@ def emitted(tmp_path: Path, capsys: pytest.CaptureFixture[str], plugin: str, *ar
         ([], "error: one of the arguments --import-pt2 --emit-fx is required"),
         (["--import-pt2", "missing.pt2", "--mesh", "dp=2"], "error: cannot read 'missing.pt2': no such file"),
         (["--import-pt2", "MODEL"], "error: --import-pt2 needs --mesh"),
-        (["--import-pt2", "MODEL", "--mesh", "dp"], "error: 'dp' is not a mesh axis; expected `name=size`"),
+        (["--import-pt2", "MODEL", "--mesh", "dp"], "error: 'dp' is not a mesh axis; expected name=size, as in dp=2"),
         (["--import-pt2", "MODEL", "--mesh", "dp=2,dp=2"], "error: mesh @mesh names an axis twice"),
         (["--import-pt2", __file__, "--mesh", "dp=2"], f"error: '{__file__}' cannot be loaded; expected what torch"),
+        (
+            ["--import-pt2", "MODEL", "--mesh", "dp=2,tp=2", "--shardings", "fsdp*tp"],
+            "error: cannot read the plan 'fsdp*tp': no such file; a recipe needs the modules of the model, which an "
+            "exported program does not keep: write the file in Python, with the text of spmdir.sharding_plan('fsdp*tp', "
+            'model, spmdir.Mesh({"dp": 2, "tp": 2}))',
+        ),
+        (["--emit-fx", "MODEL"], "error: 'MODEL' is a zip archive; expected text: if torch.export.save wrote it"),
         (["--emit-fx", "IN", "--rank", "2"], "error: rank 2 is not in a mesh of 2; expected 0 to 1"),
         (["--emit-fx", "IN", "--rank", "9" * 5000], f"error: argument --rank: '{'9' * 59}… is not a rank; expected"),
         (
@@ -188,7 +214,7 @@ def test_wrong_arguments_are_rejected_in_one_line(
     assert spmd_translate.main([paths.get(argument, argument) for argument in arguments]) == 1
     captured = capfd.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith(message.replace("PLAN", paths["PLAN"]))
+    assert captured.err.startswith(message.replace("PLAN", paths["PLAN"]).replace("MODEL", paths["MODEL"]))
     assert captured.err.count("\n") == 1
 
 
