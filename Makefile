@@ -23,13 +23,16 @@ export OMP_NUM_THREADS ?= 1
 
 env: $(VENV)/.installed
 
-$(VENV)/.installed: pyproject.toml
+$(VENV)/.created:
 	$(PYTHON) -m venv $(VENV)
+	touch $@
+
+$(VENV)/.installed: pyproject.toml $(VENV)/.created
 	$(BIN)/python -m pip install --quiet -e '.[test,demo]'
 	touch $@
 
 # What only some targets need: one stamp an extra of pyproject.toml.
-$(VENV)/.installed-%: $(VENV)/.installed
+$(VENV)/.installed-%: pyproject.toml $(VENV)/.created
 	$(BIN)/python -m pip install --quiet -e '.[$*]'
 	touch $@
 
@@ -42,7 +45,7 @@ test: env
 test-cuda: env
 	$(BIN)/pytest -m cuda $(OPTIONS)
 
-demo: env
+demo: $(VENV)/.installed-demo
 	$(BIN)/python examples/demo.py
 
 bench: env
@@ -91,11 +94,11 @@ placements: env
 		--plans $(shell seq -s, -f shipped%g 0 19),$(shell seq -s, -f decided%g 0 19) $(OPTIONS)
 
 # README, docs/ and the docstrings as HTML in build/site; a broken link or a page that docs/index.md leaves out fails.
-site: $(VENV)/.installed-docs
+site: env $(VENV)/.installed-docs
 	$(BIN)/sphinx-build -q -W --keep-going -E -c docs -d build/doctrees . build/site
 
 # What would be published: built, looked through, installed in a fresh environment, used there.
-wheel-check: $(VENV)/.installed-release
+wheel-check: env $(VENV)/.installed-release
 	rm -rf build/dist
 	$(BIN)/python -m build --quiet --outdir build/dist $(OPTIONS)
 	$(BIN)/twine check --strict build/dist/*

@@ -9,7 +9,6 @@ from pathlib import Path
 from spmdir.core.errors import ParseError, SpmdirError, place
 from spmdir.core.limits import CHARACTERS
 
-
 _ARCHIVE = b"PK\x03\x04"
 """How a zip archive begins, which `torch.save` and `torch.export.save` write."""
 

@@ -107,7 +107,10 @@ def import_compared(
     missing_rule: Literal["warn", "error"] = "warn",
     check: bool = False,
 ) -> tuple[ModuleOp, list[Comparison]]:
-    """Return the module that `import_fx` does, and what `check` compared last; the arguments are those of `import_fx`."""
+    """Return the module that `import_fx` does, and what `check` compared last.
+
+    Args: as of `import_fx`.
+    """
     mesh = as_mesh(mesh)
     plan = as_plan(shardings, mesh)
     out_shardings = plan.out_shardings if out_shardings is None else out_shardings

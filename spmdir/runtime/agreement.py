@@ -48,7 +48,8 @@ COMPARED: dict[str, Callable[[Any, Any, str], str]] = {
     ),
     "shards": lambda a, b, ranks: (
         f"{ranks} are given different values of the input '{_first_difference(a, b)}', of which they hold the same "
-        "shard; with local_inputs, only ranks along the axes that shard the inputs have batches of their own"
+        "shard; with local_inputs=True, only ranks along the axes that shard the inputs have batches of their own: if "
+        'dp shards them, give the sampler num_replicas=mesh["dp"].size() and rank=mesh["dp"].get_local_rank()'
     ),
     "placements": lambda a, b, ranks: (
         f"{ranks} get different shards of '{_first_difference(a, b)}' from the code of this placement; what it returns "

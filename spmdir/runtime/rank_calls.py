@@ -77,7 +77,7 @@ def check_input(
         meta = argument.sharding.local_type(whole, ranks.mesh, ranks.mesh.coordinate(ranks.index))
         wanted = f"the local shape {list(meta.shape)}, this rank's shard of {list(whole.shape)}"
     if not argument.is_tangent:
-        wanted += ", as in the example inputs: give dynamic_shapes for calls with other sizes"
+        wanted += ", as in the example inputs" + _cure(tensor, whole.shape, meta.shape)
     check_tensor(argument.name, tensor, meta.shape, meta.dtype, wanted)
     expected = TORCH_DTYPES[meta.dtype]
     if tensor.dtype != expected:
@@ -85,6 +85,24 @@ def check_input(
             f"'{argument.name}' has dtype {tensor.dtype}; expected {expected}, as the program was traced: "
             f"convert it with .to({expected}), or trace the program with {tensor.dtype}"
         )
+
+
+def _cure(tensor: Any, whole: Sequence[int], wanted: Sequence[int]) -> str:
+    """Return what to do about an input that has not the `wanted` shape.
+
+    Args:
+        whole: the global shape of the example, of which `wanted` is this rank's shard, or all of it.
+    """
+    shape = tuple(tensor.shape) if isinstance(tensor, Tensor) else ()
+    if len(shape) != len(whole):
+        return ""
+    if shape == tuple(whole):
+        example = [size * (all_ // own if own else 1) for size, all_, own in zip(shape, whole, wanted, strict=True)]
+        return (
+            f": with local_inputs=True the example inputs have global shapes; if {list(shape)} is the shard of one "
+            f"rank, give an example of {example}"
+        )
+    return ": give dynamic_shapes for calls with other sizes"
 
 
 def apart(results: Sequence[Any], held: Iterable[Tensor], kept: Set[int] = frozenset()) -> list[Any]:

@@ -1,6 +1,16 @@
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 import torch
 
-from spmdir.runtime.rank_calls import owned
+from spmdir.core.dtype import DTYPES
+from spmdir.core.errors import SpmdirError
+from spmdir.core.mesh import Mesh
+from spmdir.core.sharding import as_sharding
+from spmdir.core.tensor import TensorMeta
+from spmdir.runtime.rank_calls import check_input, owned
+from spmdir.runtime.signature import Argument
 
 
 def test_gradients_that_are_separate_parts_of_one_message_are_not_copied():
@@ -19,3 +29,24 @@ def test_gradients_that_share_elements_are_copied():
         before = [other.clone() for other in (*found[:index], *found[index + 1 :], held)]
         result.fill_(7)
         assert all(map(torch.equal, (*found[:index], *found[index + 1 :], held), before))
+
+
+@pytest.mark.parametrize(
+    ("shape", "is_local", "message"),
+    [
+        ([8, 32], True, "; if [8, 32] is the shard of one rank, give an example of [16, 32]"),
+        ([3, 32], True, ", as in the example inputs: give dynamic_shapes for calls with other sizes"),
+        ([8], True, ", as in the example inputs"),
+        ([8, 32, 1], False, "expected the global shape [8, 32], as in the example inputs"),
+        ([4, 32], False, ", as in the example inputs: give dynamic_shapes for calls with other sizes"),
+    ],
+)
+def test_an_input_of_another_shape_is_an_error_with_the_cure_for_it(
+    shape: list[int], is_local: bool, message: str
+) -> None:
+    meta = TensorMeta((8, 32), DTYPES["f32"])
+    argument = Argument("input_ids", meta, meta.shape, as_sharding("dp: S(0)", Mesh({"dp": 2})), held=False)
+    ranks: Any = SimpleNamespace(mesh=Mesh({"dp": 2}), index=0)
+    with pytest.raises(SpmdirError) as raised:
+        check_input(argument, torch.zeros(shape), ranks, is_local=is_local)
+    assert raised.value.message.endswith(message)

@@ -193,8 +193,8 @@ def emitted(tmp_path: Path, capsys: pytest.CaptureFixture[str], plugin: str, *ar
         (
             ["--import-pt2", "MODEL", "--mesh", "dp=2,tp=2", "--shardings", "fsdp*tp"],
             "error: cannot read the plan 'fsdp*tp': no such file; a recipe needs the modules of the model, which an "
-            "exported program does not keep: write the file in Python, with the text of spmdir.sharding_plan('fsdp*tp', "
-            'model, spmdir.Mesh({"dp": 2, "tp": 2}))',
+            "exported program does not keep: write the file in Python, with the text of "
+            """spmdir.sharding_plan('fsdp*tp', model, spmdir.Mesh({"dp": 2, "tp": 2}))""",
         ),
         (["--emit-fx", "MODEL"], "error: 'MODEL' is a zip archive; expected text: if torch.export.save wrote it"),
         (["--emit-fx", "IN", "--rank", "2"], "error: rank 2 is not in a mesh of 2; expected 0 to 1"),
