@@ -78,8 +78,10 @@ def function_attrs(function: Any, which: str, index: int) -> dict[str, Any]:
 def signature_name(function: Any, which: str, index: int) -> str:
     """Return the name of an argument (`arg_attrs`) or result (`res_attrs`): `spmd.name`, else that of its value."""
     said = function_attrs(function, which, index).get("spmd.name")
+    if isinstance(said, StringAttr):
+        return said.data
     value = function.args[index] if which == "arg_attrs" else function.body.block.last_op.operands[index]
-    return said.data if isinstance(said, StringAttr) else name_of(value) or ""
+    return name_of(value) or ""
 
 
 def signature_kind(function: Any, which: str, index: int) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import traceback
+import sys
 from functools import lru_cache
 
 from torch import fx
@@ -19,6 +19,7 @@ _DEPTH = 32
 """How many frames a location keeps, the innermost ones: a stack that a file brings may be of any depth."""
 
 
+@lru_cache(maxsize=65536)
 def is_passed_over(file: str) -> bool:
     """Return whether a file is none of the user, as those of torch."""
     return _PASSED_OVER.search(file) is not None
@@ -41,6 +42,7 @@ def source_line(stack_trace: str | None) -> Location | None:
     return next(reversed(frames(stack_trace)), None)
 
 
+@lru_cache(maxsize=65536)
 def _relative(file: str) -> str:
     relative = _INSTALLED.sub("", file).replace("\\", "/")
     return relative if relative != file.replace("\\", "/") else relative.rpartition("/")[2]
@@ -53,7 +55,10 @@ def node_location(node: fx.Node) -> Location | None:
 
 def users_line() -> Location | None:
     """Return the line of the user that led here, for what goes wrong during a trace."""
-    return source_line("".join(traceback.format_stack()))
+    frame = sys._getframe(1)
+    while frame is not None and is_passed_over(frame.f_code.co_filename):
+        frame = frame.f_back
+    return None if frame is None else Location(_relative(frame.f_code.co_filename), frame.f_lineno, 1)
 
 
 def location_attribute(node: fx.Node) -> Attribute:

@@ -141,12 +141,15 @@ class RankGroup:
         if verdict:
             raise _decoded(verdict)
 
-    def from_first(self, what: str, made: Callable[[], str]) -> str:
+    def from_first(self, what: str, made: Callable[[], str], meanwhile: Callable[[], None] = lambda: None) -> str:
         """Return on every rank the text that `made` gives on the first one; all must come here, and wait for it.
 
+        Args:
+            meanwhile: what the other ranks do before they wait.
+
         Raises:
-            SpmdirError: on all ranks, what `made` raised; or if a rank does not come within the timeout of the process
-                group, the first one with its text.
+            SpmdirError: on all ranks, what `made` or `meanwhile` raised; or if a rank does not come within the timeout
+                of the process group, the first one with its text.
         """
         key = f"{self._round + 1}/text"
         with self.checked(what):
@@ -154,6 +157,7 @@ class RankGroup:
                 text = made()
                 self._store.set(key, zlib.compress(text.encode()))
                 return text
+            meanwhile()
         with self._reaching_store(what):
             return zlib.decompress(self._store.get(key)).decode()
 
@@ -253,12 +257,12 @@ class RankGroup:
     @staticmethod
     def _await(ready: Callable[[], bool], timeout: float) -> bool:
         """Return whether `ready` came true within `timeout` seconds."""
-        deadline, pause = time.monotonic() + timeout, 0.001
+        begin = time.monotonic()
         while not ready():
-            if time.monotonic() > deadline:
+            waited = time.monotonic() - begin
+            if waited > timeout:
                 return False
-            time.sleep(pause)
-            pause = min(2 * pause, 0.1)
+            time.sleep(min(max(0.001, waited / 20), 1.0))  # long waits ask seldom, and take no processor from others
         return True
 
     def _forget(self, round: int) -> None:

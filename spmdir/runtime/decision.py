@@ -29,28 +29,46 @@ def decided_once(
         SpmdirError: on all ranks, what the first one raised: a pass rejects the module, or the file is damaged, edited
             wrongly, or cannot be written; or if a rank does not come within the timeout of the process group.
     """
-    deciding = pipeline.through("propagate")
     found: list[ModuleOp] = []
 
     def first() -> str:
-        entry = None if cache is None else CacheEntry.of(cache, name, imported, deciding)
-        kept = entry.read(imported, deciding) if entry else None
-        if kept is None:
-            say("deciding shardings")
-            found.append(run_passes(imported, deciding))
-            if entry:
-                entry.write(found[0])
-        else:
-            found.append(kept)
+        found.append(decide(imported, pipeline, cache, name))
         return ir.print_ir(found[0], debuginfo=True)
 
     text = ranks.from_first("the decision of the first rank", first)
-    decided = read_text(text)
-    note_all(decided, tuple(step.name for step in deciding.steps))
-    for module in found:  # reports show what only the first rank knows
-        for old, new in zip(ir.functions(module), ir.functions(decided), strict=True):
-            copy_notes(old, new)
+    return read_decided(text, pipeline, *found)
+
+
+def decide(imported: ModuleOp, pipeline: Pipeline, cache: str | os.PathLike[str] | None, name: str) -> ModuleOp:
+    """Return the decided form of a module, from the directory `cache` if it is there; else it is kept there.
+
+    Raises:
+        SpmdirError: a pass rejects the module, or the file is damaged, edited wrongly, or cannot be written.
+    """
+    deciding = pipeline.through("propagate")
+    entry = None if cache is None else CacheEntry.of(cache, name, imported, deciding)
+    kept = entry.read(imported, deciding) if entry else None
+    if kept is not None:
+        return kept
+    say("deciding shardings")
+    decided = run_passes(imported, deciding)
+    if entry:
+        entry.write(decided)
     return decided
+
+
+def read_decided(text: str, pipeline: Pipeline, *decided: ModuleOp) -> ModuleOp:
+    """Return the module that the text of a decided one spells, with the passes of `pipeline` that have run noted.
+
+    Args:
+        decided: the module that was printed, on the rank that has it, which alone has notes for reports.
+    """
+    module = read_text(text)
+    note_all(module, tuple(step.name for step in pipeline.through("propagate").steps))
+    for known in decided:
+        for old, new in zip(ir.functions(known), ir.functions(module), strict=True):
+            copy_notes(old, new)
+    return module
 
 
 def read_text(text: str) -> ModuleOp:

@@ -71,10 +71,7 @@ class Guards:
             fixed: settings that the program sets itself.
         """
         options = {"tensors": tensors, "omitted": tuple(omitted), "caches": tuple(caches)}
-        names = {
-            name for name, (used, _) in _SETTINGS.items() if name not in fixed and (not used or used & code.users_names)
-        }
-        settings = _settings(names, device)
+        settings = _settings(_names_of(code) - {*fixed}, device)
         state = python_state(code, roots, **options)
         texts = {name: _setting_text(value) for name, value in settings.items()}
         return cls({**state.facts, **texts}, state, settings, code, device, options)
@@ -93,6 +90,16 @@ class Guards:
             for name, value in self._settings.items()
             if settings[name] != value
         ]
+
+
+def setting_facts(code: ExecutedCode, device: torch.device) -> dict[str, str]:
+    """Return the settings of the process that a program of `code` depends on, as text."""
+    return {name: _setting_text(value) for name, value in _settings(_names_of(code), device).items()}
+
+
+def _names_of(code: ExecutedCode) -> set[str]:
+    """Return the settings that a program of `code` depends on."""
+    return {name for name, (used, _) in _SETTINGS.items() if not used or used & code.users_names}
 
 
 def _settings(names: Iterable[str], device: torch.device) -> dict[str, Any]:

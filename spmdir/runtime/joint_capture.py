@@ -25,7 +25,8 @@ from spmdir.plans.activations import constrained_activations
 from spmdir.runtime.capture import Capture, Convention
 from spmdir.runtime.copies import fake, fake_copy
 from spmdir.runtime.guards import reads_grad_mode
-from spmdir.runtime.known_outputs import known_outputs
+from spmdir.runtime.joint_call import JointCall
+from spmdir.runtime.known_outputs import known_output, known_outputs
 from spmdir.runtime.rehearsal import Rehearsal, assignments_written, rehearse_module
 from spmdir.torch_interop import joint_export
 from spmdir.torch_interop.recurrent_layers import recurrent_layers_traced
@@ -37,27 +38,23 @@ class JointCapture:
 
     Attributes:
         program: what `import_fx` takes.
-        capture: how it is called; what it returns are the outputs, then the gradients.
-        outputs: how many of these are outputs, numbers among them.
-        gradients: what each gradient is of, by the names of arguments.
-        rehearsal: what the forward reads and assigns.
-        sources: of each gradient, then of each buffer that the backward writes to, the places of the outputs whose
-            gradients it is computed for.
+        capture: what it returns are the outputs, then the gradients.
+        call: how it is called.
     """
 
     program: Program
     capture: Capture
-    outputs: int
-    gradients: tuple[str, ...]
-    rehearsal: Rehearsal
-    sources: tuple[frozenset[int], ...]
+    call: JointCall
 
-    @property
-    def output_names(self) -> list[str]:
-        """What the leaves of what the module returns are called, by keys and places."""
-        spec = self.capture.convention.out_spec
-        indexed = pytree.tree_unflatten(range(spec.num_leaves), spec)
-        return [pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path(indexed)[0]]
+
+def call_convention(call: tuple[Any, Any], output: Any) -> Convention:
+    """Return how a module is called with bound arguments that returns something built like `output`."""
+    leaves, in_spec = pytree.tree_flatten((call[0], dict(call[1])))
+    return Convention(_kept(leaves), in_spec, pytree.tree_structure(known_output(output)))
+
+
+def _kept(leaves: Sequence[Any]) -> tuple[Any, ...]:
+    return tuple("a tensor" if isinstance(leaf, Tensor) else leaf for leaf in leaves)
 
 
 def bound_arguments(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -88,6 +85,7 @@ def capture_joint(
     plan: ShardingPlan,
     asked: Set[int] | None = None,
     dynamic_shapes: Any = None,
+    rehearsal: Rehearsal | None = None,
 ) -> JointCapture:
     """Return the forward and backward of a module on fake tensors of `device`; the module is left as it is.
 
@@ -97,6 +95,7 @@ def capture_joint(
         asked: places of the inputs that have a gradient, among the leaves of the bound arguments; by default of the
             examples that require one.
         dynamic_shapes: as in torch.export.export.
+        rehearsal: of the forward with these arguments; by default it is rehearsed now.
 
     Raises:
         UnsupportedError: torch cannot trace it whole, it writes to its inputs, or it changes state beside its buffers.
@@ -113,7 +112,7 @@ def capture_joint(
         if isinstance(leaf, Tensor) and asked is not None:
             leaf.requires_grad_(place in asked)
     fake_args, fake_kwargs = pytree.tree_unflatten(fakes, in_spec)
-    rehearsal = rehearse_module(model, args, kwargs, device)
+    rehearsal = rehearsal or rehearse_module(model, args, kwargs, device)
     with ir.collector_paused(), ExitStack() as stack:
         stack.enter_context(torch_errors("the module cannot be captured"))
         stack.enter_context(torch.set_grad_enabled(torch.is_grad_enabled() or not reads_grad_mode(rehearsal.code)))
@@ -153,11 +152,11 @@ def capture_joint(
     of_inputs = [output for output in returned if output.like is not None]
     gradients = tuple(output.like for output in of_inputs if output.like)
     late = [output for output in mutations if kinds[output.names[0]] == "late_buffer"]
-    examples = tuple("a tensor" if isinstance(leaf, Tensor) else leaf for leaf in leaves)
-    convention = Convention(examples, in_spec, joint.out_spec)  # type: ignore  # a spec
+    convention = Convention(_kept(leaves), in_spec, joint.out_spec)  # type: ignore  # a spec
     capture = Capture(module, convention, [], originals, [output.value for output in returned])
     sources = tuple(output.sources for output in (*of_inputs, *late))
-    return JointCapture(program, capture, len(returned) - len(gradients), gradients, rehearsal, sources)
+    call = JointCall(len(returned), len(returned) - len(gradients), gradients, sources, convention)
+    return JointCapture(program, capture, call)
 
 
 def _name_parameters(model: nn.Module, graph: fx.GraphModule) -> None:

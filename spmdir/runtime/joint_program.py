@@ -17,22 +17,21 @@ from spmdir.core.sharding import Sharding, ShardingLike
 from spmdir.core.sharding_plan import ShardingPlan
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import sharding_attr
-from spmdir.dialects.syntax.context import location_of
-from spmdir.dialects.values import function_attrs, late_buffers, sharding_of, signature_kind, signature_name
+from spmdir.dialects.values import function_attrs, late_buffers, sharding_of, signature_name
 from spmdir.importer.importer import import_fx
 from spmdir.lowering.compiled import run_compiled
 from spmdir.lowering.emit import emit
 from spmdir.lowering.process_groups import symbolic_group
-from spmdir.passes.local_programs.split_backward import split_backward
 from spmdir.passes.pipeline import Pipeline
 from spmdir.runtime.capture import Convention
-from spmdir.runtime.digests import agreement
+from spmdir.runtime.digests import agreement, placement_digests
+from spmdir.runtime.joint_call import JointCall
 from spmdir.runtime.joint_capture import JointCapture
+from spmdir.runtime.joint_parts import JointParts
 from spmdir.runtime.partial_runs import part_of
 from spmdir.runtime.rank_calls import draws
-from spmdir.runtime.rank_programs import Localize
 from spmdir.runtime.ranks import Ranks
-from spmdir.runtime.signature import Argument, Result, Signature, read_signature
+from spmdir.runtime.signature import Argument, Result, Signature
 
 
 @attrs.frozen(eq=False)
@@ -163,6 +162,11 @@ class JointProgram:
         """What must be alike on the ranks that run it, as fields of a status."""
         return agreement(*((half.module, half.graph) for half in (self.forward, self.backward)))
 
+    @property
+    def placements(self) -> dict[str, Any]:
+        """What must be alike on ranks that have read it off one text, as a field of a status."""
+        return {"placements": placement_digests(self.forward.module, self.backward.module)}
+
     def connect(self, ranks: Ranks) -> None:
         """Make both programs ready to run; all ranks call this alike, for it makes process groups."""
         for half in (self.forward, self.backward):
@@ -188,7 +192,7 @@ def imported_joint(
     outputs = _out_shardings(joint, plan.out_shardings)
     plan = plan.with_inputs(0, len(joint.capture.convention.examples)).over(_tangent_plan(joint, outputs))
     wanted: list[ShardingLike | None] = [*outputs]
-    for name in joint.gradients:
+    for name in joint.call.gradients:
         wanted.append(gradients.get(name, None if local_inputs or name in joint.capture.own else ""))
     with pipeline.rules:
         module = import_fx(joint.program, mesh, plan, wanted, missing_rule=missing_rule)
@@ -209,67 +213,29 @@ def _lay_out_late_buffers(module: ModuleOp) -> None:
     function.arg_attrs = ArrayAttr(map(DictionaryAttr, attributes))
 
 
-def joint_program(
-    module: ModuleOp,
-    localize: Localize,
-    joint: JointCapture,
-    rank: int,
-    device: torch.device,
-    pipeline: Pipeline,
-) -> JointProgram:
-    """Return the program of `rank` of a decided module, with groups named by mesh axes.
-
-    Args:
-        localize: makes of the module the program of one rank.
+def joint_program(parts: JointParts, call: JointCall, rank: int, device: torch.device) -> JointProgram:
+    """Return the program of `rank`, with groups named by mesh axes.
 
     Raises:
-        SpmdirError: the module cannot be lowered.
+        SpmdirError: the parts cannot be emitted.
     """
-    with pipeline.rules:
-        signature = read_signature(ir.main_function(module), joint.capture)
-        return _lowered(localize(module), joint, signature, rank, device)
-
-
-def _out_shardings(joint: JointCapture, given: Sequence[ShardingLike | None] | None) -> list[ShardingLike | None]:
-    outputs = attrs.evolve(joint.capture, outputs=joint.capture.outputs[: joint.outputs])
-    return outputs.result_shardings(given)
-
-
-def _tangent_plan(joint: JointCapture, outputs: Sequence[ShardingLike | None]) -> ShardingPlan:
-    """Return that the gradient of each output that comes back as a shard is laid out as the output."""
-    names = [entry.names[0] for entry in joint.program.inputs if entry.kind == "tangent"]
-    pairs = [(name, outputs[int(name.rpartition(".")[2])]) for name in names]
-    return ShardingPlan({name: sharding for name, sharding in pairs if sharding})
-
-
-def _lowered(
-    module: ModuleOp, joint: JointCapture, signature: Signature, rank: int, device: torch.device
-) -> JointProgram:
-    function, mesh = ir.main_function(module), ir.mesh(module)
-    if any(signature_kind(function, "arg_attrs", argument.index) == "state" for argument in function.args):
-        raise UnsupportedError(
-            "the program keeps a state for a step, which a module has no place for; use parallelize with training_step",
-            location_of(function),
-        )
-    leaves = signature.outputs[: joint.outputs]
-    first = sum(isinstance(leaf, Result) for leaf in leaves)
-    late = [result.index for argument, result in signature.renewed if argument.buffer is not None]
-    split = split_backward(module, [*range(first, first + len(joint.gradients)), *late])
+    mesh, signature = ir.mesh(parts.outline), parts.signature(call)
     forward, backward = (
         Half(part, emit(part, mesh, rank, symbolic_group).to(device), draws(part))
-        for part in (split.forward, split.backward)
+        for part in (parts.forward, parts.backward)
     )
-    returned = ir.terminator(function).operands
+    returned = ir.terminator(ir.main_function(parts.forward)).operands
+    leaves = signature.outputs[: call.outputs]
     shardings = tuple(sharding_of(returned[leaf.index]) if isinstance(leaf, Result) else None for leaf in leaves)
     program = JointProgram(
         forward=forward,
         backward=backward,
-        saved=split.saved,
+        saved=parts.saved,
         signature=signature,
-        convention=joint.capture.convention,
-        outputs=joint.outputs,
-        gradients=joint.gradients,
-        sources=joint.sources,
+        convention=call.convention,
+        outputs=call.outputs,
+        gradients=call.gradients,
+        sources=call.sources,
         shardings=shardings,
     )
     for number, argument in program.tangents:
@@ -280,3 +246,15 @@ def _lowered(
                 "on axes that out_shardings names, such as dp: S(0)"
             )
     return program
+
+
+def _out_shardings(joint: JointCapture, given: Sequence[ShardingLike | None] | None) -> list[ShardingLike | None]:
+    outputs = attrs.evolve(joint.capture, outputs=joint.capture.outputs[: joint.call.outputs])
+    return outputs.result_shardings(given)
+
+
+def _tangent_plan(joint: JointCapture, outputs: Sequence[ShardingLike | None]) -> ShardingPlan:
+    """Return that the gradient of each output that comes back as a shard is laid out as the output."""
+    names = [entry.names[0] for entry in joint.program.inputs if entry.kind == "tangent"]
+    pairs = [(name, outputs[int(name.rpartition(".")[2])]) for name in names]
+    return ShardingPlan({name: sharding for name, sharding in pairs if sharding})

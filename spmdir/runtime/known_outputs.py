@@ -58,6 +58,17 @@ def known_outputs(model: nn.Module, output: Any) -> Iterator[None]:
         hook.remove()
 
 
+def known_output(output: Any) -> Any:
+    """Return what a model that returns `output` returns within `known_outputs`.
+
+    Raises:
+        UnsupportedError: as `known_outputs`.
+    """
+    _register_dataclasses(output)
+    unknown = _unknown_entries(output)
+    return _editor(output)(output, frozenset(unknown)) if unknown else output
+
+
 def _register_dataclasses(output: Any) -> None:
     """Register the dataclasses in a tree as nodes of pytrees, as `torch.export.register_dataclass` does for a user."""
     for leaf in pytree.tree_leaves(output):

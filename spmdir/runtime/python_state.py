@@ -48,7 +48,7 @@ class PythonState:
         ]
         for path, (tensor, version) in self.tensors.items():
             now, then = other.tensors.get(path), (tensor(), version)
-            if now is not None and (now[0](), now[1]) != then:
+            if now is not None and (now[0]() is not then[0] or now[1] != then[1]):
                 found = "written to since" if now[0]() is then[0] else "another one"
                 texts.append(f"{path} was a tensor and is {found}")
         return texts

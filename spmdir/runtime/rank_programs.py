@@ -58,7 +58,7 @@ class RankPrograms(Generic[Lowered]):
     """The programs of one rank.
 
     Attributes:
-        module: the decided program, before it is lowered if its sizes are symbolic.
+        read_module: returns the decided program, before it is lowered if its sizes are symbolic.
         pipeline: what is run on it.
         inputs: the arguments that calls give, with their symbolic sizes.
         examples: the sizes of the example arguments.
@@ -67,7 +67,7 @@ class RankPrograms(Generic[Lowered]):
         dims: the dimensions that the user left open.
     """
 
-    module: ModuleOp
+    read_module: Callable[[], ModuleOp]
     pipeline: Pipeline
     inputs: Sequence[Argument]
     examples: Known
@@ -87,6 +87,12 @@ class RankPrograms(Generic[Lowered]):
     def first(self) -> Lowered:
         """The program for the example arguments."""
         return self._made[self.examples]
+
+    @cached_property
+    def module(self) -> ModuleOp:
+        """The decided program."""
+        with self.pipeline.rules:
+            return self.read_module()
 
     @cached_property
     def undecided(self) -> ModuleOp:
@@ -125,8 +131,7 @@ class RankPrograms(Generic[Lowered]):
             SpmdirError: the inputs do not fit.
         """
         sizes: dict[str, int] = {}
-        declared = open_sizes(self.module)
-        if declared.symbols:
+        if self.examples:
             pairs = list(zip(self.inputs, tensors, strict=True))
             if self._ranks.local_inputs:
                 pairs = [(a, torch.empty(self._own.global_shape(a, tensor), device="meta")) for a, tensor in pairs]
@@ -134,7 +139,7 @@ class RankPrograms(Generic[Lowered]):
             for name, size in sizes.items():
                 if size in SPECIAL:
                     raise ShardingError(self._special(name, size))
-            declared.check(sizes, self._places)
+            open_sizes(self.module).check(sizes, self._places)
         for argument, tensor in zip(self.inputs, tensors, strict=True):
             check_input(argument, tensor, self._ranks, sizes=sizes, is_local=self._ranks.local_inputs)
         return sizes

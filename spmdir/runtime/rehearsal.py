@@ -22,6 +22,7 @@ from spmdir.core.errors import UnsupportedError
 from spmdir.importer.running_statistics import written
 from spmdir.runtime.copies import fake, fake_copy
 from spmdir.runtime.executed_code import ExecutedCode, executed_code, recorded_code
+from spmdir.runtime.op_record import OpRecord
 from spmdir.runtime.python_state import python_state
 from spmdir.runtime.state_walk import Caches
 from spmdir.torch_interop.joint_export import compiling
@@ -36,17 +37,27 @@ class Rehearsal:
         code: what it executes.
         assigned: the buffers that it assigns, by name.
         caches: what keeps results for later calls, from which a trace removes its fakes in the end.
+        facts: the Python state that it can read, as `PythonState.facts`.
         output: what a module returns, on fake tensors; None if it raises, and for functions.
+        ops: its ops, if they were recorded.
     """
 
     code: ExecutedCode
     assigned: tuple[str, ...]
     caches: Caches
+    facts: Mapping[str, str]
     output: Any = None
+    ops: OpRecord | None = None
 
 
 def rehearse(
-    roots: Mapping[str, Any], model: nn.Module | None, run: Callable[[], Any], data: Callable[[], list[Tensor]]
+    roots: Mapping[str, Any],
+    model: nn.Module | None,
+    run: Callable[[], Any],
+    data: Callable[[], list[Tensor]],
+    *,
+    record: OpRecord | None = None,
+    is_repeated: bool = True,
 ) -> Rehearsal:
     """Run a forward twice, and return what it reads and which buffers it assigns.
 
@@ -55,16 +66,23 @@ def rehearse(
         model: the module among them whose buffers are state; None if there is none.
         run: runs the forward.
         data: the tensors of a call and the parameters: ops on them are compared.
+        record: notes the ops of the first run.
+        is_repeated: False to leave the second run to another process, in which the first one did the same.
 
     Raises:
         UnsupportedError: the forward changes Python state, assigns a parameter, or registers a buffer.
     """
     buffers, parameters = _tensors(model)
     with _same_generator(), recorded_code() as recorded:
-        first, ended = _run(run, data())
+        first, ended = _run(run, data(), record)
+    if record is not None:
+        record.close()  # what the second run replaces is gone, as without a record
     code = executed_code(recorded)
     assigned = _assigned(model, buffers, parameters)
     state, drawn = python_state(code, roots), random.getstate()
+    rehearsal = Rehearsal(code, assigned, state.caches, state.facts, ops=record)
+    if not is_repeated:
+        return rehearsal
     try:
         with _same_generator():
             again, ended_again = _run(run, data())
@@ -80,7 +98,7 @@ def rehearse(
             "the forward does something else when it is called again, since it keeps Python state; a program does the "
             "same in every call: keep that state in buffers, or set it before the model is traced"
         )
-    return Rehearsal(code, assigned, state.caches)
+    return rehearsal
 
 
 @contextmanager
@@ -93,9 +111,19 @@ def _same_generator() -> Iterator[None]:
 
 
 def rehearse_module(
-    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], device: torch.device | None = None
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    device: torch.device | None = None,
+    *,
+    is_recorded: bool = False,
+    is_repeated: bool = True,
 ) -> Rehearsal:
     """Rehearse the forward of a copy of a module, on fake tensors.
+
+    Args:
+        is_recorded: whether its ops are recorded.
+        is_repeated: as of `rehearse`.
 
     Raises:
         UnsupportedError: as `rehearse`.
@@ -106,12 +134,18 @@ def rehearse_module(
     inputs = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
 
     outputs: list[Any] = [None]
+    buffers, parameters = _tensors(copied)
+    named = {**parameters, **buffers, **{f"input {place}": tensor for place, tensor in enumerate(inputs)}}
+    record = OpRecord(named) if is_recorded else None
 
     def run() -> None:
         with mode:
             outputs[:] = [copied(*args, **kwargs)]
 
-    rehearsal = rehearse({"model": copied}, copied, run, lambda: [*inputs, *copied.parameters()])
+    def data() -> list[Tensor]:
+        return [*inputs, *copied.parameters()]
+
+    rehearsal = rehearse({"model": copied}, copied, run, data, record=record, is_repeated=is_repeated)
     return attrs.evolve(rehearsal, output=outputs[0])
 
 
@@ -239,13 +273,13 @@ def changed_form(name: str, old: Tensor, new: Tensor) -> UnsupportedError:
     )
 
 
-def _run(run: Callable[[], Any], data: list[Tensor]) -> tuple[list[Any], bool]:
+def _run(run: Callable[[], Any], data: list[Tensor], record: OpRecord | None = None) -> tuple[list[Any], bool]:
     """Run a forward; return its ops on data, and whether it came to its end."""
     ops: list[Any] = []
     caches = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)  # the second run would find the weights that the first one casts
     try:
-        with suppress(Exception), compiling(), _DataOps(data, ops):  # the trace raises what a user should read
+        with suppress(Exception), compiling(), _DataOps(data, ops, record):  # the trace raises what a user should read
             run()
             return ops, True
     finally:
@@ -258,9 +292,9 @@ class _DataOps(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, data: list[Tensor], ops: list[Any]):
+    def __init__(self, data: list[Tensor], ops: list[Any], record: OpRecord | None):
         super().__init__()
-        self._ops = ops
+        self._ops, self._record = ops, record
         self._storages: dict[int, Any] = {}
         self._note(data)
 
@@ -270,6 +304,8 @@ class _DataOps(TorchDispatchMode):
         result = func(*args, **kwargs)
         if func.namespace == "prim":  # asks for the device or layout of a tensor, which Python may keep
             return result
+        if self._record is not None:
+            self._record.note(func, leaves, pytree.tree_leaves(result))
         if is_random(func) or any(isinstance(leaf, Tensor) and self._is_data(leaf) for leaf in leaves):
             self._ops.append((func, *map(_form, leaves)))
             self._note(pytree.tree_leaves(result))

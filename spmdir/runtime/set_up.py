@@ -13,11 +13,13 @@ from xdsl.dialects.builtin import ModuleOp
 
 from spmdir.core.arguments import DIRECTORY, FLAG, instance
 from spmdir.core.mesh import Mesh, as_mesh
+from spmdir.dialects.sizes import open_sizes
 from spmdir.passes.pipeline import Pipeline
 from spmdir.runtime.agreement import RankGroup
 from spmdir.runtime.decision import decided_once
 from spmdir.runtime.default_pipeline import running_pipeline
 from spmdir.runtime.digests import package_digest, value_digest
+from spmdir.runtime.own_sizes import deciding_apart
 from spmdir.runtime.rank_mesh import check_world, given_device_mesh, made_device_mesh, mesh_members, rank_device
 from spmdir.runtime.ranks import Ranks
 
@@ -64,6 +66,12 @@ class SetUp:
         name = getattr(model, "__name__", type(model).__name__)
         with self.pipeline.rules:
             return decided_once(imported, self.pipeline, self.group, self.cache, name)
+
+    def deciding(self, imported: ModuleOp) -> SetUp:
+        """Return what decides an imported program, for ranks with sizes of their own if they may have them."""
+        if not self.local_inputs or not open_sizes(imported).hints:
+            return self
+        return attrs.evolve(self, pipeline=deciding_apart(self.pipeline, imported))
 
     def connected(self) -> Ranks:
         """Return the ranks with a device mesh; all of them call this alike, for it may make process groups."""

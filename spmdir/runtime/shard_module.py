@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal
@@ -24,23 +25,26 @@ from spmdir.passes.finish import localized
 from spmdir.passes.pipeline import Pipeline
 from spmdir.plans.resolve import PlanLike, resolve
 from spmdir.runtime.anomaly import support_anomaly_detection
-from spmdir.runtime.digests import text_digest
+from spmdir.runtime.decision import decide, read_decided, read_text
 from spmdir.runtime.elementwise_dtensor import elementwise
 from spmdir.runtime.initial_state import initial_state
+from spmdir.runtime.joint_call import JointCall
 from spmdir.runtime.joint_capture import (
-    JointCapture,
     arguments_by_name,
     bound_arguments,
+    call_convention,
     capture_joint,
     leaf_names,
 )
+from spmdir.runtime.joint_parts import JointParts, outline
 from spmdir.runtime.joint_program import JointProgram, imported_joint, joint_program
 from spmdir.runtime.local_state import LocalShard, as_dtensor
 from spmdir.runtime.local_sums import Reduction
 from spmdir.runtime.open_dims import OpenDim, fixed_dims, open_dims, sizes_by_argument, sizes_left_open
-from spmdir.runtime.own_sizes import deciding_apart
 from spmdir.runtime.rank_programs import Localize, RankPrograms, sized
 from spmdir.runtime.ranks import Ranks
+from spmdir.runtime.rehearsal import Rehearsal, rehearse_module
+from spmdir.runtime.same_forward import ForwardFacts
 from spmdir.runtime.set_up import DYNAMIC_SHAPES, SetUp, set_up
 from spmdir.runtime.sharded_module import Runner, asking, guards_of, sharded_copy, unsharded_copy
 from spmdir.runtime.signature import Argument, read_signature
@@ -137,34 +141,49 @@ def shard_module(
         asked: Places | None = None,
         outputs: Mapping[str, ShardingLike | None] | None = None,
     ) -> _Decided:
-        with setup.group.checked(what) as status:
-            joint = capture_joint(captured, *call, setup.device, named, asked, sizes)
-            explicit = named.over(ShardingPlan(layouts))
+        explicit = named.over(ShardingPlan(layouts))
+        rehearsal, facts = _agreed_forward(
+            captured,
+            call,
+            explicit,
+            setup,
+            what,
+            {"missing_rule": missing_rule, "dynamic_shapes": sizes, "inputs with gradients": asked and sorted(asked)},
+        )
+        found: list[_Decided] = []
+
+        def first() -> str:
+            joint = capture_joint(captured, *call, setup.device, named, asked, sizes, rehearsal)
+            plan = explicit
             if outputs is not None:
-                explicit = attrs.evolve(explicit, out_shardings=tuple(map(outputs.get, joint.output_names)))
-            module = imported_joint(joint, setup.mesh, explicit, setup.pipeline, missing_rule, local_inputs, gradients)
-            hints = open_sizes(module).hints
-            own = setup
-            if local_inputs and hints:
-                own = attrs.evolve(setup, pipeline=deciding_apart(setup.pipeline, module))
-            status |= {"sizes": hints, "program": text_digest(ir.print_ir(module))}
-            source = ir.print_ir(module, debuginfo=True)
-        return _Decided(joint, own.decided(module, model), source, hints, own, dims)
+                plan = attrs.evolve(explicit, out_shardings=tuple(map(outputs.get, joint.call.output_names)))
+            module = imported_joint(joint, setup.mesh, plan, setup.pipeline, missing_rule, local_inputs, gradients)
+            source, own = ir.print_ir(module, debuginfo=True), setup.deciding(module)
+            with own.pipeline.rules:
+                decided = decide(module, own.pipeline, cache, type(model).__name__)
+                text = ir.print_ir(decided, debuginfo=True)
+                named_alike = read_decided(text, own.pipeline, decided)
+            found.append(_Decided.of(joint.call, rehearsal, text, source, own, named_alike))
+            return json.dumps(found[0].data(call))
+
+        text = setup.group.from_first(what, first, facts)
+        return found[0] if found else _Decided.read(json.loads(text), rehearsal, call, setup)
 
     first = decided(model, "the capture of the module", call, first_sizes)
     with setup.group.checked("lowering") as status:
-        program = first.lowered()
-        status |= program.agreement
-        originals = {a.name: first.joint.capture.own[a.name] for a in program.held}
+        program = first.program()
+        status |= program.placements
+        tensors = dict((*model.named_parameters(), *model.named_buffers()))
+        originals = {a.name: tensors[a.name] for a in program.held}
         initial = initial_state(program.held, originals, setup, status)
     with setup.group.reporting():
         ranks = setup.connected()
-        programs = first.connected(program, ranks)
+        programs = first.connected(program, ranks, dims)
         initial.take_first(ranks)
         tensors = {a.name: _dtensor(a, initial.shards[a.name], ranks) for a in program.held}
     layouts = {a.name: a.sharding for a in program.held}
     reduction = Reduction({a.name: a for a in program.held}, program.input_axes, setup.pipeline, ranks)
-    wanted = dict(zip(first.joint.output_names, named.out_shardings or (), strict=False))
+    wanted = dict(zip(first.call.output_names, named.out_shardings or (), strict=False))
     names = leaf_names(model, *call)
     leaves, spec = pytree.tree_flatten((call[0], dict(call[1])))
     made = [(Structure.of(leaves, spec, fixed), shapes_of(call, None, names))]
@@ -187,57 +206,131 @@ def shard_module(
             sizes = sizes_left_open(known_sizes, arguments, structure.fixed)
         found = decided(plain, "another program of the module", examples, sizes, layouts, unreduced, asked, wanted)
         with setup.group.checked("lowering") as status:
-            program = found.lowered()
-            status |= program.agreement
+            program = found.program()
+            status |= program.placements
         made.append((structure, examples))
-        guards = guards_of(sharded, found.joint.rehearsal, setup.device)
-        return Variant(structure, is_unreduced, asked, guards, found.connected(program, ranks))
+        guards = guards_of(sharded, found.rehearsal, setup.device)
+        return Variant(structure, is_unreduced, asked, guards, found.connected(program, ranks, dims))
 
     placements = {name: tensor.placements for name, tensor in tensors.items()}
     runner = Runner(ranks, placements, reduction, NO_SIZES if local_inputs else known_sizes, compiled)
     sharded = sharded_copy(model, tensors, runner)
-    guards = guards_of(sharded, first.joint.rehearsal, setup.device)
+    guards = guards_of(sharded, first.rehearsal, setup.device)
     runner.variants.add(Variant(made[0][0], False, asking(leaves), guards, programs))
     return sharded
 
 
+def _agreed_forward(
+    model: nn.Module, call: tuple[Any, Any], plan: ShardingPlan, setup: SetUp, what: str, options: Mapping[str, Any]
+) -> tuple[Rehearsal, Callable[[], None]]:
+    """Rehearse a forward on each rank; return it, and what checks that it is that of the first rank.
+
+    The first rank rehearses for all whether a second call does the same.
+
+    Args:
+        options: of the capture by name, which ranks compare.
+
+    Raises:
+        SpmdirError: the forward changes Python state; on all ranks.
+    """
+    with setup.group.checked(what):
+        is_first = setup.group.index == 0
+        rehearsal = rehearse_module(model, *call, setup.device, is_recorded=True, is_repeated=is_first)
+        facts = ForwardFacts.of(model, call, plan, rehearsal, setup.device, options)
+    text = setup.group.from_first(what, lambda: json.dumps(dict(facts.texts)))
+    numbers = (setup.group.numbers[0], setup.group.numbers[setup.group.index])
+    return rehearsal, lambda: facts.check(json.loads(text), numbers)
+
+
 @attrs.frozen(eq=False)
 class _Decided:
-    """A decided module with its gradients, its text before it was decided, and the sizes of the examples."""
+    """A decided module with its gradients.
 
-    joint: JointCapture
-    module: ModuleOp
+    Attributes:
+        call: how it is called.
+        text: of the decided program.
+        source: its text before it was decided.
+        setup: what it was decided by.
+        sizes: of the examples.
+        parts: the program of a rank for the examples.
+        outline: the signature with symbolic sizes, as `JointParts.outline`.
+        module: the decided program, on the rank that has it.
+    """
+
+    call: JointCall
+    rehearsal: Rehearsal
+    text: str
     source: str
-    sizes: Mapping[str, int]
     setup: SetUp
-    dims: Sequence[OpenDim]
+    sizes: Mapping[str, int]
+    parts: JointParts
+    outline: ModuleOp
+    module: ModuleOp | None = None
 
-    def lowered(self) -> JointProgram:
+    @classmethod
+    def of(
+        cls, call: JointCall, rehearsal: Rehearsal, text: str, source: str, setup: SetUp, module: ModuleOp
+    ) -> _Decided:
+        """Return a module that this rank has decided, lowered."""
+        sizes = open_sizes(module).hints
+        with setup.pipeline.rules:
+            example = sized(module, sizes, setup.pipeline)
+            parts = JointParts.of(example, partial(localized, pipeline=setup.pipeline), call, setup.pipeline)
+            return cls(call, rehearsal, text, source, setup, sizes, parts, outline(module), module)
+
+    def data(self, call: tuple[Any, Any]) -> dict[str, Any]:
+        """Return it in a form that JSON has, for ranks whose `call` is built alike."""
+        kept: dict[str, Any] = {"text": self.text, "source": self.source, "sizes": dict(self.sizes)}
+        kept |= {"call": self.call.data(), "parts": self.parts.data(), "outline": ir.print_ir(self.outline)}
+        known = call_convention(call, self.rehearsal.output).out_spec
+        if known != self.call.convention.out_spec:
+            kept["returned"] = pytree.treespec_dumps(self.call.convention.out_spec)
+        return kept
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any], rehearsal: Rehearsal, call: tuple[Any, Any], setup: SetUp) -> _Decided:
+        """Return what another rank has given the data of."""
+        convention = call_convention(call, rehearsal.output)
+        if "returned" in data:
+            convention = attrs.evolve(convention, out_spec=pytree.treespec_loads(data["returned"]))
+        own = setup
+        with setup.pipeline.rules:
+            if data["sizes"]:
+                own = setup.deciding(read_text(data["source"]))
+            whole = read_text(data["outline"])
+        parts = JointParts.read(data["parts"], own.pipeline)
+        joint = JointCall.of(data["call"], convention)
+        return cls(joint, rehearsal, data["text"], data["source"], own, data["sizes"], parts, whole)
+
+    def program(self) -> JointProgram:
         """Return the program of this rank for the examples."""
         with self.setup.pipeline.rules:
-            module = sized(self.module, self.sizes, self.setup.pipeline)
-            return self._lowered(module, partial(localized, pipeline=self.setup.pipeline))
+            return joint_program(self.parts, self.call, self.setup.rank, self.setup.device)
 
-    def connected(self, program: JointProgram, ranks: Ranks) -> RankPrograms[JointProgram]:
+    def connected(self, program: JointProgram, ranks: Ranks, dims: Sequence[OpenDim]) -> RankPrograms[JointProgram]:
         """Return the programs of this rank, of which `program` is that for the examples; all ranks call this alike."""
         program.connect(ranks)
         known = tuple(self.sizes.items())
-        signature = read_signature(ir.main_function(self.module), self.joint.capture)
+        signature = read_signature(ir.main_function(self.outline), self.call.returned)
         return RankPrograms(
-            module=self.module,
+            read_module=self._read,
             pipeline=self.setup.pipeline,
             inputs=[argument for argument in signature.inputs if not argument.is_tangent],
             examples=known,
             is_step=False,
             source=self.source,
-            dims=self.dims,
+            dims=dims,
             ranks=ranks,
             lower=self._lowered,
             made={known: program},
         )
 
+    def _read(self) -> ModuleOp:
+        return self.module or read_decided(self.text, self.setup.pipeline)
+
     def _lowered(self, module: ModuleOp, localize: Localize) -> JointProgram:
-        return joint_program(module, localize, self.joint, self.setup.rank, self.setup.device, self.setup.pipeline)
+        parts = JointParts.of(module, localize, self.call, self.setup.pipeline)
+        return joint_program(parts, self.call, self.setup.rank, self.setup.device)
 
 
 def _tuple(given: Sequence[ShardingLike | None] | None) -> tuple[ShardingLike | None, ...] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -91,9 +91,14 @@ class Signature:
         return [argument for argument in self.arguments if not argument.held]
 
 
-def read_signature(function: FuncOp, capture: Capture) -> Signature:
-    """Return the signature of a function that was imported from `capture` and propagated."""
-    tensors = sum(isinstance(leaf, Tensor) for leaf in capture.state)
+def read_signature(function: FuncOp, returned: int, given: Sequence[Any] = ()) -> Signature:
+    """Return the signature of a function that was imported and propagated.
+
+    Args:
+        returned: how many leaves the caller gets.
+        given: the leaves of a step's state; empty for a model.
+    """
+    tensors = sum(isinstance(leaf, Tensor) for leaf in given)
     arguments, of_state, late = [], [], late_buffers(function)
     for value in function.args:
         name = signature_name(function, "arg_attrs", value.index)
@@ -107,14 +112,14 @@ def read_signature(function: FuncOp, capture: Capture) -> Signature:
             of_state.append(arguments[-1])
     count = len(function.function_type.outputs.data)
     flat: list[Any] = arrange_outputs(function, [Result(index) for index in range(count)])  # type: ignore
-    end = len(capture.outputs) + len(capture.state)
+    end = returned + len(given)
     rest = iter(of_state)
-    state = tuple(next(rest) if isinstance(leaf, Tensor) else leaf for leaf in capture.state)
+    state = tuple(next(rest) if isinstance(leaf, Tensor) else leaf for leaf in given)
     new = dict(_mutations(function, arguments, flat[end:]))
     # What a step returns as its new state counts, whatever it did to the old one.
-    new.update(pair for pair in zip(state, flat[len(capture.outputs) : end], strict=True) if pair[0] in of_state)
+    new.update(pair for pair in zip(state, flat[returned:end], strict=True) if pair[0] in of_state)
     renewed = tuple(new.items())
-    outputs = tuple(map(_leaf, flat[: len(capture.outputs)]))
+    outputs = tuple(map(_leaf, flat[:returned]))
     return Signature(tuple(arguments), outputs, state, renewed)
 
 

@@ -188,7 +188,7 @@ class Decided:
         say("lowering the program")
         pipeline = self.setup.pipeline
         with pipeline.rules:
-            signature = read_signature(ir.main_function(self.module), self.capture)
+            signature = read_signature(ir.main_function(self.module), len(self.capture.outputs), self.capture.state)
             return signature, self._lower(
                 sized(self.module, self.examples, pipeline), partial(localized, pipeline=pipeline)
             )
@@ -206,7 +206,7 @@ class Decided:
         known = tuple(self.examples.items())
         assert self.capture.rehearsal is not None  # of a model as of a step
         programs = RankPrograms(
-            module=self.module if known else program.module,
+            read_module=lambda: self.module if known else program.module,
             pipeline=self.setup.pipeline,
             inputs=_named_inputs(signature.inputs, self.capture.convention),
             examples=known,

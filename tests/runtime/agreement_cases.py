@@ -108,6 +108,7 @@ def agreement(rank: int) -> dict[str, Any]:
         "meta": error_of(lambda: spmdir.shard_module(own, MESH, PLAN, (X,), sync_state=True)),
         "local_inputs": error_of(lambda: parallel(local_inputs=bool(rank))),
         "compile": error_of(lambda: parallel(compile={"max_autotune": bool(rank)})),
+        **forwards(rank),
     }
     state = error_of_raw(rank)
     synchronised = parallel(Model(rank), sync_state=True)
@@ -120,7 +121,98 @@ def agreement(rank: int) -> dict[str, Any]:
         "expected": Model()(X).detach(),
         "precision": error_of(lambda: by_device_mesh(X.float())),
         "again": by_device_mesh(X),
+        "programs": programs_when_needed(),
     }
+
+
+SCALE = 1.0
+
+
+class Scaled(Model):
+    """A model whose forward depends on what is no parameter."""
+
+    factor = 1.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.factor * SCALE
+
+
+class Constant(Model):
+    """A model whose forward makes a tensor that differs from rank to rank."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * torch.tensor([1.0 + dist.get_rank()], dtype=torch.float64)
+
+
+class Turned(torch.autograd.Function):
+    """The identity, whose gradient differs from rank to rank."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # type: ignore[override]
+        return gradient * SCALE
+
+
+class Turning(Model):
+    def forward(self, x: Tensor) -> Tensor:
+        return Turned.apply(super().forward(x))  # type: ignore[return-value]
+
+
+class Reversed(Model):
+    """A model whose ops on one rank have their operands the other way round."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        return x - y if dist.get_rank() else y - x
+
+
+def sharded(model: nn.Module, plan: Any = PLAN, x: Tensor = X, **options: Any) -> nn.Module:
+    return spmdir.shard_module(model, MESH, plan, (x,), **options)
+
+
+def forwards(rank: int) -> dict[str, str]:
+    """Errors of `shard_module` for models, plans and calls that are others on rank 1."""
+    global SCALE
+    deeper, narrow, frozen, tied = Model(), Model(), Model(), Tied()
+    if rank:
+        deeper.extra = nn.Linear(4, 4)
+        narrow.up.bias.data = narrow.up.bias.data.float()
+        frozen.down.requires_grad_(False)
+        tied.down.weight = nn.Parameter(tied.up.weight.detach().clone())
+        Scaled.factor = 2.0
+    found = {
+        "deeper": error_of(lambda: sharded(deeper)),
+        "narrow": error_of(lambda: sharded(narrow)),
+        "frozen": error_of(lambda: sharded(frozen)),
+        "tied": error_of(lambda: sharded(tied, {})),
+        "plan": error_of(lambda: sharded(Model(), {} if rank else PLAN)),
+        "example": error_of(lambda: sharded(Model(), x=X[rank:])),
+        "class": error_of(lambda: sharded(Scaled())),
+        "constant": error_of(lambda: sharded(Constant())),
+        "reversed": error_of(lambda: sharded(Reversed())),
+    }
+    Scaled.factor, SCALE = 1.0, 1.0 + rank
+    found["global"] = error_of(lambda: sharded(Scaled()))
+    found["backward"] = error_of(lambda: sharded(Turning()))
+    return found
+
+
+def programs_when_needed() -> list[int]:
+    """How many programs there are after `shard_module`, a call, one without reduction, and one in another mode."""
+    model = nn.Sequential(Model(), nn.Dropout(0.5))
+    module = sharded(model, {"*": "tp: S(0)", "*.bias": "", "input": "tp: S(0)"}, torch.ones(4, 4, dtype=torch.float64))
+    counts = [len(spmdir.programs(module))]
+    x = torch.ones(4, 4, dtype=torch.float64)
+    module(x).sum().backward()
+    counts.append(len(spmdir.programs(module)))
+    with module.no_sync():  # type: ignore[operator]
+        module(x)
+    counts.append(len(spmdir.programs(module)))
+    module.eval()(x)
+    return [*counts, len(spmdir.programs(module))]
 
 
 def error_of_raw(rank: int) -> str:

@@ -42,6 +42,12 @@ def test_an_error_that_is_not_spmdirs_is_told_to_the_others_and_stays_what_it_is
 
 
 @pytest.mark.gloo
+def test_programs_are_compiled_when_calls_first_need_them(ranks):
+    for result in ranks:
+        assert result["agreement"]["programs"] == [1, 1, 2, 3]
+
+
+@pytest.mark.gloo
 @pytest.mark.parametrize(
     ("case", "message"),
     [
@@ -53,6 +59,17 @@ def test_an_error_that_is_not_spmdirs_is_told_to_the_others_and_stays_what_it_is
         ("sync_state", "ranks 0 and 1 give sync_state=False and sync_state=True"),
         ("local_inputs", "ranks 0 and 1 give local_inputs=False and local_inputs=True"),
         ("compile", "ranks 0 and 1 give different options of compile"),
+        ("deeper", "the parameter 'extra.weight' is not there on rank 0 and float32[4, 4] that learns on rank 1"),
+        ("narrow", "the parameter 'up.bias' is float64[8] that learns on rank 0 and float32[8] that learns on rank 1"),
+        ("frozen", "the parameter 'down.weight' is float64[4, 8] that learns on rank 0 and float64[4, 8] on rank 1"),
+        ("tied", "the parameter 'down.weight' is the same as 'up.weight' on rank 0 and float64[4, 4] that learns on"),
+        ("plan", '"up.weight" in the [shardings] of the plan is "tp: S(0)" on rank 0 and not there on rank 1'),
+        ("example", "argument 0 is float64[3, 4] on rank 0 and float64[2, 4] on rank 1"),
+        ("class", "Scaled.factor is 1.0 on rank 0 and 2.0 on rank 1"),
+        ("constant", "op 6 of the forward is "),
+        ("reversed", "op 6 of the forward is aten.sub.Tensor(%"),
+        ("global", "agreement_cases.SCALE is 1.0 on rank 0 and 2.0 on rank 1"),
+        ("backward", "agreement_cases.SCALE is 1.0 on rank 0 and 2.0 on rank 1"),
     ],
 )
 def test_ranks_that_differ_are_an_error_on_all(ranks, case, message):

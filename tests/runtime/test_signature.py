@@ -21,7 +21,7 @@ def signature_of(step, state, shardings, whole=False):
     if whole:
         return_whole(module, capture)
     function = ir.main_function(run_passes(module, "propagate"))
-    return function, read_signature(function, capture)
+    return function, read_signature(function, len(capture.outputs), capture.state)
 
 
 def step(state, x):

@@ -1,0 +1,104 @@
+"""A lowered module with its gradients as texts, which the first rank makes and every rank reads its program off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAttr
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Block, Region
+
+from spmdir.core.errors import UnsupportedError
+from spmdir.dialects import ir
+from spmdir.dialects.names import take_name
+from spmdir.dialects.syntax.context import location_of
+from spmdir.dialects.values import function_attrs, signature_kind, signature_name
+from spmdir.passes.local_programs.split_backward import split_backward
+from spmdir.passes.pipeline import Pipeline
+from spmdir.runtime.decision import read_text
+from spmdir.runtime.joint_call import JointCall
+from spmdir.runtime.rank_programs import Localize
+from spmdir.runtime.signature import Result, Signature, read_signature
+
+
+@attrs.frozen(eq=False)
+class JointParts:
+    """A lowered module, as all ranks have it.
+
+    Attributes:
+        outline: its signature before it was lowered, as `outline` gives it.
+        forward, backward: the two parts of the program of a rank.
+        saved: how many results of the forward are for the backward.
+    """
+
+    outline: ModuleOp
+    forward: ModuleOp
+    backward: ModuleOp
+    saved: int
+
+    @classmethod
+    def of(cls, module: ModuleOp, localize: Localize, call: JointCall, pipeline: Pipeline) -> JointParts:
+        """Return the parts of a decided module.
+
+        Args:
+            localize: makes of the module the program of one rank.
+
+        Raises:
+            SpmdirError: the module cannot be lowered.
+        """
+        with pipeline.rules:
+            signature = read_signature(ir.main_function(module), call.returned)
+            local = localize(module)
+            function = ir.main_function(local)
+            if any(signature_kind(function, "arg_attrs", argument.index) == "state" for argument in function.args):
+                raise UnsupportedError(
+                    "the program keeps a state for a step, which a module has no place for; use parallelize with "
+                    "training_step",
+                    location_of(function),
+                )
+            first = sum(isinstance(leaf, Result) for leaf in signature.outputs[: call.outputs])
+            late = [result.index for argument, result in signature.renewed if argument.buffer is not None]
+            split = split_backward(local, [*range(first, first + len(call.gradients)), *late])
+        return cls(outline(module), split.forward, split.backward, split.saved)
+
+    def signature(self, call: JointCall) -> Signature:
+        """Return the signature of both parts together."""
+        return read_signature(ir.main_function(self.outline), call.returned)
+
+    def data(self) -> dict[str, Any]:
+        """Return the parts as texts and a number, in a form that JSON has."""
+        texts = {name: ir.print_ir(part, debuginfo=True) for name, part in self._modules().items()}
+        return {**texts, "saved": self.saved}
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any], pipeline: Pipeline) -> JointParts:
+        """Return the parts that `data` gave the data of; the rank that printed them has verified them."""
+        with pipeline.rules, ir.collector_paused():
+            parts = (read_text(data[name]) for name in ("outline", "forward", "backward"))
+            return cls(*parts, saved=data["saved"])
+
+    def _modules(self) -> Mapping[str, ModuleOp]:
+        return {"outline": self.outline, "forward": self.forward, "backward": self.backward}
+
+
+def outline(module: ModuleOp) -> ModuleOp:
+    """Return the declarations of `module` and the signature of its function, whose body is left out."""
+    function = ir.main_function(module)
+    body = Block(arg_types=[argument.type for argument in function.args])
+    body.add_op(ReturnOp())
+    bare = FuncOp(function.sym_name.data, function.function_type, Region(body), function.sym_visibility)
+    bare.properties = dict(function.properties)
+    bare.attributes = dict(function.attributes)
+    for new, old in zip(body.args, function.args, strict=True):
+        take_name(new, old)
+    results = []
+    for index in range(len(function.function_type.outputs.data)):
+        attributes = function_attrs(function, "res_attrs", index)
+        if signature_kind(function, "res_attrs", index) == "mutation":
+            attributes["spmd.name"] = StringAttr(signature_name(function, "res_attrs", index))
+        results.append(DictionaryAttr(attributes))
+    bare.res_attrs = ArrayAttr(results)
+    declarations = [op.clone() for op in module.body.block.ops if not isinstance(op, FuncOp)]
+    return ModuleOp([*declarations, bare])

@@ -1,0 +1,84 @@
+"""The ops of a forward on fake tensors as lines of text, which ranks compare.
+
+Tensors are numbered as they occur, so that lines say what an op reads. Of `(x @ w).relu()` they are
+
+    aten.mm.default(x: float32[4, 8], w: float32[8, 8] learns) → %0: float32[4, 8]
+    aten.relu.default(%0 learns) → %1: float32[4, 8]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from spmdir.core.errors import Location
+from spmdir.importer.locations import users_line
+from spmdir.runtime.digests import tensor_digest
+
+
+class OpRecord:
+    """Notes ops as they run.
+
+    Attributes:
+        lines: one for each op.
+        locations: where the user's code calls each.
+    """
+
+    def __init__(self, named: Mapping[str, Tensor]):
+        """Begin with tensors that have names."""
+        self.lines: list[str] = []
+        self.locations: list[Location | None] = []
+        self._names = {id(tensor): f"{name}: {type_text(tensor)}" for name, tensor in reversed([*named.items()])}
+        self._kept: list[Any] = [*named.values()]  # so that no id is used twice
+        self._count = 0
+
+    def close(self) -> None:
+        """Let go of the tensors."""
+        self._names.clear()
+        self._kept.clear()
+
+    def note(self, func: Any, leaves: Iterable[Any], results: Sequence[Any]) -> None:
+        """Note an op with the leaves of its arguments and results."""
+        arguments = ", ".join(map(self._text, leaves))
+        mode = "" if torch.is_grad_enabled() else " without gradients"
+        returned = ", ".join([self._result(result) for result in results])
+        self.lines.append(f"{func}({arguments}){mode} → {returned}")
+        self.locations.append(users_line())
+
+    def _result(self, value: Any) -> str:
+        if not isinstance(value, Tensor):
+            return str(value)
+        if id(value) in self._names:  # the op has written to it
+            return self._names[id(value)]
+        return f"{self._number(value)}: {type_text(value)}"
+
+    def _text(self, leaf: Any) -> str:
+        if not isinstance(leaf, Tensor):
+            return str(leaf) if isinstance(leaf, (torch.device, torch.dtype)) else f"{type(leaf).__name__} {leaf}"
+        name = self._names.get(id(leaf)) or f"{self._number(leaf)}: {type_text(leaf)}{_values(leaf)}"
+        return f"{name} learns" if leaf.requires_grad else name
+
+    def _number(self, tensor: Tensor) -> str:
+        name = self._names[id(tensor)] = f"%{self._count}"
+        self._kept.append(tensor)
+        self._count += 1
+        return name
+
+
+def type_text(tensor: Tensor) -> str:
+    """Return the element type and shape of a tensor: `float32[4, 8]`."""
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+def _values(tensor: Tensor) -> str:
+    """Return what tells the values of a tensor that the forward has not computed."""
+    value = tensor.constant if isinstance(tensor, FakeTensor) else tensor
+    if value is None or value.is_meta or value.layout != torch.strided:
+        return ""
+    with _disable_current_modes():  # under the fake mode its bits would be fake
+        return f" {tensor_digest(value)}"

@@ -1,0 +1,126 @@
+"""What ranks compare of a forward before the first one captures it for all: its state, its tensors and its ops.
+
+A rank that is given another model, plan or call would otherwise run a program that is not that of its model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import attrs
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from spmdir.core.errors import DivergenceError, Location
+from spmdir.core.sharding_plan import ShardingPlan
+from spmdir.runtime.agreement import SAME
+from spmdir.runtime.guards import setting_facts
+from spmdir.runtime.op_record import type_text
+from spmdir.runtime.rehearsal import Rehearsal
+from spmdir.runtime.state_texts import text_of
+
+_ABSENT = "not there"
+
+
+@attrs.frozen(eq=False)
+class ForwardFacts:
+    """Facts about a forward on one rank.
+
+    Attributes:
+        texts: what each is about → its text.
+        locations: where the user's code has those of ops.
+    """
+
+    texts: Mapping[str, str]
+    locations: Mapping[str, Location | None]
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        call: tuple[Any, Any],
+        plan: ShardingPlan,
+        rehearsal: Rehearsal,
+        device: torch.device,
+        options: Mapping[str, Any],
+    ) -> ForwardFacts:
+        """Return the facts of the forward of `model` in a call that was rehearsed, with its ops recorded.
+
+        Args:
+            device: of this rank, which is the same as that of the others but for its number.
+            options: of the capture by name; equal on all ranks if their texts are.
+        """
+        ops = rehearsal.ops
+        assert ops is not None  # recorded for this
+        caches = tuple(rehearsal.caches.dicts)
+        facts = {
+            **{name: str(value) for name, value in options.items()},
+            **_tensors(model),
+            **_arguments(call),
+            **_plan_lines(str(plan)),
+            **{path: text for path, text in rehearsal.facts.items() if not (caches and path.startswith(caches))},
+            **setting_facts(rehearsal.code, device),
+            **{_op(number): line for number, line in enumerate(ops.lines)},
+            "the output": str(pytree.tree_structure(rehearsal.output)),
+        }
+        if device.index is not None:
+            facts = {path: text.replace(str(device), device.type) for path, text in facts.items()}
+            facts = {path: text.replace(repr(device), repr(device.type)) for path, text in facts.items()}
+        return cls(facts, {_op(number): location for number, location in enumerate(ops.locations)})
+
+    def check(self, first: Mapping[str, str], numbers: Sequence[int]) -> None:
+        """Raise DivergenceError unless the texts are those of the first rank, in the same order.
+
+        Args:
+            numbers: what errors call the first rank and this one.
+        """
+        if list(self.texts.items()) == list(first.items()):
+            return
+        different = (path for path in {**first, **self.texts} if first.get(path) != self.texts.get(path))
+        path = next(different, None)
+        there, here = numbers
+        if path is None:
+            raise DivergenceError(f"ranks {there} and {here} have the parts of the model in another order; {SAME}")
+        texts = first.get(path, _ABSENT), self.texts.get(path, _ABSENT)
+        raise DivergenceError(
+            f"ranks {there} and {here} of the mesh would run different programs: {path} is {texts[0]} on rank {there} "
+            f"and {texts[1]} on rank {here}; {SAME}",
+            self.locations.get(path),
+        )
+
+
+def _op(number: int) -> str:
+    return f"op {number} of the forward"
+
+
+def _tensors(model: nn.Module) -> dict[str, str]:
+    """Return what each parameter and buffer is, or which other one it is."""
+    known: dict[int, str] = {}
+    facts = {}
+    groups = {"parameter": model.named_parameters, "buffer": model.named_buffers}
+    for kind, named in groups.items():
+        for name, tensor in named(remove_duplicate=False):
+            text = f"{type_text(tensor)}{' that learns' if tensor.requires_grad else ''}"
+            first = known.setdefault(id(tensor), name)
+            facts[f"the {kind} '{name}'"] = text if first == name else f"the same as '{first}'"
+    return facts
+
+
+def _arguments(call: tuple[Any, Any]) -> dict[str, str]:
+    leaves, spec = pytree.tree_flatten((call[0], dict(call[1])))
+    texts = [type_text(leaf) if isinstance(leaf, Tensor) else text_of(leaf) for leaf in leaves]
+    return {"the arguments": str(spec), **{f"argument {place}": text for place, text in enumerate(texts)}}
+
+
+def _plan_lines(plan: str) -> dict[str, str]:
+    """Return the lines of a plan by what they are about."""
+    facts, section = {}, "the plan"
+    for line in plan.splitlines():
+        if line.startswith("["):
+            section = f"the {line} of the plan"
+        elif line:
+            name, _, text = line.partition(" = ")
+            facts[f"{name} in {section}"] = text
+    return facts
