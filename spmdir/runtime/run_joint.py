@@ -144,11 +144,12 @@ def _versions(
     What writes into a DTensor counts in it, and not in its local tensor, of which alone autograd would know.
     """
     read = {tensor.untyped_storage().data_ptr() for tensor in saved}
-    return [
-        (name, tensor, tensor._version)
-        for name, tensor in held.items()
-        if shards[name].untyped_storage().data_ptr() in read
-    ]
+    with torch._C.DisableTorchFunctionSubclass():
+        return [
+            (name, tensor, tensor._version)
+            for name, tensor in held.items()
+            if shards[name].untyped_storage().data_ptr() in read
+        ]
 
 
 def _tangent(program: JointProgram, ranks: Ranks, number: int, argument: Argument, given: Tensor | None) -> Tensor:

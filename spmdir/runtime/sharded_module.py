@@ -92,8 +92,9 @@ class Runner:
         programs = variant.programs
         sizes = programs.sizes(inputs)
         program = programs.of(sizes, inputs)
-        held = {a.name: _checked(attribute(module, a.name), a, self.placements[a.name]) for a in program.held}
-        frozen = {name: tensor for name, tensor in held.items() if not tensor.requires_grad}
+        with torch._C.DisableTorchFunctionSubclass():  # attributes of an ElementwiseDTensor take 1 us each otherwise
+            held = {a.name: _checked(attribute(module, a.name), a, self.placements[a.name]) for a in program.held}
+            frozen = {name: tensor for name, tensor in held.items() if not tensor.requires_grad}
         received = functools.partial(self._received, sums, is_unreduced, frozen)
         return run_joint(program, self.ranks, held, inputs, received)
 
@@ -228,8 +229,10 @@ def guards_of(sharded: nn.Module, rehearsal: Rehearsal, device: torch.device) ->
 
 def attribute(module: nn.Module, name: str) -> Tensor:
     """Return the parameter or buffer of `module` with a dotted name."""
-    path, _, last = name.rpartition(".")
-    return getattr(module.get_submodule(path), last)
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
 
 
 def _check_transforms() -> None:
