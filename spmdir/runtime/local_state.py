@@ -19,7 +19,7 @@ from spmdir.core.sharding import Sharding, as_sharding
 from spmdir.lowering.process_groups import device_rank
 from spmdir.runtime.boxed_shard import BoxedShard
 from spmdir.runtime.boxes import Box, held_boxes
-from spmdir.runtime.elementwise_dtensor import elementwise
+from spmdir.runtime.elementwise_dtensor import on_shard
 from spmdir.simulator.distribution import local_tensor
 
 
@@ -105,7 +105,7 @@ def like_shard(tensor: DTensor, local: Tensor) -> DTensor:
         local = BoxedShard(with_strides(local, held.shard), held.boxes, held.is_partition)
     else:
         local = with_strides(local, held)
-    return elementwise(DTensor(local, tensor._spec, requires_grad=False))
+    return on_shard(local, tensor._spec)
 
 
 def with_strides(tensor: Tensor, like: Tensor) -> Tensor:
