@@ -75,7 +75,10 @@ REFUSED = {
 }
 """Optimizer and form → why torch alone cannot do it with DTensors."""
 
-POSSIBLE = [pair for pair in itertools.product(OPTIMIZERS, FORMS) if pair not in REFUSED]
+ON_SHARDS = {("Adagrad", "fused"), ("SGD", "fused")}
+"""What DTensor refuses, and the DTensors of a sharded module do."""
+
+POSSIBLE = [pair for pair in itertools.product(OPTIMIZERS, FORMS) if pair not in REFUSED or pair in ON_SHARDS]
 
 ROUNDING = {"Muon": 1e-4}
 """Optimizer → how far updates of shards may be from those of whole matrices: Muon multiplies them in bfloat16."""
