@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import attrs
 
@@ -126,12 +128,36 @@ class SpmdirWarning(UserWarning):
         return f"{prefix}warning: {self.message}"
 
 
-_NOT_THE_USERS = ("spmdir", "xdsl", "torch")
+_NOT_THE_USERS = ("spmdir", "xdsl", "torch", "contextlib")
 """The packages whose frames stand between a warning and the line of the user that it is about."""
+
+
+_ISSUES: ContextVar[bool] = ContextVar("whether warnings are issued", default=True)
+_ISSUED: ContextVar[set[str] | None] = ContextVar("messages that are not issued again", default=None)
+
+
+@contextmanager
+def warnings_issued(issues: bool = True, issued: set[str] | None = None) -> Iterator[None]:
+    """Let `warn` issue what is warned of inside the context, or nothing if not `issues`.
+
+    Args:
+        issued: the messages so far, which are not issued again, whatever line of the user leads to them.
+    """
+    tokens = _ISSUES.set(issues and _ISSUES.get()), _ISSUED.set(_ISSUED.get() if issued is None else issued)
+    try:
+        yield
+    finally:
+        _ISSUES.reset(tokens[0])
+        _ISSUED.reset(tokens[1])
 
 
 def warn(message: str, location: Location | None = None) -> None:
     """Issue a SpmdirWarning at the line of the user that led here; the tools print it to stderr."""
+    issued = _ISSUED.get()
+    if not _ISSUES.get() or (issued is not None and message in issued):
+        return
+    if issued is not None:
+        issued.add(message)
     frame, level = sys._getframe(1), 2
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_USERS:
         frame, level = frame.f_back, level + 1

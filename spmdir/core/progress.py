@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -62,7 +63,7 @@ def terminal_line() -> Iterator[Callable[[str], None] | None]:
     try:
         yield line.show
     finally:
-        line.clear()
+        line.close()
         sys.stdout, sys.stderr = out, error
 
 
@@ -73,45 +74,79 @@ class _Printed:
         self._stream, self._line = stream, line
 
     def write(self, text: str) -> int:
-        self._line.clear()
-        return self._stream.write(text)
+        with self._line.cleared():
+            return self._stream.write(text)
 
     def flush(self) -> None:
-        self._line.clear()
-        self._stream.flush()
+        with self._line.cleared():
+            self._stream.flush()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
 class _Line:
-    """The line, drawn where it is told something: no thread draws into what is printed beside it."""
+    """The line, drawn where it is told something.
+
+    What it is told before it appears is drawn when it does, by a timer, since the first stage may be the longest.
+    """
 
     def __init__(self, stream: TextIO):
         self._stream, self._start, self._drawn = stream, time.monotonic(), 0.0
         self._live: Any = None
+        self._text = ""
+        self._timer: threading.Timer | None = None
+        self._lock = threading.RLock()  # of the timer and whoever prints
 
-    def clear(self) -> None:
-        """Take the line away until it is told something again."""
-        if self._live is not None:
-            self._live.stop()
-            self._live = None
+    @contextmanager
+    def cleared(self) -> Iterator[None]:
+        """Take the line away until it is told something again; nothing draws it inside the context."""
+        with self._lock:
+            if self._live is not None:
+                self._live.stop()
+                self._live = None
+            yield
+
+    def close(self) -> None:
+        """Take the line away for good."""
+        with self.cleared():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._text = ""
 
     def show(self, text: str) -> None:
         """Draw a text, with the seconds so far."""
         now = time.monotonic()
-        if now - self._start < _LONG or now - self._drawn < 0.1:
-            return
-        self._drawn = now
-        from rich.console import Console
-        from rich.live import Live
-        from rich.text import Text
+        with self._lock:
+            self._text = text
+            if now - self._start >= _LONG:
+                if now - self._drawn >= 0.1:
+                    self._draw()
+            elif self._timer is None:
+                self._timer = threading.Timer(_LONG - (now - self._start), self._draw)
+                self._timer.daemon = True
+                self._timer.start()
 
-        told = Text.assemble((f"{now - self._start:6.1f} s  ", "dim"), text, no_wrap=True, overflow="ellipsis")
-        if self._live is None:
-            console = Console(file=self._stream)
-            self._live = Live(
-                told, console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
-            )
-            self._live.start()
-        self._live.update(told, refresh=True)
+    def _draw(self) -> None:
+        with self._lock:
+            if not self._text:
+                return
+            self._drawn = now = time.monotonic()
+            from rich.console import Console
+            from rich.live import Live
+            from rich.text import Text
+
+            seconds = f"{now - self._start:6.1f} s  "
+            told = Text.assemble((seconds, "dim"), self._text, no_wrap=True, overflow="ellipsis")
+            if self._live is None:
+                console = Console(file=self._stream)
+                self._live = Live(
+                    told,
+                    console=console,
+                    auto_refresh=False,
+                    transient=True,
+                    redirect_stdout=False,
+                    redirect_stderr=False,
+                )
+                self._live.start()
+            self._live.update(told, refresh=True)

@@ -16,7 +16,7 @@ import attrs
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from spmdir.core.errors import CLASSES, DivergenceError, Location, SpmdirError
+from spmdir.core.errors import CLASSES, DivergenceError, Location, SpmdirError, warnings_issued
 from spmdir.core.progress import shown_on_terminal
 
 LINGER = 60.0
@@ -122,7 +122,8 @@ class RankGroup:
     def checked(self, what: str) -> Iterator[dict[str, Any]]:
         """Run what each rank does by itself, then compare what the ranks put into the status; all must come here.
 
-        How far the first rank is shows on its terminal, if it has one.
+        How far the first rank is shows on its terminal, if it has one. Warnings, which are the same on all ranks, are
+        issued on the first one alone.
 
         Raises:
             SpmdirError: on all ranks, of the class of the error, if one of them raised; or if one does not come within
@@ -131,7 +132,7 @@ class RankGroup:
         """
         status: dict[str, Any] = {"what": what}
         try:
-            with shown_on_terminal(self.index == 0):
+            with shown_on_terminal(self.index == 0), warnings_issued(self.index == 0):
                 yield status
         except Exception as error:
             with suppress(SpmdirError):

@@ -16,6 +16,7 @@ from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
 from spmdir.core.errors import UnsupportedError
+from spmdir.core.progress import say
 from spmdir.core.sharding_plan import ShardingPlan
 from spmdir.dialects import ir
 from spmdir.importer.program import Program
@@ -123,12 +124,14 @@ def capture_joint(
         stack.callback(rehearsal.caches.remove_fakes)
         constraints = joint_export.constraints(traced, fake_args, fake_kwargs, dynamic_shapes)
         capture = joint_export.capture_graph(traced, constraints=constraints, dynamic_shapes=dynamic_shapes)
+        say("tracing the forward of {}", type(model).__name__)
         graph = capture(*fake_args, **fake_kwargs)
         _name_parameters(traced, graph)
         _return_constants(graph, fakes)
         stack.enter_context(_tracing(graph))
         # The graph does not read these arguments; of integers AOTAutograd would make symbolic sizes.
         fake_args, fake_kwargs = pytree.tree_map_only(int, float, (fake_args, fake_kwargs))
+        say("tracing forward and backward of {}", type(model).__name__)
         joint = joint_export.export_joint(stack, graph, fake_args, fake_kwargs)
         aliases = [at for at, info in enumerate(joint._aot_state.fw_metadata.output_info) if _shares_memory(info)]
         if aliases:

@@ -9,7 +9,6 @@ return more. Its rehearsal shows what it returns:
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from spmdir.core.errors import SpmdirWarning, UnsupportedError
+from spmdir.core.errors import UnsupportedError, warn
 
 _PLAIN = (Tensor, bool, int, float, complex, str, type(None), torch.dtype, torch.device)
 
@@ -42,12 +41,9 @@ def known_outputs(model: nn.Module, output: Any) -> Iterator[None]:
         yield
         return
     for key, kind in unknown.items():
-        warnings.warn(
-            SpmdirWarning(
-                f"output {key!r} of {type(model).__name__} is a {kind}, which a partitioned program does not return; "
-                "it is None instead: return its tensors, or let the model not make it, as by config.use_cache = False"
-            ),
-            stacklevel=2,
+        warn(
+            f"output {key!r} of {type(model).__name__} is a {kind}, which a partitioned program does not return; "
+            "it is None instead: return its tensors, or let the model not make it, as by config.use_cache = False"
         )
     keys = frozenset(unknown)
     without = _editor(output)  # found before the trace, which cannot ask for the kind of each class

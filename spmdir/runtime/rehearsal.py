@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spmdir.core.errors import UnsupportedError
+from spmdir.core.progress import say
 from spmdir.importer.running_statistics import written
 from spmdir.runtime.copies import fake, fake_copy
 from spmdir.runtime.executed_code import ExecutedCode, executed_code, recorded_code
@@ -128,6 +129,7 @@ def rehearse_module(
     Raises:
         UnsupportedError: as `rehearse`.
     """
+    say("running {} on fake tensors", type(model).__name__)
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     copied = fake_copy(model, mode, device)
     args, kwargs = pytree.tree_map_only(Tensor, lambda tensor: fake(tensor, mode, device), (args, dict(kwargs)))

@@ -15,8 +15,9 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.utils import _pytree as pytree
 from xdsl.dialects.builtin import ModuleOp
 
-from spmdir.core.errors import SpmdirError, UnsupportedError
+from spmdir.core.errors import SpmdirError, UnsupportedError, warnings_issued
 from spmdir.core.mesh import Mesh
+from spmdir.core.progress import say
 from spmdir.core.sharding import Sharding, ShardingLike
 from spmdir.core.sharding_plan import ShardingPlan
 from spmdir.dialects import ir
@@ -131,6 +132,8 @@ def shard_module(
         fixed = () if local_inputs else fixed_dims(dims)
         first_sizes = sizes_left_open(known_sizes, arguments, fixed) if fixed else dynamic_shapes
 
+    issued: set[str] = set()
+
     def decided(
         captured: nn.Module,
         what: str,
@@ -154,6 +157,7 @@ def shard_module(
 
         def first() -> str:
             joint = capture_joint(captured, *call, setup.device, named, asked, sizes, rehearsal)
+            say("importing the program")
             plan = explicit
             if outputs is not None:
                 plan = attrs.evolve(explicit, out_shardings=tuple(map(outputs.get, joint.call.output_names)))
@@ -166,7 +170,8 @@ def shard_module(
             found.append(_Decided.of(joint.call, rehearsal, text, source, own, named_alike))
             return json.dumps(found[0].data(call))
 
-        text = setup.group.from_first(what, first, facts)
+        with warnings_issued(issued=issued):
+            text = setup.group.from_first(what, first, facts)
         return found[0] if found else _Decided.read(json.loads(text), rehearsal, call, setup)
 
     first = decided(model, "the capture of the module", call, first_sizes)

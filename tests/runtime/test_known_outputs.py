@@ -76,8 +76,9 @@ def test_a_module_returns_its_own_containers_and_none_for_a_cache(name: str, out
     returned, expected = TREES[name]
     model = Model(returned)
     if "cache" in name:
-        with pytest.warns(SpmdirWarning, match=r"output .* of Model is a Cache, .* it is None instead"):
+        with pytest.warns(SpmdirWarning, match=r"output .* of Model is a Cache, .* it is None instead") as issued:
             spec = out_spec(model, {"x": X})
+        assert {w.filename for w in issued if isinstance(w.message, SpmdirWarning)} == {__file__}
     else:
         spec = out_spec(model, {"x": X})
     assert spec == pytree.tree_structure(expected)

@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -110,6 +111,19 @@ def test_progress_is_gone_before_something_is_printed_and_at_the_end(monkeypatch
     after = terminal.getvalue()[len(drawn) :]
     assert after.index("\x1b[2K") < after.index("result") and after.endswith("result\n")
     assert sys.stdout is terminal is sys.stderr
+
+
+def test_the_first_stage_is_shown_while_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal, drawn = Terminal(), threading.Event()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(progress, "_LONG", 0.01)
+    monkeypatch.setattr(terminal, "flush", lambda: "pass 1 of 1" in terminal.getvalue() and drawn.set())
+    with progress.terminal_line() as show, progress.shown_by(show):
+        progress.say("pass 1 of 1")
+        assert drawn.wait(60)
+        shown = terminal.getvalue()
+        print("result", file=sys.stderr)
+    assert "pass 1 of 1" in shown and terminal.getvalue().endswith("\x1b[2Kresult\n")
 
 
 class Pipe(io.StringIO):
