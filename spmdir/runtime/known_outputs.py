@@ -19,7 +19,8 @@ from torch.utils import _pytree as pytree
 
 from spmdir.core.errors import UnsupportedError, warn
 
-_PLAIN = (Tensor, bool, int, float, complex, str, type(None), torch.dtype, torch.device)
+PLAIN = (Tensor, bool, int, float, complex, str, type(None), torch.dtype, torch.device)
+"""What a program takes and returns beside containers."""
 
 
 @contextmanager
@@ -81,7 +82,7 @@ def _unknown_entries(output: Any) -> dict[Any, str]:
     """
     unknown = {}
     for path, leaf in pytree.tree_flatten_with_path(output)[0]:
-        if isinstance(leaf, _PLAIN):
+        if isinstance(leaf, PLAIN):
             continue
         kind = type(leaf).__name__
         if len(path) != 1:

@@ -6,6 +6,7 @@ first run builds and the second one finds is harmless: the ops on data are equal
 
 from __future__ import annotations
 
+import inspect
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -23,6 +24,7 @@ from spmdir.core.progress import say
 from spmdir.importer.running_statistics import written
 from spmdir.runtime.copies import fake, fake_copy
 from spmdir.runtime.executed_code import ExecutedCode, executed_code, recorded_code
+from spmdir.runtime.known_outputs import PLAIN
 from spmdir.runtime.op_record import OpRecord
 from spmdir.runtime.python_state import python_state
 from spmdir.runtime.state_walk import Caches
@@ -147,8 +149,28 @@ def rehearse_module(
     def data() -> list[Tensor]:
         return [*inputs, *copied.parameters()]
 
-    rehearsal = rehearse({"model": copied}, copied, run, data, record=record, is_repeated=is_repeated)
+    with _objects_named(copied, args, kwargs):
+        rehearsal = rehearse({"model": copied}, copied, run, data, record=record, is_repeated=is_repeated)
     return attrs.evolve(rehearsal, output=outputs[0])
+
+
+@contextmanager
+def _objects_named(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[None]:
+    """Let an error of the forward name the argument that holds an object, such as a cache, which it may change."""
+    try:
+        yield
+    except UnsupportedError as error:
+        arguments = inspect.signature(model.forward).bind_partial(*args, **kwargs).arguments
+        for name, value in arguments.items():
+            for leaf in pytree.tree_leaves(value):
+                if not isinstance(leaf, PLAIN):
+                    raise UnsupportedError(
+                        f"the argument '{name}' holds a {type(leaf).__name__}; expected tensors and plain values, as "
+                        "a program changes no other objects: leave it out, as use_cache=False does with a cache of "
+                        f"transformers ({error.message})",
+                        error.location,
+                    ) from error
+        raise
 
 
 def rehearse_step(step: Callable[..., Any], state: Any, args: tuple[Any, ...], device: torch.device) -> Rehearsal:

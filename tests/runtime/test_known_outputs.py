@@ -107,3 +107,14 @@ def test_a_causal_model_of_transformers_is_captured_as_it_is_configured_by_defau
     with pytest.warns(SpmdirWarning, match="LlamaForCausalLM is a DynamicCache"):
         spec = out_spec(LlamaForCausalLM(config), {"input_ids": torch.zeros(2, 4, dtype=torch.long)})
     assert (spec.type.__name__, spec.context) == ("CausalLMOutputWithPast", ["logits"])
+
+
+class Counts(nn.Module):
+    def forward(self, x: Tensor, cache: Any) -> Tensor:
+        cache.calls = getattr(cache, "calls", 0) + 1
+        return x * cache.calls
+
+
+def test_an_error_of_the_forward_names_the_cache_that_it_is_given() -> None:
+    with pytest.raises(UnsupportedError, match=r"the argument 'cache' holds a Cache; expected .* use_cache=False"):
+        of_joint(Counts(), {"x": X, "cache": Cache()})
