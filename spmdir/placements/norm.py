@@ -27,6 +27,7 @@ class Norm(PartialPlacement):
 
     text: ClassVar[str] = "Norm({p})"
     examples: ClassVar[tuple[str, ...]] = ("Norm(2)", "Norm(1)", "Norm(3.5)", "Norm(inf)")
+    identity: ClassVar[float | None] = None  # a rank that holds a value alone would give its absolute value
     p: float = attrs.field(converter=float, validator=attrs.validators.gt(0))
 
     @property

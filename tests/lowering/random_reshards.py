@@ -18,6 +18,7 @@ from spmdir.core.errors import ShardingError, SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import parse_placement
 from spmdir.core.sharding import Sharding
+from spmdir.placements.norm import Norm
 from spmdir.simulator.distribution import collect
 from tests.lowering import declared_placements
 from tests.lowering.reshard_programs import Reshard, simulated
@@ -81,7 +82,15 @@ def case(number: int) -> Case:
         sizes = [draw.choice((2, 3, 4)) for _ in sizes]
     mesh = Mesh(dict(zip("abc", sizes, strict=False)))
     shape = tuple(draw.choice(SIZES) for _ in range(draw.choice((0, 1, 1, 2, 2, 2, 3))))
-    return Case(number, mesh, Reshard(_sharding(draw, mesh, shape), _sharding(draw, mesh, shape), shape))
+    source, target = _sharding(draw, mesh, shape), _sharding(draw, mesh, shape)
+    while not is_reachable(source, target):
+        target = _sharding(draw, mesh, shape)
+    return Case(number, mesh, Reshard(source, target, shape))
+
+
+def is_reachable(source: Sharding, target: Sharding) -> bool:
+    """Return whether steps make `target`: a partial norm has to be there before, as other values may be negative."""
+    return all(source[axis] == placement for axis, placement in target.entries if isinstance(placement, Norm))
 
 
 def _sharding(draw: random.Random, mesh: Mesh, shape: tuple[int, ...]) -> Sharding:

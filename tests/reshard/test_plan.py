@@ -268,17 +268,20 @@ def test_a_step_that_changes_nothing_tells_the_kind_and_one_that_computes_does_n
         plan_reshard((16, 16), "f32", "a: P(sum), b: Thirds", "", TALL)
 
 
-@pytest.mark.parametrize("placement", ["Root(2)", "Norm(2)", "Masked"])
 @pytest.mark.parametrize(
-    ("mesh", "source", "target"),
+    ("mesh", "source", "target", "placement"),
     [
-        (WIDE, "a: P(sum), b: P(sum)", "a: S(0), b: S(0)"),
-        (WIDE, "a: P(sum)", "a: Cyclic(0, 2)"),
-        (WIDE, "a: P(sum), b: S(0)", "a: S(0), b: S(0)"),
-        (WIDE, "a: S(0)", "b: P(sum)"),
-        (CUBE, "b: S(0), c: P(sum)", "a: S(0), b: S(0), c: P(sum)"),
-        (CUBE, "b: S(0), c: S(0)", "c: S(0), b: P(sum)"),
-        (CUBE, "b: S(0), c: P(sum)", "a: S(0), b: S(0), c: S(1)"),
+        (*case, placement)
+        for *case, makes_partial in [
+            (WIDE, "a: P(sum), b: P(sum)", "a: S(0), b: S(0)", False),
+            (WIDE, "a: P(sum)", "a: Cyclic(0, 2)", False),
+            (WIDE, "a: P(sum), b: S(0)", "a: S(0), b: S(0)", False),
+            (WIDE, "a: S(0)", "b: P(sum)", True),
+            (CUBE, "b: S(0), c: P(sum)", "a: S(0), b: S(0), c: P(sum)", False),
+            (CUBE, "b: S(0), c: S(0)", "c: S(0), b: P(sum)", True),
+            (CUBE, "b: S(0), c: P(sum)", "a: S(0), b: S(0), c: S(1)", False),
+        ]
+        for placement in ["Root(2)", "Masked", *([] if makes_partial else ["Norm(2)"])]
     ],
 )
 def test_partial_values_of_plugins_take_the_plans_of_sums(placement: str, mesh: Mesh, source: str, target: str) -> None:
@@ -288,6 +291,12 @@ def test_partial_values_of_plugins_take_the_plans_of_sums(placement: str, mesh: 
     ]
     assert [step.kind for step in plans[1].steps] == [step.kind for step in plans[0].steps]
     assert plans[1].wire_bytes == plans[0].wire_bytes
+
+
+@pytest.mark.parametrize("source", ["", "b: S(0)", "b: P(sum)", "b: Norm(2)"])
+def test_no_value_is_made_a_partial_norm_as_it_may_be_negative(source: str) -> None:
+    with pytest.raises(ShardingError, match=r"Norm\(2\)"):
+        plan_reshard((8, 8), "f32", source, "a: Norm(2)", WIDE)
 
 
 def test_tensors_of_other_ranks_that_are_sharded_alike_share_the_steps_from_a_sharding() -> None:

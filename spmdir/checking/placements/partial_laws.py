@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import attrs
+
 from spmdir.checking.placements.comparison import difference, rounding
 from spmdir.checking.placements.examples import tensors
 from spmdir.checking.placements.law import Example, Fault, Law, Outcome, where
@@ -22,6 +24,14 @@ def _is_partial(placement: Placement) -> bool:
 def _partial(placement: Placement) -> Iterator[Example]:
     if _is_partial(placement):
         yield from tensors(placement)
+
+
+def _of_any_sign(placement: Placement) -> Iterator[Example]:
+    """Yield tensors, negative values too: steps to the placement are planned for values that nobody knows."""
+    for example in _partial(placement):
+        yield example
+        if example.values == "positive":
+            yield attrs.evolve(example, values="random")
 
 
 def _reduction(placement: Any, example: Example) -> str | None:
@@ -64,7 +74,7 @@ def _is_copied(placement: Placement) -> bool:
 
 def _copied(placement: Placement) -> Iterator[Example]:
     if _is_copied(placement):
-        yield from tensors(placement)
+        yield from _of_any_sign(placement)
 
 
 def _copies(placement: Any, example: Example) -> str | None:
@@ -134,15 +144,15 @@ PARTIAL_LAWS = (
     ),
     Law(
         "identity",
-        "a rank that holds the identity changes nothing",
-        _partial,
+        "a rank that holds the identity changes nothing, whatever the sign of the value",
+        _of_any_sign,
         _identity,
         ("identity",),
         subjects=where(_has_identity),
     ),
     Law(
         "copies",
-        "where `copies` is true, the value on every rank is a partial value",
+        "where `copies` is true, the value on every rank is a partial value, whatever its sign",
         _copied,
         _copies,
         ("copies",),

@@ -99,6 +99,25 @@ PARTIALS = {
     "ZeroForAMaximum": instead(LARGEST, "identity = -math.inf", "identity = 0.0", "identity"),
     "OtherInfinity": instead(LARGEST, "identity = -math.inf", "identity = math.inf", "identity"),
     "ZeroForExponentials": instead(LOGSUM, "identity = -math.inf", "identity = 0.0", "identity"),
+    "NormOfOneRank": extended(
+        TOTAL,
+        """
+        def before(self, partial):
+            return partial**2
+
+        def after(self, reduced, count):
+            return reduced**0.5
+
+        def distribute(self, tensor, count, noise):
+            if (tensor < 1e-15).any() or (tensor > 1e15).any():
+                raise UnsupportedError("a norm is not negative, and its square a number")
+            return [tensor / count**0.5] * count
+
+        def supports(self, dtype):
+            return dtype.name in ("f64", "f32")
+        """,
+        "identity",
+    ),
     "SumsOfCopies": extended(TOTAL, "copies = True\nidentity = None", "copies"),
     # What commutes.
     "MaximumOfSums": instead(LARGEST, 'reduce = "max"', 'reduce = "max"\n    kind = "sum"', "kind"),

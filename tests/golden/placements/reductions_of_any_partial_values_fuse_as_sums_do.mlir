@@ -38,8 +38,8 @@ spmd.mesh @mesh <dp = 2, tp = 4>
 
 // A shard of a value that was made partial is a slice.
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(1)>}) -> tensor<16x8xf32> {
-  %p = spmd.partition %x on [tp] op "Norm(2)" : tensor<16x8xf32> <dp: S(1), tp: Norm(2)>
-  %y = spmd.reduce_scatter %p on [tp] dim 0 op "Norm(2)" : tensor<16x8xf32> <tp: S(0), dp: S(1)>
+  %p = spmd.partition %x on [tp] op "Masked" : tensor<16x8xf32> <dp: S(1), tp: Masked>
+  %y = spmd.reduce_scatter %p on [tp] dim 0 op "Masked" : tensor<16x8xf32> <tp: S(0), dp: S(1)>
   return %y : tensor<16x8xf32>
 }
 
