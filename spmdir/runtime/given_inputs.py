@@ -73,7 +73,4 @@ def _peers(ranks: Ranks, arguments: Sequence[Argument]) -> RankGroup:
     """Return the ranks that must be given the same inputs: all, or with local inputs those with the same shards."""
     if not ranks.local_inputs:
         return ranks.group
-    sharding = {axis for argument in arguments for axis, _ in argument.sharding.entries}
-    mesh = ranks.mesh.refine(sharding)
-    apart = {part for axis in sharding for part in mesh.parts(axis)}
-    return ranks.group.part(mesh.group(ranks.index, [axis for axis in mesh.axis_names if axis not in apart]))
+    return ranks.group_across({axis for argument in arguments for axis, _ in argument.sharding.entries})

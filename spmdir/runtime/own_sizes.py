@@ -7,8 +7,10 @@ shape that depends on sizes. If some do, ranks compare these in each call. All p
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from fractions import Fraction
 from functools import cached_property
 
 import attrs
@@ -33,8 +35,11 @@ from spmdir.runtime.agreement import RankGroup
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.signature import Argument
 
-_FACTORS = (2, 3, 5, 7)
+_FACTORS = (2, 3, 5, 7, Fraction(1, 2), Fraction(1, 3))
 """What sizes are multiplied by to see which messages depend on them."""
+
+_DISTANCES = (1, -1, 2, -2, 3, -3)
+"""What is added to the shards of sizes, where no multiple of them is in the range of the sizes."""
 
 
 def deciding_apart(pipeline: Pipeline, imported: ModuleOp) -> Pipeline:
@@ -129,21 +134,24 @@ class OwnSizes:
         """The ranks that messages which depend on sizes connect with this one."""
         sent = messages(self.reference)
         axes = {axis for place in self._dependent for axis in sent[place].axes}
-        mesh = self.ranks.mesh.refine(axes)
-        parts = {part for axis in axes for part in mesh.parts(axis)}
-        return self.ranks.group.part(mesh.group(self.ranks.index, [axis for axis in mesh.axis_names if axis in parts]))
+        return self.ranks.group_along(axes)
 
     @cached_property
     def _examples(self) -> dict[str, int]:
         """The sizes of the example arguments, made larger where ranks would have unequal shards of them."""
         declared = open_sizes(self.module)
-        even = declared.hints
+        even = {name: -(-size // self._counts[name]) * self._counts[name] for name, size in declared.hints.items()}
+        return even if _are_admitted(declared, even) else declared.hints
+
+    @cached_property
+    def _counts(self) -> dict[str, int]:
+        """Name of a size → in how many shards ranks have it."""
+        found = dict.fromkeys(open_sizes(self.module).hints, 1)
         for argument in self.inputs:
             for dim, size in enumerate(argument.sizes):
                 if is_symbolic(size) and len(names := symbols(size)) == 1:
-                    count = self._shards(argument, dim)
-                    even[names[0]] = -(-even[names[0]] // count) * count
-        return even if _are_admitted(declared, even) else declared.hints
+                    found[names[0]] = math.lcm(found[names[0]], self._shards(argument, dim))
+        return found
 
     @cached_property
     def reference(self) -> ModuleOp:
@@ -166,9 +174,10 @@ class OwnSizes:
     def _own_axes(self) -> tuple[str, ...]:
         """The axes of the batch along which ranks compute with values of their own.
 
-        Ranks along an axis by which the program needs parts of each other's batch, as of a sequence, have one batch.
+        Ranks along an axis by which the program needs parts of each other's batch, as of a sequence, have one batch. So
+        have all ranks if it is not known what depends on its size.
         """
-        if self.is_step:
+        if self.is_step or self._batch_dims is None:
             return ()
         plain = messages(self._local(self._bound(self._examples)))
         places = self._differing(plain, self._local)
@@ -180,19 +189,22 @@ class OwnSizes:
     def _of_own_values(self, module: ModuleOp) -> ModuleOp:
         """Return the program of a rank, not yet scheduled, that computes with values of its own batch."""
         made = self._local(module)
-        if self._own_axes:
+        if self._own_axes and self._batch_dims is not None:
             keep_own_values(made, self._own_axes, self._batch_dims)
             name_values(made)
         return made
 
     @cached_property
-    def _batch_dims(self) -> dict[str, set[int]]:
-        """Value of the program of a rank → its dimensions that depend on the size of the batch."""
+    def _batch_dims(self) -> dict[str, set[int]] | None:
+        """Value of the program of a rank → its dimensions that depend on the size of the batch; None if no other size
+        can be tried."""
         batch = [size for argument in self.inputs for size in argument.sizes[:1] if is_symbolic(size)]
         names = {name for size in batch for name in symbols(size)}
-        other = next(self._tried([*names], self._local), None) if names else None
-        if other is None:
+        if not names:
             return {}
+        other = next(self._tried([*names], self._local), None)
+        if other is None:
+            return None
         made = [list(_shapes(module)) for module in (self._local(self._bound(self._examples)), other)]
         return {
             name: {dim for dim, (one, another) in enumerate(zip(shape, changed, strict=False)) if one != another}
@@ -211,29 +223,42 @@ class OwnSizes:
         return bound(self.module, sizes, self.pipeline)
 
     def _differing(self, expected: Sequence[RankMessage], localize: Callable[[ModuleOp], ModuleOp]) -> frozenset[int]:
-        """Return the places of the messages that differ from those for the examples if sizes do."""
-        found: set[int] = set()
+        """Return the places of the messages that differ from those for the examples if sizes do.
+
+        Those are all messages if no other number can be tried for a size.
+        """
         names = list(self._examples)
-        for changed in [names] if len(names) == 1 else [names, *([name] for name in names)]:
-            module = next(self._tried(changed, localize), None)
-            if module is None:
-                continue
-            other = messages(module)
+        together = next(self._tried(names, localize), None)
+        # All at once show what each by itself would.
+        tried = [together] if together else [next(self._tried([name], localize), None) for name in names]
+        found: set[int] = set()
+        for module in tried:
+            other = messages(module) if module is not None else []
             if [each.what for each in other] != [each.what for each in expected]:
                 return frozenset(range(len(expected)))
             found.update(place for place, pair in enumerate(zip(expected, other, strict=True)) if pair[0] != pair[1])
-            if changed is names:
-                break  # all at once show what each by itself would
         return frozenset(found)
 
     def _tried(self, names: Sequence[str], localize: Callable[[ModuleOp], ModuleOp]) -> Iterator[ModuleOp]:
         """Yield programs in which the sizes of these names are others than in the examples."""
         declared = open_sizes(self.module)
-        for factor in _FACTORS:
-            sizes = {name: size * factor if name in names else size for name, size in self._examples.items()}
+        for changed in self._other_sizes(names):
+            sizes = {**self._examples, **changed}
             if _are_admitted(declared, sizes):
                 with suppress(SpmdirError):
                     yield localize(self._bound(sizes))
+
+    def _other_sizes(self, names: Sequence[str]) -> Iterator[dict[str, int]]:
+        """Yield other numbers for the sizes of these names, of which ranks have equal shards."""
+        known = {name: self._examples[name] for name in names}
+        for factor in _FACTORS:
+            sizes = {name: size * factor for name, size in known.items()}
+            if all(size % self._counts[name] == 0 for name, size in sizes.items()):
+                yield {name: int(size) for name, size in sizes.items()}
+        for distance in _DISTANCES:
+            sizes = {name: size + distance * self._counts[name] for name, size in known.items()}
+            if min(sizes.values()) > 0:
+                yield sizes
 
 
 def _shapes(module: ModuleOp) -> Iterator[tuple[str, tuple[int, ...]]]:

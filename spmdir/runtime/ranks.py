@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 import attrs
@@ -41,6 +41,20 @@ class Ranks:
     def index(self) -> int:
         """The place of this rank in the mesh."""
         return self.group.index
+
+    def group_along(self, axes: Set[str]) -> RankGroup:
+        """Return the ranks with the place of this one along all axes but `axes`, which may be parts of axes."""
+        mesh, parts = self._parts(axes)
+        return self.group.part(mesh.group(self.index, [axis for axis in mesh.axis_names if axis in parts]))
+
+    def group_across(self, axes: Set[str]) -> RankGroup:
+        """Return the ranks with the place of this one along `axes`, which may be parts of axes."""
+        mesh, parts = self._parts(axes)
+        return self.group.part(mesh.group(self.index, [axis for axis in mesh.axis_names if axis not in parts]))
+
+    def _parts(self, axes: Set[str]) -> tuple[Mesh, Set[str]]:
+        mesh = self.mesh.refine(axes)
+        return mesh, {part for axis in axes for part in mesh.parts(axis)}
 
     def connect(self, graph: fx.GraphModule) -> None:
         """Make a program of this rank ready to run; all ranks call this alike, for it makes process groups."""

@@ -222,6 +222,20 @@ def special(mesh: Mesh) -> dict[str, Any]:
     }
 
 
+def largest(rank: int, model: nn.Module, mesh: Mesh) -> dict[str, Any]:
+    """Calls of modules whose examples have the largest sizes, and the only ones."""
+    found: dict[str, Any] = {"pairs": []}
+    for low, batches, wrong in ((2, (4, 2), 1 + rank), (3, (4,), 1)):
+        whole, open_ = WithLoss(copy.deepcopy(model)), {0: Dim("rows", min=low, max=4)}
+        options = {"local_inputs": True, "dynamic_shapes": {"ids": open_, "target": open_}}
+        sharded = spmdir.shard_module(copy.deepcopy(whole), mesh, "fsdp", inputs(4, 6), **options)
+        for batch in batches:
+            own = [each.chunk(2)[rank] for each in inputs(batch, 6)]
+            found["pairs"].append((sharded(*own)[0].detach(), whole(*inputs(batch, 6))[0].detach()))
+        found[f"at least {low}"] = error_of(lambda: sharded(*inputs(wrong, 6)))  # noqa: B023  # called at once
+    return found
+
+
 def full(tensor: Any) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.clone()
 
@@ -258,4 +272,5 @@ def run(rank: int, mesh: Mesh) -> dict[str, Any]:
         "means": means(rank, mesh, open_sizes),
         "needed": needed(rank, model, mesh, open_sizes),
         "special": special(mesh),
+        "largest": largest(rank, Tokens().double(), mesh),
     }

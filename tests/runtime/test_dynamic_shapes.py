@@ -62,6 +62,15 @@ def test_whole_results_of_batches_of_their_own_sizes_are_means_over_ranks(ranks)
 
 
 @pytest.mark.gloo
+def test_calls_have_smaller_sizes_than_examples_of_the_largest_ones(ranks):
+    for result in ranks:
+        for found, expected in result["largest"]["pairs"]:
+            torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+        assert "are given local inputs of different sizes, 1 and 2" in result["largest"]["at least 2"]
+        assert "the program was traced for 3 to 4" in result["largest"]["at least 3"]
+
+
+@pytest.mark.gloo
 def test_local_sizes_that_a_message_depends_on_are_compared_in_each_call(ranks):
     for result in ranks:
         shape, different, beyond = result["needed"]
