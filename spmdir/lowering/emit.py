@@ -57,7 +57,7 @@ from spmdir.lowering.ranges import Emit, Indices
 from spmdir.lowering.recordings import Recorder, Recording
 from spmdir.lowering.ring import assemble, erase_unused, rotate, state
 from spmdir.lowering.shard_indices import local_index, positions
-from spmdir.lowering.site import WAIT, Kind, Site, here
+from spmdir.lowering.site import IS_COMPUTED, WAIT, Kind, Site, here
 from spmdir.lowering.torch_calls import TorchCalls, filled
 from spmdir.passes.finish import bound, localized
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
@@ -244,6 +244,7 @@ class _Emitter:
                 self.origin[node] = result
                 if (name := name_of(result)) is not None:
                     node._rename(_identifier(name))
+                node.meta[IS_COMPUTED] = not isinstance(op, (Collective, WaitOp))
 
     def emit_aten(self, op: ValueOp) -> Sequence[Any]:
         operands, results = op.operands, op.results

@@ -27,6 +27,9 @@ from spmdir.torch_interop.dtypes import TORCH_DTYPES
 functional = torch.ops._c10d_functional
 WAIT = functional.wait_tensor.default
 
+IS_COMPUTED = "is_computed"
+"""The key of a node's meta for whether it is a value that the program computes, rather than moves between ranks."""
+
 Kind = tuple[tuple[int, ...], torch.dtype]
 """Shape and element type of what a rank holds."""
 

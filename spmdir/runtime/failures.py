@@ -10,7 +10,7 @@ from torch import fx
 
 from spmdir.core.errors import SpmdirError
 from spmdir.lowering.process_groups import AXES
-from spmdir.lowering.site import WAIT
+from spmdir.lowering.site import IS_COMPUTED, WAIT
 
 _ASSIGNED = re.compile(r"\s*(\w+)(?:\s*:[^=]*)? = ")
 
@@ -40,9 +40,10 @@ def run_failure(node: fx.Node | None, error: Exception, rank: int, told: str) ->
 
 
 def _moved(node: fx.Node) -> fx.Node:
-    """Return the value of the model, or the argument, that the collective `node` moves."""
-    while "location" not in node.meta and node.all_input_nodes:
-        node = node.all_input_nodes[0]
+    """Return the value of the model, or the argument, that the collective `node` moves; itself if it moves none."""
+    inputs = node.all_input_nodes
+    while inputs and not node.meta.get(IS_COMPUTED):
+        node, inputs = inputs[0], inputs[0].all_input_nodes
     return node
 
 

@@ -182,7 +182,7 @@ def test_an_error_of_the_first_rank_where_it_decides_is_raised_on_all(ranks):
     assert other == f"rank 0: {own}"
 
 
-PLACE = "all_gather_into_tensor of 'all_gather_into_tensor_default' in 'down' on mesh axes [tp] fails on rank 0: "
+PLACE = "all_gather_into_tensor of 'down_bias' in 'down' on mesh axes [tp] fails on rank 0: "
 
 
 @pytest.mark.gloo
