@@ -48,6 +48,7 @@ from spmdir.rules.strategies.equivalent_ops import unreached_name
 from spmdir.search.budget import Held
 from spmdir.search.joint_states import Unsolvable
 from spmdir.search.problem import Problem
+from spmdir.search.shared_messages import counted_parts
 from spmdir.search.solve import Solution
 
 LISTED = 8
@@ -96,9 +97,11 @@ class PropagatePass(FunctionPass):
             _remark_unused(costs, op)
 
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
-        search, _, objective = self.decide(ctx, module, function)
+        search, solution, objective = self.decide(ctx, module, function)
         if self.certify:
-            _certify(function, search.problem, objective)
+            counted = counted_parts(search.problem) if self.overlap == "messages" else ()
+            minimised = search.counted_seconds(solution, counted) if counted else objective
+            _certify(function, search.problem, minimised, counted, self.overlap)
         for child in function.body.block.ops:
             if isinstance(child, SizeOp):
                 child.tell_axes()
@@ -196,12 +199,16 @@ class PropagatePass(FunctionPass):
         return chosen, decision.solution
 
 
-def _certify(function: FuncOp, problem: Problem, objective: float) -> None:
-    """Note on the function how good a decision is that costs `objective`, and print it to stderr."""
+def _certify(function: FuncOp, problem: Problem, objective: float, counted: Sequence[float], overlap: str) -> None:
+    """Note on the function how good a decision is that costs `objective`, and print it to stderr.
+
+    Args:
+        counted, overlap: as of `certify`.
+    """
     from spmdir.search.certificate.certificate import certify
 
     try:
-        certificate = certify(problem, objective)
+        certificate = certify(problem, objective, counted, overlap)
     except UnsupportedError as error:
         raise UnsupportedError(error.message, location_of(function)) from None
     note_certificate(function, certificate)

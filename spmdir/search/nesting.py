@@ -93,6 +93,18 @@ def _nested(problem: Problem, orders: Orders, planner: Planner) -> Nested:
     return Nested(made, needed, _seconds(orders, range(len(problem.values)), planner))
 
 
+def reshard_seconds(problem: Problem, nested: Nested) -> list[float]:
+    """Return how long the reshards of each value take."""
+    planner = Planner(problem.mesh.root or problem.mesh, problem.topology, problem.collectives)
+    targets: list[dict[Sharding, None]] = [{} for _ in problem.values]
+    for node, needed in zip(problem.nodes, nested.needed, strict=True):
+        for value, sharding in zip(node.operands, needed, strict=True):
+            if sharding != nested.made[value]:
+                targets[value][sharding] = None
+    values = zip(problem.values, nested.made, map(tuple, targets), strict=True)
+    return [_reshard_seconds(*each, planner) for each in values]
+
+
 def _improve(orders: Orders, planner: Planner) -> bool:
     """Try other orders by the time of the reshards around, and return whether one is better.
 

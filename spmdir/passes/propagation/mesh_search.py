@@ -31,7 +31,7 @@ from spmdir.search.budget import Decision, Held, cheapest_within
 from spmdir.search.hidden import Scheduled, fastest
 from spmdir.search.joint_cost import compute_seconds
 from spmdir.search.joint_strategies import is_listed
-from spmdir.search.nesting import Nested, nest
+from spmdir.search.nesting import Nested, nest, reshard_seconds
 from spmdir.search.problem import Problem, StrategySource
 from spmdir.search.shared_messages import counted_parts
 from spmdir.search.solve import Search, Solution
@@ -124,6 +124,14 @@ class MeshSearch:
         """Write a solution to the function in the place of any other, and return the seconds that it takes so."""
         annotate(self.function, self.problem, self.makers, self.rules, self.nested(solution))
         return compute_seconds(self.problem, solution.strategies, self.problem.mesh) + self.nested(solution).seconds
+
+    def counted_seconds(self, solution: Solution, counted: Sequence[float]) -> float:
+        """Return the seconds that a solution takes, of the reshards of each value the part `counted`."""
+        nested = self.nested(solution)
+        sent = zip(counted, reshard_seconds(self.problem, nested), strict=True)
+        return compute_seconds(self.problem, solution.strategies, self.problem.mesh) + sum(
+            part * seconds for part, seconds in sent
+        )
 
     def within(self, budget: float, free: Decision | None) -> Decision:
         """Return the cheapest decision found that holds at most `budget` bytes; if none does, that which holds least.

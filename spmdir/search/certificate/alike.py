@@ -6,6 +6,8 @@ nodes of each class of one step less. What is worked out for a class holds for e
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
 from spmdir.core.tensor import TensorMeta
@@ -33,10 +35,12 @@ class AlikeValue:
     Attributes:
         meta: shape and element type.
         roles: how they are used.
+        counted: the least part of the time of their reshards that counts, of all of them.
     """
 
     meta: TensorMeta
     roles: tuple[Role, ...]
+    counted: float
 
 
 @attrs.frozen(eq=False)
@@ -54,8 +58,12 @@ class AlikeNodes:
     results: tuple[AlikeValue, ...]
 
 
-def alike(problem: Problem, depth: int) -> list[AlikeNodes]:
-    """Return the classes of the nodes of a problem, by surroundings up to `depth` steps away, in program order."""
+def alike(problem: Problem, depth: int, counted: Sequence[float] = ()) -> list[AlikeNodes]:
+    """Return the classes of the nodes of a problem, by surroundings up to `depth` steps away, in program order.
+
+    Args:
+        counted: by value, the part of the time of its reshards that counts; all of it if empty.
+    """
     nodes, makers = problem.nodes, makers_of(problem)
     coarse, classes = colours(problem, depth)
     members: list[list[int]] = [[] for _ in {*classes}]
@@ -71,9 +79,10 @@ def alike(problem: Problem, depth: int) -> list[AlikeNodes]:
     def alike_value(made: tuple[int, int], value: int) -> AlikeValue:
         count = len(members[made[0]])
         found = roles.get(made, {}).values()
-        return AlikeValue(
-            problem.values[value], tuple(Role(len(uses) // count, tuple(dict.fromkeys(uses))) for uses in found)
-        )
+        uses_alike = tuple(Role(len(uses) // count, tuple(dict.fromkeys(uses))) for uses in found)
+        values = [nodes[member].results[made[1]] for member in members[made[0]]]
+        least = min(counted[each] for each in values) if counted else 1.0
+        return AlikeValue(problem.values[value], uses_alike, least)
 
     return [
         AlikeNodes(

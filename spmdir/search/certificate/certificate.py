@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 
 from spmdir.core.errors import UnsupportedError
@@ -31,6 +33,8 @@ NEAR = 0.0003
 """Reshards of states that are within this fraction of the gap from the cheapest are planned."""
 
 
+_OTHER_OBJECTIVE = "; the decision is for its time as scheduled, which has no bound"
+
 _ROUNDING = 1e-6
 """By what fraction a bound may be above what it bounds, for rounding errors."""
 
@@ -45,12 +49,14 @@ class Certificate:
         floor: the part of the bound that no reshard can change: the least time of each node by itself, added up.
         mesh: the mesh of the decisions, if it splits axes of the program's in sub-axes: those on another mesh may cost
             less.
+        overlap: as of propagate. With `messages`, costs leave out the latency of messages that a schedule shares.
     """
 
     objective: float
     lower_bound: float
     floor: float
     mesh: Mesh | None = None
+    overlap: str = "none"
 
     @property
     def gap(self) -> float:
@@ -70,16 +76,25 @@ class Certificate:
         """Return the lower bound and the gap as text."""
         on = f"on {self.mesh} " if self.mesh is not None else ""
         return (
-            f"no decision {on}costs less than {milliseconds(self.lower_bound)} ms: gap {self.gap:.2%}, "
+            f"no decision {on}costs less than {milliseconds(self.lower_bound)} ms{self._left_out}: gap {self.gap:.2%}, "
             f"or {self.gap_above_floor:.1%} of what is above the least compute of {milliseconds(self.floor)} ms"
+            f"{_OTHER_OBJECTIVE if self.overlap == 'schedule' else ''}"
         )
 
+    @property
+    def _left_out(self) -> str:
+        return " without the latency that messages share" if self.overlap == "messages" else ""
+
     def __str__(self) -> str:
-        return f"objective {milliseconds(self.objective)} ms; {self.bound_text}"
+        return f"objective {milliseconds(self.objective)} ms{self._left_out}; {self.bound_text}"
 
 
-def certify(problem: Problem, objective: float) -> Certificate:
+def certify(problem: Problem, objective: float, counted: Sequence[float] = (), overlap: str = "none") -> Certificate:
     """Return how good a decision is that costs `objective` seconds.
+
+    Args:
+        counted: by value, the part of the time of its reshards that counts in the objective; all of it if empty.
+        overlap: which option of propagate makes it so.
 
     Raises:
         UnsupportedError: nodes have too many strategies on all axes together, or times are measured.
@@ -88,7 +103,7 @@ def certify(problem: Problem, objective: float) -> Certificate:
         raise UnsupportedError(
             "certify bounds times by the constants of a topology, and a table of costs has others; leave out the table"
         )
-    classes = alike(problem, DEPTH)
+    classes = alike(problem, DEPTH, counted)
 
     def seconds(one: AlikeNodes, joint: Joint) -> float:
         return node_seconds(one.node.source.work, joint, problem.mesh.axis_names, problem.mesh, problem)
@@ -107,7 +122,7 @@ def certify(problem: Problem, objective: float) -> Certificate:
             "the bound is wrong, please report the program"
         )
     mesh = problem.mesh if problem.mesh.root is not None else None
-    return Certificate(objective, min(found, objective), floor, mesh)
+    return Certificate(objective, min(found, objective), floor, mesh, overlap)
 
 
 def _rise(dual: DualBound, objective: float) -> float:

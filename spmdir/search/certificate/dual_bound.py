@@ -48,10 +48,16 @@ class _Use:
 
 
 class _Value:
-    """What a reshard of a value costs at the least, and the uses that bear fractions of it."""
+    """What a reshard of a value costs at the least, and the uses that bear fractions of it.
 
-    def __init__(self, table: ReshardTable, users: Sequence[tuple[int, Sequence[tuple[Slot, np.ndarray]]]]):
-        self.table = table
+    Attributes:
+        counted: the part of the time of reshards that counts.
+    """
+
+    def __init__(
+        self, table: ReshardTable, users: Sequence[tuple[int, Sequence[tuple[Slot, np.ndarray]]]], counted: float
+    ):
+        self.table, self.counted = table, counted
         self.count = sum(count for count, _ in users)
         rows = len(table.before)
         self.uses = [_Use(count, slots, np.zeros(rows), np.full(rows, 1.0 / self.count)) for count, slots in users]
@@ -59,11 +65,12 @@ class _Value:
 
     def price(self) -> np.ndarray:
         """Return what reshards cost, 0 where there is none."""
-        return np.where(self._impossible, 0.0, self.table.seconds)
+        return np.where(self._impossible, 0.0, self.counted * self.table.seconds)
 
     def borne(self, weight: np.ndarray) -> np.ndarray:
         """Return what a use of this weight bears of each reshard, [made, needed]."""
-        return np.where(self._impossible, np.inf, self.table.seconds * np.maximum(weight, 1e-300)[:, None])
+        counted = self.counted * np.maximum(weight, 1e-300)[:, None]
+        return np.where(self._impossible, np.inf, self.table.seconds * counted)
 
     def share_again(self, needed: Sequence[Sequence[np.ndarray]]) -> None:
         """Let uses pass on weight to those that bear more by it."""
@@ -132,7 +139,8 @@ class DualBound:
         columns = {placed: at for at, placed in enumerate(dict.fromkeys(p for found in needed.values() for p in found))}
         at = {slot: np.array([columns[placed] for placed in found]) for slot, found in needed.items()}
         table = self._prices.table(of.meta, made, tuple(columns))
-        value = _Value(table, [(role.count, [(slot, at[slot]) for slot in role.users]) for role in of.roles])
+        users = [(role.count, [(slot, at[slot]) for slot in role.users]) for role in of.roles]
+        value = _Value(table, users, of.counted)
         for use in value.uses:
             for (index, slot), columns_of_slot in use.users:
                 self._sources[index][slot].append((value, use, columns_of_slot))
