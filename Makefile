@@ -19,7 +19,7 @@ BENCHMARKS ?= startup parse_speed memory memory_model fit_memory partitioner wir
 # One thread a process: the tests already run one process a core, and ranks are processes too.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: env test test-cuda demo bench fuzz decisions reshards matrix check-rules check-placements op-table parsed-texts placements site wheel-check
+.PHONY: env test test-cuda demo bench fuzz explore decisions reshards matrix check-rules check-placements op-table parsed-texts placements site wheel-check
 
 env: $(VENV)/.installed
 
@@ -54,6 +54,10 @@ bench: env
 # Random programs, edited IR, malformed texts, special values and ranks that differ, on two cores; see docs/fuzzing.md.
 fuzz: env
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(OPTIONS)
+
+# The property tests with examples that are others in each run.
+explore: env
+	$(BIN)/pytest -q -n 2 --dist loadgroup -m hypothesis --hypothesis-profile=spmdir-explore
 
 # Random programs of fewer than ten ops, decided and compared with the best of all decisions; long.
 decisions: env
