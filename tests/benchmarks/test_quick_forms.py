@@ -1,4 +1,4 @@
-"""Every benchmark, run in its quickest form: it ends, and each figure that it prints is a number."""
+"""Every benchmark, run in its quickest form: it ends, and prints figures, none of which is NaN."""
 
 from __future__ import annotations
 

@@ -202,7 +202,7 @@ def _unchecked(placement: Placement, path: str | None, unchecked: Sequence[Unche
     if _is_takeable(placement):
         named = ", ".join(map(str, unchecked[:NAMED]))
         named += f" and {len(unchecked) - NAMED} more" if len(unchecked) > NAMED else ""
-        wanted = "name shapes that fit in `sample_shapes`, or add a sample of the op"
+        wanted = ", and ".join(dict.fromkeys(one.wanted for one in unchecked))
     else:
         named = ", ".join(dict.fromkeys(f"law '{one.law}'" for one in unchecked))
         wanted = "no tensor that was tried passes `check`: name shapes that do in `sample_shapes`"

@@ -147,6 +147,7 @@ class Law:
             that it is about; none if it does not concern the placement. A subject that no example met is not checked.
         is_slow: whether a quick check leaves it out.
         is_of_class: whether its subjects are declared by the class, so that one of its placements has to meet them.
+        wanted: what to do for an example to meet it, as a clause.
     """
 
     name: str
@@ -158,6 +159,7 @@ class Law:
     subjects: Callable[[Placement], Iterable[str]] = lambda placement: ("",)
     is_slow: bool = False
     is_of_class: bool = False
+    wanted: str = "name shapes that fit in `sample_shapes`, or add a sample of the op"
 
 
 def once(placement: Placement) -> Iterable[Example]:

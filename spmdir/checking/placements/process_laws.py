@@ -15,7 +15,7 @@ import torch
 
 from spmdir.checking.placements.examples import held_types
 from spmdir.checking.placements.instances import instances
-from spmdir.checking.placements.law import Example, Fault, Law, Outcome
+from spmdir.checking.placements.law import Example, Fault, Law, Outcome, where
 from spmdir.checking.placements.layouts import layouts
 from spmdir.checking.placements.simulated_steps import run
 from spmdir.checking.placements.step_laws import large_edges
@@ -68,16 +68,12 @@ def source_of(kind: type[Placement]) -> str | None:
     return kind.__module__ if kind.__module__.startswith("spmdir.") else file
 
 
-def _is_loadable(placement: Placement) -> bool:
-    return placement.trait not in ("open", "replicated") and source_of(type(placement)) is not None
-
-
-def _subjects(placement: Placement) -> list[str]:
-    return [""] if list(_others(placement)) else []
+def _concerns(placement: Placement) -> bool:
+    return placement.trait not in ("open", "replicated") and placement in instances(type(placement))
 
 
 def _others(placement: Placement) -> Iterator[Example]:
-    if _is_loadable(placement) and placement in instances(type(placement)):
+    if _concerns(placement) and source_of(type(placement)) is not None:
         yield Example(about=f"PYTHONHASHSEED={HASH_SEED}")
 
 
@@ -125,7 +121,8 @@ PROCESS_LAWS = (
         _others,
         _same,
         ("ranges", "local_type", "distribute", "edges"),
-        subjects=_subjects,
+        subjects=where(_concerns),
+        wanted="define the class in a file that another process can load",
         is_slow=True,
     ),
 )

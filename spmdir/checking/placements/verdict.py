@@ -22,12 +22,14 @@ class Unchecked:
         subject: the part of it, such as an edge or a strategy; "" for the law as a whole.
         is_of_class: whether another placement of the class may meet it.
         reason: why it cannot be checked, as the class declares in `unchecked`; None if it does not.
+        wanted: as of the law.
     """
 
     law: str
     subject: str = ""
     is_of_class: bool = False
     reason: str | None = None
+    wanted: str = ""
 
     def __str__(self) -> str:
         return f"law '{self.law}'" + (f" of {self.subject}" if self.subject else "")
@@ -38,9 +40,8 @@ def unchecked_of(placement: Placement, law: Law, subjects: Iterable[str]) -> Ite
     reasons = type(placement).unchecked
     for subject in subjects:
         named = (law.name, *(name for name in reasons if subject == name or subject.startswith(f"{name}:")))
-        yield Unchecked(
-            law.name, subject, law.is_of_class, next((reasons[name] for name in named if name in reasons), None)
-        )
+        reason = next((reasons[name] for name in named if name in reasons), None)
+        yield Unchecked(law.name, subject, law.is_of_class, reason, law.wanted)
 
 
 @attrs.frozen

@@ -7,8 +7,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
+import spmdir
 from spmdir.checking.placements import LAWS, Effort, check_placement, check_plugin
 from spmdir.checking.placements.step_laws import large_edges
 from spmdir.core.errors import SpmdirError
@@ -60,6 +62,22 @@ def test_a_wrong_placement_of_a_law_breaks_no_other(tmp_path: Path, law: str) ->
 
 def test_every_law_is_broken_by_a_placement_that_breaks_no_other() -> None:
     assert {law.name for law in LAWS} - set(ONLY) == {"planned"}
+
+
+def test_a_class_that_no_other_process_can_load_is_reported_unchecked() -> None:
+    @attrs.frozen
+    class Own(spmdir.ShardPlacement):
+        __module__ = "__main__"
+        text = "Own({dim})"
+        dim: int
+
+        def ranges(self, size: int, count: int, index: int) -> tuple[tuple[int, int], ...]:
+            step = -(-size // count)
+            return ((min(index * step, size), min((index + 1) * step, size)),)
+
+    (law,) = (law for law in LAWS if law.name == "processes")
+    assert list(law.subjects(Own(0))) == [""] and not list(law.examples(Own(0)))  # type: ignore
+    assert law.wanted == "define the class in a file that another process can load"
 
 
 @pytest.mark.parametrize("name", RIGHT)
