@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import attrs
 from xdsl.dialects.builtin import ModuleOp
@@ -24,7 +23,7 @@ from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.values import sharding_of
 from spmdir.passes.pipeline import as_pipeline
 from spmdir.passes.preconditions import FunctionPass
-from spmdir.passes.propagation.noted_options import machine_of, remark_other_machine
+from spmdir.passes.propagation.noted_options import is_for_shared_messages, machine_of, remark_other_machine
 from spmdir.passes.step_states import add_states, return_states
 from spmdir.reshard.plan_tree import Planner, plan_tree
 from spmdir.reshard.steps import Step
@@ -45,9 +44,6 @@ class LowerReshardPass(FunctionPass):
     costs: str = ""
     """A file of measured times, which come before those of the topology; those of propagate if none is given."""
 
-    overlap: Literal["none", "messages"] = "none"
-    """Whether the latency of messages that a schedule shares among parameters or gradients counts (`none`) or not."""
-
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
         reshards: dict[SSAValue, list[SpmdOp]] = {}
         for reshard in function.body.block.ops:
@@ -60,7 +56,7 @@ class LowerReshardPass(FunctionPass):
         remark_other_machine(function, machine, self.name, pipeline)
         names, planner = Names(function.body.block), Planner(ir.mesh(module), machine.topology, ctx.collectives)
         shared: set[SSAValue] = set()
-        if self.overlap == "messages":
+        if is_for_shared_messages(function, pipeline):
             shared = _shared_values(function, pipeline.rules)
         of_shared = attrs.evolve(planner, topology=without_latency(machine.topology))
         for of_value in reshards.values():

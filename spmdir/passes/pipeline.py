@@ -44,7 +44,7 @@ STANDARD = f"inline,propagate,{PARTITIONING}"
 """The standard pipeline, from an imported program to the program of one rank."""
 
 SCHEDULED = (
-    "inline,propagate{overlap=messages},expand,insert-reshard,lower-reshard{overlap=messages},fuse-collectives,localize,"
+    "inline,propagate{overlap=messages},expand,insert-reshard,lower-reshard,fuse-collectives,localize,"
     "schedule{spare=25}"
 )
 """The pipeline of programs that run on real ranks: the standard one, decided for the messages that a schedule shares,

@@ -78,7 +78,7 @@ def test_a_forward_gives_every_rank_the_full_output(ranks):
 def test_ranks_run_a_schedule_for_the_machine_of_their_device_unless_told_otherwise(ranks):
     for result in ranks[1]:
         assert result["forward"]["pipeline"] == str(spmdir.Pipeline(SCHEDULED, topology="cpu-gloo"))
-        assert 'spmd.decided_by = "propagate{topology=cpu-gloo}"' in result["forward"]["module"]
+        assert 'spmd.decided_by = "propagate{topology=cpu-gloo overlap=messages}"' in result["forward"]["module"]
 
 
 @on(TWO)

@@ -42,8 +42,16 @@ def test_weights_that_share_a_message_are_gathered_rather_than_activations() -> 
 
 
 def test_gradients_are_reduced_by_the_plan_that_sends_least() -> None:
-    alone = SCHEDULED.replace("lower-reshard{overlap=messages}", "lower-reshard")
-    assert messages(alone) == [("spmd.all_gather_start", 3), ("spmd.exchange_start", 1)]
+    plain = SCHEDULED.replace("propagate{overlap=messages}", "propagate")
+    assert messages(SCHEDULED)[-1] == ("spmd.all_reduce_start", 1)
+    assert messages(plain)[-1] == ("spmd.exchange_start", 1)
+
+
+def test_a_program_is_lowered_by_what_it_was_decided_for() -> None:
+    decided = spmdir.run_passes(spmdir.parse(LAYER), Pipeline("propagate{overlap=messages}", topology="cpu-gloo"))
+    read = spmdir.parse(spmdir.print_ir(decided))
+    lowered = spmdir.run_passes(read, Pipeline("insert-reshard,lower-reshard", topology="cpu-gloo"))
+    assert "all_reduce" in spmdir.print_ir(lowered) and "exchange" not in spmdir.print_ir(lowered)
 
 
 def test_arguments_and_what_no_product_depends_on_share_messages() -> None:

@@ -1,8 +1,8 @@
 """The options of propagate that its function is noted with, as `spmd.decided_by`, and the machine that they say.
 
-The note has the options that later passes and reports go by, topology, costs and memory, where they are not the default
-ones, and a digest of the table of costs, since its file may change. With symbolic sizes it has all of them, since
-bind-sizes may have to decide again by them.
+The note has the options that later passes and reports go by, topology, costs, memory and overlap, where they are not
+the default ones, and a digest of the table of costs, since its file may change. With symbolic sizes it has all of them,
+since bind-sizes may have to decide again by them.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Memory = Literal["auto", "least"] | Size | None
 def note_options(function: FuncOp, decided_by: ModulePass, has_open_sizes: bool) -> None:
     """Note on `function` the pass that decided it, as text; nothing if what is noted has the defaults."""
     function.attributes.pop(NOTE, None)
-    noted = (*MACHINE, "costs-digest")
+    noted = (*MACHINE, "costs-digest", "overlap")
     options = [option for option in changed_options(decided_by) if has_open_sizes or option[0] in noted]
     if options:
         function.attributes[NOTE] = StringAttr(str(Step(decided_by.name, tuple(options))))
@@ -57,6 +57,12 @@ def deciding_pass(function: FuncOp, pipeline: Pipeline) -> ModulePass:
     decided_by = _noted_pass(function, pipeline)
     _check_files(function, decided_by, MACHINE, pipeline)
     return decided_by
+
+
+def is_for_shared_messages(function: FuncOp, pipeline: Pipeline) -> bool:
+    """Return whether `function` is decided without the latency of messages that a schedule shares."""
+    decided_by: Any = _noted_pass(function, pipeline)
+    return decided_by.overlap == "messages"
 
 
 def _noted_pass(function: FuncOp, pipeline: Pipeline) -> ModulePass:
