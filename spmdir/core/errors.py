@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from fnmatch import fnmatchcase
 
 import attrs
 
@@ -162,6 +163,25 @@ def warn(message: str, location: Location | None = None) -> None:
     while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_USERS:
         frame, level = frame.f_back, level + 1
     warnings.warn(SpmdirWarning(message, location), stacklevel=level)
+
+
+def did_you_mean_glob(glob: str, names: Iterable[str]) -> str:
+    """Return `; did you mean 'x'?` for a glob that matches, with the nearest part of a name for one that no name has.
+
+    Example:
+        >>> did_you_mean_glob("*.q_prj.weight", ["layers.0.q_proj.weight"])
+        "; did you mean '*.q_proj.weight'?"
+    """
+    import difflib
+
+    names = list(names)
+    known = list(dict.fromkeys(part for name in names for part in name.split(".")))
+    parts = glob.split(".")
+    for index, part in enumerate(parts):
+        if part not in known and not set(part) & set("*?["):
+            parts[index] = next(iter(difflib.get_close_matches(part, known, n=1)), part)
+    near = ".".join(parts)
+    return f"; did you mean '{near}'?" if any(fnmatchcase(name, near) for name in names) else ""
 
 
 def require_type(name: str, value: object, expected: type | tuple[type, ...], example: str) -> None:

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 import attrs
 
-from spmdir.core.errors import Location, ShardingError, SpmdirError, did_you_mean, require_type
+from spmdir.core.errors import Location, ShardingError, SpmdirError, did_you_mean, did_you_mean_glob, require_type
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import ShardPlacement
 from spmdir.core.sharding import Sharding, ShardingLike, as_sharding
@@ -83,7 +83,8 @@ def _unknown(
     told = [f"its {what} are {_first(group)}" for what, group in groups.items() if group]
     there = f"; {', and '.join(told)}" if told else ""
     if any(character in key for character in "*?["):
-        message = f"sharding is given for '{key}', which matches no input, parameter or buffer{there}"
+        near = did_you_mean_glob(key, [name for entry in names for name in entry]) or there
+        message = f"sharding is given for '{key}', which matches no input, parameter or buffer{near}"
         return ShardingError(message, key_location(key))
     known = dict.fromkeys([name for entry in names for name in entry] + list(nodes))
     return ShardingError(

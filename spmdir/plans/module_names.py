@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from torch import nn
 
-from spmdir.core.errors import ShardingError, did_you_mean
+from spmdir.core.errors import ShardingError, did_you_mean, did_you_mean_glob
 from spmdir.core.toml_text import key_location
 from spmdir.torch_interop.tied_names import tied_names
 
@@ -48,10 +48,8 @@ def matching(key: str, names: Collection[str], base: str = "") -> list[str]:
         found = [tried] if tried in names else [name for name in names if name and fnmatchcase(name, tried)]
         if found:
             return found
-    what = "matches no module" if is_glob(key) else "is not a module"
-    raise ShardingError(
-        f"the plan names '{key}', which {what} of the model{did_you_mean(key, names)}", key_location(key)
-    )
+    what, near = ("matches no module", did_you_mean_glob) if is_glob(key) else ("is not a module", did_you_mean)
+    raise ShardingError(f"the plan names '{key}', which {what} of the model{near(key, names)}", key_location(key))
 
 
 def chosen(given: Mapping[str, Value], names: Collection[str], base: str = "") -> dict[str, Value]:

@@ -356,7 +356,8 @@ def _check_arguments(model: Any, example_inputs: Any, example_kwargs: Any, dynam
     if not isinstance(model, nn.Module):
         raise SpmdirError(f"cannot shard a {type(model).__name__}; expected a nn.Module")
     if not isinstance(example_inputs, (tuple, list)):
-        raise SpmdirError(f"example_inputs is a {type(example_inputs).__name__}; expected a tuple of arguments")
+        named = "; give arguments by name as example_kwargs" if isinstance(example_inputs, Mapping) else ""
+        raise SpmdirError(f"example_inputs is a {type(example_inputs).__name__}; expected a tuple of arguments{named}")
     if not example_inputs and not example_kwargs:
         raise SpmdirError(
             "there are no example inputs; give example_inputs, the positional arguments of a call with global shapes, "

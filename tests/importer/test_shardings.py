@@ -116,6 +116,11 @@ def test_a_glob_that_matches_nothing_is_told_what_parameters_there_are(program):
         import_fx(program, MESH, {"layers.*": "dp: S(0)"})
 
 
+def test_a_glob_with_a_part_that_no_name_has_is_told_the_nearest(program):
+    with pytest.raises(ShardingError, match=r"matches no input, parameter or buffer; did you mean '\*.weight'\?$"):
+        import_fx(program, MESH, {"*.wieght": "dp: S(0)"})
+
+
 def test_names_of_dtensor_in_a_sharding_are_told_how_they_are_written() -> None:
     with pytest.raises(ParseError, match=r"unknown placement 'Shard\(0\)'.*; DTensor's Shard is written S\(dim\)$"):
         import_fx(make_fx(torch.sin)(torch.ones(4)), MESH, {"input:0": "dp: Shard(0)"})

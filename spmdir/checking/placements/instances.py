@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from spmdir.core.errors import SpmdirError
-from spmdir.core.placement.base import Placement, parse_placement
+from spmdir.core.placement.base import Placement, ShardPlacement, parse_placement
 
 VALUES: dict[Any, tuple[Any, ...]] = {
     int: (0, 1, 2),
@@ -33,6 +33,8 @@ def instances(kind: type[Placement]) -> tuple[Placement, ...]:
     given = getattr(kind, "examples", None)
     if given is not None:
         return tuple(map(parse_placement, given))
+    if issubclass(kind, ShardPlacement) and "dim" not in {field.name for field in attrs.fields(kind)}:  # type: ignore
+        raise SpmdirError(f"{kind.__name__} has no field `dim: int`, the dimension that a ShardPlacement shards")
     found: list[Placement] = []
     # They may have no hash, which a law says.
     for made in _varied(kind):

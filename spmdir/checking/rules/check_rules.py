@@ -103,7 +103,10 @@ def _wanted(ops: Sequence[str] | None, rules: RuleSet) -> list[str]:
         return list(rules.names)
     for name in ops:
         if name not in rules.names:
-            raise RuleError(f"no rule for {name}{did_you_mean(name, rules.names)}")
+            near = did_you_mean(name, rules.names)
+            if not near and not name.startswith(("aten.", "prims.")):
+                near = "; load the plug-in that has it, as by --load-plugin"
+            raise RuleError(f"no rule for {name}{near}")
     return list(dict.fromkeys(ops))
 
 

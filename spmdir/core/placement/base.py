@@ -7,6 +7,7 @@ methods alone, so this module needs no tensor library.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -102,6 +103,7 @@ class Placement:
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
+        _check_class_variables(cls)
         if "local_shape" in vars(cls):
             raise ShardingError(
                 f"{cls.__name__} declares `local_shape`, which is not asked; expected `local_type(shape, dtype, count, "
@@ -195,6 +197,17 @@ class Placement:
 
     def __str__(self) -> str:
         return print_placement(self)
+
+
+def _check_class_variables(kind: type[Placement]) -> None:
+    """Raise ShardingError if a class declares as a field what placements have for the whole class."""
+    of_class = inspect.get_annotations(Placement)
+    for name, annotation in inspect.get_annotations(kind).items():
+        if name in of_class and "ClassVar" in str(of_class[name]) and "ClassVar" not in str(annotation):
+            raise ShardingError(
+                f"{kind.__name__} declares `{name}` as a field; it is the same for all placements of the class: write "
+                f"`{name}: ClassVar[…] = …`"
+            )
 
 
 class ShardPlacement(Placement):

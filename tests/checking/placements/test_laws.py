@@ -156,6 +156,17 @@ def test_the_tool_names_law_example_and_line(tmp_path: Path, capsys: pytest.Capt
         ),
         ("1 / 0\n", "1 / 0", "plug-in failed: ZeroDivisionError"),
         (
+            "@attrs.frozen\nclass NAME(Placement):\n    text: str = 'NAME({n})'\n    n: int\n",
+            "class",
+            "NAME declares `text` as a field; it is the same for all placements of the class: write `text: ClassVar[…]",
+        ),
+        (
+            "@attrs.frozen\nclass NAME(ShardPlacement):\n    text: ClassVar[str] = 'NAME({axis})'\n    axis: int\n",
+            "@attrs",
+            "NAME: law 'examples' (its `examples` are texts of it, or it takes usual values) is broken: NAME has no "
+            "field `dim: int`, the dimension that a ShardPlacement shards",
+        ),
+        (
             "@attrs.frozen\nclass NAME(Placement):\n    text: ClassVar[str] = 'S({n})'\n    n: int\n",
             "class",
             "placement 'S' is declared by spmdir.core.placement.standard, which comes with spmdir",
@@ -166,7 +177,7 @@ def test_the_tool_names_law_example_and_line(tmp_path: Path, capsys: pytest.Capt
             "the text of spmdir_plugin_",
         ),
     ],
-    ids=["none", "undecorated", "picky", "failing", "conflict", "angular"],
+    ids=["none", "undecorated", "picky", "failing", "field", "axis", "conflict", "angular"],
 )
 def test_a_file_that_cannot_be_checked_is_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, line: str | None, message: str

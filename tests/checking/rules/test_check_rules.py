@@ -119,6 +119,7 @@ def test_each_op_that_is_done_is_told_if_that_is_asked_for(capsys):
     [
         ([], "error: expected names of ops, such as aten.mm, or --all"),
         (["aten.mm", "--all"], "error: expected names of ops, such as aten.mm, or --all"),
+        (["mine.softcap"], "error: no rule for mine.softcap; load the plug-in that has it, as by --load-plugin"),
         (["aten.mmm"], "error: no rule for aten.mmm; did you mean 'aten.mm'?"),
         (["aten.mm", "--world", "2,x"], "error: argument --world: '2,x' is not a list of numbers such as 2,3,4"),
         (["aten.mm", "--world", "1"], "error: world_sizes is [1]; expected numbers of ranks from 2 on"),
