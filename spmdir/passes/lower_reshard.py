@@ -69,7 +69,7 @@ def _shared_values(function: FuncOp, rules: RuleSet) -> set[SSAValue]:
     uses = [Dependence[SSAValue]((), function.args, is_input=True, is_light=True)]
     for op in function.body.block.ops:
         rule = rules.instantiate(op.call()) if isinstance(op, AtenOp) else None
-        uses.append(Dependence(op.operands, op.results, is_input=False, is_light=not (rule and rule.flops)))
+        uses.append(Dependence(op.operands, op.results, is_input=False, is_light=rule is None or rule.is_light))
     return shared_values(uses)
 
 

@@ -125,6 +125,11 @@ class RuleInstance:
         holders = [sum(any(f in d for d in dims) for dims in operand_dims) for f in range(len(self.factors))]
         return any(f.kind == "sum" and n > 1 for f, n in zip(self.factors, holders, strict=True))
 
+    @property
+    def is_light(self) -> bool:
+        """Return whether the op is no product, convolution or such: its time is that of touching its elements."""
+        return not self.flops
+
     @cached_property
     def flops(self) -> float:
         """Return the floating-point operations of matrix products inside the op: those that clauses say, together.

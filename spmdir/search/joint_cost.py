@@ -66,7 +66,7 @@ def _is_avoided(value: int, made: Placed, wanted: Iterable[Placed], shared: Quot
     """Return whether a value is resharded along the axes that are apart in a way that is to be avoided."""
     before, axes = dict(made), {part for axis in shared.apart for part in mesh.parts(axis)}
     moved = [before[axis] for each in wanted for axis, to in each if axis in axes and before[axis] != to]
-    return any(value in (shared.unsliced if placement == R else shared.unsent) for placement in moved)
+    return any(shared.avoids(value, is_whole=placement == R) for placement in moved)
 
 
 def compute_seconds(

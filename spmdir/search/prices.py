@@ -73,12 +73,8 @@ class Prices:
         """Return whether reshards of a merged value between joint placements are to be avoided, [before, after]."""
         placed = np.array([self.placements.all[number] for number in numbers]).reshape(len(numbers), -1)[:, self._apart]
         differ, whole = placed[:, None] != placed[None, :], (placed == 0)[:, None]  # the first placement is R
-        avoided = np.zeros_like(differ)
-        if value in self.shared.unsent:
-            avoided |= differ & ~whole
-        if value in self.shared.unsliced:
-            avoided |= differ & whole
-        return avoided.any(axis=-1)
+        avoids = [self.shared.avoids(value, is_whole=is_whole) for is_whole in (True, False)]
+        return (differ & np.where(whole, *avoids)).any(axis=-1)
 
     def _exposed(self, value: int) -> float:
         """Return the part of the time of reshards of a merged value that counts."""

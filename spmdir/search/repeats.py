@@ -74,6 +74,11 @@ class Quotient:
     copy_holding: tuple[float, ...] = ()
     exposed: tuple[float, ...] = ()
 
+    def avoids(self, value: int, is_whole: bool) -> bool:
+        """Return whether reshards of a merged value along `apart` are to be avoided where it is replicated before, if
+        `is_whole`, or placed otherwise."""
+        return value in (self.unsliced if is_whole else self.unsent)
+
     def weighed(self, worth: Worth) -> Quotient:
         """Return this program where holding and sending are worth so much, the mean over the values that are merged."""
         count = len(self.values)

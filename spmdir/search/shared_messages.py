@@ -17,7 +17,7 @@ import attrs
 from spmdir.reshard.collective_spec import Sizes
 from spmdir.reshard.collectives import collective
 from spmdir.reshard.cost import node_count, terms
-from spmdir.reshard.topology import VECTOR, Topology
+from spmdir.reshard.topology import Topology
 from spmdir.search.hidden import LEAST
 from spmdir.search.problem import Annotation, Problem
 
@@ -33,7 +33,7 @@ class Dependence(Generic[Value]):
 
     Attributes:
         is_input: whether it stands for an argument of the program.
-        is_light: whether it is no product, convolution or such.
+        is_light: whether it is no product, convolution or such, as `RuleInstance.is_light` says.
     """
 
     operands: Sequence[Value]
@@ -72,7 +72,7 @@ def counted_parts(problem: Problem) -> tuple[float, ...]:
                 node.operands,
                 node.results,
                 isinstance(node.source, Annotation) and node.source.role == "input",
-                node.source.work.unit == VECTOR,
+                node.source.work.is_light,
             )
             for node in problem.nodes
         ]

@@ -54,6 +54,11 @@ class Work:
         return max(terms, key=terms.__getitem__)
 
     @property
+    def is_light(self) -> bool:
+        """Return whether it is that of no product, convolution or such, as `RuleInstance.is_light` says."""
+        return self.unit == VECTOR
+
+    @property
     def traffic(self) -> float:
         """Return the bytes that are read and written."""
         return sum(self.operand_bytes) + sum(self.result_bytes)

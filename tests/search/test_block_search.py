@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+
+import attrs
+import numpy as np
 import pytest
 
 from spmdir.core.mesh import Mesh
@@ -9,7 +13,8 @@ from spmdir.dialects import ir
 from spmdir.passes.propagation.build_problem import build_problem
 from spmdir.reshard.topology import FLAT, H100X8
 from spmdir.search.block_search import BlockSearch
-from spmdir.search.joint_cost import joint_cost, node_seconds
+from spmdir.search.joint_cost import Placed, _is_avoided, joint_cost, node_seconds
+from spmdir.search.prices import Prices
 from spmdir.search.problem import Problem
 from tests.search.merged import merged
 
@@ -78,3 +83,20 @@ def test_a_start_has_the_nesting_order_that_it_is_given() -> None:
     joints[part], orders[part] = states[part].strategies(at), (1, 0)
     again = BlockSearch(problem, merged(problem, 4), ("a", "b"), (0, 1), joints, orders)
     assert again.start[part] == at
+
+
+def test_tables_and_decisions_avoid_the_same_reshards() -> None:
+    problem, search = search_of(FLAT)
+    shared = attrs.evolve(search.now.shared, apart=("a",), unsent=frozenset({0, 1}), unsliced=frozenset({1, 2}))
+    placements = search.now._prices.placements
+    prices, numbers = Prices(problem.mesh, shared, placements), np.arange(min(len(placements.all), 30))
+
+    def placed(number: int) -> Placed:
+        return tuple(zip("ab", (placements.catalogue.placements[at] for at in placements.all[number]), strict=True))
+
+    for value in range(4):
+        found = prices._avoided(numbers, value)
+        for before, after in itertools.product(numbers, repeat=2):
+            expected = _is_avoided(value, placed(before), [placed(after)], shared, problem.mesh)
+            assert found[before, after] == expected
+        assert found.any() == (value < 3)
