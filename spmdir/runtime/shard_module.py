@@ -27,6 +27,7 @@ from spmdir.passes.pipeline import Pipeline
 from spmdir.plans.resolve import PlanLike, resolve
 from spmdir.runtime.anomaly import support_anomaly_detection
 from spmdir.runtime.decision import decide, read_decided, read_text
+from spmdir.runtime.earlier_optimizers import warn_of_earlier_optimizers
 from spmdir.runtime.elementwise_dtensor import elementwise
 from spmdir.runtime.initial_state import initial_state
 from spmdir.runtime.joint_call import JointCall
@@ -124,6 +125,7 @@ def shard_module(
     )
     with setup.group.checked("the plan of the module"):
         _check_arguments(model, example_inputs, example_kwargs, dynamic_shapes)
+        warn_of_earlier_optimizers(model)
         named = resolve(plan, model, setup.mesh).over(ShardingPlan(out_shardings=_tuple(out_shardings)))
         call = bound_arguments(model, tuple(example_inputs), example_kwargs or {})
         arguments = arguments_by_name(model, call)
