@@ -71,7 +71,7 @@ class Guards:
             fixed: settings that the program sets itself.
         """
         options = {"tensors": tensors, "omitted": tuple(omitted), "caches": tuple(caches)}
-        settings = _settings(_names_of(code) - {*fixed}, device)
+        settings = _settings([name for name in _names_of(code) if name not in fixed], device)
         state = python_state(code, roots, **options)
         texts = {name: _setting_text(value) for name, value in settings.items()}
         return cls({**state.facts, **texts}, state, settings, code, device, options)
@@ -97,9 +97,9 @@ def setting_facts(code: ExecutedCode, device: torch.device) -> dict[str, str]:
     return {name: _setting_text(value) for name, value in _settings(_names_of(code), device).items()}
 
 
-def _names_of(code: ExecutedCode) -> set[str]:
-    """Return the settings that a program of `code` depends on."""
-    return {name for name, (used, _) in _SETTINGS.items() if not used or used & code.users_names}
+def _names_of(code: ExecutedCode) -> list[str]:
+    """Return the settings that a program of `code` depends on, in an order that is the same in all processes."""
+    return [name for name, (used, _) in _SETTINGS.items() if not used or used & code.users_names]
 
 
 def _settings(names: Iterable[str], device: torch.device) -> dict[str, Any]:
