@@ -119,8 +119,8 @@ class Sharding(ShownAsText):
         return frozenset(p.kind for _, p in self.entries if p.kind is not None)
 
     @cached_property
-    def is_lossy(self) -> bool:
-        """Return whether a placement loses precision, so that only who asks for it gets it."""
+    def has_lossy(self) -> bool:
+        """Return whether a placement loses precision, so that only who asks for it gets it; see `Step.is_lossy`."""
         return any(placement.error for _, placement in self.entries)
 
     @cached_property

@@ -361,7 +361,7 @@ class Collective(SpmdOp):
 
     def _check_members(self, mesh: Mesh) -> None:
         held = [sharding for pair in self.pairs for sharding in map(sharding_of, pair)]
-        if len(self.pairs) > 1 and any(sharding is not None and sharding.is_lossy for sharding in held):
+        if len(self.pairs) > 1 and any(sharding is not None and sharding.has_lossy for sharding in held):
             raise ShardingError("joins values of which one loses precision on its way; such a value goes by itself")
         found = dict.fromkeys(meta.dtype for value, _ in self.pairs if (meta := meta_of(value.type)) is not None)
         if len(found) > 1:

@@ -31,9 +31,9 @@ class LayoutOp(SpmdOp):
         )
 
     @property
-    def is_lossy(self) -> bool:
+    def has_lossy(self) -> bool:
         """Return whether the value before or after it is in a lossy placement, so that the two may differ."""
-        return is_lossy(self.source) or is_lossy(self.target)
+        return has_lossy(self.source) or has_lossy(self.target)
 
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)
@@ -91,11 +91,11 @@ class FoldReshardOfReshard(RewritePattern):
         inner = op.operands[0].owner
         if not isinstance(op, ReshardOp) or not isinstance(inner, ReshardOp) or inner.target is None:
             return
-        if inner.results[0].has_one_use() and not inner.is_lossy:
+        if inner.results[0].has_one_use() and not inner.has_lossy:
             op.operands[0] = inner.operands[0]
             rewriter.notify_op_modified(op)
 
 
-def is_lossy(sharding: Sharding | None) -> bool:
+def has_lossy(sharding: Sharding | None) -> bool:
     """Return whether a placement of `sharding` loses precision; False where it is undecided."""
-    return sharding is not None and sharding.is_lossy
+    return sharding is not None and sharding.has_lossy

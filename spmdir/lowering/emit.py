@@ -30,7 +30,7 @@ from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.halo import HaloExchangeOp
 from spmdir.dialects.host import HostCopyOp
 from spmdir.dialects.names import name_of
-from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp, is_lossy
+from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.ring import AssembleOp, ChooseOp, PackOp, RotationOp, StateOp
 from spmdir.dialects.sent_states import sent_state
 from spmdir.dialects.shard_index_ops import LocalIndexOp, ShardIndexOp
@@ -291,7 +291,7 @@ class _Emitter:
             started = start(self.call, [*map(here, held)], self.shapes.of)
             return [*self.values_of(op, (), started), *map(self.node, op.operands[len(held) :])]
         steps, state = op.steps(self.mesh), sent_state(op, self.mesh)
-        measured = self.measured and any(map(_is_lossy, steps))
+        measured = self.measured and any(step.has_lossy for step in steps)
         if not measured and not op.IS_START and state is None and len(op.operands) == len(held):
             return self.emit_stateless(op, steps, held)
         started = self.begin(op, steps, held, self.call if state is None else partial(self.call_once, state))
@@ -323,7 +323,7 @@ class _Emitter:
         """Return the values of the collective `op`, number `number` of the program, after its wait."""
         values = started.wait(self.call)
         for member, (step, (held, _)) in enumerate(zip(steps, op.pairs, strict=False)):
-            if self.measured and _is_lossy(step):
+            if self.measured and step.has_lossy:
                 group = self.group_name(self.mesh.axis_names)
                 checked = self.call(measured_step, self.node(held), values[member], number, member, group)
                 values[member] = self.call(WAIT, checked)
@@ -440,10 +440,6 @@ _EMITTERS = (
 @cache
 def _emitter(kind: type[ValueOp]) -> Callable[[_Emitter, ValueOp], Sequence[Any]]:
     return next(emitter for known, emitter in _EMITTERS if issubclass(kind, known))
-
-
-def _is_lossy(step: Step) -> bool:
-    return is_lossy(step.source) or is_lossy(step.target)
 
 
 def _key(value: Any) -> object:

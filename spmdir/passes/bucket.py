@@ -66,7 +66,7 @@ def _key(op: Operation, mesh: Mesh) -> Hashable | None:
         return None
     held = [sharding_of(value) for pair in op.pairs for value in pair]
     meta = meta_of(op.operands[0].type)
-    if meta is None or any(sharding is None or sharding.is_lossy for sharding in held):
+    if meta is None or any(sharding is None or sharding.has_lossy for sharding in held):
         return None
     # What is gathered again is not held meanwhile, so it is in no message with what is gathered the first time.
     return op.name, op.message_of(op.step(mesh)), meta.dtype, RECOMPUTES in op.attributes

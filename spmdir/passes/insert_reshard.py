@@ -21,7 +21,7 @@ from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.function_checks import GIVEN
 from spmdir.dialects.names import Names, text_name
-from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp, is_lossy
+from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp, has_lossy
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
@@ -101,7 +101,7 @@ class _Constraint:
         """Print a remark to stderr if no op takes the value as the constraint says, and nothing is lost by that."""
         users = [use.operation for use in self.value.uses]
         sharding = sharding_of(self.value)
-        if not all(isinstance(user, ReshardOp) for user in users) or (users and is_lossy(sharding)):
+        if not all(isinstance(user, ReshardOp) for user in users) or (users and has_lossy(sharding)):
             return
         name = text_name(self.value.owner.operands[0])  # type: ignore[union-attr]  # a reshard gives it
         taken = "its users take it in other shardings" if users else "nothing uses it"

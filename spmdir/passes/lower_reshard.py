@@ -76,7 +76,7 @@ def _shared_values(function: FuncOp, rules: RuleSet) -> set[SSAValue]:
 def _origin(op: SpmdOp) -> SSAValue:
     """Return the value that `op` reshards, through earlier reshards that are exact."""
     value = op.operands[0]
-    while isinstance(value.owner, (ReshardOp, ConstraintOp)) and not value.owner.is_lossy:
+    while isinstance(value.owner, (ReshardOp, ConstraintOp)) and not value.owner.has_lossy:
         value = value.owner.operands[0]
     return value
 

@@ -20,7 +20,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.collectives import Collective, SpmdOp
 from spmdir.dialects.names import name_of
-from spmdir.dialects.reshard_ops import is_lossy
+from spmdir.dialects.reshard_ops import has_lossy
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_type, signature_kind
@@ -227,7 +227,7 @@ def _growth(op: AtenOp, operand: int, rules: RuleSet) -> float:
 def _steps(op: Collective, mesh: Mesh) -> Iterator[_Off]:
     """Yield what `op` adds, if by it a value leaves a lossy placement."""
     meta = global_type(op.operands[0], mesh)
-    if meta is None or not is_lossy(op.source):
+    if meta is None or not has_lossy(op.source):
         return
     where = _place(op)
     for error in step_errors(op.step(mesh), meta.shape, mesh):

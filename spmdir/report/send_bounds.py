@@ -10,7 +10,7 @@ from xdsl.ir import Operation, SSAValue
 from spmdir.core.mesh import Mesh
 from spmdir.core.sharding import Sharding
 from spmdir.dialects.collectives import Collective, WaitOp
-from spmdir.dialects.reshard_ops import is_lossy
+from spmdir.dialects.reshard_ops import has_lossy
 from spmdir.dialects.values import global_type, sharding_of
 from spmdir.passes.sent_messages import NEIGHBOURLY
 from spmdir.reshard.bound import lower_bound
@@ -31,10 +31,10 @@ def send_bounds(function: FuncOp, mesh: Mesh) -> Iterator[tuple[tuple[Operation,
             continue
         for value, result in op.pairs:
             # What a lossy placement loses need not be sent, so what is made of it is made of another value.
-            origins[result] = value if is_lossy(sharding_of(value)) else origins.get(value, value)
+            origins[result] = value if has_lossy(sharding_of(value)) else origins.get(value, value)
             senders.setdefault(origins[result], {})[op] = None
             used = any(not isinstance(use.operation, (Collective, WaitOp)) for use in result.uses)
-            if used or is_lossy(sharding_of(result)):
+            if used or has_lossy(sharding_of(result)):
                 forms.setdefault(origins[result], []).append(sharding_of(result))  # type: ignore  # verified
     for value, targets in forms.items():
         meta, source = global_type(value, mesh), sharding_of(value)

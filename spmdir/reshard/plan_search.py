@@ -109,7 +109,7 @@ class PlanSearch:
         self.shard_placements = useful_placements(reshard.shape, source, target, mesh)
         self.wanted = tuple((axis, p) for axis, p in target.entries if p.trait not in ("shard", "replicated"))
         self.has_own_type = any(placement.has_own_type for _, placement in entries)
-        self.is_lossy = source.is_lossy or target.is_lossy
+        self.has_lossy = source.has_lossy or target.has_lossy
         self.converts_again = converts_again
         self.is_demanding = any(placement.is_demanding for _, placement in entries)
         self.best: dict[Sharding, PlanCost] = {source: (0, 0.0, 0)}
@@ -192,7 +192,7 @@ class PlanSearch:
             named = step.axes if step.spec.names_axes or step.kind == "convert" else ()
             if self.has_own_type and blocking_axes(step.kind, named, here, target):
                 continue
-            if self.is_lossy and self._loses_more(here, target):
+            if self.has_lossy and self._loses_more(here, target):
                 continue
             if self.is_demanding and not _is_possible(target, mesh, shape):
                 continue

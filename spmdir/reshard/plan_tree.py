@@ -95,7 +95,7 @@ def plan_tree(meta: TensorMeta, source: Sharding, targets: tuple[Sharding, ...],
         wire, sends, seconds = 0.0, 0, 0.0
         for target in order:
             plan = planner.plan(meta, source, target)
-            for start in (reached for reached in steps if not reached.is_lossy):
+            for start in (reached for reached in steps if not reached.has_lossy):
                 if planner.least_seconds(meta, start, target) <= plan.seconds * (1 + _ROUNDING):
                     plan = min(plan, planner.plan(meta, start, target), key=_rank)
             steps.update((step.target, step) for step in plan.steps if step.target not in steps)

@@ -67,9 +67,14 @@ class Step:
         pairs = dict.fromkeys((source[axis], target[axis]) for axis in axes)
         return tuple((before, after) for before, after in pairs if before != after)
 
+    @property
+    def has_lossy(self) -> bool:
+        """Return whether the sharding before or after has a lossy placement, be it on an axis that the step leaves."""
+        return self.source.has_lossy or self.target.has_lossy
+
     def is_lossy(self, mesh: Mesh) -> bool:
         """Return whether the step enters or leaves a lossy placement."""
-        if not self.source.is_lossy and not self.target.is_lossy:
+        if not self.has_lossy:
             return False
         return any(before.error or after.error for before, after in self.moved(mesh))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import attrs
 import pytest
 import torch
@@ -88,6 +90,19 @@ def test_rewrites_keep_every_lossy_step_and_the_numbers_to_the_bit(text: str) ->
     assert lossy_steps(after) == lossy_steps(text)
     for found, right in zip(simulate(module, INPUTS), simulate(ir.parse(text), INPUTS), strict=True):
         assert torch.equal(found, right)
+
+
+@settings(max_examples=20)
+@given(lowered())
+def test_the_engine_refuses_by_itself_what_exact_excludes(text: str) -> None:
+    """Rewrites state that they need exact steps; where one does not, the engine refuses it."""
+    stated = read_rewrites(REWRITES)
+    silent = [attrs.evolve(rewrite, is_exact=False) for rewrite in stated]
+    found = []
+    for rewrites in (stated, silent):
+        with mock.patch("spmdir.passes.fuse_collectives.read_rewrites", lambda path, known=rewrites: known):
+            found.append(ir.print_ir(run_passes(ir.parse(text), "fuse-collectives")))
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("rewrite", read_rewrites(REWRITES), ids=lambda rewrite: rewrite.name)

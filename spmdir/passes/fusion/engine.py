@@ -15,7 +15,7 @@ import attrs
 
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.collectives import Collective
-from spmdir.dialects.reshard_ops import is_lossy
+from spmdir.dialects.reshard_ops import has_lossy
 from spmdir.dialects.value_op import ValueOp
 from spmdir.passes.fusion.benefit import Pricing, RewriteCost, change, total
 from spmdir.passes.fusion.building import Builder
@@ -132,7 +132,7 @@ class Engine:
 
     def _lossy_step(self, op: ValueOp) -> Step | None:
         """Return the step of `op` if it is a collective that enters or leaves a lossy placement."""
-        if not isinstance(op, Collective) or not (is_lossy(op.source) or is_lossy(op.target)):
+        if not isinstance(op, Collective) or not (has_lossy(op.source) or has_lossy(op.target)):
             return None
         step = op.step(self.pricing.mesh)
         return step if step.is_lossy(self.pricing.mesh) else None
