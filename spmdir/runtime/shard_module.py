@@ -193,10 +193,10 @@ def shard_module(
     wanted = dict(zip(first.call.output_names, named.out_shardings or (), strict=False))
     names = leaf_names(model, *call)
     leaves, spec = pytree.tree_flatten((call[0], dict(call[1])))
-    made = [(Structure.of(leaves, spec, fixed), shapes_of(call, None, names))]
+    shaped = shapes_of(call, None, names)
     shapes = {
         name: leaf.shape
-        for name, leaf in zip(names, pytree.tree_leaves(made[0][1]), strict=True)
+        for name, leaf in zip(names, pytree.tree_leaves(shaped), strict=True)
         if isinstance(leaf, Tensor)
     }
 
@@ -206,7 +206,7 @@ def shard_module(
         unreduced = {name: reduction.unreduced(name) for name in layouts} if is_unreduced else NOTHING
         plain = unsharded_copy(sharded)
         with setup.group.reporting():
-            examples = next((examples for known, examples in made if known == structure), None)
+            examples = next((variant.examples for variant in runner.variants.of_structure(structure)), None)
             if examples is None:
                 examples = shapes_of(given, shapes if local_inputs else None, leaf_names(plain, *given))
             arguments = arguments_by_name(plain, examples)
@@ -215,15 +215,15 @@ def shard_module(
         with setup.group.checked("lowering") as status:
             program = found.program()
             status |= program.placements
-        made.append((structure, examples))
         guards = guards_of(sharded, found.rehearsal, setup.device)
-        return Variant(structure, is_unreduced, asked, guards, found.connected(program, ranks, dims))
+        return Variant(structure, is_unreduced, asked, guards, found.connected(program, ranks, dims), examples)
 
     placements = {name: tensor.placements for name, tensor in tensors.items()}
     runner = Runner(ranks, placements, reduction, NO_SIZES if local_inputs else known_sizes, compiled)
     sharded = sharded_copy(model, tensors, runner)
     guards = guards_of(sharded, first.rehearsal, setup.device)
-    runner.variants.add(Variant(made[0][0], False, asking(leaves), guards, programs))
+    structure = Structure.of(leaves, spec, fixed)
+    runner.variants.add(Variant(structure, False, asking(leaves), guards, programs, shaped))
     return sharded
 
 

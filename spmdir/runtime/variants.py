@@ -71,6 +71,7 @@ class Variant:
         is_unreduced: whether they leave the gradients of parameters unreduced.
         asked: the places of the inputs that they have gradients for.
         guards: what the trace read beside its tensors.
+        examples: the arguments that it was traced with, meta tensors of global shapes among them.
     """
 
     structure: Structure
@@ -78,6 +79,7 @@ class Variant:
     asked: Places
     guards: Guards
     programs: RankPrograms[JointProgram]
+    examples: Any
 
     def serves(self, module: nn.Module, structure: Structure, is_unreduced: bool, asked: Places) -> bool:
         """Return whether its programs are right for a call."""
