@@ -36,6 +36,7 @@ from spmdir.importer.running_statistics import writes_statistics
 from spmdir.importer.symbolic_sizes import SymbolTable, numbers
 from spmdir.importer.torch_errors import torch_errors
 from spmdir.rules import default
+from spmdir.torch_interop.bits import flat_bytes
 from spmdir.torch_interop.schemas import is_mutable, is_random, reason_against
 from spmdir.torch_interop.symbolic_numbers import is_open
 
@@ -189,7 +190,7 @@ class GraphBuilder:
                 f"'{node.name}' holds a tensor that is too large for a constant", node_location(node)
             )
         meta = tensor_meta(value, node, self.symbols, node_location(node))
-        data = bytes(plain_tensor(value).flatten().view(torch.uint8).tolist()).hex()
+        data = bytes(flat_bytes(plain_tensor(value)).tolist()).hex()
         op = ConstantOp.build_op([], [meta], (("value", data),), location=location_attribute(node))
         return self._append(op, node)[0]
 

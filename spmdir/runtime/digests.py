@@ -20,6 +20,7 @@ from spmdir.core.placement.standard import plugins
 from spmdir.dialects import ir
 from spmdir.dialects.values import global_type, sharding_of
 from spmdir.lowering.process_groups import group_names
+from spmdir.torch_interop.bits import flat_bytes
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Bytes of an element → the integers that its bits are read as."""
@@ -74,8 +75,7 @@ def placement_digests(*modules: ModuleOp) -> dict[str, str]:
 
 def tensor_digest(tensor: Tensor) -> str:
     """Return the digest of a tensor's bits."""
-    bits = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
-    return hashlib.sha256(bits.numpy()).hexdigest()[:16]  # type: ignore  # an array is a buffer
+    return hashlib.sha256(flat_bytes(tensor.cpu()).numpy()).hexdigest()[:16]  # type: ignore  # an array is a buffer
 
 
 def quick_digest(tensor: Tensor) -> int:

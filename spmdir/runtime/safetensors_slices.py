@@ -27,6 +27,7 @@ from spmdir.runtime.default_group import checked, of_all, own_rank
 from spmdir.runtime.local_state import LocalShard, held_parts
 from spmdir.runtime.parallel import Parallel
 from spmdir.runtime.room import check_values, room
+from spmdir.torch_interop.bits import flat_bytes
 
 DTYPES = {
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "C64": torch.complex64,
@@ -260,7 +261,7 @@ def _write(directory: Path, files: Mapping[str, Mapping[str, Header]]) -> Genera
             out.write(_head(headers))
             for _ in headers:
                 tensor = yield
-                out.write(tensor.reshape(-1).view(torch.uint8).numpy().data)
+                out.write(flat_bytes(tensor).numpy().data)
             out.flush()
             os.fsync(out.fileno())
         os.replace(directory / f".unfinished-{file}", directory / file)

@@ -19,6 +19,7 @@ from spmdir.core.errors import DivergenceError
 from spmdir.core.mesh import Mesh
 from spmdir.simulator.collective_steps import Steps, executed
 from spmdir.simulator.rank_run import InFlight, Random, run
+from spmdir.torch_interop.bits import flat_bytes
 
 
 @attrs.frozen
@@ -137,17 +138,11 @@ def check_orders(
         again = run_interleaved(programs, inputs, mesh, seed, order=order, one_at_a_time=order % 2 > 0)
         for rank, results in enumerate(zip(returned, again, strict=True)):
             for index, (a, b) in enumerate(zip(*results, strict=True)):
-                if not torch.equal(_bytes(a), _bytes(b)):
+                if not torch.equal(flat_bytes(a), flat_bytes(b)):
                     raise DivergenceError(
                         f"result {index} of rank {rank} is another where ranks run in order {order}; expected the same "
                         "in every order: something reads or writes a tensor that a collective in flight uses"
                     )
-
-
-def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    # A copy, since a dimension of one element may have any stride, with which bytes are no view.
-    flat = tensor.resolve_conj().resolve_neg().flatten().clone(memory_format=torch.contiguous_format)
-    return flat.view(torch.uint8)
 
 
 def _do(communicator: _Communicator, ranks: Sequence[_Rank], steps: Steps) -> None:

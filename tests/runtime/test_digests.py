@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from spmdir.runtime.agreement import RankGroup
 from spmdir.runtime.default_group import checked
-from spmdir.runtime.digests import hash_bits, quick_digest, value_digest
+from spmdir.runtime.digests import hash_bits, quick_digest, tensor_digest, value_digest
 
 
 class Progress:
@@ -84,6 +84,13 @@ def test_the_ranks_of_the_default_group_join_once(monkeypatch: pytest.MonkeyPatc
                 pass
         dist.destroy_process_group()
         assert len(joined) == groups
+
+
+@pytest.mark.parametrize("digest", [tensor_digest, quick_digest])
+@pytest.mark.parametrize("stride", [(0,), (7,)])
+def test_one_element_has_its_digest_whatever_its_stride(digest: Any, stride: tuple[int]) -> None:
+    one = torch.full((8,), 2.0, dtype=torch.float64)
+    assert digest(one.as_strided((1,), stride)) == digest(one[:1])
 
 
 QUICK = {

@@ -1,4 +1,4 @@
-"""The law that every process computes the same: another one, with another hash seed, is asked and compared."""
+"""The law that every process computes the same: another one, of another rank, is asked and compared."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ from spmdir.checking.placements.step_laws import large_edges
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.placement.base import Placement
 from spmdir.core.placement.digest import layout_digest
+from spmdir.torch_interop.bits import flat_bytes
 
 PARTS = {"layout": "`ranges`, `local_type` or `check`", "values": "`distribute`", "steps": "`edges`"}
 """What digests are of → the declarations that it comes from."""
 
-HASH_SEED = "1234567"
+ENVIRONMENT = {"PYTHONHASHSEED": "1234567", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "7", "HOSTNAME": "other"}
+"""What the other process has in its environment, as another rank may."""
 
 SECONDS = 120
 
@@ -55,8 +57,7 @@ def digests(placement: Placement) -> dict[str, str]:
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:
-    contiguous = tensor.detach().resolve_conj().contiguous()
-    return bytes(contiguous.flatten().view(torch.uint8).tolist()) if contiguous.numel() else b""
+    return bytes(flat_bytes(tensor).tolist())
 
 
 def source_of(kind: type[Placement]) -> str | None:
@@ -74,7 +75,7 @@ def _concerns(placement: Placement) -> bool:
 
 def _others(placement: Placement) -> Iterator[Example]:
     if _concerns(placement) and source_of(type(placement)) is not None:
-        yield Example(about=f"PYTHONHASHSEED={HASH_SEED}")
+        yield Example(about=" ".join(f"{name}={value}" for name, value in ENVIRONMENT.items()))
 
 
 def _same(placement: Placement, example: Example) -> Fault:
@@ -105,7 +106,7 @@ def _in_another_process(source: str, texts: Sequence[str]) -> Mapping[str, Mappi
         capture_output=True,
         text=True,
         timeout=SECONDS,
-        env={**os.environ, "PYTHONHASHSEED": HASH_SEED, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        env={**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
     if done.returncode:
         said = done.stderr.strip().splitlines() or ["without a message"]
@@ -117,7 +118,7 @@ def _in_another_process(source: str, texts: Sequence[str]) -> Mapping[str, Mappi
 PROCESS_LAWS = (
     Law(
         "processes",
-        "every process computes the same, whatever its hash seed",
+        "every process computes the same, whatever its hash seed and its environment",
         _others,
         _same,
         ("ranges", "local_type", "distribute", "edges"),

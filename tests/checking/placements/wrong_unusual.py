@@ -81,6 +81,13 @@ UNUSUAL = {
         "return tuple((row, row + 1) for row in range(size) if hash(f'row {row}') % count == index)",
         "processes",
     ),
+    "DealtByTheEnvironment": instead(
+        CHUNKED,
+        "return ((start, min(start + step, size)),)",
+        "first = int(__import__('os').environ.get('RANK', 0))\n"
+        "        return tuple((row, row + 1) for row in range((index + first) % count, size, count))",
+        "processes",
+    ),
     "SilentWithoutElements": WrongPlacement("edge", HALF),
     "ForgetsTheScale": _attention("S(0), S(0), S(0)", 0, ""),
     "DecayingState": instead(FEEDBACK, 'x + state["error"]', 'x + 0.9 * state["error"]', "state"),
