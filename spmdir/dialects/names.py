@@ -15,7 +15,7 @@ _NUMBER = re.compile(r"\.[0-9]{1,9}", re.ASCII)
 def keep_name(value: SSAValue, name: str) -> None:
     """Name a value by all of `name`, as text spells it after the `%`; xDSL alone would cut a trailing number off."""
     name = f".{name}" if name[:1].isdigit() and is_number(f".{name}") else name
-    if SSAValue.is_valid_name(name):
+    if name.isascii() and SSAValue.is_valid_name(name):  # xDSL takes letters of all scripts and reads ASCII alone
         value._name = name  # pyright: ignore[reportPrivateUsage]
 
 

@@ -28,6 +28,7 @@ from spmdir.runtime.copies import fake, fake_copy
 from spmdir.runtime.guards import reads_grad_mode
 from spmdir.runtime.joint_call import JointCall
 from spmdir.runtime.known_outputs import known_output, known_outputs
+from spmdir.runtime.module_checks import check_traceable
 from spmdir.runtime.rehearsal import Rehearsal, assignments_written, rehearse_module
 from spmdir.torch_interop import joint_export
 from spmdir.torch_interop.recurrent_layers import recurrent_layers_traced
@@ -99,14 +100,16 @@ def capture_joint(
         rehearsal: of the forward with these arguments; by default it is rehearsed now.
 
     Raises:
-        UnsupportedError: torch cannot trace it whole, it writes to its inputs, or it changes state beside its buffers.
+        UnsupportedError: torch cannot trace it whole, a hook or a name, it writes to its inputs, or it changes state
+            beside its buffers.
     """
     args, kwargs = bound_arguments(model, example_args, example_kwargs)
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv() if dynamic_shapes else None)
     originals = dict((*model.named_parameters(), *model.named_buffers()))
+    check_traceable(model)
     traced = fake_copy(model, mode, device)
-    traced._forward_hooks.clear()
-    traced._forward_pre_hooks.clear()
+    for own in (traced._forward_hooks, traced._forward_pre_hooks, traced._backward_hooks, traced._backward_pre_hooks):
+        own.clear()
     leaves, in_spec = pytree.tree_flatten((args, dict(kwargs)))
     fakes = [fake(leaf, mode, device) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
     for place, leaf in enumerate(fakes):

@@ -19,6 +19,7 @@ from spmdir.passes.pipeline import Pipeline
 from spmdir.plans.resolve import PlanLike
 from spmdir.runtime.capture import Capture
 from spmdir.runtime.initial_state import initial_state
+from spmdir.runtime.module_checks import check_initialized
 from spmdir.runtime.open_dims import Fixed
 from spmdir.runtime.parallel import Parallel
 from spmdir.runtime.rank_state import Kept, RankState, kept_for_steps, with_room
@@ -222,6 +223,8 @@ def _check_arguments(model: Any, state: Any, example_args: Any, dynamic_shapes: 
             f"cannot parallelize a {type(model).__name__}; expected a nn.Module, or a function "
             "step(state, *args) → (outputs, new_state) together with state="
         )
+    if isinstance(model, nn.Module):
+        check_initialized(model)
     if not isinstance(example_args, (tuple, list)):
         raise SpmdirError(f"example_args is a {type(example_args).__name__}; expected a tuple of positional arguments")
     DYNAMIC_SHAPES.check("dynamic_shapes", dynamic_shapes)

@@ -61,7 +61,7 @@ def input_shard(
         sizes: the symbolic sizes of the program.
 
     Raises:
-        SpmdirError: the tensor has another shape or element type than the program takes.
+        SpmdirError: the tensor has another shape or element type than the program takes, or no values.
     """
     check_input(argument, tensor, ranks, sizes=sizes, is_local=is_local)
     return (tensor if is_local else local_tensor(tensor, argument.sharding, ranks.mesh, ranks.index)).to(ranks.device)
@@ -79,6 +79,8 @@ def check_input(
     if not argument.is_tangent:
         wanted += ", as in the example inputs" + _cure(tensor, whole.shape, meta.shape)
     check_tensor(argument.name, tensor, meta.shape, meta.dtype, wanted)
+    if tensor.is_meta:
+        raise SpmdirError(f"'{argument.name}' is on the meta device, where tensors have no values; expected values")
     expected = TORCH_DTYPES[meta.dtype]
     if tensor.dtype != expected:
         raise SpmdirError(

@@ -81,6 +81,13 @@ class _Run(torch.autograd.Function):
         return tuple(outputs)
 
     @staticmethod
+    def jvp(ctx: Any, *_: Any) -> Any:
+        raise UnsupportedError(
+            "the forward-mode derivative of a sharded module was asked for, which its program does not compute; use "
+            "backward or torch.autograd.grad"
+        )
+
+    @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         """Return the gradients of `given` for those of the outputs; None for those that have none."""
         with torch.no_grad():

@@ -42,6 +42,7 @@ from spmdir.runtime.joint_parts import JointParts, outline
 from spmdir.runtime.joint_program import JointProgram, imported_joint, joint_program
 from spmdir.runtime.local_state import LocalShard, as_dtensor
 from spmdir.runtime.local_sums import Reduction
+from spmdir.runtime.module_checks import check_initialized
 from spmdir.runtime.open_dims import OpenDim, fixed_dims, open_dims, sizes_by_argument, sizes_left_open
 from spmdir.runtime.rank_programs import Localize, RankPrograms, sized
 from spmdir.runtime.ranks import Ranks
@@ -366,6 +367,7 @@ def _check_arguments(model: Any, example_inputs: Any, example_kwargs: Any, dynam
             "or example_kwargs"
         )
     DYNAMIC_SHAPES.check("dynamic_shapes", dynamic_shapes)
+    check_initialized(model)
     if "forward" in vars(model):
         raise UnsupportedError(
             f"the {type(model).__name__} has a model.forward of its own, which would run instead of the sharded "

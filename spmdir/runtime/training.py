@@ -15,6 +15,7 @@ from spmdir.core.arguments import CALLABLE, Kind, accepts, instance
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.sharding import Sharding
 from spmdir.importer.constrain import constrain
+from spmdir.runtime.module_checks import check_initialized
 from spmdir.runtime.optimizers import Updates
 from spmdir.runtime.rehearsal import changed_form, is_like
 from spmdir.runtime.replay import watch_step
@@ -282,6 +283,7 @@ def training_step(
         >>> parallel = spmdir.parallelize(step, (x, y), mesh, {"up.weight": "tp: S(0)"}, state=state)
         >>> loss = parallel(x, y)
     """
+    check_initialized(model)
     updates = Updates.of(optimizer, model)
     names = {id(parameter): name for name, parameter in model.named_parameters(remove_duplicate=False)}
     parameters = {name: p.detach() for name, p in model.named_parameters()}

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from spmdir.core.dtype import DTYPES
-from spmdir.core.errors import SpmdirError, SpmdirErrors, shown
+from spmdir.core.errors import SpmdirError, SpmdirErrors, UnsupportedError, shown
 from spmdir.core.number_text import integer, real
 from spmdir.dialects.values import is_given, signature_kind, signature_name
 from spmdir.passes.pipeline import STANDARD, Pipeline
@@ -69,6 +69,7 @@ def _run(options: argparse.Namespace, text: str, file: str, pipeline: Pipeline) 
         print(*outputs, sep="\n")
         return 0
     expected = run_single(module, _held(module, inputs), _held(module, state_dict), options.seed)
+    check_element_types(outputs, expected, options.dtype)
     lossy, exact = lossy_placements(module), None
     if lossy:
         measured = measure_errors(placed, inputs, **given)
@@ -253,6 +254,20 @@ def report_steps(errors: Sequence[MeasuredError], unused: Sequence[Placement]) -
         raise SpmdirErrors(
             [SpmdirError(f"{error}; expected no more: correct `error` of the placement") for error in beyond]
         )
+
+
+def check_element_types(outputs: Sequence[Any], expected: Sequence[Any], dtype: str | None) -> None:
+    """Raise UnsupportedError if outputs have another element type than one device's, by what `--dtype` replaced.
+
+    An op or a local form that names an element type, as `dtype = f32` does, keeps it whatever its operands have.
+    """
+    for number, (found, right) in enumerate(zip(outputs, expected, strict=True)):
+        types = [getattr(value, "dtype", None) for value in (found, right)]
+        if dtype and types[0] != types[1]:
+            raise UnsupportedError(
+                f"output {number} is of {types[0]} on ranks and of {types[1]} on one device with --dtype {dtype}: the "
+                "program of a rank names element types; leave out --dtype, or write the program for this type"
+            )
 
 
 def relative_error(found: Any, right: Any) -> float:

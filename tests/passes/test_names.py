@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from spmdir.dialects import ir
+from spmdir.dialects.names import keep_name
 from spmdir.passes.pipeline import run_passes
 
 EXAMPLE = (Path(__file__).parents[2] / "examples" / "mlp.mlir").read_text()
@@ -29,6 +30,13 @@ func.func @main(%x: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S
 def defined(text: str) -> dict[str, str]:
     """Name of each value → the op that makes it."""
     return dict(re.findall(r"%([\w.]+) = ([\w.]+)", text))
+
+
+def test_a_value_has_no_name_that_text_cannot_spell() -> None:
+    module = ir.parse(NAMED)
+    argument, *_ = ir.main_function(module).args
+    keep_name(argument, "gr\u00f6\u00dfe")
+    assert ir.print_ir(ir.parse(ir.print_ir(module))) == ir.print_ir(module)
 
 
 @pytest.mark.parametrize("source", [EXAMPLE, NAMED], ids=["numbers", "names"])

@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.func import functional_call
+from torch.nn.modules import module as every_module
 from torch.utils.checkpoint import checkpoint
 
 import spmdir
@@ -274,7 +276,12 @@ def edges() -> dict[str, Any]:
         parameters = dict(sharded.named_parameters())
         torch.func.grad(lambda given: functional_call(sharded, given, (x,)).sum())(parameters)
 
+    def forward_mode() -> None:
+        with forward_ad.dual_level():
+            sharded(forward_ad.make_dual(x, x))
+
     found: dict[str, Any] = {"penalty": message(penalty), "func": message(of_parameters)}
+    found |= {"forward mode": message(forward_mode), "meta": message(lambda: sharded(x.to("meta")))}
     sharded.zero_grad()
     for each in (sharded, model):
         with torch.autograd.detect_anomaly(check_nan=True):
@@ -291,6 +298,56 @@ def edges() -> dict[str, Any]:
     except RuntimeError as error:
         found["nan"] = str(error)
     return found
+
+
+def untraceable() -> dict[str, str]:
+    """Errors of what no trace can have: hooks of all modules, backward hooks of submodules, lazy layers."""
+    found: dict[str, str] = {}
+    x = torch.ones(2, 4, dtype=torch.float64)
+
+    def sharded(model: nn.Module) -> nn.Module:
+        return spmdir.shard_module(model, FLAT, {}, (x,))
+
+    for kind in ("forward", "forward_pre", "full_backward"):
+        handle = getattr(every_module, f"register_module_{kind}_hook")(double)
+        found[f"{kind} hook"] = message(lambda: sharded(nn.Linear(4, 4).double()))
+        handle.remove()
+    hooked = nn.Sequential(nn.Linear(4, 4)).double()
+    hooked[0].register_full_backward_hook(double)
+    found["backward hook of a submodule"] = message(lambda: sharded(hooked))
+    for name in ('a"b', "a\\b", "a\nb"):
+        named = nn.Sequential()
+        named.add_module(name, nn.Linear(4, 4).double())
+        found[f"name {name}"] = message(lambda named=named: sharded(named))
+    lazy = nn.Sequential(nn.LazyLinear(4, dtype=torch.float64))
+    found["shard_module of a lazy layer"] = message(lambda: sharded(lazy))
+    found["parallelize of a lazy layer"] = message(lambda: spmdir.parallelize(lazy, (x,), FLAT, {}))
+    optimizer = torch.optim.SGD(lazy.parameters(), 0.1)
+    found["training_step of a lazy layer"] = message(lambda: spmdir.training_step(lazy, torch.sum, optimizer))
+    return found
+
+
+def backward_hooks() -> list[tuple[Tensor, Tensor]]:
+    """Gradients where the module itself has a backward hook; parameters after a step where a submodule has one."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)).double(), torch.randn(4, 4, dtype=torch.float64)
+    handle = model.register_full_backward_pre_hook(lambda module, received: (received[0] * 3,))
+    inputs = x.clone().requires_grad_()  # or torch warns that the hook has nothing to do
+    sharded = spmdir.shard_module(model, FLAT, {"input": "dp: S(0)"}, (inputs,))
+    for each in (sharded, model):
+        each(inputs).square().sum().backward()
+    pairs = list(zip(gradients(sharded), gradients(model), strict=True))
+    model.zero_grad()
+    handle.remove()
+    model[1].register_full_backward_hook(lambda module, found, received: (found[0] * 2,))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    step, state = spmdir.training_step(model, lambda model, x: model(x).square().sum(), optimizer)
+    parallel = spmdir.parallelize(step, (x,), FLAT, {"arg*": "dp: S(0)"}, state=state)
+    parallel(x)
+    model(x).square().sum().backward()
+    optimizer.step()
+    stepped = parallel.state_dict()
+    return pairs + [(stepped[f"parameters.{name}"], each) for name, each in model.named_parameters()]
 
 
 def recurrent() -> list[tuple[Tensor, Tensor]]:
@@ -401,6 +458,8 @@ CASES = (
     unused_heads,
     other_heads_on_other_ranks,
     edges,
+    untraceable,
+    backward_hooks,
     recurrent,
     renormalised,
 )

@@ -48,6 +48,20 @@ def test_a_gradient_of_a_gradient_and_torch_func_are_errors_that_say_what_to_do(
     for found in (each["edges"] for each in ranks):
         assert "make the loss with spmdir.training_step" in found["penalty"]
         assert "inside a transform of torch.func" in found["func"]
+        assert "the forward-mode derivative of a sharded module was asked for" in found["forward mode"]
+        assert "is on the meta device, where tensors have no values" in found["meta"]
+
+
+def test_hooks_that_cannot_be_traced_and_lazy_layers_are_errors_that_say_what_to_do(ranks):
+    expected = {"lazy": "call the model once", "name": "rename it", "hook": "hook double"}
+    for name, error in ranks[0]["untraceable"].items():
+        (text,) = (text for kind, text in expected.items() if kind in name)
+        assert text in error, (name, error)
+
+
+def test_backward_hooks_of_the_module_and_of_a_step_do_what_they_do_on_one_device(ranks):
+    for mine, expected in (pair for each in ranks for pair in each["backward_hooks"]):
+        torch.testing.assert_close(mine, expected, rtol=1e-12, atol=1e-12)
 
 
 def test_a_second_backward_and_anomaly_detection_are_as_on_one_device(ranks):

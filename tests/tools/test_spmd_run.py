@@ -293,3 +293,20 @@ def test_a_placement_that_does_not_shard_may_have_a_dimension(tmp_path: Path) ->
     program.write_text(PLACED.replace("Own", "Along"))
     plugin.write_text(OTHER.replace('"Own"', '"Along({dim})"\n    dim: int').replace("Own", "Along"))
     assert spmd_run.main([str(program), "--load-plugin", str(plugin)]) == 0
+
+
+def test_another_dtype_than_a_local_form_names_is_an_error_that_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "cumsum.mlir"
+    program.write_text(
+        """spmd.mesh @mesh <tp = 2>
+func.func @f(%x: tensor<7x6xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<7x6xf32> {
+  %0 = aten.cumsum(%x) {dim = 0} : tensor<7x6xf32>
+  return %0 : tensor<7x6xf32>
+}
+"""
+    )
+    assert spmd_run.main([str(program), "--check"]) == 0
+    assert spmd_run.main([str(program), "--check", "--dtype", "f64"]) == 1
+    assert "leave out --dtype" in capsys.readouterr().err

@@ -1,0 +1,71 @@
+"""What a module must not have when it is traced; each error says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import nn
+from torch.nn.modules import module as every_module
+from torch.nn.parameter import is_lazy
+
+from spmdir.core.errors import SpmdirError, UnsupportedError
+from spmdir.core.placement.evaluated import place
+
+_OF_EVERY_MODULE = {
+    "forward": ("_global_forward_hooks", "_global_forward_pre_hooks"),
+    "backward": ("_global_backward_hooks", "_global_backward_pre_hooks"),
+}
+"""Kind of a hook → where torch keeps those of `torch.nn.modules.module.register_module_…`."""
+
+_UNWRITABLE = frozenset('"\\')
+"""What torch.fx writes into code as it is."""
+
+_BACKWARD = ("_backward_hooks", "_backward_pre_hooks")
+"""Where a module keeps its backward hooks."""
+
+
+def check_initialized(model: nn.Module) -> None:
+    """Raise SpmdirError if a lazy layer has parameters or buffers without a shape."""
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if is_lazy(tensor):
+            raise SpmdirError(
+                f"'{name}' has no shape yet; expected lazy layers to be initialized: call the model once with an "
+                "example, before its optimizer is made"
+            )
+
+
+def check_traceable(model: nn.Module) -> None:
+    """Raise UnsupportedError if torch cannot trace a name, or a hook into forward and backward together.
+
+    Hooks of `model` itself run around its sharded forward, and forward hooks of its submodules are traced.
+    """
+    for name, _ in (*model.named_modules(), *model.named_parameters(), *model.named_buffers()):
+        if not name.isprintable() or not _UNWRITABLE.isdisjoint(name):
+            raise UnsupportedError(
+                f"the name {name!r} of a submodule or tensor has a quote, a backslash or a line break, which "
+                "TorchDynamo cannot trace; rename it"
+            )
+    for kind, hook in _global_hooks():
+        raise UnsupportedError(
+            f"the {kind} hook {_name(hook)} is registered for all modules, which cannot be traced; remove it by its "
+            "handle, and register it on the submodules that it is for",
+            place(hook),
+        )
+    for name, module in model.named_modules():
+        for hook in (hook for kept in _BACKWARD for hook in vars(module)[kept].values() if name):
+            raise UnsupportedError(
+                f"the backward hook {_name(hook)} of submodule '{name}' cannot be traced by shard_module; remove it, "
+                "or train with spmdir.training_step, which traces what backward hooks do",
+                place(hook),
+            )
+
+
+def _global_hooks() -> Iterator[tuple[str, Any]]:
+    for kind, places in _OF_EVERY_MODULE.items():
+        for hooks in places:
+            yield from ((kind, hook) for hook in getattr(every_module, hooks).values())
+
+
+def _name(hook: Any) -> str:
+    return getattr(hook, "__qualname__", type(hook).__qualname__)
