@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
-from spmdir.core.errors import SpmdirError, shown
+from spmdir.core.errors import shown
 from spmdir.core.mesh import Mesh
 from spmdir.core.number_text import integer
-from spmdir.core.sharding_plan import ShardingPlan, is_plan_text, read_plan
+from spmdir.core.sharding_plan import ShardingPlan, read_plan
 from spmdir.passes.pipeline import STANDARD, Pipeline
 from spmdir.tools.command import ArgumentParser, guarded, mesh_axes, parse_sizes, read_text, write_text
 
@@ -35,6 +36,10 @@ A plan file annotates inputs and parameters with shardings; what it does not nam
   "model.layers.*.mlp.up_proj.weight" = "tp: S(0)"
 The layouts of [activations] are constrained while a model is captured: spmdir.sharding_plan, spmdir.parallelize.
 """
+
+
+_RECIPE = re.compile(r"[\w\s*(),]+")
+"""What a recipe is made of, which a path with an ending is not."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -83,7 +88,9 @@ def argument_parser() -> ArgumentParser:
         metavar="AXES",
         help="with --import-pt2: the mesh, as in dp=2,tp=4, or sizes as in 2x4",
     )
-    parser.add_argument("--shardings", metavar="PLAN", help="with --import-pt2: a plan file")
+    parser.add_argument(
+        "--shardings", metavar="PLAN", help="with --import-pt2: a plan file, or a recipe such as fsdp*tp"
+    )
     parser.add_argument(
         "--missing-rule",
         choices=("warn", "error"),
@@ -122,14 +129,14 @@ def _rank(text: str) -> int:
 def import_pt2(
     path: str,
     mesh: Mesh,
-    plan_path: str | None,
+    plan: str | None,
     missing_rule: Literal["warn", "error"] = "warn",
     *,
     trust: bool = False,
     check: bool = False,
     debuginfo: bool = True,
 ) -> str:
-    """Return the textual IR of the exported program at `path`, with the shardings of the plan file.
+    """Return the textual IR of the exported program at `path`, with the shardings of a plan file or recipe.
 
     Args:
         trust: load what runs code too.
@@ -144,28 +151,26 @@ def import_pt2(
     from spmdir.importer.importer import import_compared
     from spmdir.importer.pt2_archive import load_pt2
 
-    plan = _read_plan(plan_path, mesh) if plan_path else ShardingPlan()
     program = load_pt2(path, trust)
-    module, comparisons = import_compared(program, mesh, plan, missing_rule=missing_rule, check=check)
+    shardings = _plan(plan, program, mesh) if plan else ShardingPlan()
+    module, comparisons = import_compared(program, mesh, shardings, missing_rule=missing_rule, check=check)
     for comparison in comparisons:
         print(comparison, file=sys.stderr)
     return ir.print_ir(module, debuginfo=debuginfo)
 
 
-def _read_plan(path: str, mesh: Mesh) -> ShardingPlan:
-    """Return the plan in a file.
+def _plan(text: str, program: torch.export.ExportedProgram, mesh: Mesh) -> ShardingPlan:
+    """Return the plan in the file that `text` names, or that it stands for as a recipe.
 
     Raises:
-        SpmdirError: the file cannot be read or is not a plan.
+        SpmdirError: the file cannot be read or is not a plan, or the recipe does not fit the program.
     """
-    if path != "-" and not os.path.exists(path) and not path.endswith(".toml") and not is_plan_text(path):
-        axes = ", ".join(f'"{axis}": {size}' for axis, size in mesh.axes)
-        raise SpmdirError(
-            f"cannot read the plan '{path}': no such file; a recipe needs the modules of the model, which an exported "
-            f"program does not keep: write the file in Python, with the text of spmdir.sharding_plan({path!r}, model, "
-            f"spmdir.Mesh({{{axes}}}))"
-        )
-    return read_plan(*read_text(path), mesh)
+    if _RECIPE.fullmatch(text) and not os.path.exists(text):
+        from spmdir.plans.exported_model import exported_model
+        from spmdir.plans.resolve import sharding_plan
+
+        return sharding_plan(text, exported_model(program), mesh)
+    return read_plan(*read_text(text), mesh)
 
 
 def emit_fx(

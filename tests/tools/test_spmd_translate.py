@@ -58,6 +58,11 @@ def test_an_exported_program_has_the_shardings_of_its_plan(
     assert ir.print_ir(ir.parse(text)) == text
 
 
+def test_an_exported_program_takes_a_recipe(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert spmd_translate.main(["--import-pt2", model, "--mesh", "dp=2", "--shardings", "fsdp"]) == 0
+    assert capsys.readouterr().out.count("#spmd.sharding<@mesh, dp: S(0)>") == 3
+
+
 def test_an_exported_program_keeps_the_module_paths_that_reports_use(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -191,11 +196,11 @@ def emitted(tmp_path: Path, capsys: pytest.CaptureFixture[str], plugin: str, *ar
         (["--import-pt2", "MODEL", "--mesh", "dp=2,dp=2"], "error: mesh @mesh names an axis twice"),
         (["--import-pt2", __file__, "--mesh", "dp=2"], f"error: '{__file__}' cannot be loaded; expected what torch"),
         (
-            ["--import-pt2", "MODEL", "--mesh", "dp=2,tp=2", "--shardings", "fsdp*tp"],
-            "error: cannot read the plan 'fsdp*tp': no such file; a recipe needs the modules of the model, which an "
-            "exported program does not keep: write the file in Python, with the text of "
-            """spmdir.sharding_plan('fsdp*tp', model, spmdir.Mesh({"dp": 2, "tp": 2}))""",
+            ["--import-pt2", "MODEL", "--mesh", "dp=2,tp=2", "--shardings", "fsdp(dp)*tp"],
+            "error: tp does not know the layers of Model",
         ),
+        (["--import-pt2", "MODEL", "--mesh", "dp=2", "--shardings", "fsdb"], "error: 'fsdb' is not a recipe; expected"),
+        (["--import-pt2", "MODEL", "--mesh", "dp=2", "--shardings", "fsdp.toml"], "error: cannot read 'fsdp.toml'"),
         (["--emit-fx", "MODEL"], "error: 'MODEL' is a zip archive; expected text: if torch.export.save wrote it"),
         (["--emit-fx", "IN", "--rank", "2"], "error: rank 2 is not in a mesh of 2; expected 0 to 1"),
         (["--emit-fx", "IN", "--rank", "9" * 5000], f"error: argument --rank: '{'9' * 59}… is not a rank; expected"),

@@ -1,0 +1,44 @@
+"""The model of an exported program as far as recipes need it: names, kinds and parameters of modules."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+_KINDS: dict[str, type[nn.Module]] = {
+    "torch.nn.modules.linear.Linear": nn.Linear,
+    "torch.nn.modules.sparse.Embedding": nn.Embedding,
+}
+"""Class that an exported program names → what recipes look for."""
+
+
+def exported_model(program: torch.export.ExportedProgram) -> nn.Module:
+    """Return a module with the parameters of `program` in modules of their names and kinds; it cannot be called.
+
+    Lists of layers and attributes of the model, such as a `tp_plan`, are not in a program.
+    """
+    kinds: dict[str, str] = {}
+    for node in program.graph.nodes:
+        for path, kind in node.meta.get("nn_module_stack", {}).values():
+            kinds.setdefault(path, kind if isinstance(kind, str) else f"{kind.__module__}.{kind.__qualname__}")
+    modules = {"": _module(kinds.get("", "Model"))}
+
+    def module(path: str) -> nn.Module:
+        if path not in modules:
+            parent, _, name = path.rpartition(".")
+            modules[path] = _module(kinds.get(path, "Module"))
+            module(parent).add_module(name, modules[path])
+        return modules[path]
+
+    parameters: dict[int, nn.Parameter] = {}
+    for name in program.graph_signature.parameters:
+        path, _, last = name.rpartition(".")
+        tensor = program.state_dict[name]
+        module(path).register_parameter(last, parameters.setdefault(id(tensor), nn.Parameter(tensor, False)))
+    return modules[""]
+
+
+def _module(kind: str) -> nn.Module:
+    name = kind.rpartition(".")[2]
+    name = name if name.isidentifier() else "Module"  # a file may hold whatever
+    return type(name, (_KINDS.get(kind, nn.Module),), {"__init__": nn.Module.__init__})()
