@@ -37,7 +37,9 @@ QUICK_FORMS = {
 }
 """Target → the variables of its quickest form, and what that prints."""
 
-INSTALLED = [part for name in ("env", *(f".venv/.installed-{e}" for e in ("docs", "release"))) for part in ("-o", name)]
+INSTALLED = [
+    part for name in ("env", *(f".venv/.installed-{e}" for e in ("demo", "docs", "release"))) for part in ("-o", name)
+]
 """Options of make: what the targets install is there already."""
 
 COLD = {"op-table"}
