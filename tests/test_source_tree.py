@@ -86,8 +86,8 @@ SCENARIOS = """
     rules/strategies/test_exactness rules/strategies/test_left_out runtime/test_returned_values
     rules/strategies/test_plugin_strategies rules/test_admission rules/test_attention rules/test_core_coverage
     rules/test_errors rules/test_losses rules/test_random rules/test_schemas rules/test_soundness
-    runtime/test_dynamic_shapes runtime/test_rank_group search/test_exhaustive simulator/test_symbolic_sizes
-    test_determinism test_hypothesis_profile test_prompt
+    runtime/test_dynamic_shapes runtime/test_python_state runtime/test_rank_group search/test_exhaustive
+    simulator/test_symbolic_sizes test_determinism test_hypothesis_profile test_prompt
     test_public_names test_source_tree tools/test_limits tools/test_malformed_text tools/test_page
     tools/test_trust_pt2 tools/test_trust_text
 """

@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from spmdir.core.errors import UnsupportedError
-from spmdir.runtime.guards import Guards
+from spmdir.runtime.guards import GRAD_MODE, Guards
 from spmdir.runtime.rehearsal import Rehearsal
+from spmdir.runtime.state_walk import StateWalk
 from spmdir.runtime.training import TrainingStep
 
 
@@ -31,16 +32,16 @@ class CallGuards:
         """Return the guards for the present state of a model, a step of `training_step` or another function."""
         is_step = isinstance(traced, TrainingStep)
         roots = {"model": traced.model, "loss": traced.loss} if is_step else {_name(traced): traced}
-        fixed = ("torch.is_grad_enabled()",) if is_step else ()  # a step enables gradients itself
+        fixed = (GRAD_MODE,) if is_step else ()  # a step enables gradients itself
         held = tuple((name, weakref.ref(root) if isinstance(root, nn.Module) else root) for name, root in roots.items())
-        return cls(Guards.of(rehearsal.code, roots, device, caches=rehearsal.caches.dicts, fixed=fixed), held)
+        walk = StateWalk(rehearsal.code, roots, caches=frozenset(rehearsal.caches.dicts))
+        return cls(Guards.of(walk, rehearsal.code, roots, device, fixed).checked(*roots.values()), held)
 
     def check(self) -> None:
         """Raise UnsupportedError if something that the trace read has changed."""
-        roots = {name: root() if isinstance(root, weakref.ref) else root for name, root in self._roots}
-        if self._guards.hold(*roots.values()):
+        change = self._guards.change(*(root() if isinstance(root, weakref.ref) else root for _, root in self._roots))
+        if change is None:
             return
-        change = (self._guards.changes(roots) or ["an object was replaced by an equal one"])[0]
         raise UnsupportedError(
             f"the program was traced in another state: {change}; change it back, or call parallelize again. For "
             "programs of several states, parallelize copies of the model, as by copy.deepcopy(model)"

@@ -3,164 +3,232 @@
 from __future__ import annotations
 
 import dis
-import inspect
+import functools
+import importlib.machinery
+import importlib.util
+import operator
 import os
 import sys
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cached_property, lru_cache
-from types import CodeType, FrameType, ModuleType
+from functools import lru_cache
+from types import CodeType, FrameType
 from typing import Any
 
 import attrs
 import torch
 
-_STANDARD = tuple(os.path.realpath(sysconfig.get_path(key)) for key in ("stdlib", "platstdlib"))
-_TORCH = os.path.dirname(os.path.realpath(torch.__file__))
-_TORCH_MODULES = os.path.join(_TORCH, "nn", "modules")
-_SPMDIR = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+_LIBRARIES = ("torch", "numpy", "sympy", "spmdir", "xdsl", "triton", "functorch", "torchgen", "attr", "attrs")
+"""Packages whose objects and globals no program depends on, beside those of Python itself."""
 
-_LIBRARIES = frozenset({"torch", "numpy", "sympy", "spmdir", "xdsl", "triton", "functorch", "torchgen", "attr", "attrs",
-                        "typing_extensions"})  # fmt: skip
-"""Packages whose state no program depends on, beside those of Python itself."""
+_STANDARD = tuple(os.path.realpath(sysconfig.get_path(key)) + os.sep for key in ("stdlib", "platstdlib"))
+_TORCH = os.path.dirname(os.path.realpath(torch.__file__)) + os.sep
+_TORCH_MODULES = tuple(os.path.join(_TORCH, "nn", *part) for part in (("modules", ""), ("utils", ""), ("parallel", "")))
 
-_BUILDS_NAMES = frozenset({"BUILD_STRING", "FORMAT_VALUE", "FORMAT_SIMPLE", "FORMAT_WITH_SPEC"})
-_READS_BY_NAME = frozenset({"getattr", "hasattr", "attrgetter", "__getattribute__"})
-_READS_ALL = frozenset({"vars", "__dict__"})
+EVERY = "*"
+"""Stands for all names among those that are read."""
+
+_READS_VARIABLE = type(os.environ).__getitem__.__code__
+_READS_VARIABLES = type(os.environ).__iter__.__code__
+
+_FINDS_BY_NAME = (_TORCH, os.path.realpath(functools.__file__))
+"""Files whose code has the names of what it takes from a `__dict__`, or is given them by the code of the user."""
+
+_ACCESSORS = {"getattr": getattr, "hasattr": hasattr, "setattr": setattr, "delattr": delattr}
+ACCESSORS = (*_ACCESSORS.values(), vars, dir, operator.attrgetter, object.__getattribute__)
+"""What reads attributes by names that are values."""
+
+_READS_ALL = frozenset({"__dict__", "vars", "dir", "attrgetter", "__getattribute__", "__getstate__", "__reduce_ex__"})
+_BUILTIN, _FROZEN = importlib.machinery.BuiltinImporter, importlib.machinery.FrozenImporter
+_LOOKUPS = frozenset({"__getattr__", "__getattribute__", "__setattr__", "__delattr__", "__setstate__"})
+
+
+@lru_cache(maxsize=1)
+def _library_folders() -> tuple[str, ...]:
+    specs = [importlib.util.find_spec(name) for name in _LIBRARIES]
+    origins = [os.path.realpath(spec.origin) for spec in specs if spec and spec.origin]
+    return tuple(os.path.dirname(origin) + os.sep for origin in origins)
 
 
 @lru_cache(maxsize=65536)
 def is_library_file(file: str) -> bool:
     """Return whether a file belongs to Python, torch or spmdir; the modules of `torch.nn` do not count as torch."""
-    if file.startswith("<"):
-        return file.startswith(("<frozen", "<attrs", "<eval_with_key", "<__array_function__"))
     path = os.path.realpath(file)
-    if path.startswith(_TORCH_MODULES + os.sep):
-        return False
-    if path.startswith((_TORCH + os.sep, _SPMDIR + os.sep)):
+    if path.startswith(_TORCH_MODULES):
+        return path == os.path.join(_TORCH_MODULES[0], "module.py")
+    if path.startswith(_library_folders()):
         return True
-    return "site-packages" not in path and "dist-packages" not in path and path.startswith(_STANDARD)
+    return path.startswith(_STANDARD) and not _is_in_packages(path)
 
 
-@lru_cache(maxsize=65536)
 def is_library_module(name: str) -> bool:
-    """Return whether a Python module belongs to Python, torch or spmdir; those of `torch.nn.modules` do not."""
-    if name.startswith("torch.nn.modules."):
-        return name == "torch.nn.modules.module"
-    top = name.partition(".")[0]
-    return top in _LIBRARIES or top in sys.stdlib_module_names or top == "builtins"
+    """Return whether a Python module belongs to Python, torch or spmdir, by the file that it was read from."""
+    module = sys.modules.get(name)
+    loader = getattr(getattr(module, "__spec__", None), "loader", None)
+    file = _file_of_module(name)
+    return is_library_file(file) if file else loader in (_BUILTIN, _FROZEN) and module is not None
 
 
-@lru_cache(maxsize=65536)
-def _is_torchs(code: CodeType) -> bool:
-    return os.path.realpath(code.co_filename).startswith(_TORCH + os.sep)
+def is_installed(name: str) -> bool:
+    """Return whether a Python module belongs to an installed package, Python itself among these."""
+    return is_library_module(name) or _is_in_packages(os.path.realpath(_file_of_module(name)))
 
 
-def is_users_module(module: ModuleType) -> bool:
-    """Return whether the attributes of a Python module may change a program."""
-    return not is_library_module(module.__name__) or module.__name__ == "__main__"
+def _is_in_packages(path: str) -> bool:
+    return "site-packages" in path or "dist-packages" in path
 
 
-@attrs.define(frozen=True, eq=False, slots=False)
+def _file_of_module(name: str) -> str:
+    """Return the file of a Python module, for a part of an extension that of the package around it."""
+    while name:
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if isinstance(file, str) and os.path.isabs(file):
+            return file
+        name = name.rpartition(".")[0]
+    return ""
+
+
+@attrs.frozen(eq=False)
 class ExecutedCode:
-    """The code objects of the user and of libraries on top of torch that a run executes.
+    """What a run executes beside the kernels and tracers of torch.
 
     Attributes:
-        globals: code object → the globals of the function that it was executed for.
+        globals: code object of the user, or of a library on top of torch → the globals that it was executed with.
+        names: the names of attributes in all code that was executed, and those that were given to `getattr` and the
+            like; `EVERY` among them if some code reads attributes without their names, as by `vars`.
+        own_names: the names of attributes in the code of `globals`, which are the same on all ranks.
+        users_names: the names in code outside of torch and Python.
+        modules: the Python modules that functions import.
+        called: all code objects.
+        variables: the variables of the environment that are read; `EVERY` among them for all.
     """
 
-    globals: Mapping[CodeType, dict[str, Any]]
+    globals: dict[CodeType, dict[str, Any]] = attrs.field(factory=dict)
+    names: set[str] = attrs.field(factory=lambda: {"training"})
+    own_names: set[str] = attrs.field(factory=set)
+    users_names: set[str] = attrs.field(factory=set)
+    modules: set[str] = attrs.field(factory=set)
+    called: set[CodeType] = attrs.field(factory=set)
+    variables: set[str] = attrs.field(factory=set)
 
-    @cached_property
-    def names(self) -> frozenset[str]:
-        """The names of attributes and keys in the code, also those of `getattr` with a literal."""
-        return frozenset(name for code in self.globals for name in _names(code))
+    @property
+    def size(self) -> tuple[int, ...]:
+        """How much has been recorded, which never becomes less."""
+        return len(self.globals), len(self.names), len(self.modules), len(self.variables)
 
-    @cached_property
-    def users_names(self) -> frozenset[str]:
-        """The names in code outside of torch."""
-        return frozenset(name for code in self.globals if not _is_torchs(code) for name in code.co_names)
+    def add(self, code: CodeType, values: dict[str, Any]) -> None:
+        """Note a code object that is executed with some globals."""
+        if code in self.called:
+            return
+        self.called.add(code)
+        file = file_of(code, values)
+        self.names.update(attribute_names(code))
+        if not file.startswith(_FINDS_BY_NAME) and code.co_name not in _LOOKUPS and _reads_all(code):
+            self.names.add(EVERY)
+        if is_library_file(file):
+            return
+        self.globals[code] = values
+        self.own_names.update(attribute_names(code))
+        if not file.startswith(_TORCH):
+            self.users_names.update(code.co_names)
+        self.modules.update(_imports(code, values.get("__package__") or ""))
 
-    @cached_property
-    def reads_any_name(self) -> bool:
-        """Whether some code may read attributes whose names it does not contain, as by `getattr(self, f"w{i}")`."""
-        return any(map(_reads_any_name, self.globals))
+
+def file_of(code: CodeType, values: dict[str, Any]) -> str:
+    """Return the file of a code object, that of its module if it was made of a text."""
+    file = code.co_filename if not code.co_filename.startswith("<") else values.get("__file__")
+    return file if isinstance(file, str) else ""
 
 
 @lru_cache(maxsize=65536)
 def global_names(code: CodeType) -> frozenset[str]:
-    """Return the names of the globals that a code object reads, and of the modules that it imports."""
-    read = ("LOAD_GLOBAL", "LOAD_NAME", "IMPORT_NAME")
-    return frozenset(str(i.argval) for i in dis.get_instructions(code) if i.opname in read)
+    """Return the names of the globals that a code object reads."""
+    return frozenset(i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME"))
 
 
 @lru_cache(maxsize=65536)
-def _attribute_names(code: CodeType) -> frozenset[str]:
-    return frozenset(
-        str(i.argval) for i in dis.get_instructions(code) if i.opcode in dis.hasname and i.opname != "LOAD_GLOBAL"
-    )
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    yield from _attribute_names(code)
-    waiting: list[Any] = [*code.co_consts]
-    while waiting:
-        constant = waiting.pop()
-        if isinstance(constant, str) and constant.isidentifier():
-            yield constant
-        elif isinstance(constant, (tuple, frozenset)):
-            waiting += constant
-        elif isinstance(constant, CodeType):
-            yield from _names(constant)
+def attribute_names(code: CodeType) -> frozenset[str]:
+    """Return the names of the attributes that a code object reads or sets."""
+    instructions = dis.get_instructions(code)
+    return frozenset(str(i.argval) for i in instructions if i.opcode in dis.hasname and i.opname != "LOAD_GLOBAL")
 
 
 @lru_cache(maxsize=65536)
-def _reads_any_name(code: CodeType) -> bool:
-    if _is_torchs(code):
-        return False
-    names = set(code.co_names)
-    if names & _READS_ALL:
-        return True
-    if not names & _READS_BY_NAME:
-        return False
-    return bool({"format", "join"} & names) or any(i.opname in _BUILDS_NAMES for i in dis.get_instructions(code))
+def _reads_all(code: CodeType) -> bool:
+    names = not _READS_ALL.isdisjoint(code.co_names)
+    return names or any(i.opname == "MATCH_CLASS" for i in dis.get_instructions(code))
+
+
+def _imports(code: CodeType, package: str) -> Iterator[str]:
+    instructions = list(dis.get_instructions(code)) if any(op == _IMPORT for op in code.co_code[::2]) else []
+    for place, each in enumerate(instructions):
+        if each.opcode == _IMPORT:
+            level, items = instructions[place - 2].argval, instructions[place - 1].argval or ()
+            name = importlib.util.resolve_name("." * level + each.argval, package) if level else each.argval
+            parts = name.split(".")
+            yield from (".".join(parts[: end + 1]) for end in range(len(parts)))
+            yield from (f"{name}.{item}" for item in items)
+
+
+_IMPORT = dis.opmap["IMPORT_NAME"]
 
 
 @contextmanager
-def recorded_code() -> Iterator[dict[CodeType, dict[str, Any]]]:
-    """Record code objects that this thread executes inside, with their globals; `executed_code` selects among them."""
-    recorded: dict[CodeType, dict[str, Any]] = {}
+def recorded_code(code: ExecutedCode) -> Iterator[None]:
+    """Record the Python code that this thread executes inside.
+
+    The names that the code gives to `getattr` and the like are seen by functions that stand in for these, in the
+    globals of the code that has their names.
+    """
+    replaced: list[tuple[dict[str, Any], str]] = []
+    seen: set[CodeType] = set()
+    accessors = {name: _noting(function, code.names) for name, function in _ACCESSORS.items()}
 
     def record(frame: FrameType, event: str, argument: Any) -> None:
-        recorded.setdefault(frame.f_code, frame.f_globals)
+        executed, values = frame.f_code, frame.f_globals
+        if executed is _READS_VARIABLE:
+            code.variables.add(str(frame.f_locals["key"]))
+        elif executed is _READS_VARIABLES:
+            code.variables.add(EVERY)
+        if executed in seen:
+            return
+        seen.add(executed)
+        if str(values.get("__name__")).startswith("spmdir."):
+            return
+        code.add(executed, values)
+        for name in accessors.keys() & set(executed.co_names):
+            if name not in values:
+                values[name] = accessors[name]
+                replaced.append((values, name))
 
     before = sys.gettrace()
     sys.settrace(record)
     try:
-        yield recorded
+        yield
+    finally:
+        sys.settrace(before)
+        for values, name in replaced:
+            values.pop(name, None)
+
+
+@contextmanager
+def unrecorded() -> Iterator[None]:
+    """Record no code inside."""
+    before = sys.gettrace()
+    sys.settrace(None)
+    try:
+        yield
     finally:
         sys.settrace(before)
 
 
-def _is_librarys(values: Mapping[str, Any]) -> bool:
-    """Return whether globals are those of a library, for code that was made without a file."""
-    name = values.get("__name__")
-    return isinstance(name, str) and name != "torch.nn.modules.module" and is_library_module(name)
+def _noting(function: Callable[..., Any], names: set[str]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def access(value: Any, name: str, *rest: Any) -> Any:
+        names.add(name)
+        if name in _READS_ALL:
+            names.add(EVERY)
+        return function(value, name, *rest)
 
-
-def executed_code(recorded: Mapping[CodeType, dict[str, Any]]) -> ExecutedCode:
-    """Return the code of the user among recorded code, with the backwards of its autograd functions."""
-    chosen = {
-        code: values
-        for code, values in recorded.items()
-        if not is_library_file(code.co_filename) and not _is_librarys(values)
-    }
-    for code, values in list(chosen.items()):
-        for name in code.co_names:
-            found = values.get(name)
-            if inspect.isclass(found) and issubclass(found, torch.autograd.Function):
-                function = inspect.unwrap(getattr(found, "backward", torch.autograd.Function.backward))
-                if not is_library_file(function.__code__.co_filename):
-                    chosen[function.__code__] = function.__globals__
-    return ExecutedCode(chosen)
+    return access

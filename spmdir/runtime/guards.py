@@ -1,113 +1,181 @@
-"""Guards: what a trace read beside its tensors, compared at each call of the program that was made of it."""
+"""Guards: what a trace read beside its tensors, compared at each call of the program that was made of it.
+
+The check of a list of guards is straight-line Python, two lines a guard, since it runs at each call:
+
+    v7 = v3['k']
+    if v7 is not c5 and (type(v7) is not c6 or v7 != c5): return 7, v7
+"""
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import attrs
 import torch
 
-from spmdir.runtime.executed_code import ExecutedCode
-from spmdir.runtime.python_state import PythonState, python_state
+from spmdir.core.errors import UnsupportedError
+from spmdir.runtime.executed_code import EVERY, ExecutedCode
+from spmdir.runtime.state_values import text_of
+from spmdir.runtime.state_walk import Guard, StateWalk
 
-_GRAD_MODE = frozenset({"is_grad_enabled", "requires_grad", "grad_fn", "is_leaf"})
+GRAD_MODE = "torch.is_grad_enabled()"
 
-_SETTINGS: Mapping[str, tuple[frozenset[str], Callable[[], Any]]] = {
-    "torch.get_default_dtype()": (frozenset(), torch.get_default_dtype),
-    "torch.get_default_device()": (frozenset(), torch.get_default_device),
-    "torch.is_grad_enabled()": (_GRAD_MODE, torch.is_grad_enabled),
+_ALWAYS = frozenset({""})
+_SETTINGS: Mapping[str, tuple[frozenset[str], Callable[[torch.device], Any]]] = {
+    "torch.get_default_dtype()": (_ALWAYS, lambda device: torch.get_default_dtype()),
+    "torch.get_default_device()": (_ALWAYS, lambda device: torch.get_default_device()),
+    "torch.autocast": (
+        _ALWAYS,
+        lambda device: torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None,
+    ),
+    "torch.nn.attention.sdpa_kernel": (
+        _ALWAYS,
+        lambda device: (
+            torch._C._get_flash_sdp_enabled(),
+            torch._C._get_mem_efficient_sdp_enabled(),
+            torch._C._get_math_sdp_enabled(),
+            torch._C._get_cudnn_sdp_enabled(),
+        ),
+    ),
+    "torch.get_float32_matmul_precision()": (_ALWAYS, lambda device: torch.get_float32_matmul_precision()),
+    GRAD_MODE: (
+        frozenset({"is_grad_enabled", "requires_grad", "grad_fn", "is_leaf"}),
+        lambda device: torch.is_grad_enabled(),
+    ),
     "torch.is_inference_mode_enabled()": (
         frozenset({"is_inference_mode_enabled", "is_inference"}),
-        torch.is_inference_mode_enabled,
+        lambda device: torch.is_inference_mode_enabled(),
     ),
     "torch.are_deterministic_algorithms_enabled()": (
         frozenset({"are_deterministic_algorithms_enabled"}),
-        torch.are_deterministic_algorithms_enabled,
+        lambda device: torch.are_deterministic_algorithms_enabled(),
     ),
-    "os.environ": (frozenset({"environ", "getenv"}), lambda: dict(os.environ)),
 }
-"""Settings of the process → (names by which code reads them, none if every program depends on them; how to read)."""
+"""Settings of the process → (names of what code reads them by, how to read them)."""
+
+_VALUE = re.compile(r"\bx\b")
+
+_READERS = {id(getattr(torch, name)): name for names, _ in _SETTINGS.values() for name in names if hasattr(torch, name)}
 
 
 def reads_grad_mode(code: ExecutedCode) -> bool:
     """Return whether the code may do something else under `torch.no_grad`."""
-    return bool(code.users_names & _GRAD_MODE)
-
-
-@attrs.frozen(eq=False)
-class Guards:
-    """What a trace read beside its tensors.
-
-    Attributes:
-        facts: path → text of the value that was read, such as `model.config.k` → `1.0`: plain data, equal on all ranks.
-    """
-
-    facts: Mapping[str, str]
-    _state: PythonState = attrs.field(alias="state")
-    _settings: Mapping[str, Any] = attrs.field(alias="settings")
-    _code: ExecutedCode = attrs.field(alias="code")
-    _device: torch.device = attrs.field(alias="device")
-    _options: Mapping[str, Any] = attrs.field(alias="options")
-
-    @classmethod
-    def of(
-        cls,
-        code: ExecutedCode,
-        roots: Mapping[str, Any],
-        device: torch.device,
-        *,
-        tensors: bool = True,
-        omitted: Iterable[str] = (),
-        caches: Iterable[str] = (),
-        fixed: Iterable[str] = (),
-    ) -> Guards:
-        """Return the guards of a trace that executed `code`, for the present state.
-
-        Args:
-            device: whose autocast a trace depends on.
-            tensors, omitted, caches: as for `python_state`.
-            fixed: settings that the program sets itself.
-        """
-        options = {"tensors": tensors, "omitted": tuple(omitted), "caches": tuple(caches)}
-        settings = _settings([name for name in _names_of(code) if name not in fixed], device)
-        state = python_state(code, roots, **options)
-        texts = {name: _setting_text(value) for name, value in settings.items()}
-        return cls({**state.facts, **texts}, state, settings, code, device, options)
-
-    def hold(self, *roots: Any) -> bool:
-        """Return whether nothing that was read has changed; `roots` are those of `of`, None for one that is gone."""
-        return self._state.holds(*roots) and _settings(self._settings, self._device) == self._settings
-
-    def changes(self, roots: Mapping[str, Any]) -> list[str]:
-        """Return a text for each fact that no longer holds: `model.config.k was 1.0 and is 2.0`."""
-        present = python_state(self._code, {n: root for n, root in roots.items() if root is not None}, **self._options)
-        texts = [] if None in roots.values() else self._state.changes_to(present)
-        settings = _settings(self._settings, self._device)
-        return texts + [
-            f"{name} was {_setting_text(value)} and is {_setting_text(settings[name])}"
-            for name, value in self._settings.items()
-            if settings[name] != value
-        ]
+    return bool(_SETTINGS[GRAD_MODE][0] & code.users_names)
 
 
 def setting_facts(code: ExecutedCode, device: torch.device) -> dict[str, str]:
     """Return the settings of the process that a program of `code` depends on, as text."""
-    return {name: _setting_text(value) for name, value in _settings(_names_of(code), device).items()}
+    return {name: text_of(value) for name, value in _settings(code, device).items()}
 
 
-def _names_of(code: ExecutedCode) -> list[str]:
-    """Return the settings that a program of `code` depends on, in an order that is the same in all processes."""
-    return [name for name, (used, _) in _SETTINGS.items() if not used or used & code.users_names]
+def _settings(code: ExecutedCode, device: torch.device) -> dict[str, Any]:
+    names = _ALWAYS | code.users_names
+    return {name: read(device) for name, (used, read) in _SETTINGS.items() if used & names}
 
 
-def _settings(names: Iterable[str], device: torch.device) -> dict[str, Any]:
-    is_cast = torch.is_autocast_enabled(device.type)
-    autocast = torch.get_autocast_dtype(device.type) if is_cast else None
-    settings = {name: _SETTINGS[name][1]() for name in names if name != "torch.autocast"}
-    return {**settings, "torch.autocast": autocast}
+def _variable_change(name: str, before: Any, now: Any) -> str:
+    return f"os.environ[{name!r}] was {before!r} and is {now!r}" if name != EVERY else "os.environ has changed"
 
 
-def _setting_text(value: Any) -> str:
-    return f"{len(value)} variables" if isinstance(value, dict) else str(value)
+@attrs.define(frozen=True, eq=False, slots=False)
+class Guards:
+    """What a trace read beside its tensors.
+
+    Attributes:
+        guards: in order; the first ones do not depend on the roots.
+        of_globals: how many these are.
+    """
+
+    guards: Sequence[Guard]
+    of_globals: int
+    _constants: dict[str, Any] = attrs.field(alias="constants")
+    _roots: Sequence[str] = attrs.field(alias="roots")
+
+    @classmethod
+    def of(
+        cls,
+        walk: StateWalk,
+        code: ExecutedCode,
+        roots: Iterable[str],
+        device: torch.device | None = None,
+        fixed: Iterable[str] = (),
+    ) -> Guards:
+        """Return the guards of the present state.
+
+        Args:
+            walk: over the state that `code` reads, given `roots`.
+            device: whose autocast a trace depends on; None for guards without settings.
+            fixed: settings that the program sets itself.
+        """
+        code.users_names.update(_READERS[key] for key in walk.librarys.keys() & _READERS.keys())
+        settings = {} if device is None else _settings(code, device)
+        constants, guards = {**walk.constants, "device": device}, []
+        for number, (name, value) in enumerate(settings.items()):
+            if name not in fixed:
+                constants |= {f"s{number}": _SETTINGS[name][1], f"e{number}": value}
+                guards.append(Guard(name, text_of(value), f"n{number}", f"s{number}(device)", f"x != e{number}"))
+        for number, name in enumerate(sorted(code.variables if device else ())):
+            read = os.environ.get if name != EVERY else lambda name: dict(os.environ)
+            constants |= {f"r{number}": read, f"w{number}": read(name)}
+            explain = functools.partial(_variable_change, name, read(name))
+            path, get = f"os.environ[{name!r}]", f"r{number}({name!r})"
+            # Ranks have variables of their own, such as RANK.
+            guards.append(Guard(path, "a variable", f"m{number}", get, f"x != w{number}", explain, is_shared=False))
+        return cls([*guards, *walk.guards], len(guards) + walk.of_globals, constants, list(roots))
+
+    @cached_property
+    def facts(self) -> Mapping[str, str]:
+        """What was read: path → text, such as `model.config.k` → `1.0`; the same on all ranks whose state is equal."""
+        return {guard.path: guard.text for guard in self.guards if guard.is_shared}
+
+    @cached_property
+    def _check(self) -> Callable[..., tuple[int, Any] | None]:
+        lines = [f"def check({', '.join(self._roots)}):"]
+        for number, guard in enumerate(self.guards):
+            if number == self.of_globals:
+                lines.append(f" if {self._roots[0]} is None: return None")
+            lines.append(f" {guard.variable} = {guard.read}")
+            fails = _VALUE.sub(guard.variable, guard.fails)
+            lines.append(f" if {fails}: return {number}, {guard.variable}")
+        exec("\n".join(lines), self._constants)  # lines are those of this package; values are constants, not text
+        return self._constants.pop("check")
+
+    def hold(self, *roots: Any) -> bool:
+        """Return whether nothing that was read has changed; with None for the first root, of globals and settings."""
+        try:
+            return self._check(*roots) is None
+        except Exception:  # a value is not there
+            return False
+
+    def change(self, *roots: Any) -> str | None:
+        """Return a text for the first value that has changed, such as `model.config.k was 1.0 and is 2.0`."""
+        try:
+            found = self._check(*roots)
+        except Exception as error:
+            line = error.__traceback__.tb_next.tb_lineno if error.__traceback__ and error.__traceback__.tb_next else 2
+            guard = self.guards[self._guard_at(line)]
+            return f"{guard.path} was {guard.text} and is not there"
+        return None if found is None else self.guards[found[0]].change_to(found[1])
+
+    def _guard_at(self, line: int) -> int:
+        number = (line - 2) // 2
+        return number if number < self.of_globals else (line - 3) // 2
+
+    def checked(self, *roots: Any) -> Guards:
+        """Return the guards, which hold now.
+
+        Raises:
+            UnsupportedError: they do not, since state is another one each time that it is read.
+        """
+        change = self.change(*roots)
+        if change is None:
+            return self
+        raise UnsupportedError(
+            f"the forward reads {change.partition(' was ')[0]}, which is another value each time that it is read; "
+            "expected state that stays as it is between calls"
+        )

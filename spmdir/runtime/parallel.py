@@ -123,32 +123,35 @@ class Parallel:
         """
         with self._ranks.group.reporting():
             self._traces.first.guards.check()
+        records_gradients = torch.is_grad_enabled()
         with torch.no_grad():
-            return self._run(args)
+            return self._run(args, records_gradients)
 
-    def _run(self, args: tuple[Any, ...]) -> Any:
+    def _run(self, args: tuple[Any, ...], records_gradients: bool) -> Any:
         """Run a model once, or a step for each of its micro-batches."""
         if self._step is None:
-            return self._called(args)
+            return self._called(args, records_gradients)
         with self._ranks.group.reporting():
             self._state.share_rates(self._step)
             *others, last = self._step.cut(args)
         for name in filter(self._step.is_sum, self._state.held):
             self._state.held[name].zero_()
         for micro in others:
-            self._called(micro, is_last=False)
-        return self._called(last)
+            self._called(micro, records_gradients, is_last=False)
+        return self._called(last, records_gradients)
 
-    def _called(self, args: tuple[Any, ...], is_last: bool = True) -> Any:
+    def _called(self, args: tuple[Any, ...], records_gradients: bool, is_last: bool = True) -> Any:
         """Return the outputs of one run, after it has renewed what it renews; of that only a part if not `is_last`."""
         with self._ranks.group.reporting():
             self.check_values()
             fixed = self._traces.fixed(args)
-        traced = self._traces.of(fixed, args)
+        with torch.set_grad_enabled(records_gradients):  # a trace depends on the mode of the caller
+            traced = self._traces.of(fixed, args)
+            with self._ranks.group.reporting():
+                traced.guards.check()
         signature, programs = traced.signature, traced.programs
         held, kept = {**self._state.held, **traced.constants}, self._state.kept
         with self._ranks.group.reporting():
-            traced.guards.check()
             tensors = traced.convention.tensors(args)
             given = {argument.name: tensor for argument, tensor in zip(signature.inputs, tensors, strict=True)}
             check_memory(given, (a.name for a, _ in signature.renewed if not a.held))

@@ -9,10 +9,11 @@ from __future__ import annotations
 import inspect
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import attrs
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -23,11 +24,12 @@ from spmdir.core.errors import UnsupportedError
 from spmdir.core.progress import say
 from spmdir.importer.running_statistics import written
 from spmdir.runtime.copies import fake, fake_copy
-from spmdir.runtime.executed_code import ExecutedCode, executed_code, recorded_code
+from spmdir.runtime.executed_code import ExecutedCode, recorded_code, unrecorded
+from spmdir.runtime.guards import Guards
 from spmdir.runtime.known_outputs import PLAIN
 from spmdir.runtime.op_record import OpRecord
-from spmdir.runtime.python_state import python_state
-from spmdir.runtime.state_walk import Caches
+from spmdir.runtime.result_caches import Caches
+from spmdir.runtime.state_walk import StateWalk
 from spmdir.torch_interop.joint_export import compiling
 from spmdir.torch_interop.schemas import is_random
 
@@ -40,7 +42,7 @@ class Rehearsal:
         code: what it executes.
         assigned: the buffers that it assigns, by name.
         caches: what keeps results for later calls, from which a trace removes its fakes in the end.
-        facts: the Python state that it can read, as `PythonState.facts`.
+        facts: the Python state that it can read, as `Guards.facts`.
         output: what a module returns, on fake tensors; None if it raises, and for functions.
         ops: its ops, if they were recorded.
     """
@@ -62,55 +64,50 @@ def rehearse(
     record: OpRecord | None = None,
     is_repeated: bool = True,
 ) -> Rehearsal:
-    """Run a forward twice, and return what it reads and which buffers it assigns.
+    """Run a forward twice, with its backward if that runs Python; return what it reads and which buffers it assigns.
+
+    A run that executes code which those before it have not is followed by another one.
 
     Args:
         roots: what the forward is reached from, on fake tensors; the run may change it.
         model: the module among them whose buffers are state; None if there is none.
-        run: runs the forward.
+        run: runs the forward, and returns what it returns.
         data: the tensors of a call and the parameters: ops on them are compared.
         record: notes the ops of the first run.
         is_repeated: False to leave the second run to another process, in which the first one did the same.
 
     Raises:
-        UnsupportedError: the forward changes Python state, assigns a parameter, or registers a buffer.
+        UnsupportedError: the forward changes Python state, assigns a parameter, registers a buffer, or reads state that
+            cannot be compared.
     """
-    buffers, parameters = _tensors(model)
-    with _same_generator(), recorded_code() as recorded:
-        first, ended = _run(run, data(), record)
+    tensors, code = _tensors(model), ExecutedCode()
+    ops, ended = _run(run, data(), code, record)
     if record is not None:
         record.close()  # what the second run replaces is gone, as without a record
-    code = executed_code(recorded)
-    assigned = _assigned(model, buffers, parameters)
-    state, drawn = python_state(code, roots), random.getstate()
-    rehearsal = Rehearsal(code, assigned, state.caches, state.facts, ops=record)
-    if not is_repeated:
-        return rehearsal
+    assigned = _assigned(model, *tensors)
+    known, walk = code.size, StateWalk(code, roots)
+    guards = Guards.of(walk, code, roots)
+    facts, is_known = guards.facts, not is_repeated
     try:
-        with _same_generator():
-            again, ended_again = _run(run, data())
-            changes = [] if state.holds(*roots.values()) else state.changes_to(python_state(code, roots))
-            if drawn != random.getstate():
-                changes.append("the generator of Python's `random` drew numbers")
+        while not is_known:
+            before, ended_before = ops, ended
+            ops, ended = _run(run, data(), code)
+            if change := guards.change(*roots.values()):
+                raise _changed(change)
+            if ended and ended_before and ops != before:
+                raise UnsupportedError(
+                    "the forward does something else when it is called again, since it keeps Python state; a program "
+                    "does the same in every call: keep that state in buffers, or set it before the model is traced"
+                )
+            is_known = code.size == known
+            if not is_known:
+                known, walk = code.size, StateWalk(code, roots)
+                guards = Guards.of(walk, code, roots)
     finally:
-        state.caches.remove_fakes()
-    if changes:
-        raise _changed(changes[0])
-    if ended and ended_again and first != again:
-        raise UnsupportedError(
-            "the forward does something else when it is called again, since it keeps Python state; a program does the "
-            "same in every call: keep that state in buffers, or set it before the model is traced"
-        )
-    return rehearsal
-
-
-@contextmanager
-def _same_generator() -> Iterator[None]:
-    before = random.getstate()
-    try:
-        yield
-    finally:
-        random.setstate(before)
+        caches = Caches.of(walk)
+        if is_repeated:
+            caches.remove_fakes()
+    return Rehearsal(code, assigned, caches, facts, ops=record)
 
 
 def rehearse_module(
@@ -142,9 +139,10 @@ def rehearse_module(
     named = {**parameters, **buffers, **{f"input {place}": tensor for place, tensor in enumerate(inputs)}}
     record = OpRecord(named) if is_recorded else None
 
-    def run() -> None:
+    def run() -> Any:
         with mode:
             outputs[:] = [copied(*args, **kwargs)]
+        return outputs[0]
 
     def data() -> list[Tensor]:
         return [*inputs, *copied.parameters()]
@@ -183,9 +181,9 @@ def rehearse_step(step: Callable[..., Any], state: Any, args: tuple[Any, ...], d
     state, args = pytree.tree_map_only(Tensor, lambda tensor: fake(tensor, mode, device), (state, args))
     data = [leaf for leaf in pytree.tree_leaves((state, args)) if isinstance(leaf, Tensor)]
 
-    def run() -> None:
+    def run() -> Any:
         with mode:
-            step(*pytree.tree_map(lambda leaf: leaf, (state, *args)))
+            return step(*pytree.tree_map(lambda leaf: leaf, (state, *args)))
 
     return rehearse({"step": step}, None, run, lambda: data)
 
@@ -201,9 +199,9 @@ def rehearse_loss(model: nn.Module, loss: Callable[..., Any], args: tuple[Any, .
     args = pytree.tree_map_only(Tensor, lambda tensor: fake(tensor, mode, device), args)
     inputs = [leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, Tensor)]
 
-    def run() -> None:
+    def run() -> Any:
         with mode, torch.enable_grad():
-            loss(copied, *args)
+            return loss(copied, *args)
 
     return rehearse({"model": copied, "loss": loss}, copied, run, lambda: [*inputs, *copied.parameters()])
 
@@ -297,18 +295,61 @@ def changed_form(name: str, old: Tensor, new: Tensor) -> UnsupportedError:
     )
 
 
-def _run(run: Callable[[], Any], data: list[Tensor], record: OpRecord | None = None) -> tuple[list[Any], bool]:
-    """Run a forward; return its ops on data, and whether it came to its end."""
+def _run(
+    run: Callable[[], Any], data: list[Tensor], code: ExecutedCode, record: OpRecord | None = None
+) -> tuple[list[Any], bool]:
+    """Run a forward, and its backward if that runs Python; return its ops on data, and whether it came to its end.
+
+    Raises:
+        UnsupportedError: it draws numbers from a generator of Python.
+    """
     ops: list[Any] = []
+    ended = False
     caches = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)  # the second run would find the weights that the first one casts
+    generators = [read() for read, _ in _GENERATORS.values()]
     try:
-        with suppress(Exception), compiling(), _DataOps(data, ops, record):  # the trace raises what a user should read
-            run()
-            return ops, True
+        # The trace raises what a user should read.
+        with suppress(Exception), compiling():
+            with _DataOps(data, ops, record), recorded_code(code):
+                output = run()
+            if not _BACKWARD.isdisjoint(code.names) or torch.autograd.Function.apply.__code__ in code.called:
+                with _DataOps([], [], None), recorded_code(code):
+                    _backward(output, data)
+            ended = True
     finally:
         torch.set_autocast_cache_enabled(caches)
-    return ops, False
+    for before, (name, (read, restore)) in zip(generators, _GENERATORS.items(), strict=True):
+        if read() != before:
+            restore(before)
+            raise _changed(f"the generator of {name} drew numbers")
+    return ops, ended
+
+
+def _numpy_state() -> tuple[Any, ...]:
+    name, keys, *rest = np.random.get_state()
+    return name, tuple(keys), *rest
+
+
+_GENERATORS = {
+    "Python's `random`": (random.getstate, random.setstate),
+    "`numpy.random`": (_numpy_state, np.random.set_state),
+}
+"""Generators whose numbers are constants in a program → (how to read, how to set their state)."""
+
+_BACKWARD = frozenset({
+    "register_hook", "register_prehook", "register_post_accumulate_grad_hook", "register_multi_grad_hook",
+    "saved_tensors_hooks",
+})  # fmt: skip
+"""Names of what lets a backward run Python, beside autograd functions."""
+
+
+def _backward(output: Any, data: list[Tensor]) -> None:
+    returned = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor) and leaf.requires_grad]
+    asked = [tensor for tensor in data if tensor.requires_grad and tensor.is_leaf]
+    if returned and asked:
+        with torch.autograd.set_multithreading_enabled(False):  # the code of another thread would not be recorded
+            torch.autograd.grad(returned, asked, list(map(torch.ones_like, returned)), allow_unused=True)
 
 
 class _DataOps(TorchDispatchMode):
@@ -325,7 +366,8 @@ class _DataOps(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         leaves = pytree.tree_leaves((args, kwargs))
-        result = func(*args, **kwargs)
+        with unrecorded() if _is_torchs(func) else nullcontext():
+            result = func(*args, **kwargs)
         if func.namespace == "prim":  # asks for the device or layout of a tensor, which Python may keep
             return result
         if self._record is not None:
@@ -344,6 +386,11 @@ class _DataOps(TorchDispatchMode):
 
     def _is_data(self, value: Tensor) -> bool:
         return torch._C._has_storage(value) and value.untyped_storage()._cdata in self._storages
+
+
+def _is_torchs(func: Any) -> bool:
+    """Return whether an op is one of torch's, whose kernels for fake tensors execute no code of the user."""
+    return isinstance(func, torch._ops.OpOverload) and func.namespace in ("aten", "prims", "prim")
 
 
 def _form(leaf: Any) -> Any:

@@ -19,7 +19,7 @@ from spmdir.runtime.agreement import SAME
 from spmdir.runtime.guards import setting_facts
 from spmdir.runtime.op_record import type_text
 from spmdir.runtime.rehearsal import Rehearsal
-from spmdir.runtime.state_texts import text_of
+from spmdir.runtime.state_values import text_of
 
 _ABSENT = "not there"
 

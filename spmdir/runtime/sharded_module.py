@@ -29,6 +29,7 @@ from spmdir.runtime.rehearsal import Rehearsal
 from spmdir.runtime.room import no_values
 from spmdir.runtime.run_joint import run_joint
 from spmdir.runtime.signature import Argument
+from spmdir.runtime.state_walk import HOOKS, StateWalk
 from spmdir.runtime.variants import Places, Structure, Variant, Variants
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
@@ -223,8 +224,9 @@ def unsharded_copy(sharded: nn.Module) -> nn.Module:
 
 def guards_of(sharded: nn.Module, rehearsal: Rehearsal, device: torch.device) -> Guards:
     """Return the guards of a program that was traced of the present state of a sharded module."""
-    omitted, caches = (RUNNER, SUMS, "forward"), rehearsal.caches.dicts
-    return Guards.of(rehearsal.code, {"model": sharded}, device, tensors=False, omitted=omitted, caches=caches)
+    omitted = frozenset({RUNNER, SUMS, "forward", *HOOKS})  # hooks run around a program
+    walk = StateWalk(rehearsal.code, {"model": sharded}, omitted, frozenset(rehearsal.caches.dicts))
+    return Guards.of(walk, rehearsal.code, ["model"], device).checked(sharded)
 
 
 def attribute(module: nn.Module, name: str) -> Tensor:

@@ -1,17 +1,23 @@
-"""A walk over the Python state that executed code can read, which notes facts and writes their check."""
+"""A walk over the Python state that executed code can read, which makes a guard of each value.
+
+State is what is reachable from the roots, such as a model and its loss, and from the globals, classes and closures of
+the code, by names that the code reads. For `self.l(x) * self.config.k` the guards are, among others:
+
+    model.config     a types.SimpleNamespace
+    model.config.k   1.0
+
+What the walk does not understand is compared by identity, and by what can be read of it.
+"""
 
 from __future__ import annotations
 
-import argparse
-import collections
+import enum
 import functools
-import inspect
 import sys
-import threading
 import types
 import weakref
-import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
@@ -19,367 +25,423 @@ import attrs
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 
-from spmdir.runtime.executed_code import ExecutedCode, global_names, is_library_module, is_users_module
-from spmdir.runtime.state_check import CheckWriter
-from spmdir.runtime.state_texts import COMPARED, SINGLETONS, abbreviated, class_name, code_digest, is_plain, text_of
+from spmdir.core.errors import UnsupportedError
+from spmdir.runtime.executed_code import (
+    ACCESSORS,
+    EVERY,
+    ExecutedCode,
+    global_names,
+    is_installed,
+    is_library_file,
+    is_library_module,
+)
+from spmdir.runtime.read_names import (
+    NamesRead,
+    base_in_c,
+    executes,
+    has_own_lookup,
+    is_fixed,
+    is_librarys,
+    names_change,
+    slots_of,
+    table_of,
+    values_change,
+)
+from spmdir.runtime.state_values import (
+    IDENTICAL,
+    PLAIN,
+    class_name,
+    content,
+    is_plain,
+    is_simple,
+    key_content,
+    reduced,
+    text_of,
+)
 
-_ATTRIBUTE_HOLDERS = (types.SimpleNamespace, argparse.Namespace, collections.UserDict, collections.UserList,
-                      threading.local)  # fmt: skip
-_MODULE_TABLES = frozenset({key for key in vars(nn.Module()) if key.startswith("_")} - {"_forward_hooks"})
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+HOOKS = {"_forward_hooks": "_forward_hooks_with_kwargs", "_forward_pre_hooks": "_forward_pre_hooks_with_kwargs",
+         "_backward_hooks": "", "_backward_pre_hooks": ""}  # fmt: skip
+"""Tables of a module that hold hooks → the one that says which of these take keyword arguments."""
+
+_TABLES = (*HOOKS, "_parameters", "_buffers", "_modules")
+_PRIVATE = frozenset(key for key in vars(nn.Module()) if key.startswith("_"))
+_CONTAINERS = (dict, types.MappingProxyType, list, tuple, deque, set, frozenset)
+_PARTS = ("__func__", "__self__", "func", "args", "keywords", "fget", "fset", "__wrapped__", "default_factory")
+_WITH_PARTS = (types.MethodType, staticmethod, classmethod, property, functools.partial, functools.cached_property,
+               functools.partialmethod, type(functools.cache(len)))  # fmt: skip
 _UNSET = object()
 
 
 @attrs.frozen(eq=False)
-class Caches:
-    """What keeps results of the code for later calls.
+class Guard:
+    """A value that has been read.
 
     Attributes:
-        functions: those under `functools.cache` and the like.
-        dicts: path → dict with fake tensors in it.
+        path: where it is, such as `model.config.k`.
+        text: what it was, such as `1.0`; the same in every process.
+        variable: what holds the value in the check.
+        read: the Python expression of the value, over the variables of guards before it.
+        fails: an expression that is true if `x`, the present value, is another one.
+        explain: returns a text for the change to a present value, if path and texts do not say it.
+        is_shared: whether ranks with equal models have equal texts; they may have other modules of libraries loaded.
     """
 
-    functions: list[Any] = attrs.field(factory=list)
-    dicts: dict[str, dict[Any, Any]] = attrs.field(factory=dict)
+    path: str
+    text: str
+    variable: str
+    read: str
+    fails: str
+    explain: Callable[[Any], str] | None = None
+    is_shared: bool = True
 
-    def remove_fakes(self) -> None:
-        """Remove the fake tensors that a trace has left."""
-        for function in self.functions:
-            function.cache_clear()
-        for table in self.dicts.values():
-            for key in [key for key, value in table.items() if isinstance(value, FakeTensor)]:
-                del table[key]
+    def change_to(self, value: Any) -> str:
+        """Return a text for the change to a present value: `model.config.k was 1.0 and is 2.0`."""
+        if self.explain is not None:
+            return self.explain(value)
+        text = text_of(value)
+        return f"{self.path} was {self.text} and is {'another one' if text == self.text else text}"
 
 
 class StateWalk:
-    """Visits state, notes facts, and writes the lines of the check."""
+    """Visits state, and makes guards of it.
+
+    Attributes:
+        guards: in an order in which their expressions can be evaluated.
+        of_globals: the number of guards, the first ones, that do not depend on the roots.
+        constants: what the expressions have names for.
+        librarys: values of libraries that the code can reach, by id.
+        functions: functions under `functools.cache` and the like that the code executes.
+        dicts: path → dict that holds fake tensors.
+    """
 
     def __init__(
         self,
         code: ExecutedCode,
-        names: set[str],
         roots: Mapping[str, Any],
-        tensors: bool,
-        omitted: frozenset[str],
-        caches: frozenset[str],
+        omitted: frozenset[str] = frozenset(),
+        caches: frozenset[str] = frozenset(),
     ):
-        self._code, self._names, self._tensors = code, names, tensors
-        self._omitted, self._omitted_caches = omitted, caches
-        self.facts: dict[str, str] = {}
-        self.tensors: dict[str, tuple[weakref.ref[Tensor], int]] = {}
-        self.caches = Caches()
-        self.names_in_values: set[str] = set()
-        self._check = CheckWriter({"NAMES": frozenset(names), "get_dict": object.__getattribute__})
-        self._visited: dict[int, str] = {}
+        """Visit what `code` can read.
+
+        Args:
+            roots: what the code is called with, by the name that messages use.
+            omitted: attributes and tables of hooks of the first root that are not part of the state.
+            caches: paths of dicts whose entries are not part of it.
+        """
+        self.guards: list[Guard] = []
+        self.constants: dict[str, Any] = {
+            "content": content, "key_content": key_content, "reduced": reduced, "table_of": table_of, "unset": _UNSET,
+        }  # fmt: skip
+        self.librarys: dict[int, Any] = {}
+        self.functions: list[Any] = []
+        self.dicts: dict[str, dict[Any, Any]] = {}
+        self._names, self._executed, self._called = frozenset(code.names), code.globals.keys(), code.called
+        self._own_names = code.own_names
+        self._omitted, self._caches = omitted, caches
+        self._constant_names: dict[int, str] = {}
+        self._visited: dict[int, tuple[str, str]] = {}
+        self._objects: list[str] = []
+        self._is_shared = True
         self._kept: list[Any] = []  # so that no id is used twice
         self._root = next(iter(roots.values()))
         modules = [module for root in roots.values() if isinstance(root, nn.Module) for module in root.modules()]
         self._registered = {id(t) for m in modules for t in (*m._parameters.values(), *m._buffers.values())}
+        self._visit_globals(code)
+        self.of_globals = len(self.guards)
+        for path, value in roots.items():
+            self.visit(value, path, path)
+        if any(id(accessor) in self.librarys for accessor in ACCESSORS):  # under other names than their own
+            code.names.add(EVERY)
+        ids = f"{{{', '.join(f'id({variable})' for variable in self._objects)}}}"
+        self._add("the state", "objects", ids, f"len(x) != {len(self._objects)}", lambda ids: "two objects became one")
 
-    def add_globals(self) -> None:
-        """Visit the globals that the code reads, and the Python modules that it imports."""
+    def _visit_globals(self, code: ExecutedCode) -> None:
         done: set[tuple[int, str]] = set()
-        for code, values in sorted(self._code.globals.items(), key=lambda item: _place(item[0])):
-            for name in sorted(global_names(code)):
-                if (id(values), name) in done:
-                    continue
+        for each, values in sorted(code.globals.items(), key=lambda item: _place(item[0])):
+            for name in sorted(global_names(each)):
+                if (id(values), name) not in done and name in values:
+                    self.visit(values[name], f"{self._constant(values)}[{name!r}]", f"{values.get('__name__')}.{name}")
                 done.add((id(values), name))
-                if name in values:
-                    path = f"{values.get('__name__', '?')}.{name}"
-                    self._visit(values[name], f"{self._check.constant(values)}[{name!r}]", path)
-                elif isinstance(sys.modules.get(name), types.ModuleType) and not is_library_module(name):
-                    self._visit(sys.modules[name], f"{self._check.constant(sys.modules)}[{name!r}]", name)
+        for name in sorted(code.modules & sys.modules.keys()):
+            self.visit(sys.modules[name], f"{self._constant(sys.modules)}[{name!r}]", name)
 
-    def add_roots(self, roots: Mapping[str, Any]) -> list[str]:
-        """Visit the roots, and return the names of the arguments of the check."""
-        arguments = [f"root{number}" for number in range(len(roots))]
-        self._check.add(f"if {arguments[0]} is None: return True")
-        for (path, value), argument in zip(roots.items(), arguments, strict=True):
-            self._visit(value, argument, path)
-        return arguments
+    def visit(self, value: Any, read: str, path: str) -> None:
+        """Make the guards of a value and of what is reachable from it."""
+        if isinstance(value, PLAIN):
+            self._plain(value, read, path)
+        elif id(value) in self._visited:
+            variable, first = self._visited[id(value)]
+            self._add(path, f"the same as {first}", read, f"x is not {variable}")
+        elif isinstance(value, IDENTICAL):
+            self._identical(value, read, path)
+            owner = getattr(value, "__self__", None)
+            if owner is not None and not isinstance(owner, (type, types.ModuleType)):  # of a bound method
+                self.visit(owner, f"{self._constant(owner)}", path)
+        elif isinstance(value, enum.Enum):
+            self._attributes(value, self._identical(value, read, path), path)
+        elif isinstance(value, type):
+            self._identical(value, read, path)
+            self._class(value)
+        elif isinstance(value, types.ModuleType):
+            self._identical(value, read, path)
+            self._namespace(value, is_library_module(value.__name__), value.__name__)
+        elif isinstance(value, ContextVar):
+            self._identical(value, read, path)
+            self.visit(value.get(None), f"{self._constant(value)}.get(None)", path)
+        elif isinstance(value, Tensor):
+            self._tensor(value, read, path)
+        elif isinstance(value, types.FunctionType):
+            self._function(value, read, path)
+        elif isinstance(value, nn.Module):
+            self._module(value, read, path)
+        elif isinstance(value, _CONTAINERS):
+            self._container(value, read, path)
+        elif isinstance(value, weakref.ref):
+            variable = self._bind(value, path, text_of(value), read, self._type_differs(value))
+            self.visit(value(), f"{variable}()", path)
+        else:
+            self._object(value, read, path)
 
-    def compiled(self, arguments: list[str]) -> Callable[..., bool]:
-        """Return the check of what has been visited."""
-        return self._check.compiled(arguments)
+    def _constant(self, value: Any) -> str:
+        """Return the name of a value in the check, which keeps it."""
+        if id(value) not in self._constant_names:
+            self._constant_names[id(value)] = name = f"c{len(self._constant_names)}"
+            self.constants[name] = value
+        return self._constant_names[id(value)]
 
-    def _bind(self, expression: str, value: Any, path: str, fact: str) -> str | None:
-        """Return a variable that holds `value` in the check; None if the value has been visited, which is compared."""
-        if id(value) in self._visited:
-            self.facts[path] = "the same object as elsewhere"
-            self._check.fail_if(f"{expression} is not {self._visited[id(value)]}")
-            return None
-        self.facts[path] = fact
-        variable = self._visited[id(value)] = f"v{len(self._visited)}"
-        self._kept.append(value)
-        self._check.add(f"{variable} = {expression}")
+    def _add(self, path: str, text: str, read: str, fails: str, explain: Any = None) -> str:
+        """Add a guard, and return the variable of its value."""
+        variable = f"v{len(self.guards)}"
+        is_shared = self._is_shared and explain is None
+        self.guards.append(Guard(path, text, variable, read, fails, explain, is_shared))
         return variable
 
-    def _visit(self, value: Any, expression: str, path: str) -> None:
-        kind = type(value)
-        if isinstance(value, SINGLETONS):
-            self._is(value, expression, path, repr(value))
-        elif isinstance(value, COMPARED):
-            self._equals(value, expression, path)
-        elif isinstance(value, Tensor):
-            self._tensor(value, expression, path)
-        elif isinstance(value, types.ModuleType):
-            self._python_module(value, expression, path)
-        elif isinstance(value, type):
-            self._class(value, expression, path)
-        elif isinstance(value, types.FunctionType):
-            self._function(value, expression, path)
-        elif isinstance(value, (types.MethodType, functools.partial, staticmethod, classmethod, property)) or hasattr(
-            kind, "cache_info"
-        ):
-            self._parts(value, expression, path)
-        elif isinstance(value, nn.Module):
-            self._module(value, expression, path)
-        elif isinstance(value, (dict, types.MappingProxyType)):
-            self._dict(value, expression, path)
-        elif isinstance(value, (list, tuple, collections.deque)):
-            self._sequence(value, expression, path)
-        elif isinstance(value, (set, frozenset)):
-            self._set(value, expression, path)
-        elif isinstance(value, ContextVar):
-            self._visit(value.get(None), f"{expression}.get(None)", path)
+    def _bind(self, value: Any, path: str, text: str, read: str, fails: str) -> str:
+        """Add the guard of a value that others may refer to."""
+        variable = self._add(path, text, read, fails)
+        self._visited[id(value)] = variable, path
+        self._kept.append(value)
+        if not isinstance(value, (Tensor, types.FunctionType, types.MethodType)) and type(value) not in _CONTAINERS:
+            self._objects.append(variable)
+        return variable
+
+    def _identical(self, value: Any, read: str, path: str) -> str:
+        self.librarys[id(value)] = value
+        return self._add(path, text_of(value), read, f"x is not {self._constant(value)}")
+
+    def _type_differs(self, value: Any) -> str:
+        return f"type(x) is not {self._constant(type(value))}"
+
+    def _plain(self, value: Any, read: str, path: str) -> None:
+        if is_simple(value):
+            same = self._constant(value)
+            fails = f"x is not {same} and (type(x) is not {self._constant(type(value))} or x != {same})"
         else:
-            self._object(value, expression, path)
+            fails = f"content(x) != {self._constant(content(value))}"
+        variable = self._add(path, text_of(value), read, fails)
+        if table_of(value) and not is_librarys(type(value)):
+            self._attributes(value, variable, path)
 
-    def _is(self, value: Any, expression: str, path: str, fact: str) -> None:
-        self.facts[path] = fact
-        self._check.fail_if(f"{expression} is not {self._check.constant(value)}")
+    def _tensor(self, value: Tensor, read: str, path: str) -> None:
+        text = text_of(value)
+        if id(value) in self._registered:  # a program runs on the tensor that the name has
+            text = f"{text} {'with' if value.requires_grad else 'without'} a gradient"
+            fails = f"x is None or x.requires_grad is not {value.requires_grad}"
+        else:
+            fails = f"{self._constant(weakref.ref(value))}() is not x"
+            fails += "" if value.is_inference() else f" or x._version != {value._version}"
+        self._bind(value, path, text, read, fails)
 
-    def _equals(self, value: Any, expression: str, path: str) -> None:
-        if isinstance(value, str) and value.isidentifier():
-            self.names_in_values.add(value)
-        self.facts[path] = repr(value)
-        same, kind = self._check.constant(value), self._check.constant(type(value))
-        self._check.fail_if(f"(x := {expression}) is not {same} and (type(x) is not {kind} or x != {same})")
-
-    def _tensor(self, value: Tensor, expression: str, path: str) -> None:
-        if id(value) in self._registered:
-            return
-        fact = f"a tensor of {value.dtype} {list(value.shape)}"
-        if not self._tensors:
-            self.facts[path] = fact
-        elif (variable := self._bind(expression, value, path, fact)) is not None:
-            reference = weakref.ref(value)
-            self.tensors[path], same = (reference, value._version), self._check.constant(reference)
-            self._check.fail_if(f"{same}() is not {variable} or {variable}._version != {value._version}")
-
-    def _python_module(self, value: types.ModuleType, expression: str, path: str) -> None:
-        self._is(value, expression, path, f"module {value.__name__}")
-        if is_users_module(value) and id(value) not in self._visited:
-            self._visited[id(value)] = self._check.constant(value)
-            self._attributes(value.__name__, vars(value), self._check.constant(vars(value)), False)
-
-    def _class(self, value: type, expression: str, path: str) -> None:
-        self._is(value, expression, path, f"class {value.__module__}.{value.__qualname__}")
-        self._class_attributes(value)
-
-    def _class_attributes(self, value: type) -> None:
+    def _class(self, value: type) -> None:
         for owner in value.__mro__:
-            if is_library_module(owner.__module__) or id(owner) in self._visited:
-                continue
-            self._visited[id(owner)] = self._check.constant(owner)
-            path, table = f"{owner.__module__}.{owner.__qualname__}", vars(owner)
-            variable = self._check.constant(table)
-            for key, held in list(table.items()):
-                if (key in self._names and not key.startswith("__")) or self._executes(held):
-                    self._visit(held, f"{variable}[{key!r}]", f"{path}.{key}")
-            self._no_new_names(table, variable)
+            if id(owner) not in self._visited and not is_fixed(owner):
+                self._namespace(owner, is_librarys(owner), f"{owner.__module__}.{owner.__qualname__}", is_class=True)
 
-    def _executes(self, value: Any) -> bool:
-        code = getattr(
-            inspect.unwrap(getattr(value, "__func__", value)) if callable(value) else value, "__code__", None
-        )
-        return code in self._code.globals
-
-    def _function(self, value: types.FunctionType, expression: str, path: str) -> None:
-        fact = f"function {value.__module__}.{value.__qualname__} {code_digest(value.__code__):08x}"
-        variable = self._bind(expression, value, path, fact)
-        if variable is None:
+    def _namespace(self, owner: Any, is_of_library: bool, path: str, is_class: bool = False) -> None:
+        """Visit the values of a class or Python module, of which there is one in the process."""
+        if id(owner) in self._visited:
             return
-        self._check.fail_if(f"{variable}.__code__ is not {self._check.constant(value.__code__)}")
-        if value.__code__ not in self._code.globals:
-            return
-        for part in ("__defaults__", "__kwdefaults__"):
-            if getattr(value, part):
-                self._visit(getattr(value, part), f"{variable}.{part}", f"{path}.{part}")
-        for index, (name, cell) in enumerate(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)):
-            content = _content(cell)
-            if content is not _UNSET:
-                self._visit(content, f"{variable}.__closure__[{index}].cell_contents", f"{path}:{name}")
-        if vars(value):
-            self._attributes(path, vars(value), f"{variable}.__dict__", False, without={"__wrapped__"})
-
-    def _parts(self, value: Any, expression: str, path: str) -> None:
-        """Visit what a callable is made of."""
-        variable = self._bind(expression, value, path, f"a {type(value).__name__}")
-        if variable is None:
-            return
-        self._check.fail_if(f"type({variable}) is not {self._check.constant(type(value))}")
-        for part in ("__func__", "__self__", "func", "args", "keywords", "fget"):
-            if not isinstance(value, type) and hasattr(value, part):
-                self._visit(
-                    getattr(value, part), f"{variable}.{part}", path if part != "keywords" else f"{path}.keywords"
-                )
-        if hasattr(type(value), "cache_info"):
-            self._visit(value.__wrapped__, f"{variable}.__wrapped__", path)
-            self.caches.functions.extend([value] if self._executes(value) else [])
-
-    def _module(self, value: nn.Module, expression: str, path: str) -> None:
-        is_root = value is self._root
-        variable = self._bind(expression, value, path, "a module" if is_root else class_name(value))
-        if variable is None:
-            return
-        if not is_root:  # a sharded model is of a subclass
-            self._check.fail_if(f"type({variable}) is not {self._check.constant(type(value))}")
-        self._class_attributes(type(value))
-        table = f"{variable}_d"
-        self._check.add(f"{table} = {variable}.__dict__")
-        without = {*_MODULE_TABLES, "_forward_hooks", *(self._omitted if is_root else ())}
-        self._attributes(path, vars(value), table, _has_own_lookup(type(value)), without=without)
-        if not is_root:  # the hooks of the root run around a program
-            self._hooks(vars(value), table, path)
-        for key in ("_parameters", "_buffers"):
-            self._registered_tensors(vars(value)[key], f"{table}[{key!r}]", path)
-        if not value._modules:
-            self._check.fail_if(f"{table}['_modules']")
-            return
-        self._check.add(f"{variable}_m = {table}['_modules']")
-        self._check.fail_if(f"[*{variable}_m] != {self._check.constant([*value._modules])}")
-        for name, child in value._modules.items():
-            self._visit(child, f"{variable}_m[{name!r}]", f"{path}.{name}")
-
-    def _hooks(self, tables: Mapping[str, Any], variable: str, path: str) -> None:
-        self._check.fail_if(" or ".join(f"{variable}[{key!r}]" for key in _HOOKS if not tables[key]) or "False")
-        for key in (key for key in _HOOKS if tables[key]):
-            self.facts[f"{path}.{key}"] = f"{len(tables[key])} hooks"
-            hooks = f"h{self._check.place}"
-            self._check.add(f"{hooks} = [*{variable}[{key!r}].values()]")
-            self._check.fail_if(f"len({hooks}) != {len(tables[key])}")
-            for index, hook in enumerate(tables[key].values()):
-                self._visit(hook, f"{hooks}[{index}]", f"{path}.{key}[{index}]")
-
-    def _registered_tensors(self, tensors: Mapping[str, Tensor | None], expression: str, path: str) -> None:
-        if not tensors:
-            self._check.fail_if(expression)
-            return
-        variable = f"t{self._check.place}"
-        self._check.add(f"{variable} = {expression}")
-        self._check.fail_if(f"len({variable}) != {len(tensors)}")
-        for name, tensor in tensors.items():
-            if tensor is None:
-                self.facts[f"{path}.{name}"] = "None"
-                self._check.fail_if(f"{variable}[{name!r}] is not None")
-            else:
-                self.facts[f"{path}.{name}.requires_grad"] = str(tensor.requires_grad)
-                self._check.fail_if(f"{variable}[{name!r}].requires_grad is not {tensor.requires_grad}")
-
-    def _dict(self, value: Any, expression: str, path: str) -> None:
-        fact = f"a {type(value).__name__}" + (f" of {len(value)} keys" if path not in self._omitted_caches else "")
-        variable = self._bind(expression, value, path, fact)
-        if variable is None or path in self._omitted_caches:
-            return
-        self._check.fail_if(f"type({variable}) is not {self._check.constant(type(value))}")
-        is_subclass = isinstance(value, dict) and type(value) is not dict
-        read_keys = f"[*dict.keys({variable})]" if is_subclass else f"[*{variable}]"
-        entries = dict(dict.items(value)) if isinstance(value, dict) else {**value}
-        self._check.fail_if(f"{read_keys} != {self._check.constant([*entries])}")
-        if not is_subclass and self._compares_at_once(f"{variable}.values()", [*entries.values()]):
-            self.facts[path] = abbreviated(entries)
-            return
-        if isinstance(value, dict) and any(isinstance(held, FakeTensor) for held in entries.values()):
-            self.caches.dicts[path] = value
-        for key, held in entries.items():
-            at = self._check.constant(key)
-            read = f"dict.__getitem__({variable}, {at})" if is_subclass else f"{variable}[{at}]"
-            self._visit(held, read, f"{path}[{text_of(key)}]")
-        self._own_attributes(value, variable, path)
-
-    def _sequence(self, value: Any, expression: str, path: str) -> None:
-        variable = self._bind(expression, value, path, f"a {type(value).__name__} of {len(value)}")
-        if variable is None:
-            return
-        self._check.fail_if(
-            f"type({variable}) is not {self._check.constant(type(value))} or len({variable}) != {len(value)}"
-        )
-        if self._compares_at_once(variable, [*value]):
-            self.facts[path] = abbreviated(value)
-            return
-        for index, each in enumerate(value):
-            self._visit(each, f"{variable}[{index}]", f"{path}[{index}]")
-        self._own_attributes(value, variable, path)
-
-    def _compares_at_once(self, expression: str, values: list[Any]) -> bool:
-        """Compare many plain values in one line, and return whether that was possible."""
-        if not values or not all(isinstance(each, (*COMPARED, *SINGLETONS)) for each in values):
-            return False
-        self.names_in_values |= {each for each in values if isinstance(each, str) and each.isidentifier()}
-        if all(type(each) is str for each in values):  # else 1, 1.0 and True would be the same
-            self._check.fail_if(f"[*{expression}] != {self._check.constant(values)}")
+        self._visited[id(owner)] = self._constant(owner), path
+        if is_of_library:
+            self._library(vars(owner), self._constant(vars(owner)), path)
         else:
-            types_of = self._check.constant([type(each) for each in values])
-            self._check.fail_if(
-                f"(x := [*{expression}]) != {self._check.constant(values)} or [*map(type, x)] != {types_of}"
-            )
-        return True
+            name = owner.__module__ if is_class else owner.__name__
+            every = EVERY in self._names and not is_installed(name)
+            self._table(vars(owner), self._constant(vars(owner)), path, is_class=is_class, every=every)
 
-    def _set(self, value: Any, expression: str, path: str) -> None:
-        texts = sorted(map(text_of, value))
-        variable = self._bind(expression, value, path, "{" + ", ".join(texts) + "}")
-        if variable is not None:
-            same, kind = self._check.constant(frozenset(value)), self._check.constant(type(value))
-            self._check.fail_if(f"type({variable}) is not {kind} or {variable} != {same}")
+    def _library(self, table: Mapping[str, Any], read: str, path: str) -> None:
+        """Compare the values of a namespace of a library by identity."""
+        names, is_shared = sorted(table.keys() & self._names), self._is_shared
+        self._is_shared = False
+        for name in [name for name in names if isinstance(table[name], (types.ModuleType, *PLAIN))]:
+            self.visit(table[name], f"{read}[{name!r}]", f"{path}.{name}")
+            names.remove(name)
+        if names:
+            values = tuple(table[name] for name in names)
+            get = self._constant(lambda table: tuple(map(table.__getitem__, names)))
+            explain = functools.partial(values_change, path, names, values)
+            self._add(f"{path}.__dict__", str(names), f"{get}({read})", f"x != {self._constant(values)}", explain)
+        self._is_shared = is_shared
 
-    def _object(self, value: Any, expression: str, path: str) -> None:
-        kind = type(value)
-        if kind.__module__ == "numpy" and hasattr(value, "tobytes"):
-            self.facts[path] = f"{class_name(value)} {zlib.crc32(value.tobytes()):08x}"
-            same, kind_name = self._check.constant(value.tobytes()), self._check.constant(kind)
-            self._check.fail_if(f"type(x := {expression}) is not {kind_name} or x.tobytes() != {same}")
+    def _function(self, value: types.FunctionType, read: str, path: str) -> None:
+        if is_library_file(value.__code__.co_filename) and not (value.__closure__ and value.__code__ in self._called):
+            self._identical(value, read, path)
             return
-        if is_library_module(kind.__module__) and not isinstance(value, _ATTRIBUTE_HOLDERS):
-            if callable(value):
-                self._is(value, expression, path, f"{class_name(value)} {getattr(value, '__name__', '')}".strip())
-            else:
-                self.facts[path] = class_name(value)
-                self._check.fail_if(f"type({expression}) is not {self._check.constant(kind)}")
-            return
-        variable = self._bind(expression, value, path, class_name(value))
-        if variable is not None:
-            self._check.fail_if(f"type({variable}) is not {self._check.constant(kind)}")
-            self._own_attributes(value, variable, path)
+        fails = f"{self._type_differs(value)} or x.__code__ is not {self._constant(value.__code__)}"
+        is_called = value.__code__ in self._called
+        parts = {name: getattr(value, name) for name in ("__defaults__", "__kwdefaults__") if is_called}
+        fails += "".join(f" or x.{name} is not None" for name, part in parts.items() if part is None)
+        variable = self._bind(value, path, text_of(value), read, fails)
+        if is_called:
+            for name in (name for name, part in parts.items() if part is not None):
+                self.visit(parts[name], f"{variable}.{name}", f"{path}.{name}")
+            for index, (name, cell) in enumerate(zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)):
+                content = _content(cell)
+                if content is not _UNSET:
+                    self.visit(content, f"{variable}.__closure__[{index}].cell_contents", f"{path}:{name}")
+        if vars(value):
+            without = frozenset({"__wrapped__"})
+            self._table(vars(value), f"{variable}.__dict__", path, without=without, every=EVERY in self._names)
 
-    def _own_attributes(self, value: Any, variable: str, path: str) -> None:
+    def _container(self, value: Any, read: str, path: str) -> None:
+        is_dict, is_set = isinstance(value, (dict, types.MappingProxyType)), isinstance(value, (set, frozenset))
+        fails = self._type_differs(value)
+        if path in self._caches:
+            self._bind(value, path, f"a {type(value).__name__}", read, fails)
+            return
+        # A subclass of dict may answer otherwise than the dict that it is.
+        of = "dict.{}(x)" if isinstance(value, dict) and type(value) is not dict else "x.{}()"
+        keys = [*dict.keys(value)] if isinstance(value, dict) else [*value]
+        items = (
+            []
+            if is_set
+            else [value[key] if of == "x.{}()" else dict.get(value, key) for key in keys]
+            if is_dict
+            else keys
+        )
+        are_simple = all(map(is_simple, items))
+        if is_set:
+            is_at_once = all(type(key) is str or isinstance(key, type) for key in keys)
+            contents = self._constant(set(keys) if is_at_once else {*map(key_content, keys)})
+            fails += f" or {'x' if is_at_once else '{*map(key_content, x)}'} != {contents}"
+        elif is_dict:
+            fails += " or " + self._items_differ(keys, f"[*{of.format('keys')}]")
+        else:
+            fails += f" or len(x) != {len(items)}"
+        if are_simple and items:
+            fails += " or " + self._items_differ(items, f"[*{of.format('values') if is_dict else 'x'}]")
+        variable = self._bind(value, path, text_of(value), read, fails)
+        if isinstance(value, dict) and any(map(_holds_fakes, items)):
+            self.dicts[path] = value
+        for key in sorted((key for key in keys if (is_set or is_dict) and not is_plain(key)), key=text_of):
+            self.visit(key, self._constant(key), f"{path}{{{text_of(key)}}}")
+        for index, item in enumerate(() if are_simple else items):
+            key = keys[index] if is_dict else index
+            at = repr(key) if type(key) in (str, int) else self._constant(key)
+            get = f"{variable}[{at}]" if of == "x.{}()" else f"dict.get({variable}, {at})"
+            self.visit(item, get, f"{path}[{text_of(key)}]")
+        if type(value) not in _CONTAINERS:
+            self._parts(value, variable, path)
+            self._attributes(value, variable, path)
+
+    def _items_differ(self, items: list[Any], read: str) -> str:
+        """Return an expression that is true if a list that `read` gives has other plain items or keys."""
+        if all(type(item) is str for item in items):
+            return f"{read} != {self._constant(items)}"
+        if all(map(is_simple, items)):
+            types_differ = f"[*map(type, {read})] != {self._constant([*map(type, items)])}"
+            return f"{read} != {self._constant(items)} or {types_differ}"
+        return f"[*map(key_content, {read})] != {self._constant([*map(key_content, items)])}"
+
+    def _module(self, value: nn.Module, read: str, path: str) -> None:
+        is_root = value is self._root
+        fails = "x is None" if is_root else self._type_differs(value)  # a sharded model is of a subclass
+        variable = self._bind(value, path, "a module" if is_root else text_of(value), read, fails)
+        self._class(type(value))
+        omitted = self._omitted if is_root else frozenset[str]()
+        every, names = EVERY in self._names or has_own_lookup(type(value)), _PRIVATE | omitted
+        table = self._table(vars(value), f"{variable}.__dict__", path, without=names, every=every)
+        tables = {key: vars(value)[key] for key in _TABLES if key not in omitted}
+        empty = [key for key in tables if not tables[key]]
+        self._add(path, f"nothing in {empty}", table, " or ".join(f"x[{key!r}]" for key in empty) or "False",
+                  lambda table: f"{path}.{next(k for k in empty if table[k])} was empty and is not")  # fmt: skip
+        for key in (key for key in tables if tables[key]):
+            self._members(key, vars(value), table, path)
+
+    def _members(self, key: str, tables: Mapping[str, Any], variable: str, path: str) -> None:
+        """Visit the hooks, tensors or modules of a module."""
+        if key not in HOOKS:
+            names = self._constant([*tables[key]])
+            held = self._add(f"{path}.{key}", str([*tables[key]]), f"{variable}[{key!r}]", f"[*x] != {names}")
+            for name, value in tables[key].items():
+                self.visit(value, f"{held}[{name!r}]", f"{path}.{name}")
+            return
+        size, flags = len(tables[key]), HOOKS[key]
+        hooks = self._add(f"{path}.{key}", f"{size} hooks", f"[*{variable}[{key!r}].values()]", f"len(x) != {size}")
+        for index, value in enumerate(tables[key].values()):
+            self.visit(value, f"{hooks}[{index}]", f"{path}.{key}[{index}]")
+        if flags:
+            with_kwargs = [hook in tables[flags] for hook in tables[key]]
+            read = f"[hook in {variable}[{flags!r}] for hook in {variable}[{key!r}]]"
+            self._add(f"{path}.{flags}", str(with_kwargs), read, f"x != {self._constant(with_kwargs)}")
+
+    def _object(self, value: Any, read: str, path: str) -> None:
+        fails, kind = self._type_differs(value), type(value)
+        if not isinstance(value, _WITH_PARTS) and _is_opaque(value):
+            if hasattr(kind, "__next__"):
+                raise UnsupportedError(
+                    f"the forward reads {path}, an object of {class_name(kind)}, whose place cannot be compared "
+                    "between calls; expected state that can be: keep a number in a buffer, or a list in the place of "
+                    "an iterator"
+                )
+            self.librarys[id(value)] = value
+            fails = f"x is not {self._constant(value)}"
+            state = None if callable(value) else reduced(value)
+            fails += "" if state is None else f" or reduced(x) != {self._constant(state)}"
+        variable = self._bind(value, path, text_of(value), read, fails)
+        self._parts(value, variable, path)
+        self._attributes(value, variable, path)
+
+    def _parts(self, value: Any, variable: str, path: str) -> None:
+        """Visit what a method, a descriptor or a dict with defaults is made of."""
+        if not isinstance(value, (*_WITH_PARTS, dict)):
+            return
+        for part in _PARTS:
+            held = getattr(value, part, _UNSET)
+            if held is not _UNSET and not (part == "__wrapped__" and hasattr(value, "__func__")):
+                self.visit(held, f"{variable}.{part}", f"{path}.{part}" if part == "keywords" else path)
+        if hasattr(value, "cache_info") and executes(vars(value).get("__wrapped__"), self._executed):
+            self.functions.append(value)
+
+    def _attributes(self, value: Any, variable: str, path: str) -> None:
         """Visit the attributes of an object and of its class."""
         kind = type(value)
-        if not is_library_module(kind.__module__):
-            self._class_attributes(kind)
-            for slot in (name for owner in kind.__mro__ for name in _slots(owner)):
-                if slot in self._names and (held := getattr(value, slot, _UNSET)) is not _UNSET:
-                    self._visit(held, f"{variable}.{slot}", f"{path}.{slot}")
-        table = _attribute_table(value)
+        self._class(kind)
+        for slot in slots_of(kind):
+            if slot in self._names or EVERY in self._names:
+                self.visit(getattr(value, slot, _UNSET), f"getattr({variable}, {slot!r}, unset)", f"{path}.{slot}")
+        table = table_of(value)
         if table is not None:
-            self._check.add(f"{variable}_d = get_dict({variable}, '__dict__')")
-            self._attributes(path, table, f"{variable}_d", _has_own_lookup(kind))
+            every = EVERY in self._names or isinstance(value, types.SimpleNamespace) or has_own_lookup(kind)
+            self._table(table, f"table_of({variable})", path, every=every)
 
-    def _attributes(
-        self, path: str, table: Mapping[str, Any], variable: str, all_plain: bool, without: Iterable[str] = ()
-    ) -> None:
-        """Visit the values of a namespace that the code names, or that are plain if it may read any name."""
-        all_plain = all_plain or self._code.reads_any_name
-        for key, held in list(table.items()):
-            if isinstance(key, str) and key not in without and (key in self._names or (all_plain and is_plain(held))):
-                self._visit(held, f"{variable}[{key!r}]", f"{path}.{key}")
-        self._no_new_names(table, variable, frozenset(without))
+    def _table(self, table: Any, read: str, path: str, without: frozenset[str] = frozenset(), **how: bool) -> str:
+        """Visit the values of a namespace that the code reads, and return the variable that holds the namespace."""
+        names_of = NamesRead(self._names, self._executed, without=without, **how)
+        names = names_of(table)
+        fails = f"[*x] != {self._constant([*table])} and {self._constant(names_of)}(x) != {self._constant(names)}"
+        explain = functools.partial(names_change, path, names_of, names)
+        variable = self._add(f"{path}.__dict__", str(names), read, fails, explain)
+        is_shared = self._is_shared
+        for name in names:
+            self._is_shared = is_shared and name in self._own_names
+            self.visit(table[name], f"{variable}[{name!r}]", f"{path}.{name}")
+        self._is_shared = is_shared
+        return variable
 
-    def _no_new_names(self, table: Mapping[str, Any], variable: str, without: frozenset[str] = frozenset()) -> None:
-        """Fail if the namespace gets a name that the code has, which would shadow what is read now."""
-        known = frozenset(table) | without
-        names = self._check.constant(known)
-        self._check.fail_if(f"len({variable}) != {len(table)} and not ({variable}.keys() & NAMES) <= {names}")
+
+def _holds_fakes(value: Any) -> bool:
+    return any(map(_holds_fakes, value)) if isinstance(value, (list, tuple)) else isinstance(value, FakeTensor)
 
 
 def _place(code: types.CodeType) -> tuple[str, int, str]:
@@ -393,24 +455,9 @@ def _content(cell: types.CellType) -> Any:
         return _UNSET
 
 
-def _slots(owner: type) -> tuple[str, ...]:
-    slots = vars(owner).get("__slots__", ())
-    return (slots,) if isinstance(slots, str) else tuple(slots)
-
-
-def _attribute_table(value: Any) -> Any:
-    try:
-        return object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return None
-
-
-@functools.lru_cache(maxsize=4096)
-def _has_own_lookup(kind: type) -> bool:
-    """Return whether a class computes attributes in Python, as a configuration that has other names for them."""
-    return any(
-        name in vars(owner)
-        for owner in kind.__mro__
-        if not is_library_module(owner.__module__)
-        for name in ("__getattr__", "__getattribute__")
-    )
+def _is_opaque(value: Any) -> bool:
+    """Return whether an object holds what its attributes do not show."""
+    base = base_in_c(type(value))
+    if base is object:
+        return table_of(value) is None and not any(True for _ in slots_of(type(value)))
+    return base is not types.SimpleNamespace

@@ -132,7 +132,7 @@ class Variants:
                 )
         same = [variant for variant in self.of_structure(structure) if variant.is_unreduced == is_unreduced]
         if len(same) >= LIMIT:
-            change = (same[-1].guards.changes({"model": module}) or ["the inputs that require gradients"])[0]
+            change = same[-1].guards.change(module) or "the inputs that require gradients"
             raise UnsupportedError(
                 f"the module has {LIMIT} programs for calls of this kind, and needs another: {change}; expected state "
                 "that seldom changes: keep what changes in a buffer"

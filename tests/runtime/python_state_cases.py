@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import enum
 import functools
+import itertools
 import os
 import random
 import sys
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -248,7 +250,7 @@ READ: dict[str, tuple[Callable[[Any, Tensor], Any], Callable[[Any], Iterator[Non
     "environment": (
         lambda m, y: y * float(os.environ.get("SPMDIR_TEST_FACTOR", "1")),
         change_by(lambda m: os.environ.update(SPMDIR_TEST_FACTOR="2"), lambda m: os.environ.pop("SPMDIR_TEST_FACTOR")),
-        "os.environ was",
+        "os.environ['SPMDIR_TEST_FACTOR'] was None and is '2'",
     ),
 }
 """What is read → (how, how it is changed and changed back, what the error says)."""
@@ -277,7 +279,7 @@ class Changing(nn.Module):
         torch.manual_seed(0)
         self.layer, self.change = nn.Linear(2, 2), change
         self.n, self.seen, self.entries, self.config = 0, [], {}, types.SimpleNamespace(calls=0)  # type: ignore[var-annotated]
-        self.first, self.table, self.length = True, None, 0
+        self.first, self.table, self.length, self.bytes_ = True, None, 0, bytearray(b"a")
         self.register_buffer("held", torch.zeros(2, dtype=torch.float64))
 
     def forward(self, x: Tensor) -> Any:
@@ -287,6 +289,7 @@ class Changing(nn.Module):
 
 
 CALLS = {"n": 0}
+COUNTER = itertools.count()
 
 
 def count_calls(m: Any, y: Tensor) -> None:
@@ -344,6 +347,9 @@ CHANGED: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "global": (count_calls, "CALLS, which was {'n': "),
     "tensor": (lambda m, y: setattr(m, "last", y), "the forward changes model.last, which was a tensor"),
     "generator of Python": (lambda m, y: y * random.random(), "the generator of Python's `random` drew numbers"),
+    "generator of numpy": (lambda m, y: y * np.random.rand(), "the generator of `numpy.random` drew numbers"),
+    "iterator": (lambda m, y: y if next(COUNTER) < 2 else y * 2, "COUNTER, an object of itertools.count, whose place"),
+    "bytes": (lambda m, y: m.bytes_.extend(b"a"), "the forward changes model.bytes_, which was bytearray(b"),
     "first call": (only_first, "the forward does something else when it is called again"),
     "parameter": (
         lambda m, y: setattr(m.layer, "bias", nn.Parameter(y[0].detach())),

@@ -1,0 +1,133 @@
+"""Namespaces: which of their values executed code reads, and how they differ from what they were."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Iterator, Mapping, Set
+from typing import Any
+
+import attrs
+from torch import nn
+
+from spmdir.runtime.executed_code import is_library_module
+from spmdir.runtime.state_values import text_of
+
+_DOCUMENTATION = frozenset({
+    "__abstractmethods__", "__annotate__", "__annotate_func__", "__annotations__", "__annotations_cache__",
+    "__dataclass_fields__", "__dataclass_params__", "__dict__", "__doc__", "__firstlineno__", "__module__",
+    "__orig_bases__", "__parameters__", "__qualname__", "__slotnames__", "__slots__", "__static_attributes__",
+    "__weakref__", "_abc_impl",
+})  # fmt: skip
+"""What a class has that does not change what its objects do."""
+
+
+@attrs.frozen(eq=False)
+class NamesRead:
+    """Selects from a namespace the names that code reads.
+
+    Attributes:
+        names: the names of attributes that it reads.
+        code: what is executed.
+        every: whether it reads all names.
+        is_class: whether the namespace is that of a class, of which operators and calls read further names.
+        without: names that are left out.
+    """
+
+    names: Set[str]
+    code: Set[types.CodeType]
+    every: bool = False
+    is_class: bool = False
+    without: frozenset[str] = frozenset()
+
+    def __call__(self, table: Mapping[str, Any]) -> list[str]:
+        """Return the names in a namespace that are read, in alphabetic order."""
+        if not self.is_class and not self.every:
+            return sorted((table.keys() & self.names) - self.without)
+        return sorted(name for name in table if isinstance(name, str) and self._reads(name, table[name]))
+
+    def _reads(self, name: str, value: Any) -> bool:
+        if self.is_class:
+            is_read = name.startswith("__") or name in self.names or executes(value, self.code)
+            return (is_read or self.every) and name not in _DOCUMENTATION
+        return name not in self.without
+
+
+def executes(value: Any, code: Set[types.CodeType]) -> bool:
+    """Return whether a function, or what a method or property calls, is among executed code."""
+    value = getattr(value, "fget", None) if isinstance(value, property) else getattr(value, "__func__", value)
+    return isinstance(value, types.FunctionType) and inspect.unwrap(value).__code__ in code
+
+
+def names_change(path: str, read: NamesRead, before: list[str], table: Mapping[str, Any]) -> str:
+    """Return a text for names that a namespace has got or lost."""
+    now = read(table)
+    for name in now:
+        if name not in before:
+            return f"{path}.{name} was not there and is {text_of(table[name])}"
+    return f"{path}.{next((name for name in before if name not in now), '__dict__')} was there and is gone"
+
+
+def values_change(path: str, names: list[str], before: tuple[Any, ...], now: tuple[Any, ...]) -> str:
+    """Return a text for the first of some values in a namespace that has been replaced."""
+    pairs = zip(names, before, now, strict=True)
+    name, old, new = next((pair for pair in pairs if pair[1] is not pair[2]), (names[0], before[0], now[0]))
+    return f"{path}.{name} was {text_of(old)} and is {'another one' if text_of(old) == text_of(new) else text_of(new)}"
+
+
+def is_librarys(kind: type) -> bool:
+    """Return whether a class belongs to Python, torch or spmdir."""
+    return is_library_module(str(vars(kind).get("__module__", "builtins")))
+
+
+def slots_of(kind: type) -> Iterator[str]:
+    """Return the names of the attributes of objects that are not in a namespace."""
+    for owner in kind.__mro__:
+        slots = vars(owner).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__"):
+                yield (
+                    f"_{owner.__name__.lstrip('_')}{name}"
+                    if name.startswith("__") and not name.endswith("__")
+                    else name
+                )
+
+
+def table_of(value: Any) -> Any:
+    """Return the namespace of an object, None if it has none."""
+    try:
+        return object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+
+
+@functools.lru_cache(maxsize=4096)
+def has_own_lookup(kind: type) -> bool:
+    """Return whether a class computes attributes in Python, as a configuration that has other names for them."""
+    return any(
+        name in vars(owner)
+        for owner in kind.__mro__
+        if owner is not nn.Module and not is_librarys(owner)
+        for name in ("__getattr__", "__getattribute__")
+    )
+
+
+def is_fixed(kind: type) -> bool:
+    """Return whether no attribute of a class can be set, since it is written in C."""
+    return not kind.__flags__ & _HEAP or bool(kind.__flags__ & _IMMUTABLE)
+
+
+@functools.lru_cache(maxsize=4096)
+def base_in_c(kind: type) -> type:
+    """Return the class, written in C, that decides what objects of `kind` hold beside attributes."""
+    return next(owner for owner in kind.__mro__ if is_fixed(owner) or _has_own_new(owner))
+
+
+def _has_own_new(owner: type) -> bool:
+    new = vars(owner).get("__new__")
+    return isinstance(new, types.BuiltinFunctionType) and new.__self__ is owner
+
+
+_HEAP, _IMMUTABLE = 1 << 9, 1 << 8
+"""Flags of classes, as CPython's `Py_TPFLAGS_HEAPTYPE` and `Py_TPFLAGS_IMMUTABLETYPE`."""

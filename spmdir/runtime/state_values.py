@@ -1,0 +1,130 @@
+"""Values of Python state: their texts, which are the same in every process, and what of them tells them from others."""
+
+from __future__ import annotations
+
+import array
+import collections
+import datetime
+import decimal
+import enum
+import fractions
+import hashlib
+import io
+import logging
+import os
+import pathlib
+import pickle
+import random
+import re
+import struct
+import types
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+IDENTICAL = (type(None), bool, torch.dtype, torch.layout, torch.memory_format, type(NotImplemented), type(Ellipsis),
+             types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
+             types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType, io.IOBase,
+             torch._ops.OpOverload, torch._ops.OpOverloadPacket, type(os.environ))  # fmt: skip
+"""Types of values that are compared by identity alone: they do not change, or what changes in them is not read."""
+
+PLAIN = (int, float, complex, str, bytes, bytearray, array.array, range, slice, torch.device, torch.Size,
+         pathlib.PurePath, decimal.Decimal, fractions.Fraction, datetime.date, datetime.time, datetime.timedelta,
+         datetime.tzinfo, re.Pattern, np.ndarray, np.generic, np.dtype, np.random.RandomState,
+         np.random.Generator, random.Random, logging.Logger)  # fmt: skip
+"""Types of values that are compared by type and `content`."""
+
+_CONTENTS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
+    (np.ndarray, lambda value: (value.dtype.str, value.shape, _items(value))),
+    (np.generic, lambda value: (value.dtype.str, value.tobytes())),
+    (float, lambda value: struct.pack("d", value)),
+    (complex, lambda value: struct.pack("dd", value.real, value.imag)),
+    (int, int.__int__),
+    (str, str.__str__),
+    (bytes, bytes),
+    ((bytearray, array.array), lambda value: (getattr(value, "typecode", ""), bytes(value))),
+    (re.Pattern, lambda value: (value.pattern, value.flags)),
+    (np.random.RandomState, lambda value: repr(value.get_state())),
+    (np.random.Generator, lambda value: repr(value.bit_generator.state)),
+    (random.Random, lambda value: value.getstate()),
+    (logging.Logger, lambda value: (value.name, value.getEffectiveLevel(), value.disabled)),
+)  # fmt: skip
+
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+
+
+def _items(value: np.ndarray) -> Any:
+    return value.tolist() if value.dtype.hasobject else value.tobytes()
+
+
+def content(value: Any) -> Any:
+    """Return the type of a plain value and what tells it from others: of numbers the bits, of arrays the bytes."""
+    for kinds, read in _CONTENTS:
+        if isinstance(value, kinds):
+            return type(value), read(value)
+    return type(value), repr(value)
+
+
+def is_simple(value: Any) -> bool:
+    """Return whether `==` tells a value from all others of its type."""
+    return type(value) in (int, str, bool, bytes, type(None)) or (
+        type(value) is float and value == value and value != 0
+    )
+
+
+def reduced(value: Any) -> Any:
+    """Return what can be read of an object that is written in C: its pickle, a text of its parts, or None."""
+    for read in (pickle.dumps, lambda value: repr(value.__reduce_ex__(4))):
+        with suppress(Exception):  # has no pickles
+            return read(value)
+    return None
+
+
+def key_content(value: Any) -> Any:
+    """Return what tells a key or an element of a set from others: content, for an object its identity."""
+    if isinstance(value, (tuple, frozenset)):
+        return type(value), type(value)(map(key_content, value))
+    if isinstance(value, PLAIN):
+        return content(value)
+    return id(value)
+
+
+def is_plain(value: Any, depth: int = 4) -> bool:
+    """Return whether a value is a number, text, flag or the like, or a container of such."""
+    if type(value) is dict:
+        return depth > 0 and all(is_plain(key, 0) and is_plain(held, depth - 1) for key, held in value.items())
+    if type(value) in (list, tuple, set, frozenset):
+        return depth > 0 and all(is_plain(each, depth - 1) for each in value)
+    return isinstance(value, (*IDENTICAL, *PLAIN))
+
+
+def text_of(value: Any) -> str:
+    """Return a text of a value that is the same in every process; of an object its class."""
+    if isinstance(value, Tensor):
+        return f"a tensor of {value.dtype} {list(value.shape)}"
+    if isinstance(value, types.ModuleType):
+        return f"module {value.__name__}"
+    if isinstance(value, (type, types.FunctionType)):
+        return f"{'class' if isinstance(value, type) else 'function'} {value.__module__}.{value.__qualname__}"
+    if isinstance(value, type(os.environ)):
+        return "the environment"
+    if isinstance(value, np.ndarray):
+        digest = hashlib.blake2b(repr(content(value)).encode(), digest_size=8).hexdigest()
+        return f"an array of {value.dtype} {list(value.shape)} with the digest {digest}"
+    if isinstance(value, logging.Logger):  # ranks have levels of their own
+        return f"the logger {value.name}"
+    if type(value) in (set, frozenset) and is_plain(value):
+        return "{" + ", ".join(sorted(map(text_of, value))) + "}"
+    if is_plain(value) or isinstance(value, enum.Enum):
+        return _ADDRESS.sub("", repr(value))
+    size = f" of {len(value)}" if isinstance(value, (dict, list, tuple, set, frozenset, collections.deque)) else ""
+    return f"a {class_name(type(value))}{size}"
+
+
+def class_name(kind: type) -> str:
+    """Return the name of a class with its module, without that of Python's own."""
+    return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
