@@ -16,7 +16,7 @@ from functools import cached_property
 import attrs
 from torch import Tensor
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.ir import Attribute
+from xdsl.ir import Attribute, Operation
 
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.sharding import Sharding
@@ -28,7 +28,7 @@ from spmdir.dialects.names import text_name
 from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.values import sharding_of, signature_kind
 from spmdir.passes.finish import bound, copied, rest, without_layers
-from spmdir.passes.local_programs.own_values import keep_own_values
+from spmdir.passes.local_programs.own_values import BatchSizes, keep_own_values
 from spmdir.passes.pipeline import Pipeline, Step, run_passes
 from spmdir.passes.scheduling.follow import RankMessage, follow, messages, name_values
 from spmdir.runtime.agreement import RankGroup
@@ -177,7 +177,7 @@ class OwnSizes:
         Ranks along an axis by which the program needs parts of each other's batch, as of a sequence, have one batch. So
         have all ranks if it is not known what depends on its size.
         """
-        if self.is_step or self._batch_dims is None:
+        if self._batch_sizes is None:
             return ()
         plain = messages(self._local(self._bound(self._examples)))
         places = self._differing(plain, self._local)
@@ -189,27 +189,30 @@ class OwnSizes:
     def _of_own_values(self, module: ModuleOp) -> ModuleOp:
         """Return the program of a rank, not yet scheduled, that computes with values of its own batch."""
         made = self._local(module)
-        if self._own_axes and self._batch_dims is not None:
-            keep_own_values(made, self._own_axes, self._batch_dims)
+        if self._own_axes and self._batch_sizes is not None:
+            keep_own_values(made, self._own_axes, self._batch_sizes, reduces_alone=not self.is_step)
             name_values(made)
         return made
 
     @cached_property
-    def _batch_dims(self) -> dict[str, set[int]] | None:
-        """Value of the program of a rank → its dimensions that depend on the size of the batch; None if no other size
-        can be tried."""
+    def _batch_sizes(self) -> BatchSizes | None:
+        """What depends on the size of the batch in the program of a rank; None if no other size can be tried."""
         batch = [size for argument in self.inputs for size in argument.sizes[:1] if is_symbolic(size)]
         names = {name for size in batch for name in symbols(size)}
         if not names:
-            return {}
+            return BatchSizes({})
         other = next(self._tried([*names], self._local), None)
         if other is None:
             return None
-        made = [list(_shapes(module)) for module in (self._local(self._bound(self._examples)), other)]
-        return {
-            name: {dim for dim, (one, another) in enumerate(zip(shape, changed, strict=False)) if one != another}
-            for (name, shape), (_, changed) in zip(*made, strict=False)
-        }
+        made = [list(_tensors(module)) for module in (self._local(self._bound(self._examples)), other)]
+        dims: dict[str, set[int]] = {}
+        numbers: set[str] = set()
+        for (name, shape, arguments), (_, other_shape, other_arguments) in zip(*made, strict=False):
+            pairs = enumerate(zip(shape, other_shape, strict=False))
+            dims[name] = {dim for dim, (length, other_length) in pairs if length != other_length}
+            if arguments != other_arguments and not dims[name]:
+                numbers.add(name)
+        return BatchSizes(dims, numbers)
 
     def _local(self, module: ModuleOp) -> ModuleOp:
         """Return the program of a rank before it is scheduled."""
@@ -261,13 +264,14 @@ class OwnSizes:
                 yield sizes
 
 
-def _shapes(module: ModuleOp) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield the name and the shape of each tensor of a program."""
+def _tensors(module: ModuleOp) -> Iterator[tuple[str, tuple[int, ...], Attribute | None]]:
+    """Yield the name and the shape of each tensor of a program, and the arguments of the op that makes it."""
     function = ir.main_function(module)
     for value in (*function.args, *(result for op in function.body.block.ops for result in op.results)):
         meta = meta_of(value.type)
         if meta is not None:
-            yield text_name(value), meta.shape
+            made_by = value.owner if isinstance(value.owner, Operation) else None
+            yield text_name(value), meta.shape, made_by.properties.get("arguments") if made_by else None
 
 
 def _are_admitted(declared: Sizes, sizes: Mapping[str, int]) -> bool:

@@ -151,6 +151,45 @@ def means(rank: int, mesh: Mesh, open_sizes: Any) -> list[list[Tensor]]:
     return found
 
 
+class Counting(nn.Module):
+    """Counts rows in a buffer, and adds up their positions in another."""
+
+    def __init__(self, dtype: torch.dtype):
+        super().__init__()
+        self.up = nn.Linear(4, 4).double()
+        self.register_buffer("seen", torch.zeros((), dtype=dtype))
+        self.register_buffer("positions", torch.zeros((), dtype=dtype))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += x.size(0)
+        self.positions += torch.arange(x.size(0)).sum().to(self.positions.dtype)
+        return self.up(x)
+
+
+def counters(rank: int, mesh: Mesh) -> dict[str, Any]:
+    """Buffers that sizes are added to, of a sharded module and of a step; what is said of buffers of integers."""
+    x, rows = torch.randn(8, 4, dtype=torch.float64), {0: Dim("rows", min=2)}
+    options = {"local_inputs": True, "dynamic_shapes": {"x": rows}, "out_shardings": ["dp: S(0)"]}
+    floats, integers = (
+        spmdir.shard_module(Counting(dtype), mesh, {"x": "dp: S(0)"}, (x,), **options)
+        for dtype in (torch.float64, torch.int64)
+    )
+    model = Counting(torch.float64)
+    optimizer = optimizer_of("sgd", model, lr=0.1)
+    step, state = spmdir.training_step(model, lambda model, x: model(x).square().mean(), optimizer)
+    options = {"state": state, "local_inputs": True, "dynamic_shapes": (rows,)}
+    trained = spmdir.parallelize(step, (x,), mesh, {"arg*": "dp: S(0)"}, **options)
+    for batch in (x[:4], x[:3] if rank else torch.cat([x[:4], x[:1]])):
+        floats(batch)
+        trained(batch)
+    buffers = trained.gather_state()["buffers"]
+    return {
+        "module": [full(floats.seen), full(floats.positions)],
+        "step": [buffers["seen"], buffers["positions"]],
+        "integers": error_of(lambda: integers(x[:4])),
+    }
+
+
 def _of_copies(model: Losses, pair: tuple[int, int]) -> list[Tensor]:
     """Values, gradients and statistics of a batch and its copy."""
     own = copy.deepcopy(model)
@@ -270,6 +309,7 @@ def run(rank: int, mesh: Mesh) -> dict[str, Any]:
         "different": error_of(lambda: trained(inputs(3, 4)[0], inputs(3, 5)[1])),
         "own": own_batches(rank, mesh, open_sizes),
         "means": means(rank, mesh, open_sizes),
+        "counters": counters(rank, mesh),
         "needed": needed(rank, model, mesh, open_sizes),
         "special": special(mesh),
         "largest": largest(rank, Tokens().double(), mesh),

@@ -71,6 +71,17 @@ def test_calls_have_smaller_sizes_than_examples_of_the_largest_ones(ranks):
 
 
 @pytest.mark.gloo
+def test_buffers_that_sizes_of_batches_are_added_to_are_equal_on_all_ranks(ranks):
+    positions = sum(range(8)) + (sum(range(10)) + sum(range(6))) / 2
+    for result in ranks:
+        found = result["counters"]
+        for front in ("module", "step"):
+            assert [float(each) for each in found[front]] == [16, positions], front
+        assert "a result of type i64 is computed from the batch of each rank, which has no mean" in found["integers"]
+        assert "make a buffer floating" in found["integers"]
+
+
+@pytest.mark.gloo
 def test_local_sizes_that_a_message_depends_on_are_compared_in_each_call(ranks):
     for result in ranks:
         shape, different, beyond = result["needed"]

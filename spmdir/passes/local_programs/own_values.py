@@ -10,12 +10,19 @@ computes with becomes so many times the rank's own sum, and whole results are av
                                                      return %mean
 
 Sums that are only returned, as those of gradients, stay: %total of all ranks over twice the own count is that mean.
+
+A number that an op is given as the size of the batch is that of the rank's own batch too, as 8 here and 6 elsewhere:
+
+    %n = add.Tensor %seen {other = 8}                %n = add.Tensor %seen {other = 8}
+    return %n                                        %mean = all_reduce %n on [dp] op avg
+                                                     return %mean
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
+import attrs
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, SSAValue
@@ -43,18 +50,34 @@ _FACTORS: dict[str, Callable[[int], float]] = {
 """Reduction → by what the own value is multiplied, as though each of so many ranks had it."""
 
 
-Dims = Mapping[str, Set[int]]
-"""Name of a value → the dimensions of it that depend on the size of the batch."""
+@attrs.frozen
+class BatchSizes:
+    """What depends on the size of the batch, in the program of one rank.
+
+    Attributes:
+        dims: name of a value → its dimensions that do.
+        numbers: names of values, of a fixed shape, of ops that are given a number that does.
+    """
+
+    dims: Mapping[str, Set[int]]
+    numbers: Set[str] = frozenset()
 
 
-def keep_own_values(module: ModuleOp, axes: Sequence[str], batch_dims: Dims) -> None:
+def keep_own_values(module: ModuleOp, axes: Sequence[str], sizes: BatchSizes, reduces_alone: bool = True) -> None:
     """Let ranks along `axes` compute with values of their own batches, in the program of one rank after localize.
+
+    Args:
+        sizes: what differs where batches do.
+        reduces_alone: whether each rank computes with reductions of its own batch. Else what is reduced over ranks is
+            that of all batches, and numbers that depend on sizes differ alone.
 
     Raises:
         UnsupportedError: ranks would have parts of each other's values, or a whole result has no mean; located.
     """
     function, mesh = ir.main_function(module), ir.mesh(module)
-    _OwnValues(function, mesh, frozenset(part for axis in axes for part in mesh.parts(axis)), batch_dims).run()
+    _OwnValues(
+        function, mesh, frozenset(part for axis in axes for part in mesh.parts(axis)), sizes, reduces_alone
+    ).run()
     trust(function)
 
 
@@ -62,12 +85,14 @@ class _OwnValues:
     """Walks a function once.
 
     Attributes:
-        of_batch: values computed from the inputs that are sharded along the axes. Others are those of one device.
+        of_batch: values computed from the inputs that are sharded along the axes, or from a size of the batch. Others
+            are those of one device.
         own: those of them that are replicated along the axes, but differ between ranks.
     """
 
-    def __init__(self, function: FuncOp, mesh: Mesh, axes: frozenset[str], batch_dims: Dims):
-        self.function, self.mesh, self.axes, self.batch_dims = function, mesh, axes, batch_dims
+    def __init__(self, function: FuncOp, mesh: Mesh, axes: frozenset[str], sizes: BatchSizes, reduces_alone: bool):
+        self.function, self.mesh, self.axes, self.sizes = function, mesh, axes, sizes
+        self.reduces_alone = reduces_alone
         given = [value for value in function.args if is_given(function, value.index)]
         self.of_batch: set[SSAValue] = {value for value in given if not self._is_whole(value)}
         self.own: set[SSAValue] = set()
@@ -77,6 +102,9 @@ class _OwnValues:
             if not self.of_batch.isdisjoint(op.operands):
                 self.of_batch.update(op.results)
                 self._visit(op)
+            sized = [result for result in op.results if self._has_number(op, result)]
+            self.of_batch.update(sized)
+            self.own.update(filter(self._is_whole, sized))
         end = ir.terminator(self.function)
         for index, value in enumerate(end.operands):
             if value in self.own:
@@ -95,7 +123,7 @@ class _OwnValues:
         along = [axis for axis in changed if axis in self.axes]
         before, after = ({each[axis].trait for axis in along} for each in (step.source, step.target))
         if (before, after) == ({"partial"}, {"replicated"}):
-            if self._goes_on(result):
+            if self.reduces_alone and self._goes_on(result):
                 self._reduce_alone(op, along, [axis for axis in changed if axis not in along])
         elif value not in self.own:
             return
@@ -109,6 +137,14 @@ class _OwnValues:
             op.operands[0] = self._average(value, op)
         else:
             raise self._mixed(op, along)
+
+    def _has_number(self, op: Operation, result: SSAValue) -> bool:
+        """Return whether a value depends on the size of the batch by a number or by the length of an operand alone."""
+        if isinstance(op, Collective) or self._batch_dims(result):
+            return False
+        return text_name(result) in self.sizes.numbers or any(
+            self._batch_dims(operand) and self._is_whole(operand) for operand in op.operands
+        )
 
     def _check_rows(self, op: Operation, values: Iterable[SSAValue]) -> None:
         if any(self._sharded_dims(value) - self._batch_dims(value) for value in values):
@@ -129,7 +165,7 @@ class _OwnValues:
         return {placement.dim for axis, placement in placed if axis in self.axes and placement.dim is not None}
 
     def _batch_dims(self, value: SSAValue) -> Set[int]:
-        return self.batch_dims.get(text_name(value), frozenset())
+        return self.sizes.dims.get(text_name(value), frozenset())
 
     def _goes_on(self, value: SSAValue) -> bool:
         """Return whether anything but the end of the function uses a value."""
@@ -192,8 +228,8 @@ class _OwnValues:
         assert meta is not None and sharding is not None  # it is whole
         if not meta.dtype.is_inexact:
             raise UnsupportedError(
-                f"a result of type {meta.dtype} is computed from the batch of each rank, which has no mean; expected a "
-                "result of floats, or one with an out-sharding",
+                f"a result of type {meta.dtype} is computed from the batch of each rank, which has no mean; expected "
+                "floats: make a buffer floating, or give an output an out-sharding",
                 location_of(before if isinstance(value.owner, Block) else value.owner),
             )
         axes = [axis for axis in self.mesh.axis_names if axis in self.axes]
