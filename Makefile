@@ -57,7 +57,7 @@ fuzz: env
 
 # The property tests with examples that are others in each run.
 explore: env
-	$(BIN)/pytest -q -n 2 --dist loadgroup -m hypothesis --hypothesis-profile=spmdir-explore
+	$(BIN)/pytest -q -n 2 --dist loadgroup -m hypothesis --hypothesis-profile=spmdir-explore $(OPTIONS)
 
 # Random programs of fewer than ten ops, decided and compared with the best of all decisions; long.
 decisions: env
