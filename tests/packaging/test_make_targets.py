@@ -25,7 +25,7 @@ QUICK_FORMS = {
     "check-rules": ("OPS=aten.relu OPTIONS='--packaged --world 2 --processes 1'", "aten.relu"),
     "decisions": ("OPTIONS='--count 1'", "2 compared, 0 decided worse"),
     "demo": ("", "8 simulated ranks against one device"),
-    "explore": ("OPTIONS='--collect-only tests/core'", r"test_intervals\.py: [1-9]"),
+    "explore": ("OPTIONS='--collect-only tests/core'", r"test_intervals\.py::test_"),
     "fuzz": ("MINUTES=0.001 OPTIONS='--kind deletions --seed 0 --examples 5 --processes 1'", r"deletions +[1-9]"),
     "matrix": ("OPTIONS='--models llama --plans fsdp --meshes 3 --sizes 2x4'", "0 cases failed"),
     "op-table": ("OPS=aten.relu", ""),
