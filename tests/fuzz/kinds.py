@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.fuzz.batch import Kind
+from tests.fuzz.batches import BATCHES
 from tests.fuzz.deletions import DELETIONS
 from tests.fuzz.edited import EDITED
 from tests.fuzz.element_types import TYPES
@@ -17,5 +18,18 @@ from tests.fuzz.training import TRAINING
 
 KINDS: dict[str, Kind] = {
     kind.name: kind
-    for kind in (PROGRAMS, PIPELINES, EDITED, MALFORMED, DELETIONS, TYPES, SPECIAL, SCHEDULES, LOSSY, RANKS, TRAINING)
+    for kind in (
+        PROGRAMS,
+        PIPELINES,
+        EDITED,
+        MALFORMED,
+        DELETIONS,
+        TYPES,
+        SPECIAL,
+        SCHEDULES,
+        LOSSY,
+        RANKS,
+        TRAINING,
+        BATCHES,
+    )
 }

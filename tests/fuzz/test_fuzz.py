@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from spmdir.checking.rules.pool import Worker
 from spmdir.core.errors import CheckError
-from tests.fuzz import rank_processes, ranks
+from tests.fuzz import batches, rank_processes, ranks
 from tests.fuzz.batch import Batch, Kind, Wrong, run_batch, shape_of
+from tests.fuzz.batches import ADDED, Batches
 from tests.fuzz.kinds import KINDS
 from tests.fuzz.training import TRAINING
 
@@ -58,6 +59,15 @@ def test_training_on_ranks_is_that_of_one_device() -> None:
 
 
 @pytest.mark.gloo
+def test_local_batches_of_other_sizes_are_those_of_one_device() -> None:
+    every = Batches(tuple(ADDED), ("y", "y.t()", "x"), "tensor(2.).expand(1)", ((4, 4), (3, 5)))
+    try:
+        assert batches.check(every) is None
+    finally:
+        rank_processes.stop()
+
+
+@pytest.mark.gloo
 def test_two_ranks_of_which_one_is_different_end_as_they_may() -> None:
     pairs = [ranks.Pair(d, layers=1, width=4, batch=3, dropout=True, dynamic=True, sharding="tp: S(0)") for d in PAIRS]
     try:
@@ -69,7 +79,7 @@ def test_two_ranks_of_which_one_is_different_end_as_they_may() -> None:
 
 
 def test_every_kind_has_a_bounded_part_and_its_row_on_the_page() -> None:
-    assert {*EXAMPLES, "ranks", "training"} == set(KINDS)
+    assert {*EXAMPLES, "ranks", "training", "batches"} == set(KINDS)
     page = (Path(__file__).parents[2] / "docs/fuzzing.md").read_text()
     table, _ = page.split("## Usage")
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(KINDS)
