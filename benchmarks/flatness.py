@@ -21,17 +21,15 @@ def of_step(plan: str, layers: int, is_wide: bool) -> tuple[float, float]:
     """Modelled seconds of a step of a rank, and the bytes that it sends."""
     import spmdir
     from benchmarks.programs import LLAMA_7B_WIDE, Config, shardings, trace
-    from spmdir.dialects import ir
     from spmdir.passes.options import load_pass
-    from spmdir.passes.propagation.objective import objective_of
 
     assert load_pass("propagate")
     config = attrs.evolve(LLAMA_7B_WIDE if is_wide else Config(), layers=layers)
     given, residual = shardings(config, plan)
     graph, *_ = trace(config, residual)
     module = spmdir.import_fx(graph, spmdir.Mesh({"data": 2, "model": 4}), given)
-    module = spmdir.run_passes(module, "propagate{memory=none},insert-reshard,lower-reshard,fuse-collectives")
-    objective = objective_of(ir.main_function(module))
+    objective = spmdir.comm_report(spmdir.run_passes(module, "propagate{memory=none}")).objective
+    module = spmdir.run_passes(module, "insert-reshard,lower-reshard,fuse-collectives")
     assert objective is not None
     return objective, spmdir.comm_report(module).wire_bytes
 

@@ -19,7 +19,6 @@ import spmdir
 from benchmarks.gloo_step import VOCABULARY, Sizes, llama, loss_of
 from benchmarks.measure import Row, Stopwatch, listed, options, print_table
 from benchmarks.programs import LLAMA_7B_WIDE, shardings, trace
-from spmdir.passes.finish import copied
 from spmdir.passes.pipeline import PARTITIONING
 
 LINES = {"forward": 250, "forward and backward": 600, "AdamW step": 600}
@@ -61,7 +60,7 @@ PROGRAMS = {"forward": forward, "forward and backward": gradients, "AdamW step":
 
 def outlined(module: ModuleOp) -> ModuleOp:
     """Return a copy of a module with outlined layers."""
-    return spmdir.run_passes(copied(module), "outline-layers")
+    return spmdir.run_passes(module.clone(), "outline-layers")
 
 
 def partitioned(text: str) -> tuple[dict[str, float], str]:

@@ -15,7 +15,6 @@ from xdsl.dialects.builtin import ModuleOp
 from benchmarks.measure import Row, Stopwatch, listed, options, print_table
 from benchmarks.schedule import MESH, Case, decided
 from spmdir.dialects import ir
-from spmdir.passes.finish import copied
 from spmdir.passes.pipeline import run_passes
 
 PASSES = ("fit-memory", "bucket", "split-async", "reorder")
@@ -26,7 +25,7 @@ REPEATS = 3
 def seconds(case: Case) -> tuple[dict[str, float], int]:
     """Return the time of each pass of one pipeline, which is verified at its end, and how many ops the program has."""
     module = decided(case)
-    runs = [_timed(copied(module)) for _ in range(REPEATS)]
+    runs = [_timed(module.clone()) for _ in range(REPEATS)]
     found = {name: statistics.median(run[name] for run in runs) for name in PASSES}
     return found, sum(1 for _ in ir.main_function(module).body.block.ops)
 
@@ -55,7 +54,7 @@ def main() -> None:
     parser.add_argument("--layers", type=listed(int), default=[2, 8, 32], help="default 2,8,32")
     parser.add_argument("--plans", type=listed(str), default=["tp_fsdp"], help="default tp_fsdp")
     given = parser.parse_args()
-    run_passes(copied(decided(Case(1, "tp_fsdp", "bfloat16"))), "schedule")  # loads what is loaded once
+    run_passes(decided(Case(1, "tp_fsdp", "bfloat16")).clone(), "schedule")  # loads what is loaded once
     for plan in given.plans:
         found = [(layers, *seconds(Case(layers, plan, "bfloat16"))) for layers in given.layers]
         print_table(f"{plan} on {MESH}", rows(found))

@@ -45,9 +45,7 @@ def decided(plan: str, layers: int, effort: int | None, certify: bool) -> Decide
     """Decide the wide model under a plan, with the default effort if that is None."""
     import spmdir
     from benchmarks.programs import LLAMA_7B_WIDE, shardings, trace
-    from spmdir.dialects import ir
     from spmdir.passes.options import load_pass
-    from spmdir.passes.propagation.objective import certificate_of, objective_of
 
     assert load_pass("propagate")
     config = attrs.evolve(LLAMA_7B_WIDE, layers=layers)
@@ -58,8 +56,8 @@ def decided(plan: str, layers: int, effort: int | None, certify: bool) -> Decide
     watch = Stopwatch()
     spmdir.run_passes(module, f"propagate{{{' '.join(named)}}}")
     watch.lap("propagate")
-    function = ir.main_function(module)
-    certificate, objective = certificate_of(function), objective_of(function)
+    report = spmdir.comm_report(module)
+    certificate, objective = report.certificate, report.objective
     assert objective is not None
     found = Decided(objective, watch.seconds["propagate"], peak_memory())
     if certificate is None:

@@ -21,7 +21,7 @@ from spmdir.report.communication import comm_report
 
 for text in sys.stdin.read().split("// -----\\n")[:-1]:
     print(ir.print_ir(run_passes(ir.parse(text), "print-rules")))
-    module = run_passes(ir.parse(text), "{PASSES}", after=lambda name, module: print(name, ir.print_ir(module)))
+    module = run_passes(ir.parse(text), "{PASSES}", after=lambda name, current: print(name, ir.print_ir(current())))
     print(comm_report(module))
 assert "torch" not in sys.modules
 """

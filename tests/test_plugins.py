@@ -45,7 +45,7 @@ def test_a_pass_of_a_plugin_has_a_flag_with_options(tmp_path: Path, capsys: pyte
     plugin = write(tmp_path, "rename.py", RENAME)
     program = write(tmp_path, "in.mlir", "func.func @f() {\n  return\n}\n")
     assert spmd_opt.main([program, "--load-plugin", plugin, "--rename=to=h"]) == 0
-    assert capsys.readouterr().out == "func.func @h() {\n  return\n}\n"
+    assert capsys.readouterr().out == 'func.func @h() attributes {spmd.passes = ["rename"]} {\n  return\n}\n'
 
 
 def test_a_plugin_stays_within_its_run(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ SCENARIOS = """
     importer/test_text importer/test_traced lowering/test_every_reshard lowering/test_gloo lowering/test_indexing
     lowering/test_payloads lowering/test_placements lowering/test_placements_gloo lowering/test_reshards_gloo
     lowering/test_sub_axes passes/test_absent_results passes/test_local_types passes/test_lossy_steps passes/test_names
-    passes/test_precision passes/test_rest_of_pipeline passes/test_whole_program
+    passes/test_precision passes/test_rest_of_pipeline passes/test_state_is_text passes/test_whole_program
     placements/test_fused_projections placements/test_joint_values placements/test_local_types placements/test_programs
     placements/test_offered placements/test_ring_attention placements/test_ring_training placements/test_rings
     placements/test_values reshard/test_every_pair reshard/test_large_meshes reshard/test_not_slower_than_dtensor

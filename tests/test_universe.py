@@ -146,7 +146,7 @@ def test_the_name_of_the_mesh_and_merged_sub_axes_do_not_depend_on_the_parser():
 
 def test_passes_of_both_mix_and_options_are_checked_as_by_spmd_opt():
     assert ops(run("spmd-propagate{effort=100},cse")) == ["aten.mm", "aten.add.Tensor"]
-    assert "spmd.local" in run("spmd-propagate,spmd-insert-reshard,spmd-lower-reshard,spmd-localize")
+    assert 'spmd.stage = "local"' in run("spmd-propagate,spmd-insert-reshard,spmd-lower-reshard,spmd-localize")
     with pytest.raises(ParseError, match="has no option 'effrt'"):
         run("spmd-propagate{effrt=3}")
 

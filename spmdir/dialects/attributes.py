@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import weakref
 from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
 from typing import Any
@@ -114,14 +115,18 @@ def retyped(type_: Attribute, meta: TensorMeta) -> Attribute:
     return host_type(type_of(meta)) if isinstance(type_, HostType) else type_of(meta)
 
 
+_METAS: dict[int, tuple[TensorMeta | None, weakref.ref[Attribute]]] = {}
+"""Identity of a type → what `meta_of` returns, as long as the type is alive: a key by value would hash all of it."""
+
+
 def meta_of(type_: Attribute) -> TensorMeta | None:
     """Return the inverse of `type_of`, with example sizes, of a pending tensor and one on the host too; None for
     anything that is not a tensor of a known element type."""
-    known = type_.__dict__
-    if "_meta" not in known:
-        # Kept in the object, which is frozen: to look it up by value would hash the whole type each time.
-        object.__setattr__(type_, "_meta", _read_type(type_))
-    return known["_meta"]
+    known = _METAS.get(id(type_))
+    if known is None:
+        key = id(type_)
+        known = _METAS[key] = _read_type(type_), weakref.ref(type_, lambda _: _METAS.pop(key, None))
+    return known[0]
 
 
 def _read_type(type_: Attribute) -> TensorMeta | None:

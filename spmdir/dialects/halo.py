@@ -16,6 +16,7 @@ from xdsl.utils.exceptions import VerifyException
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.attributes import DYNAMIC, meta_of
+from spmdir.dialects.stage import is_local
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_type, sharding_of
 
@@ -70,7 +71,7 @@ class HaloExchangeOp(ValueOp):
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)
         function = self.parent_op()
-        if mesh is None or function is None or "spmd.local" not in function.attributes:
+        if mesh is None or not is_local(function):
             raise ShardingError("exchanges halos of local tensors; only a function after localize has such ops")
         metas = [meta_of(value.type) for value in (*self.operands, *self.results)]
         if len(self.operands) != 1 or len(self.results) != 1 or None in metas:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copyreg
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from io import StringIO
+from typing import Any
 
 from xdsl.dialects.builtin import UNKNOWN_LOC, Builtin, FileLineColLoc, IntAttr, ModuleOp, StringAttr
 from xdsl.dialects.func import CallOp, Func, FuncOp, ReturnOp
@@ -22,6 +24,7 @@ from spmdir.dialects.function_checks import check_function, check_layer_call
 from spmdir.dialects.in_flight import check_in_flight
 from spmdir.dialects.layer_calls import layer_named
 from spmdir.dialects.mesh_op import MeshOp
+from spmdir.dialects.observed_stage import check_stage
 from spmdir.dialects.recomputation import check_recomputations
 from spmdir.dialects.sizes import SizesOp, check_sizes, open_sizes
 from spmdir.dialects.spmd import Spmd
@@ -101,6 +104,30 @@ def parse(text: str, filename: str = "<text>", first_line: int = 1, verify_modul
     if verify_module:
         verify(module)
     return module
+
+
+_PRINTED = "<printed module>"
+"""The name of the text in the location of an op that had none."""
+
+
+def read_printed(text: str) -> ModuleOp:
+    """Return the module of a text that `print_ir` printed with its locations; an op without one still has none.
+
+    The text is not verified.
+    """
+    module = parse(text, _PRINTED, verify_module=False)
+    for op in module.walk():
+        if isinstance(op.location, FileLineColLoc) and op.location.filename.data == _PRINTED:
+            op.location = UNKNOWN_LOC
+    return module
+
+
+def _reduced(module: ModuleOp) -> tuple[Any, ...]:
+    """Return how a module is pickled: as its text, which is all of it."""
+    return read_printed, (print_ir(module, debuginfo=True),)
+
+
+copyreg.pickle(ModuleOp, _reduced)  # type: ignore[arg-type]  # the stub knows functions of any object alone
 
 
 @accepts(module=instance(Operation, expected="a module, as import_fx and parse give it"), generic=FLAG, debuginfo=FLAG)
@@ -203,8 +230,11 @@ def mistakes(
             return
     for function in functions if not wrong else ():
         try:
+            check_stage(function)
             check_in_flight(function, mesh_of(function))
             check_recomputations(function)
+        except VerifyException as error:
+            yield function, SpmdirError(f"'{function.name}': {error}", location_of(function))
         except SpmdirError as error:
             yield function, error
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from xdsl.dialects.builtin import ModuleOp, StringAttr
+from xdsl.dialects.builtin import StringAttr
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Operation, SSAValue
+
+from spmdir.dialects.names import full_name
 
 LAYER = "spmd.layer"
 """The attribute of a call that stands for a layer, and of its function: which layer it is, and of which it is made."""
@@ -19,16 +21,6 @@ def layer_named(op: Operation) -> str | None:
     """Return which layer a call or a function is; None of others."""
     said = op.attributes.get(LAYER)
     return said.data if isinstance(said, StringAttr) else None
-
-
-def is_inlined(module: ModuleOp) -> bool:
-    """Return whether layers of `module` are inlined for passes that follow each other, and become functions again."""
-    return module.__dict__.get("_inlined", False)
-
-
-def note_inlined(module: ModuleOp, inlined: bool) -> None:
-    """Note in memory whether layers of `module` are inlined until a pass takes them."""
-    object.__setattr__(module, "_inlined", inlined)
 
 
 def layer_function(call: CallOp) -> FuncOp | None:
@@ -53,4 +45,4 @@ def taking_layer(value: SSAValue) -> str | None:
     """Return the layer whose parameter a value is: its calls alone take it, and its name says so; None of others."""
     layers = {layer_named(use.operation) for use in value.uses}
     layer = layers.pop() if len(layers) == 1 else None
-    return layer if layer is not None and f"{layer}." in (value.name_hint or "") else None
+    return layer if layer is not None and f"{layer}." in (full_name(value) or "") else None

@@ -1,6 +1,7 @@
 """Names of values: kept as written; what passes insert is named after the value that it is made of and what it does.
 
 A number, as in `%2`, is how text spells a value without a name; it is kept too, as `.2`, which xDSL takes for a name.
+xDSL cuts `_1` off a name that it copies, so `x_1` is kept as `x_1$`. `full_name` reads what `keep_name` writes.
 """
 
 from __future__ import annotations
@@ -10,18 +11,25 @@ import re
 from xdsl.ir import Block, OpResult, SSAValue
 
 _NUMBER = re.compile(r"\.[0-9]{1,9}", re.ASCII)
+_CUT = re.compile(r"(_[0-9]+|\$)\Z", re.ASCII)
 
 
 def keep_name(value: SSAValue, name: str) -> None:
-    """Name a value by all of `name`, as text spells it after the `%`; xDSL alone would cut a trailing number off."""
+    """Name a value by all of `name`, as text spells it after the `%`."""
     name = f".{name}" if name[:1].isdigit() and is_number(f".{name}") else name
     if name.isascii() and SSAValue.is_valid_name(name):  # xDSL takes letters of all scripts and reads ASCII alone
-        value._name = name  # pyright: ignore[reportPrivateUsage]
+        value.name_hint = f"{name}$" if _CUT.search(name) else name
+
+
+def full_name(value: SSAValue) -> str | None:
+    """Return the name of a value, a number as `.2`; None if it has none."""
+    name = value.name_hint
+    return name[:-1] if name is not None and name.endswith("$") else name
 
 
 def take_name(value: SSAValue, other: SSAValue) -> None:
     """Give a value the name of another one, which it stands for from now on."""
-    value._name = other.name_hint  # pyright: ignore[reportPrivateUsage]
+    value.name_hint = other.name_hint
 
 
 def is_number(name: str) -> bool:
@@ -31,27 +39,28 @@ def is_number(name: str) -> bool:
 
 def name_of(value: SSAValue) -> str | None:
     """Return the name of a value; None if it has none or a number."""
-    name = value.name_hint
+    name = full_name(value)
     return None if name is None or is_number(name) else name
 
 
 def text_name(value: SSAValue) -> str:
     """Return how text names a value, as `%x` or `%2`; `%` if nothing has named it yet."""
-    hint = value.name_hint or ""
+    hint = full_name(value) or ""
     return f"%{hint[1:] if is_number(hint) else hint}"
 
 
 def distinguish(block: Block) -> None:
     """Let no two values of `block` have one name: of several the first keeps it, others get a number, as in text."""
     values = [*block.args, *(result for op in block.ops for result in op.results)]
-    names = {value.name_hint for value in values}
+    names = {full_name(value) for value in values}
     unnamed = max((int(name[1:]) + 1 for name in names if name and is_number(name)), default=0)
     seen: set[str] = set()
     numbers: dict[str, int] = {}
     for value in values:
-        name = first = value.name_hint
-        if name is None:
+        first = full_name(value)
+        if first is None:
             continue
+        name = first
         if name not in seen:
             seen.add(name)
             continue
@@ -69,11 +78,11 @@ class Names:
 
     def __init__(self, block: Block):
         values = [*block.args, *(result for op in block.ops for result in op.results)]
-        self._taken = {value.name_hint for value in values}
+        self._taken = {full_name(value) for value in values}
 
     def give(self, value: SSAValue, source: SSAValue, does: str) -> None:
         """Name `value`, made of `source` by what it `does`: `%mul_3.all_gather`, or `%_2.all_gather` of `%2`."""
-        origin = source.name_hint or ""
+        origin = full_name(source) or ""
         if is_number(origin):
             origin = f"_{origin[1:]}"
         elif isinstance(source, OpResult):

@@ -22,8 +22,8 @@ from spmdir.core.placement.joint import JointPlacement, joint_placement
 from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.attributes import DYNAMIC, meta_of, pending_type, type_of
 from spmdir.dialects.collectives import check_waited
+from spmdir.dialects.stage import is_local
 from spmdir.dialects.value_op import ValueOp
-from spmdir.dialects.verification import is_local
 
 
 class LocalFormOp(ValueOp):

@@ -41,10 +41,11 @@ from spmdir.dialects.attributes import (
     type_of,
 )
 from spmdir.dialects.size_types import SizeType
+from spmdir.dialects.stage import is_local
 from spmdir.dialects.syntax.declared import declared_hints, declared_mesh
 from spmdir.dialects.syntax.op_parser import BARE_OPERANDS, OPERANDS, parse_operands, parse_tail, tail_end, take_sizes
 from spmdir.dialects.syntax.op_printer import print_operands, print_tail, print_with_sizes
-from spmdir.dialects.verification import check_decided, check_sharding, check_shards, is_local, mesh_of
+from spmdir.dialects.verification import check_decided, check_sharding, check_shards, mesh_of
 
 
 class ValueOp(IRDLOperation):
@@ -228,7 +229,7 @@ class ValueOp(IRDLOperation):
             for number in value if isinstance(value, tuple) else (value,):
                 for axis in number.all_axes if isinstance(number, Local) else ():
                     function = self.parent_op()
-                    if mesh is None or function is None or "spmd.local" not in function.attributes:
+                    if mesh is None or not is_local(function):
                         raise ShardingError(f"{number} is a rank's own number; only a function after localize has such")
                     mesh.require(axis)
 

@@ -22,7 +22,8 @@ from spmdir.dialects.attributes import (
 )
 from spmdir.dialects.layer_calls import returned_value
 from spmdir.dialects.names import name_of
-from spmdir.dialects.verification import is_local
+from spmdir.dialects.stage import is_local
+from spmdir.reshard.conditions import refinement
 
 _NUMBERED = re.compile(r"_[0-9]+\Z")
 
@@ -166,3 +167,21 @@ def signature_attrs(
     if buffer is not None:
         said["spmd.buffer"] = StringAttr(buffer)
     return DictionaryAttr(said)
+
+
+def needed_result(attribute: object, value: SSAValue, mesh: Mesh) -> Sharding:
+    """Return the sharding in which a function returns `value`: without an annotation, replicated where it is partial.
+
+    Args:
+        attribute: the annotation of the result, whose open axes keep what the value has; None without one.
+    """
+    current = sharding_of(value) or Sharding()
+    given = getattr(attribute, "data", None)
+    if given is None:
+        return Sharding([(axis, p) for axis, p in current.entries if p.trait != "partial"], current.mesh)
+    if not given.open_axes:
+        return given
+    fine = refinement(mesh, current, given)
+    current, given = current.refined(fine), given.refined(fine)
+    free = [(axis, current[axis]) for axis in given.open_axes if current[axis].trait != "partial"]
+    return Sharding([*((a, p) for a, p in given.entries if p.trait != "open"), *free], current.mesh).merged(mesh)

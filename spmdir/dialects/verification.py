@@ -100,11 +100,6 @@ def check_sharding(sharding: Sharding, mesh: Mesh | None, meta: TensorMeta | Non
             raise ShardingError(f"{placement} on axis '{axis}' is not a {what} of {meta.dtype} values")
 
 
-def is_local(function: Any) -> bool:
-    """Return whether the types of `function` are those of one rank, as localize makes them."""
-    return function is not None and "spmd.local" in function.attributes
-
-
 def mesh_of(op: Operation) -> Mesh | None:
     """Return the mesh of the module around `op`; None if it declares none."""
     found: Any = declaration(op, "spmd.mesh")  # MeshOp, which imports this module

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import attrs
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
@@ -19,10 +20,11 @@ from spmdir.dialects.reshard_ops import ReshardOp
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
-from spmdir.passes.finish import copied, without_layers
+from spmdir.passes.finish import without_layers
 from spmdir.passes.options import changed_options
 from spmdir.passes.pipeline import Pipeline, Step, as_pipeline
 from spmdir.passes.propagation.given import open_decided
+from spmdir.passes.propagation.machine_attribute import written_topology
 from spmdir.passes.propagation.noted_options import MACHINE, deciding_pass
 
 
@@ -63,7 +65,7 @@ def opened(module: ModuleOp, pipeline: Pipeline) -> tuple[ModuleOp, Pipeline]:
     Raises:
         SpmdirError: it was decided, and does not keep what was annotated; or what it keeps is not there.
     """
-    copy = copied(without_layers(module))
+    copy = without_layers(module).clone()
     function = ir.main_function(copy)
     if GIVEN not in function.attributes:
         _reject_decided(function)
@@ -73,6 +75,8 @@ def opened(module: ModuleOp, pipeline: Pipeline) -> tuple[ModuleOp, Pipeline]:
         Step(step.name, tuple({**dict(step.options), **noted}.items())) if step.name == "propagate" else step
         for step in pipeline.steps
     ]
+    topology = written_topology(function)
+    pipeline = pipeline if topology is None else attrs.evolve(pipeline, topology=topology)
     open_decided(function)
     ir.verify(copy)
     return copy, pipeline.with_steps(tuple(steps))

@@ -28,7 +28,6 @@ from spmdir.passes.memory_classes import memory_classes
 from spmdir.passes.phases import PHASES, phases
 from spmdir.passes.pipeline import Pipeline, run_passes
 from spmdir.passes.propagate import PropagatePass
-from spmdir.passes.propagation.objective import note_objective
 from spmdir.passes.propagation.op_strategies import OpStrategies
 from spmdir.reshard.plan_tree import Planner, PlanTree, plan_tree
 from spmdir.rules import OpRule
@@ -279,7 +278,7 @@ class DecidedProgram:
         except Unsolvable as error:
             named = self.names.get(self.problem.nodes[error.node].results[0], "a result")
             raise ShardingError(f"{named} cannot be placed otherwise on axis '{error.axis}'; forbid less") from None
-        note_objective(self.function, search.write(solution))
+        search.write(solution)
 
     def _without(self, axis: str, leaves_out: Callable[[NodeStrategy], bool]) -> _Change:
         """Return the change that leaves strategies of a node on an axis out."""

@@ -25,9 +25,9 @@ from spmdir.dialects.attributes import ShardingAttr
 from spmdir.dialects.names import text_name
 from spmdir.dialects.reshard_ops import unresharded
 from spmdir.dialects.source_places import places_of
+from spmdir.dialects.stage import is_local
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
-from spmdir.dialects.verification import is_local
 from spmdir.explanation.explained import percent_text
 from spmdir.explanation.same_values import made_values, names_in
 from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline

@@ -28,7 +28,7 @@ from spmdir.explanation.constrained import other_constraints
 from spmdir.explanation.decided import DecidedProgram
 from spmdir.explanation.difference import Difference, compare
 from spmdir.explanation.places import is_at, module_named, nothing_there
-from spmdir.passes.finish import copied, named_in_layers
+from spmdir.passes.finish import named_in_layers
 from spmdir.passes.memory_classes import memory_classes
 from spmdir.passes.phases import phases
 from spmdir.passes.pipeline import PARTITIONING, PIPELINE, Pipeline, parse_steps
@@ -75,7 +75,7 @@ def what_if(
     program, pipeline = asked_about(module, pipeline)
     module, pipeline = opened(program, pipeline)
     before = DecidedProgram(module, pipeline)
-    changed = copied(module)
+    changed = module.clone()
     function, mesh = ir.main_function(changed), ir.mesh(changed)
     known = {text_name(value) for value, _ in _values(function)}
     names = named_in_layers(program, [*drop_annotations, *(shardings or {}), *(forbid or {})], known)

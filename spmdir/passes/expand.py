@@ -40,6 +40,7 @@ class ExpandPass(FunctionPass):
     """Replaces ops that are sharded along a dimension they reduce inside, such as softmax, by ops that can run so."""
 
     name = "expand"
+    requires: ClassVar[str] = "decided"
     takes_layers: ClassVar[bool] = True
 
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:

@@ -7,33 +7,23 @@ from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.dialects.func import CallOp
 from xdsl.ir import SSAValue
 
 from spmdir.core.errors import SpmdirError, require_type
 from spmdir.dialects import ir
-from spmdir.dialects.collectives import Collective
-from spmdir.dialects.layer_calls import is_inlined
-from spmdir.dialects.names import take_name, text_name
-from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
+from spmdir.dialects.names import text_name
+from spmdir.dialects.observed_stage import has_open_results, is_undecided, stage_of
 from spmdir.dialects.sizes import open_sizes
-from spmdir.dialects.value_op import ValueOp
-from spmdir.dialects.values import sharding_of
-from spmdir.dialects.verification import is_local
+from spmdir.dialects.stage import is_at_least, is_local, passes_run, written_stage
 from spmdir.passes.bind_sizes import BindSizesPass
-from spmdir.passes.executed import executed, note_all
 from spmdir.passes.inline import inline
 from spmdir.passes.layers.around import is_outlined
-from spmdir.passes.layers.outline import outline_layers
 from spmdir.passes.local_programs.trusted import is_trusted
 from spmdir.passes.pipeline import Pipeline, Step, run_passes
-from spmdir.passes.propagation.objective import copy_notes
 
-_COMPLETING = ("insert-reshard", "lower-reshard")
-"""The passes that run always: they leave alone what is done, and complete what was written by hand."""
-
-_STAGES = ("propagate", *_COMPLETING, "localize")
-"""The passes that take a program from one stage to the next."""
+_RESHARDING = ("insert-reshard", "lower-reshard")
+"""The passes that take a decided program to one with collectives."""
 
 
 def bound(module: ModuleOp, sizes: Mapping[str, int], pipeline: Pipeline) -> ModuleOp:
@@ -47,7 +37,7 @@ def bound(module: ModuleOp, sizes: Mapping[str, int], pipeline: Pipeline) -> Mod
         require_type("the name of a size", name, str, "a string")
         if type(number) is not int:
             raise SpmdirError(f"size '{name}' is {number!r}; expected an int")
-    copy = copied(without_layers(module))
+    copy = without_layers(module).clone()
     if is_undecided(ir.main_function(copy)):
         run_passes(copy, rest(pipeline.through("propagate"), copy))
     BindSizesPass(dict(sizes)).apply(pipeline.context(), copy)
@@ -78,14 +68,14 @@ def localized(module: ModuleOp, pipeline: Pipeline) -> ModuleOp:
     function, needed = ir.main_function(module), rest(completed(pipeline), module)
     if is_local(function):
         checked = module if is_trusted(function) else run_passes(module, "verify-spmd")
-        return run_passes(copied(checked), needed) if needed.steps else checked
+        return run_passes(checked.clone(), needed) if needed.steps else checked
     ends_local = any(step.name == "localize" for step in needed.steps)
-    return run_passes(copied(module), needed if ends_local else needed.with_steps((*needed.steps, Step("localize"))))
+    return run_passes(module.clone(), needed if ends_local else needed.with_steps((*needed.steps, Step("localize"))))
 
 
 def completed(pipeline: Pipeline) -> Pipeline:
-    """Return a pipeline that decides with the passes of `_COMPLETING` that it lacks, each behind the stage before."""
-    for before, name in itertools.pairwise(_STAGES[:3]):
+    """Return a pipeline that decides with the passes up to lower-reshard that it lacks, each after the pass before."""
+    for before, name in itertools.pairwise(("propagate", *_RESHARDING)):
         names = [step.name for step in pipeline.steps]
         if before in names and name not in names:
             done, then = pipeline.through(before), pipeline.after(before)
@@ -94,54 +84,31 @@ def completed(pipeline: Pipeline) -> Pipeline:
 
 
 def rest(pipeline: Pipeline, module: ModuleOp) -> Pipeline:
-    """Return the steps of `pipeline` that `module` still needs, in order.
+    """Return the steps of `pipeline` that `module` still needs: those after the last one that produces its stage.
 
-    These are the steps that have not run on it, of those behind the stage that it is at. The stage is that of the
-    last pass of `_STAGES` that has run; for a program that came as text it is read off the program. Of the steps
-    before, those of `_COMPLETING` run again.
+    A pass that keeps the stage, such as `expand`, runs again if the module is at the stage that it requires; one of a
+    plug-in does not if it is recorded on the module. A program written by hand may have collectives and results that
+    are still to be resharded: then `insert-reshard` and `lower-reshard` run again. Its collectives stay as written.
+
+    Example: of `propagate,expand,insert-reshard,lower-reshard,localize`, a module at the stage `decided` needs
+    `expand,insert-reshard,lower-reshard,localize`.
     """
-    stage, ran = _stage(ir.main_function(module)), executed(module)
-    if stage is None:  # what came after was undone with the decisions
-        ran = tuple(itertools.takewhile(lambda name: name != "propagate", ran))
-    start = 0 if stage is None or stage in ran else _end_of_stage(pipeline, stage)
-    open_, left = Counter(ran), []
-    for index, step in enumerate(pipeline.steps):
-        if not open_[step.name]:
-            left.append((index, step))
-            continue
-        open_[step.name] -= 1
-        if step.name in _STAGES:
-            start = max(start, index + 1)
-    again = () if stage == "localize" else (step for step in pipeline.steps[:start] if step.name in _COMPLETING)
-    return pipeline.with_steps((*again, *(step for index, step in left if index >= start)))
-
-
-def _stage(function: FuncOp) -> str | None:
-    """Return the pass of `_STAGES` after which a program looks like `function`; None if it is not decided.
-
-    Operands that are not yet what their op needs come from propagate, reshards from insert-reshard, and collectives
-    from lower-reshard. A program without any of these may have been decided or written so.
-    """
-    if is_local(function):
-        return "localize"
-    if is_undecided(function):
-        return None
-    ops = [op for op in function.body.block.ops if isinstance(op, ValueOp)]
-    if any(op.needs is not None or isinstance(op, ConstraintOp) for op in ops):
-        return "propagate"
-    if any(isinstance(op, ReshardOp) for op in ops):
-        return "insert-reshard"
-    return "lower-reshard" if any(isinstance(op, Collective) for op in ops) else "propagate"
-
-
-def _end_of_stage(pipeline: Pipeline, stage: str) -> int:
-    """Return how many steps of `pipeline` a program at `stage` has behind it, if it does not say what has run.
-
-    Whether the steps between lower-reshard and localize have run cannot be seen; they count as run.
-    """
-    if stage == "localize":
-        return len(pipeline.steps)
-    return len((pipeline.before("localize") if stage == "lower-reshard" else pipeline.through(stage)).steps)
+    function, steps = ir.main_function(module), pipeline.steps
+    stage, produced = stage_of(function), [getattr(made, "produces", None) for made in pipeline.made()]
+    done = [index for index, each in enumerate(produced, 1) if each is not None and is_at_least(stage, each)]
+    start = max(done, default=0)
+    if stage == "lowered" and written_stage(function) is None:
+        start = len(pipeline.before("localize").steps)
+    decided = max((index for index in range(start) if steps[index].name == "propagate"), default=0)
+    again = () if is_local(function) or not has_open_results(function) else _RESHARDING
+    already_run = Counter(passes_run(function)) - Counter(step.name for step in steps[decided:start])
+    left = [step for step in steps[decided:start] if step.name in again]
+    for step in steps[start:]:
+        if already_run[step.name] > 0:
+            already_run[step.name] -= 1
+        else:
+            left.append(step)
+    return pipeline.with_steps(tuple(left))
 
 
 def inlined(module: ModuleOp) -> ModuleOp:
@@ -152,14 +119,14 @@ def inlined(module: ModuleOp) -> ModuleOp:
     """
     if not any(isinstance(op, CallOp) for function in ir.functions(module) for op in function.body.block.ops):
         return module
-    return run_passes(copied(module), "inline")
+    return run_passes(module.clone(), "inline")
 
 
 def without_layers(module: ModuleOp) -> ModuleOp:
     """Return `module` if no layers of it are outlined; else a copy in which they are inlined."""
     if not is_outlined(module):
         return module
-    copy = copied(module)
+    copy = module.clone()
     inline(copy, layers_only=True)
     return copy
 
@@ -168,7 +135,7 @@ def layer_values(module: ModuleOp) -> dict[str, str]:
     """Return, by the name of each value of a layer's function, its name in the first of these layers if inlined."""
     values: dict[str, SSAValue] = {}
     if is_outlined(module):
-        inline(copied(module), layers_only=True, named=values)
+        inline(module.clone(), layers_only=True, named=values)
     return {name: text_name(value) for name, value in values.items()}
 
 
@@ -182,33 +149,3 @@ def named_in_layers(module: ModuleOp, asked: Sequence[str], known: Container[str
     unknown = any(one.startswith("%") and one not in known for one in asked)
     values = layer_values(module) if unknown else {}
     return {one: one if one in known else values.get(one, one) for one in asked}
-
-
-def with_layers(module: ModuleOp, pipeline: Pipeline) -> ModuleOp:
-    """Return `module`, or a copy with outlined layers if they are inlined for the passes that run on it just now."""
-    if not is_inlined(module):
-        return module
-    copy = copied(module)
-    outline_layers(copy, pipeline.rules)
-    return copy
-
-
-def is_undecided(function: FuncOp) -> bool:
-    """Return whether a value of `function`, such as the result of a call, has no sharding, or one with an open axis."""
-    if any(isinstance(op, CallOp) for op in function.body.block.ops):
-        return True
-    ops = [op for op in function.body.block.ops if isinstance(op, ValueOp)]
-    values = [*function.args, *(r for op in ops for r, meta in zip(op.results, op.metas, strict=True) if meta)]
-    return any(sharding is None or sharding.open_axes for sharding in map(sharding_of, values))
-
-
-def copied(module: ModuleOp) -> ModuleOp:
-    """Return a copy of `module` with the full names of its values, and what is noted on it."""
-    mapping: dict[SSAValue, SSAValue] = {}
-    copy = module.clone(mapping)
-    note_all(copy, executed(module))
-    for old, new in mapping.items():
-        take_name(new, old)
-    for old, new in zip(ir.functions(module), ir.functions(copy), strict=True):
-        copy_notes(old, new)
-    return copy

@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import attrs
 from xdsl.dialects.func import FuncOp
@@ -55,6 +56,7 @@ class FitMemoryPass(LocalPass):
     """Gathers weights again, recomputes values or keeps them on the host, if a rank holds more than its memory."""
 
     name = "fit-memory"
+    produces: ClassVar[str | None] = None
 
     budget: Memory = "auto"
     """What a rank may hold: `auto` is what propagate decided for, `least` as little as can be reached."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -24,7 +24,6 @@ from spmdir.dialects.collectives import SpmdOp
 from spmdir.dialects.names import Names
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
-from spmdir.passes.finish import copied
 from spmdir.passes.fusion.benefit import Pricing
 from spmdir.passes.fusion.engine import Engine
 from spmdir.passes.fusion.rewrite_conditions import CONDITIONS, check_conditions
@@ -36,8 +35,8 @@ from spmdir.passes.limited_memory import most_bytes, peak_bytes, restore
 from spmdir.passes.options import Count
 from spmdir.passes.pipeline import Pipeline, as_pipeline
 from spmdir.passes.preconditions import global_functions, reject_open_sizes
+from spmdir.passes.propagation.machine_attribute import Machine
 from spmdir.passes.propagation.noted_options import Memory, machine_of, remark_other_machine
-from spmdir.passes.propagation.objective import Machine
 
 REWRITES = Path(__file__).parent / "fusion" / "fuse_collectives.rewrites"
 
@@ -60,6 +59,7 @@ class FuseCollectivesPass(ModulePass):
     """
 
     name = "fuse-collectives"
+    requires: ClassVar[str] = "lowered"
     rewrites: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     max_sweeps: Count = 64
@@ -94,7 +94,7 @@ class FuseCollectivesPass(ModulePass):
         reject_open_sizes(module, self.name)
         mesh, pipeline = ir.mesh(module), as_pipeline(context.pipeline)
         machines = [functools.cache(partial(self._machine, f, pipeline)) for f in global_functions(module, self.name)]
-        original = copied(module)
+        original = module.clone()
         for holds_no_more in (False, True):
             attempts: list[Attempt] = []
             may_hold_more = False

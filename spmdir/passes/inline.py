@@ -21,9 +21,9 @@ from spmdir.dialects import ir
 from spmdir.dialects.layer_calls import layer_named
 from spmdir.dialects.names import Names, distinguish, keep_name, name_of, take_name, text_name
 from spmdir.dialects.reshard_ops import ConstraintOp
+from spmdir.dialects.stage import is_local
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.values import function_attrs, sharding_of
-from spmdir.dialects.verification import is_local
 from spmdir.passes.layers.layer_names import of_layer
 
 

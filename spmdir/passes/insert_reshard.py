@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import attrs
 from xdsl.dialects.builtin import ModuleOp
@@ -24,13 +25,12 @@ from spmdir.dialects.names import Names, text_name
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp, has_lossy
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
-from spmdir.dialects.values import function_attrs, sharding_of
+from spmdir.dialects.values import function_attrs, needed_result, sharding_of
 from spmdir.passes.expand import expand_all
 from spmdir.passes.fusion.trace import remark
 from spmdir.passes.local_programs.local_forms import is_split
 from spmdir.passes.preconditions import FunctionPass
 from spmdir.passes.type_check.type_check import cheapest_operands
-from spmdir.reshard.conditions import refinement
 
 
 @attrs.frozen
@@ -58,6 +58,8 @@ class InsertReshardPass(FunctionPass):
     """Puts a spmd.reshard before each use that needs another sharding; one serves all users that need the same."""
 
     name = "insert-reshard"
+    requires: ClassVar[str] = "decided"
+    produces: ClassVar[str | None] = "resharded"
 
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
         mesh = ir.mesh(module)
@@ -79,7 +81,7 @@ class InsertReshardPass(FunctionPass):
         end = ir.terminator(function)
         for index, value in enumerate(end.operands):
             asked = function_attrs(function, "res_attrs", index).get("spmd.sharding")
-            wanted = _wanted_output(asked, value, mesh)
+            wanted = needed_result(asked, value, mesh)
             end.operands[index] = made.resharded(value, wanted, end)
         for constraint in constraints:
             constraint.remark_if_unused()
@@ -134,20 +136,6 @@ def _known(value: SSAValue, user: ValueOp) -> Sharding:
     if sharding is None or sharding.open_axes:
         raise ShardingError(f"an operand of '{user.name}' has no sharding yet; run propagate first", location_of(user))
     return sharding
-
-
-def _wanted_output(attribute: object, value: SSAValue, mesh: Mesh) -> Sharding:
-    """Return the sharding that a function result needs: without an annotation, replicated where it is partial."""
-    current = sharding_of(value) or Sharding()
-    given = getattr(attribute, "data", None)
-    if given is None:
-        return Sharding([(axis, p) for axis, p in current.entries if p.trait != "partial"], current.mesh)
-    if not given.open_axes:
-        return given
-    fine = refinement(mesh, current, given)
-    current, given = current.refined(fine), given.refined(fine)
-    free = [(axis, current[axis]) for axis in given.open_axes if current[axis].trait != "partial"]
-    return Sharding([*((a, p) for a, p in given.entries if p.trait != "open"), *free], current.mesh).merged(mesh)
 
 
 def _replace_constraint(made: _Reshards, op: ConstraintOp | ReshardOp) -> list[_Constraint]:

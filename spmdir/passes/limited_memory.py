@@ -14,7 +14,6 @@ from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.collectives import SpmdOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
-from spmdir.passes.finish import copied
 from spmdir.passes.live_memory import live_memory
 from spmdir.passes.pipeline import PARTITIONING, Pipeline, parse_steps, run_passes
 from spmdir.reshard.collectives import SHIPPED
@@ -114,14 +113,14 @@ def peak_bytes(module: ModuleOp, pipeline: Pipeline) -> float:
     """
     # fuse-collectives asks what its own result holds.
     steps = tuple(step for step in parse_steps(PARTITIONING) if step.name != "fuse-collectives")
-    local = run_passes(copied(module), pipeline.with_steps(steps))
+    local = run_passes(module.clone(), pipeline.with_steps(steps))
     memories = [live_memory(one, ir.mesh(local), pipeline.rules, {}) for one in ir.functions(local)]
     return max(schedule.peak_bytes(memory.program) for memory in memories)
 
 
 def restore(module: ModuleOp, original: ModuleOp) -> None:
     """Put copies of the functions of `original` in the place of those of `module`."""
-    for old, new in zip(ir.functions(module), ir.functions(copied(original)), strict=True):
+    for old, new in zip(ir.functions(module), ir.functions(original.clone()), strict=True):
         new.detach()
         block = old.parent
         assert block is not None  # that of the module

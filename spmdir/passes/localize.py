@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import attrs
 from xdsl.context import Context
-from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, ModuleOp, UnitAttr
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, ModuleOp
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Attribute, SSAValue
 from xdsl.passes import ModulePass
@@ -28,10 +28,11 @@ from spmdir.dialects.attributes import DYNAMIC, ArgumentsAttr, Of, ShapesAttr, m
 from spmdir.dialects.names import Names
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.spmd import ConstantOp
+from spmdir.dialects.stage import is_local, write_stage
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
-from spmdir.dialects.verification import common_type, is_local
+from spmdir.dialects.verification import common_type
 from spmdir.passes.local_programs.local_forms import EXPANSION, is_split
 from spmdir.passes.local_programs.promises import argument_errors, result_errors
 from spmdir.passes.local_programs.replace_by_local_form import replace_by_local_form, retype
@@ -48,6 +49,8 @@ class LocalizePass(ModulePass):
     """Replace global types by those of one rank, and sizes and offsets among the arguments to match."""
 
     name = "localize"
+    requires: ClassVar[str] = "decided"
+    produces: ClassVar[str | None] = "local"
     takes_layers: ClassVar[bool] = True
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
@@ -112,7 +115,7 @@ def _localize(function: FuncOp, mesh: Mesh, rules: RuleSet) -> None:
     _set_argument_shapes(function, of)
     returned = ir.terminator(function).operand_types
     function.properties["function_type"] = FunctionType.from_lists([a.type for a in block.args], returned)
-    function.attributes["spmd.local"] = UnitAttr()
+    write_stage(function, "local")
     join_blocks(function, mesh)
     trust(function)
 

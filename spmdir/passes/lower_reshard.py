@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import attrs
 from xdsl.dialects.builtin import ModuleOp
@@ -36,6 +37,8 @@ class LowerReshardPass(FunctionPass):
     """Turns each spmd.reshard into the cheapest collectives; reshards of one value share their steps."""
 
     name = "lower-reshard"
+    requires: ClassVar[str] = "resharded"
+    produces: ClassVar[str | None] = "lowered"
 
     topology: str = "auto"
     """What the mesh runs on, a preset or a TOML file; on `flat` plans send the fewest bytes. `auto` is what propagate

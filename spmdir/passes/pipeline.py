@@ -12,7 +12,7 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
 
@@ -30,6 +30,7 @@ from spmdir.reshard.topology import Topology, find_topology, with_costs
 if TYPE_CHECKING:
     from xdsl.context import Context
     from xdsl.dialects.builtin import ModuleOp
+    from xdsl.dialects.func import FuncOp
     from xdsl.passes import ModulePass
 
     from spmdir.dialects.syntax.context import IRContext
@@ -339,6 +340,22 @@ def _is_context(value: object) -> bool:
     return isinstance(value, Context)
 
 
+def _record(step: ModulePass, functions: Sequence[FuncOp]) -> None:
+    """Write on `functions` that a pass of a plug-in has run, and the stage that its class states to produce."""
+    from spmdir.dialects.observed_stage import stage_of
+    from spmdir.dialects.stage import is_at_least, record_pass, write_stage
+
+    for function in functions:
+        record_pass(function, step.name)
+        produced: str | None = getattr(step, "produces", None)
+        if produced is not None and not is_at_least(stage_of(function), produced):
+            write_stage(function, produced)
+
+
+After: TypeAlias = "Callable[[str, Callable[[], ModuleOp]], None]"
+"""Called after a pass with its name, and a function that returns the module as it is then."""
+
+
 @accepts(
     module=MODULE,
     pipeline=PIPELINE,
@@ -352,7 +369,7 @@ def run_passes(
     verify_each: bool = False,
     *,
     context: Context | None = None,
-    after: Callable[[str, ModuleOp], None] = lambda name, module: None,
+    after: After = lambda name, module: None,
 ) -> ModuleOp:
     """Run `pipeline`, e.g. `"propagate,insert-reshard"` or `"propagate{effort=10}"`, on `module` in place.
 
@@ -364,7 +381,7 @@ def run_passes(
         pipeline: a Pipeline or its text; the standard one if None.
         verify_each: verify the module after every pass, not only after the last one.
         context: an IR context to use instead of a fresh one with the rules of the pipeline.
-        after: called with the pass name and the module after every pass; its outlined layers may be inlined then.
+        after: called after every pass with its name and a function without arguments, which returns the module.
 
     Returns: `module`.
 
@@ -379,16 +396,17 @@ def run_passes(
     if not steps:
         return module
     from spmdir.dialects import ir
-    from spmdir.passes.executed import note_executed
-    from spmdir.passes.layers.around import apply
+    from spmdir.passes.layers.around import LayerRunner
 
     context = context or pipeline.context()
+    layers = LayerRunner(context, module)
     with ir.collector_paused():
         for position, step in enumerate(steps, 1):
             say("{} ({} of {})", step.name, position, len(steps))
-            apply(step, steps[position:], context, module)
-            note_executed(module, step.name)
+            layers.apply(step, steps[position:])
+            if step.name not in PASSES:
+                _record(step, ir.functions(module))
             if verify_each or position == len(steps):
                 ir.verify(module)
-            after(step.name, module)
+            after(step.name, layers.module)
     return module

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
 
 from xdsl.context import Context
@@ -12,9 +14,10 @@ from xdsl.passes import ModulePass
 from spmdir.core.errors import UnsupportedError
 from spmdir.dialects import ir
 from spmdir.dialects.layer_calls import layer_named
+from spmdir.dialects.observed_stage import stage_of
 from spmdir.dialects.sizes import sizes_op
+from spmdir.dialects.stage import is_at_least, is_local, write_stage, written_stage
 from spmdir.dialects.syntax.context import IRContext, location_of
-from spmdir.dialects.verification import is_local
 
 
 class FunctionPass(ModulePass):
@@ -23,10 +26,14 @@ class FunctionPass(ModulePass):
     Attributes:
         needs_numbers: whether symbolic sizes must have been bound to numbers before.
         takes_layers: whether it runs once on each outlined layer, as one that treats each op by itself may.
+        requires: the stage of a program that is complete for this pass.
+        produces: the stage that it takes such a program to; None if it keeps the stage.
     """
 
     needs_numbers: ClassVar[bool] = True
     takes_layers: ClassVar[bool] = False
+    requires: ClassVar[str] = "imported"
+    produces: ClassVar[str | None] = None
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run the pass on each function of `op`.
@@ -38,11 +45,22 @@ class FunctionPass(ModulePass):
         if self.needs_numbers:
             reject_open_sizes(op, self.name)
         for function in global_functions(op, self.name, self.takes_layers):
-            self.run_on_function(ctx, op, function)
+            with advancing(function, self.requires, self.produces):
+                self.run_on_function(ctx, op, function)
 
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
         """Change `function`, which has global types and calls no other, in place."""
         raise NotImplementedError(f"{type(self).__name__}.run_on_function")
+
+
+@contextmanager
+def advancing(function: FuncOp, requires: str, produces: str | None) -> Iterator[None]:
+    """Write the stage `produces` on `function` at the end, if it is at the stage `requires` now; a later one stays."""
+    before = stage_of(function) if produces else requires
+    yield
+    if produces and is_at_least(before, requires):
+        now = written_stage(function) or before
+        write_stage(function, now if is_at_least(now, produces) else produces)
 
 
 def global_functions(module: ModuleOp, pass_name: str, with_layers: bool = False) -> list[FuncOp]:

@@ -23,6 +23,7 @@ from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.sizes import SizeOp, sizes_op
+from spmdir.dialects.stage import PASSES_RUN, write_stage
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs
@@ -34,9 +35,9 @@ from spmdir.passes.preconditions import FunctionPass
 from spmdir.passes.propagation.annotate import Maker
 from spmdir.passes.propagation.build_problem import build_problem
 from spmdir.passes.propagation.given import note_given
+from spmdir.passes.propagation.machine_attribute import CERTIFICATE, Machine, write_certificate, write_topology
 from spmdir.passes.propagation.mesh_search import MeshSearch
 from spmdir.passes.propagation.noted_options import Memory, memory_limit, note_options, remark_other_costs
-from spmdir.passes.propagation.objective import Machine, note_certificate, note_machine, note_objective
 from spmdir.passes.propagation.op_strategies import OpStrategies, rules_of
 from spmdir.passes.propagation.sub_axes import annotated_splits, split_weights, wanted_splits
 from spmdir.passes.type_check.type_check import plugins_of, reasons_text, rule_of
@@ -61,6 +62,7 @@ class PropagatePass(FunctionPass):
     priced."""
 
     name = "propagate"
+    produces: ClassVar[str | None] = "decided"
     needs_numbers: ClassVar = False
 
     topology: str = DEFAULT.name
@@ -121,14 +123,17 @@ class PropagatePass(FunctionPass):
             topology = with_costs(find_topology(self.topology), self.costs)
             machine = Machine(topology, memory_limit(self.memory, topology))
             remark_other_costs(function, self, topology, self.name)
-            digest = topology.costs.digest if self.costs and topology.costs else ""
-            note_options(function, dataclasses.replace(self, costs_digest=digest), sizes_op(module) is not None)
+            write_stage(function, "decided")  # also where a later stage was decided again
+            function.attributes.pop(PASSES_RUN, None)
+            digest = topology.costs.digest if topology.costs else ""
+            noted, has_open_sizes = dataclasses.replace(self, costs_digest=digest), sizes_op(module) is not None
+            write_topology(function, topology)
+            function.attributes.pop(CERTIFICATE, None)
             if self.origins:
                 note_given(function)
-            note_machine(function, attrs.evolve(machine, memory=math.inf))  # what follows is not to mind the limit yet
+            note_options(function, dataclasses.replace(noted, memory=None), has_open_sizes)  # trials have no limit
             search, solution, objective = self._decide(function, ir.mesh(module), ctx, machine)
-            note_objective(function, objective)
-            note_machine(function, machine)
+            note_options(function, noted, has_open_sizes)
         return search, solution, objective
 
     def _decide(
@@ -211,7 +216,7 @@ def _certify(function: FuncOp, problem: Problem, objective: float, counted: Sequ
         certificate = certify(problem, objective, counted, overlap)
     except UnsupportedError as error:
         raise UnsupportedError(error.message, location_of(function)) from None
-    note_certificate(function, certificate)
+    write_certificate(function, certificate)
     print(remark(str(certificate), location_of(function)), file=sys.stderr)
 
 

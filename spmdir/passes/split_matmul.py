@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from xdsl.dialects.builtin import ModuleOp, UnitAttr
 from xdsl.dialects.func import FuncOp
@@ -47,6 +48,7 @@ class SplitMatmulPass(FunctionPass):
     """
 
     name = "split-matmul"
+    requires: ClassVar[str] = "lowered"
     topology: str = "auto"
     costs: str = ""
     always: bool = False

@@ -20,9 +20,9 @@ from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.spmd import ConstantOp
+from spmdir.dialects.stage import is_local
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
-from spmdir.dialects.verification import is_local
 from spmdir.passes.local_programs.globalize import globalized
 from spmdir.passes.local_programs.promises import argument_errors, result_errors
 from spmdir.passes.local_programs.same_function import compare

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import attrs
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
@@ -17,28 +15,28 @@ from spmdir.dialects.collectives import Collective
 from spmdir.dialects.names import text_name
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.values import global_type, sharding_of
-from spmdir.passes.finish import at_examples, copied, inlined, rest
+from spmdir.passes.finish import at_examples, inlined, rest
 from spmdir.passes.module_paths import module_paths
-from spmdir.passes.pipeline import Pipeline, run_passes
+from spmdir.passes.pipeline import After, Pipeline, run_passes
 
 ARGUMENT = "argument"
 """What the op of an argument is called."""
 
 
 def partitioned(
-    module: ModuleOp, pipeline: Pipeline, after: Callable[[str, ModuleOp], None] = lambda name, module: None
+    module: ModuleOp, pipeline: Pipeline, after: After = lambda name, module: None
 ) -> tuple[ModuleOp, Pipeline]:
     """Return a copy of a module at any stage as it is before it is that of one rank, and what is left of a pipeline.
 
     Symbolic sizes have the numbers of their examples, and calls are inlined.
 
     Args:
-        after: called with the name of each pass that is run, and the module.
+        after: as of `run_passes`.
 
     Raises:
         SpmdirError: a pass rejects the module.
     """
-    module = copied(inlined(at_examples(module, pipeline)))
+    module = inlined(at_examples(module, pipeline)).clone()
     needed = rest(pipeline, module)
     first = needed.before("localize")
     return run_passes(module, first, after=after), needed.with_steps(needed.steps[len(first.steps) :])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp
@@ -15,8 +15,9 @@ from spmdir.core.time_text import time_text
 from spmdir.dialects import ir
 from spmdir.dialects.function_checks import GIVEN
 from spmdir.dialects.names import text_name
+from spmdir.dialects.observed_stage import is_undecided
 from spmdir.explanation.decided import DecidedProgram
-from spmdir.passes.finish import is_undecided, without_layers
+from spmdir.passes.finish import without_layers
 from spmdir.passes.memory_classes import memory_classes
 from spmdir.passes.phases import PHASES, phases
 from spmdir.passes.pipeline import Pipeline, run_passes
@@ -246,8 +247,9 @@ class PassChanges:
         self.passes: list[dict[str, Any]] = []
         self._lines, self._ops = _text(module), _counts(module)
 
-    def add(self, name: str, module: ModuleOp) -> None:
+    def add(self, name: str, current: Callable[[], ModuleOp]) -> None:
         """Add what the pass of this name has changed."""
+        module = current()
         lines, ops = _text(module), _counts(module)
         removed, added = (list(some.elements()) for some in (self._lines - lines, lines - self._lines))
         kinds = [[kind, self._ops[kind], ops[kind]] for kind in self._ops | ops if self._ops[kind] != ops[kind]]

@@ -56,8 +56,6 @@ class CommReport(ShownAsText):
             that send nothing, of all functions. Empty for the program of one rank, and where something is not decided.
         lowered: the passes that were run on a copy, since reshards had no collectives yet.
         decided: whether every value has a sharding; if not, nothing is counted: run propagate.
-        objective: modelled seconds of one step of a rank, which propagate minimised, of all functions; where they are
-            known. `compute` and `seconds` add up to it until a pass changes collectives.
         certificate: what any decision costs at the least; where propagate was asked to certify the only function.
         errors: how far results may be off by lossy steps; of results without any there is nothing.
         ops: what each op costs that takes any time, the longest first.
@@ -72,7 +70,6 @@ class CommReport(ShownAsText):
     compute: dict[str, Share] = attrs.field(factory=dict, eq=False)
     lowered: tuple[str, ...] = attrs.field(default=(), eq=False)
     decided: bool = True
-    objective: float | None = attrs.field(default=None, eq=False)
     errors: tuple[OutputError, ...] = ()
     certificate: Certificate | None = attrs.field(default=None, eq=False)
     ops: tuple[OpCost, ...] = attrs.field(default=(), eq=False)
@@ -87,7 +84,7 @@ class CommReport(ShownAsText):
         lines = [*table(rows, range(2, 5)), f"lower bound for these reshards {bound_text(self.lower_bound)}{ratio}"]
         lines += self._compute_lines()
         if self.objective is not None:
-            lines.append(self._objective_line(self.objective))
+            lines.append(f"objective {milliseconds(self.objective)} ms")
         if self.certificate is not None:
             lines.append(self.certificate.bound_text)
         if self.lowered:
@@ -111,26 +108,25 @@ class CommReport(ShownAsText):
             table(*table_cells(cost_rows(self.ops, keys, fold=False), CostRow((), self.ops), keys, _COLUMNS, rows))
         )
 
-    def _objective_line(self, objective: float) -> str:
-        """Return what propagate minimised, with what both tables add up to where that is another number."""
-        minimised, counted = (f"{milliseconds(seconds)} ms" for seconds in (objective, self._total_seconds))
-        return f"objective of propagate {minimised}" + (f", total of both tables {counted}" * (counted != minimised))
-
     @property
-    def _total_seconds(self) -> float:
-        return self.seconds + sum(share.seconds for share in self.compute.values())
+    def objective(self) -> float | None:
+        """Return the modelled seconds of one step of a rank, which propagate minimises: all of both tables, added up.
+
+        None for the program of one rank, and where something is not decided.
+        """
+        return self.seconds + sum(share.seconds for share in self.compute.values()) if self.compute else None
 
     def _compute_lines(self) -> list[str]:
         """Return a table of what computing takes, with its share of all that is counted."""
         if not self.compute:
             return []
-        total = sum(self.compute.values(), Share())
+        total, total_seconds = sum(self.compute.values(), Share()), self.objective or math.nan
         shown = dict(list(self.compute.items())[:KINDS])
         others = sum(list(self.compute.values())[KINDS:], Share())
         rows = [("compute", "count", "ms", "share", "price of")]
         for kind, share in (*shown.items(), *([("others", others)] if others.count else []), ("total", total)):
             count, _, ms, prices = share.cells
-            rows.append((kind, count, ms, f"{share.seconds / self._total_seconds:.1%}", prices))
+            rows.append((kind, count, ms, f"{share.seconds / total_seconds:.1%}", prices))
         return table(rows, range(1, 4))
 
 
@@ -159,10 +155,10 @@ def comm_report(
         >>> spmdir.comm_report(module, "h100x8").wire_bytes
     """
     from spmdir.dialects import ir
-    from spmdir.dialects.verification import is_local
-    from spmdir.passes.finish import is_undecided
+    from spmdir.dialects.observed_stage import is_undecided
+    from spmdir.dialects.stage import is_local
+    from spmdir.passes.propagation.machine_attribute import written_certificate
     from spmdir.passes.propagation.noted_options import machine_of, remark_noted_costs
-    from spmdir.passes.propagation.objective import certificate_of, objective_of
     from spmdir.passes.sent_messages import SentMessages
     from spmdir.report.collective_costs import collective_costs
     from spmdir.report.compute import compute_costs
@@ -175,7 +171,6 @@ def comm_report(
     mesh, chosen = ir.mesh(module), (pipeline.topology or "auto") if topology is None else topology
     functions = ir.functions(module)
     decided = all(is_local(one) or not is_undecided(one) for one in functions)
-    objectives = [objective_of(function) for function in functions]
     collectives: list[OpCost] = []
     compute: list[OpCost] = []
     bounds: list[float | None] = []
@@ -200,9 +195,8 @@ def comm_report(
         dict(sorted(shares_by(compute, lambda op: op.kind).items(), key=lambda entry: -entry[1].seconds)),
         lowered,
         decided,
-        None if None in objectives else math.fsum(one for one in objectives if one is not None),
         tuple(errors),
-        certificate_of(functions[0]) if len(functions) == 1 else None,
+        written_certificate(functions[0]) if len(functions) == 1 else None,
         tuple(sorted((*collectives, *compute), key=lambda op: -op.seconds)),
     )
 

@@ -21,10 +21,10 @@ from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.collectives import Collective, SpmdOp
 from spmdir.dialects.names import name_of
 from spmdir.dialects.reshard_ops import has_lossy
+from spmdir.dialects.stage import is_local
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_type, signature_kind
-from spmdir.dialects.verification import is_local
 from spmdir.reshard.step_errors import StepError, step_errors
 from spmdir.rules import RuleSet
 

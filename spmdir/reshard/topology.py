@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,9 @@ VECTOR = "vector"
 RATES = (1e-3, 1e30)
 """The least and the most that a file may give as bytes, or as bytes or operations a second."""
 
+_LARGEST = sys.float_info.max
+"""The largest number; only infinity is above it."""
+
 EFFICIENCY = 0.7
 """The part of a data sheet's dense peak that large products achieve."""
 
@@ -137,51 +141,63 @@ def with_costs(topology: Topology, path: str) -> Topology:
 
 def _read(path: Path) -> Topology:
     text = read_text_file(path, f"the topology {path}")
-    table = read_toml(text, str(path))
+    return topology_of_table(path.stem, read_toml(text, str(path)), lambda key: place_of(text, str(path), key))
+
+
+def topology_of_table(
+    name: str, table: Mapping[str, Any], place: Callable[[str], Location | None], most: float = RATES[1]
+) -> Topology:
+    """Return the machine with the constants of `table`.
+
+    Args:
+        place: where a key of the table is.
+        most: the largest rate and memory.
+
+    Raises:
+        ParseError: a constant is missing, unknown or out of range; located.
+    """
     fields = [field for field in attrs.fields(Topology) if field.name not in ("name", "costs")]
     expected = [field.name for field in fields]
-    for name, value in table.items():
-        place = place_of(text, str(path), name)
-        if name not in expected:
+    for key, value in table.items():
+        if key not in expected:
             raise ParseError(
-                f"a topology has no '{name}'; expected {', '.join(expected)}{did_you_mean(name, expected)}", place
+                f"a topology has no '{key}'; expected {', '.join(expected)}{did_you_mean(key, expected)}", place(key)
             )
-        if name == "peak_flops":
-            _check_peaks(value, text, path)
+        if key == "peak_flops":
+            _check_peaks(value, place, most)
             continue
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-            raise ParseError(f"{name} is {shown(value)}; expected a number from 0 on, in SI units", place)
-        if not value and name == "host_bandwidth":  # there is no way to the host
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= max(most, _LARGEST):
+            raise ParseError(f"{key} is {shown(value)}; expected a number from 0 on, in SI units", place(key))
+        if not value and key == "host_bandwidth":  # there is no way to the host
             continue
-        if not value and (name.endswith("bandwidth") or name == "memory"):
-            raise ParseError(f"{name} is 0; expected bytes{' a second' if name != 'memory' else ''}", place)
-        _check_range(name, value, (0, MOST_SECONDS) if name.endswith("latency") else RATES, place)
+        if not value and (key.endswith("bandwidth") or key == "memory"):
+            raise ParseError(f"{key} is 0; expected bytes{' a second' if key != 'memory' else ''}", place(key))
+        _check_range(key, value, (0, MOST_SECONDS) if key.endswith("latency") else (RATES[0], most), place(key))
     missing = [field.name for field in fields if field.default is attrs.NOTHING and field.name not in table]
     if missing:
-        raise ParseError(f"the topology lacks {', '.join(missing)}", Location(str(path), 1, 1))
-    return Topology(path.stem, **table)
+        raise ParseError(f"the topology lacks {', '.join(missing)}", place(""))
+    return Topology(name, **table)
 
 
-def _check_peaks(peaks: Any, text: str, path: Path) -> None:
+def _check_peaks(peaks: Any, place: Callable[[str], Location | None], most: float) -> None:
     """Raise unless `peaks` is a table of what units there are and how fast each is."""
-    place = place_of(text, str(path), "peak_flops")
     if not isinstance(peaks, dict):
         raise ParseError(
-            f"peak_flops is {shown(peaks)}; expected a table, as in `[peak_flops]` and `bf16 = 690e12`", place
+            f"peak_flops is {shown(peaks)}; expected a table, as in `[peak_flops]` and `bf16 = 690e12`",
+            place("peak_flops"),
         )
     units = [*DTYPES, VECTOR]
     for unit, peak in peaks.items():
-        place = place_of(text, str(path), unit)
         if unit not in units:
             raise ParseError(
-                f"unknown unit '{unit}'; expected one of {', '.join(units)}{did_you_mean(unit, units)}", place
+                f"unknown unit '{unit}'; expected one of {', '.join(units)}{did_you_mean(unit, units)}", place(unit)
             )
-        if isinstance(peak, bool) or not isinstance(peak, (int, float)) or not 0 < peak < math.inf:
-            raise ParseError(f"{unit} is {shown(peak)}; expected operations a second, above 0", place)
-        _check_range(unit, peak, RATES, place)
+        if isinstance(peak, bool) or not isinstance(peak, (int, float)) or not 0 < peak <= max(most, _LARGEST):
+            raise ParseError(f"{unit} is {shown(peak)}; expected operations a second, above 0", place(unit))
+        _check_range(unit, peak, (RATES[0], most), place(unit))
 
 
-def _check_range(name: str, value: float, between: tuple[float, float], place: Location) -> None:
+def _check_range(name: str, value: float, between: tuple[float, float], place: Location | None) -> None:
     """Raise if no machine has the constant, so that times stay far from what floating point can express."""
     least, most = between
     if not least <= value <= most:

@@ -17,7 +17,6 @@ from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.values import function_attrs, signature_kind, signature_name
 from spmdir.passes.local_programs.split_backward import split_backward
 from spmdir.passes.pipeline import Pipeline
-from spmdir.runtime.decision import read_text
 from spmdir.runtime.joint_call import JointCall
 from spmdir.runtime.rank_programs import Localize
 from spmdir.runtime.signature import Result, Signature, read_signature
@@ -76,7 +75,7 @@ class JointParts:
     def read(cls, data: Mapping[str, Any], pipeline: Pipeline) -> JointParts:
         """Return the parts that `data` gave the data of; the rank that printed them has verified them."""
         with pipeline.rules, ir.collector_paused():
-            parts = (read_text(data[name]) for name in ("outline", "forward", "backward"))
+            parts = (ir.read_printed(data[name]) for name in ("outline", "forward", "backward"))
             return cls(*parts, saved=data["saved"])
 
     def _modules(self) -> Mapping[str, ModuleOp]:

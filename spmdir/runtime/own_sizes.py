@@ -27,7 +27,7 @@ from spmdir.dialects.attributes import is_sized, meta_of
 from spmdir.dialects.names import text_name
 from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.values import sharding_of, signature_kind
-from spmdir.passes.finish import bound, copied, rest, without_layers
+from spmdir.passes.finish import bound, rest, without_layers
 from spmdir.passes.local_programs.own_values import BatchSizes, keep_own_values
 from spmdir.passes.pipeline import Pipeline, Step, run_passes
 from spmdir.passes.scheduling.follow import RankMessage, follow, messages, name_values
@@ -216,7 +216,7 @@ class OwnSizes:
 
     def _local(self, module: ModuleOp) -> ModuleOp:
         """Return the program of a rank before it is scheduled."""
-        module = copied(without_layers(module))
+        module = without_layers(module).clone()
         needed = rest(self.pipeline, module).before("localize")
         run_passes(module, needed.with_steps((*needed.steps, Step("localize"))))
         name_values(module)

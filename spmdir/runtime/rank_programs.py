@@ -13,12 +13,12 @@ from xdsl.dialects.builtin import ModuleOp
 
 from spmdir.core.errors import ShardingError
 from spmdir.core.symbolic.symbols import size_places
+from spmdir.dialects import ir
 from spmdir.dialects.sizes import open_sizes
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.passes.finish import bound, localized, rest
 from spmdir.passes.pipeline import Pipeline, run_passes
 from spmdir.passes.scheduling.follow import RankMessage
-from spmdir.runtime.decision import read_text
 from spmdir.runtime.digests import agreement
 from spmdir.runtime.given_inputs import GivenInputs
 from spmdir.runtime.open_dims import SPECIAL, OpenDim
@@ -98,7 +98,7 @@ class RankPrograms(Generic[Lowered]):
     def undecided(self) -> ModuleOp:
         """The program as it was imported, with the user's annotations; `explain` and `what_if` decide it again."""
         with self.pipeline.rules:
-            return read_text(self.source)
+            return ir.read_printed(self.source)
 
     @cached_property
     def rank_module(self) -> ModuleOp:

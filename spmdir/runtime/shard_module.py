@@ -26,7 +26,7 @@ from spmdir.passes.finish import localized
 from spmdir.passes.pipeline import Pipeline
 from spmdir.plans.resolve import PlanLike, resolve
 from spmdir.runtime.anomaly import support_anomaly_detection
-from spmdir.runtime.decision import decide, read_decided, read_text
+from spmdir.runtime.decision import decide
 from spmdir.runtime.earlier_optimizers import warn_of_earlier_optimizers
 from spmdir.runtime.elementwise_dtensor import elementwise
 from spmdir.runtime.initial_state import initial_state
@@ -169,7 +169,7 @@ def shard_module(
             with own.pipeline.rules:
                 decided = decide(module, own.pipeline, cache, type(model).__name__)
                 text = ir.print_ir(decided, debuginfo=True)
-                named_alike = read_decided(text, own.pipeline, decided)
+                named_alike = ir.read_printed(text)
             found.append(_Decided.of(joint.call, rehearsal, text, source, own, named_alike))
             return json.dumps(found[0].data(call))
 
@@ -304,8 +304,8 @@ class _Decided:
         own = setup
         with setup.pipeline.rules:
             if data["sizes"]:
-                own = setup.deciding(read_text(data["source"]))
-            whole = read_text(data["outline"])
+                own = setup.deciding(ir.read_printed(data["source"]))
+            whole = ir.read_printed(data["outline"])
         parts = JointParts.read(data["parts"], own.pipeline)
         joint = JointCall.of(data["call"], convention)
         return cls(joint, rehearsal, data["text"], data["source"], own, data["sizes"], parts, whole)
@@ -334,7 +334,7 @@ class _Decided:
         )
 
     def _read(self) -> ModuleOp:
-        return self.module or read_decided(self.text, self.setup.pipeline)
+        return self.module or ir.read_printed(self.text)
 
     def _lowered(self, module: ModuleOp, localize: Localize) -> JointProgram:
         parts = JointParts.of(module, localize, self.call, self.setup.pipeline)

@@ -16,7 +16,7 @@ from spmdir.tools.reproducer import reproducer
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
-    from spmdir.passes.pipeline import Step
+    from spmdir.passes.pipeline import After, Step
 
 
 class Stopwatch:
@@ -51,9 +51,9 @@ class Instrumentation:
         self._before = "" if options.reproducer or options.print_ir_after_change else None
 
     @contextmanager
-    def around(self, module: ModuleOp) -> Iterator[Callable[[str, ModuleOp], None]]:
-        """Yield what is to be called with name and module after each pass; what raises inside leaves a reproducer."""
-        self._prepare(module, None)
+    def around(self, module: ModuleOp) -> Iterator[After]:
+        """Yield what `run_passes` is to call after each pass; what raises inside leaves a reproducer."""
+        self._prepare(lambda: module, None)
         try:
             yield self._after
         except Exception:
@@ -70,31 +70,31 @@ class Instrumentation:
         else:
             print(f"note: a reproducer is in '{path}'", file=sys.stderr)
 
-    def _after(self, name: str, module: ModuleOp) -> None:
+    def _after(self, name: str, current: Callable[[], ModuleOp]) -> None:
         self._watch.lap(name)
         self.done += 1
-        text = self._text(module) if self._before is not None else None
+        text = self._text(current()) if self._before is not None else None
         changed = text is None or text != self._before
         options = self._options
         wanted = _names(name, options.print_ir_after) or options.print_ir_after_all
         if options.print_ir_after_change:
             wanted = changed and (wanted or not options.print_ir_after)
         if wanted:
-            self._print(f"After {name}", module, text)
-        self._prepare(module, text)
+            self._print(f"After {name}", current, text)
+        self._prepare(current, text)
 
-    def _prepare(self, module: ModuleOp, text: str | None) -> None:
+    def _prepare(self, current: Callable[[], ModuleOp], text: str | None) -> None:
         """Print and keep what the next pass begins with."""
         if self.done < len(self.steps):
             name = self.steps[self.done].name
             if self._options.print_ir_before_all or _names(name, self._options.print_ir_before):
-                self._print(f"Before {name}", module, text)
+                self._print(f"Before {name}", current, text)
             if self._before is not None:
-                self._before = text or self._text(module)
+                self._before = text or self._text(current())
         self._watch.restart()
 
-    def _print(self, when: str, module: ModuleOp, text: str | None) -> None:
-        print(f"// -----// IR Dump {when} //----- //", text or self._text(module), sep="\n", file=sys.stderr)
+    def _print(self, when: str, current: Callable[[], ModuleOp], text: str | None) -> None:
+        print(f"// -----// IR Dump {when} //----- //", text or self._text(current()), sep="\n", file=sys.stderr)
 
 
 def _names(name: str, lists: Collection[str]) -> bool:

@@ -52,13 +52,8 @@ def _check_expectations(text: str, file: str, first_line: int, pipeline: Pipelin
 
 def _transform(text: str, file: str, first_line: int, pipeline: Pipeline, options: argparse.Namespace) -> str:
     from spmdir.dialects import ir
-    from spmdir.dialects.layer_calls import is_inlined
 
     def print_ir(module: ModuleOp) -> str:
-        if is_inlined(module):
-            from spmdir.passes.finish import with_layers
-
-            module = with_layers(module, pipeline)
         return ir.print_ir(module, generic=options.print_op_generic, debuginfo=options.debuginfo)
 
     watch = Stopwatch(options.timing)

@@ -245,7 +245,7 @@ def test_the_training_example_runs_in_one_process_with_nccl():
 COPIES = """
 spmd.mesh @mesh <dp = 2>
 func.func @main(%x: tensor<512x512xf32> {spmd.sharding = #spmd.sharding<@mesh>})
-    -> (tensor<512x512xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.local} {
+    -> (tensor<512x512xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
   %e = aten.sin(%x) : tensor<512x512xf32> <>
   %0 = spmd.offload_start %e : !spmd.pending<!spmd.host<tensor<512x512xf32>>> <>
   %y = aten.mm(%x, %x) : tensor<512x512xf32> <>

@@ -17,7 +17,8 @@ import torch
 from spmdir import SpmdirError, simulate
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
-from spmdir.dialects.verification import is_local
+from spmdir.dialects.names import full_name
+from spmdir.dialects.stage import is_local
 from spmdir.passes.local_programs.globalize import globalized
 from spmdir.simulator.simulate import run_single
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
@@ -194,8 +195,8 @@ def outcome(text: str, inputs: Mapping[str, Any], rtol: float = 1e-9) -> str:
     except SpmdirError:
         return "rejected"
     whole = globalized(module, ir.main_function(module), ir.context()) if is_local(ir.main_function(module)) else module
-    unread = [argument for argument in ir.main_function(whole).args if argument.name_hint not in inputs]
-    given = {**inputs, **{argument.name_hint: _zeros(argument) for argument in unread}}
+    unread = [argument for argument in ir.main_function(whole).args if full_name(argument) not in inputs]
+    given = {**inputs, **{full_name(argument): _zeros(argument) for argument in unread}}
     try:
         said = run_single(whole, given, given)
     except SpmdirError:

@@ -11,6 +11,7 @@ from spmdir import run_passes
 from spmdir.core.dtype import I64
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.names import full_name
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 STAGES = {
@@ -123,8 +124,8 @@ def inputs(name: str, seed: int = 0) -> dict[str, torch.Tensor]:
     found = {}
     for value in ir.main_function(ir.parse(program(name, "propagate"))).args:
         meta = meta_of(value.type)
-        assert meta is not None and value.name_hint is not None
+        assert meta is not None and full_name(value) is not None
         whole = torch.randint(0, 4, meta.shape, generator=generator)
         real = torch.randn(meta.shape, generator=generator, dtype=torch.float64)
-        found[value.name_hint] = whole if meta.dtype == I64 else real.to(TORCH_DTYPES[meta.dtype])
+        found[full_name(value)] = whole if meta.dtype == I64 else real.to(TORCH_DTYPES[meta.dtype])
     return found

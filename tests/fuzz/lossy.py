@@ -17,7 +17,6 @@ from xdsl.dialects.builtin import ModuleOp
 
 from spmdir import run_passes, simulate
 from spmdir.dialects import ir
-from spmdir.passes.finish import copied
 from spmdir.simulator.simulate import run_single
 from tests.fuzz.batch import Kind, Wrong
 from tests.fuzz.edited import MESHES
@@ -56,7 +55,7 @@ def check(case: Lossy) -> str | None:
         lowered |= name == "lower-reshard"
         if "CoarseSum" in case.text and not lowered:
             continue  # what a partial value loses depends on how it is split, which is decided by then
-        found = simulate(copied(module), inputs)
+        found = simulate(module.clone(), inputs)
         if "CoarseSum" in case.text and name == "lower-reshard":
             expected = found
         _compare(found, expected, name, module)

@@ -10,6 +10,7 @@ from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from spmdir.core.errors import SpmdirWarning, UnsupportedError
+from spmdir.dialects.names import full_name
 from spmdir.importer.importer import import_fx
 from spmdir.simulator.simulate import run_single, simulate
 from tests.importer.imported_programs import MESH, arguments, op, ops, results
@@ -232,7 +233,7 @@ def test_results_that_are_none_in_a_tuple_stay_usable():
 
 def test_values_are_called_as_their_nodes():
     module = import_fx(make_fx(lambda x: x.exp().split(2))(X), MESH)
-    assert [result.name_hint for o in ops(module) for result in o.results] == ["exp", "getitem", "getitem_1"]
+    assert [full_name(result) for o in ops(module) for result in o.results] == ["exp", "getitem", "getitem_1"]
 
 
 def test_autocast_in_a_graph_from_before_dispatch_becomes_casts():

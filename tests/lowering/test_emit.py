@@ -241,7 +241,7 @@ def test_a_shard_whose_shape_is_another_is_rejected():
     text = """
         spmd.mesh @mesh <a = 2>
         func.func @f(%x: tensor<2x6xf32> {spmd.sharding = #spmd.sharding<@mesh, a: S(0)>}) -> tensor<4x3xf32>
-            attributes {spmd.local} {
+            attributes {spmd.stage = "local"} {
           %0 = aten.view(%x) {size = [3, 4]} : tensor<4x3xf32> <a: S(0)>
           return %0 : tensor<4x3xf32>
         }

@@ -13,7 +13,7 @@ X = "tensor<8x8xf32>"
 WHOLE = "{spmd.sharding = #spmd.sharding<@mesh>}"
 TEXT = f"""
 spmd.mesh @mesh <dp = 2>
-func.func @main(%x: {X} {WHOLE}) -> ({X} {WHOLE}) attributes {{spmd.local}} {{
+func.func @main(%x: {X} {WHOLE}) -> ({X} {WHOLE}) attributes {{spmd.stage = "local"}} {{
   %e = aten.mm(%x, %x) : {X} <>
   %0 = spmd.offload_start %e : !spmd.pending<!spmd.host<{X}>> <>
   %y = aten.mm(%x, %x) : {X} <>

@@ -9,7 +9,8 @@ WHOLE = "{spmd.sharding = #spmd.sharding<@mesh>}"
 
 
 def host_bytes(body: str) -> float:
-    text = f"spmd.mesh @mesh <dp = 2>\nfunc.func @f(%x: {X} {WHOLE}) -> ({X} {WHOLE}) attributes {{spmd.local}} {{\n"
+    head = f'func.func @f(%x: {X} {WHOLE}) -> ({X} {WHOLE}) attributes {{spmd.stage = "local"}} {{'
+    text = f"spmd.mesh @mesh <dp = 2>\n{head}\n"
     return spmdir.memory_report(spmdir.parse(f"{text}{body}\n}}")).host_bytes
 
 

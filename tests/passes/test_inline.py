@@ -88,7 +88,7 @@ def test_a_call_is_not_emitted() -> None:
         (") -> tensor<4x8xf64> {", ') -> (tensor<4x8xf64> {spmd.kind = "mutation"}) {', "writes to its arguments"),
         (
             ") -> tensor<4x8xf64> {",
-            ") -> tensor<4x8xf64> attributes {spmd.local} {",
+            ') -> tensor<4x8xf64> attributes {spmd.stage = "local"} {',
             "calls between programs of one rank",
         ),
     ],

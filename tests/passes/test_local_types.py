@@ -38,7 +38,7 @@ def test_a_wrong_claim_about_what_ranks_hold_does_not_run(argument: str, op: str
     text = (
         "spmd.mesh @mesh <a = 2>\n"
         f"func.func @main(%x: tensor<{shape}xf64> {{spmd.sharding = #spmd.sharding<@mesh, a: {sharding}>}})"
-        f" -> {result} attributes {{spmd.local}} {{\n  %0 = {op}\n  return %0 : {result}\n}}\n"
+        f' -> {result} attributes {{spmd.stage = "local"}} {{\n  %0 = {op}\n  return %0 : {result}\n}}\n'
     )
     for run in (lower_to_fx, lambda module: simulate(module, [torch.ones(4)])):
         with pytest.raises(SpmdirError, match=message) as caught:
@@ -129,7 +129,7 @@ def test_a_module_that_localize_made_is_not_checked_again_until_it_changes(monke
     monkeypatch.setattr("spmdir.passes.finish.run_passes", lambda module, name: checked.append(name))
     localized(module, Pipeline())
     assert not checked
-    ir.main_function(module).attributes["spmd.note"] = ir.main_function(module).attributes["spmd.local"]
+    ir.main_function(module).attributes["spmd.note"] = ir.main_function(module).attributes["spmd.stage"]
     localized(module, Pipeline())
     assert not checked
     first = ir.main_function(module).body.block.first_op

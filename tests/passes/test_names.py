@@ -53,7 +53,8 @@ def test_a_pass_renames_no_value(source: str) -> None:
 def test_a_pass_changes_no_line_but_those_that_it_inserts_and_their_users() -> None:
     before = ir.print_ir(ir.parse(NAMED)).splitlines()
     after = ir.print_ir(run_passes(ir.parse(NAMED), "insert-reshard")).splitlines()
-    assert [line for line in after if line not in before][:4] == [
+    changed = [line for line in after if line not in before and "spmd.stage" not in line]
+    assert changed[:4] == [
         "  %mul_3.reshard = spmd.reshard %mul_3 : tensor<8x4xf32> <dp: S(0)>",
         "  %mul_4 = aten.relu(%mul_3.reshard) : tensor<8x4xf32> <dp: S(0)>",
         "  %mul_4.reshard_1 = spmd.reshard %mul_4 : tensor<8x4xf32> <dp: S(0), tp: S(1)>",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 
 import spmdir
 from spmdir.core.errors import ParseError
+from spmdir.dialects import ir
+from spmdir.passes.propagation.machine_attribute import written_topology
 from spmdir.reshard.topology import FLAT
 
 TEXT = """spmd.mesh @mesh <dp = 2, tp = 4>
@@ -44,13 +47,38 @@ def test_later_passes_and_reports_go_by_the_machine_of_propagate(through_text: b
     assert spmdir.comm_report(localized).by_kind["exchange"].prices == ("flat",)
 
 
-def test_a_machine_that_is_a_value_is_known_in_the_process_that_decided_for_it() -> None:
-    own = attrs.evolve(FLAT, name="own")
-    pipeline = spmdir.Pipeline("propagate", topology=own)
+@pytest.mark.parametrize("through_text", [False, True])
+@pytest.mark.parametrize("in_file", [False, True])
+def test_a_machine_that_is_no_preset_is_in_the_text(through_text: bool, in_file: bool, tmp_path: Path) -> None:
+    own = attrs.evolve(FLAT, name="own", memory_bandwidth=1.0 / 3.0 * 1e13)
+    path = tmp_path / "own.toml"
+    if in_file:
+        values = attrs.asdict(own, filter=lambda field, value: field.name not in ("name", "costs", "peak_flops"))
+        lines = [f"{name} = {value!r}" for name, value in values.items() if value != math.inf]
+        path.write_text("\n".join([*lines, "[peak_flops]", *(f"{unit} = {peak!r}" for unit, peak in own.peak_flops)]))
+    pipeline = spmdir.Pipeline("propagate", topology=str(path) if in_file else own)
     module = spmdir.run_passes(spmdir.parse(TEXT), pipeline)
-    assert 'spmd.decided_by = "propagate{topology=own}"' in spmdir.print_ir(module)
+    path.unlink(missing_ok=True)
+    module = spmdir.parse(spmdir.print_ir(module)) if through_text else module
+    assert written_topology(ir.main_function(module)) == own
     report = spmdir.comm_report(spmdir.run_passes(module, LOWERED))
     assert report.by_kind["exchange"].prices == ("own",)
+
+
+@pytest.mark.parametrize(
+    ("topology", "message"),
+    [
+        ("3", r"'' of spmd.topology is 3 : i64; expected a number"),
+        ('{name = "x"}', "spmd.topology: the topology lacks intra_bandwidth"),
+        ('{name = "x", speed = 1.0e+00 : f64}', "spmd.topology: a topology has no 'speed'"),
+        ('{name = "x", intra_bandwidth = 0.0e+00 : f64}', "spmd.topology: intra_bandwidth is 0"),
+        ('{name = "x", intra_bandwidth = 0x7ff8000000000000 : f64}', "spmd.topology: intra_bandwidth is nan"),
+    ],
+)
+def test_a_malformed_machine_is_a_located_error(topology: str, message: str) -> None:
+    text = TEXT.replace(" {\n  return", f" attributes {{spmd.topology = {topology}}} {{\n  return")
+    with pytest.raises(ParseError, match=rf"<text>:3:1: error: {message}"):
+        spmdir.run_passes(spmdir.parse(text), LOWERED)
 
 
 def test_a_file_that_a_text_names_is_read_only_if_the_pipeline_names_it_too(tmp_path: Path) -> None:
@@ -63,7 +91,9 @@ def test_a_file_that_a_text_names_is_read_only_if_the_pipeline_names_it_too(tmp_
     ):
         spmdir.run_passes(spmdir.parse(text), LOWERED)
     given = spmdir.Pipeline(LOWERED, costs=path)
-    for module in (spmdir.run_passes(spmdir.parse(text), given), spmdir.run_passes(decided, LOWERED)):
+    with pytest.raises(ParseError, match=r"names the file '.*own.costs'"):
+        spmdir.run_passes(decided.clone(), LOWERED)
+    for module in (spmdir.run_passes(spmdir.parse(text), given), spmdir.run_passes(decided, given)):
         assert spmdir.comm_report(module, pipeline=given).by_kind["exchange"].prices == (f"{path}:1",)
     with pytest.raises(ParseError, match=r"names the file 'm.toml'"):
         spmdir.run_passes(spmdir.parse(text.replace("costs=", "topology=m.toml costs=")), LOWERED)
@@ -75,7 +105,8 @@ def test_a_table_that_is_not_the_one_that_was_decided_by_is_told(
     path = tmp_path / "own.costs"
     path.write_text(COSTS)
     decided = spmdir.run_passes(spmdir.parse(TEXT), f"propagate{{costs={path}}}")
-    text, lowered = spmdir.print_ir(decided), spmdir.print_ir(spmdir.run_passes(decided, LOWERED))
+    text, given = spmdir.print_ir(decided), spmdir.Pipeline(LOWERED, costs=path)
+    lowered = spmdir.print_ir(spmdir.run_passes(decided, given))
     reporting = spmdir.Pipeline("", costs=path)
     path.write_text(f"# again\n{COSTS}")
     spmdir.run_passes(spmdir.parse(text), spmdir.Pipeline(LOWERED, costs=path))

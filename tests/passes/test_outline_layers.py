@@ -14,10 +14,9 @@ from spmdir.dialects import ir
 from spmdir.dialects.names import text_name
 from spmdir.dialects.values import sharding_of
 from spmdir.explanation.excerpt import excerpt
-from spmdir.passes.finish import copied, layer_values, with_layers, without_layers
+from spmdir.passes.finish import layer_values, without_layers
 from spmdir.passes.layers import around
 from spmdir.passes.pipeline import Pipeline
-from spmdir.passes.propagation.objective import objective_of
 from spmdir.report.summary import summary
 
 EXAMPLE = Path(__file__).parents[1] / "golden/outline-layers/equal_layers_become_calls_of_a_function.mlir"
@@ -70,7 +69,7 @@ def programs(draw: st.DrawFn) -> str:
 @given(programs())
 def test_inline_undoes_outline_layers_but_for_names_before_and_after_each_pass(text: str) -> None:
     module = spmdir.parse(text)
-    outlined = spmdir.run_passes(copied(module), "outline-layers")
+    outlined = spmdir.run_passes(module.clone(), "outline-layers")
     again = spmdir.print_ir(outlined)
     assert spmdir.print_ir(spmdir.parse(again)) == again
     assert unnamed(without_layers(outlined)) == unnamed(module)
@@ -78,7 +77,7 @@ def test_inline_undoes_outline_layers_but_for_names_before_and_after_each_pass(t
         for one in (module, outlined):
             spmdir.run_passes(one, name)
         assert unnamed(without_layers(outlined)) == unnamed(module), name
-        costs = [objective_of(ir.main_function(one)) for one in (module, outlined)]
+        costs = [spmdir.comm_report(one).objective for one in (module, outlined)]
         assert costs[0] == costs[1]
 
 
@@ -146,7 +145,7 @@ def test_what_stands_between_equal_parts_and_is_as_long_belongs_to_them() -> Non
 def test_a_summary_is_that_of_the_program_whether_it_is_outlined_or_not() -> None:
     module = spmdir.parse(EXAMPLE.read_text())
     text = str(summary(module, Pipeline()))
-    assert text == str(summary(spmdir.run_passes(copied(module), "outline-layers"), Pipeline()))
+    assert text == str(summary(spmdir.run_passes(module.clone(), "outline-layers"), Pipeline()))
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert "layers @layers_forward x 3, 6 ops each" in lines
     assert "3 x layers.*.a tensor<8x8xf32> <tp: S(1)>" in lines
@@ -175,7 +174,7 @@ def test_what_runs_again_elsewhere_stays_beside_the_op_that_names_it() -> None:
     text = EXAMPLE.read_text().partition("// |")[0]
     again = '  %again = aten.relu(%10) : tensor<4x8xf32> <tp: S(1)> attributes {spmd.recomputes = "11"}\n  return %14'
     module = spmdir.parse(text.replace("  return %14", again))
-    outlined = spmdir.run_passes(copied(module), "outline-layers")
+    outlined = spmdir.run_passes(module.clone(), "outline-layers")
     ir.verify(outlined)
     assert spmdir.print_ir(outlined).count("func.call") == 2
     assert unnamed(without_layers(outlined)) == unnamed(module)
@@ -226,10 +225,9 @@ def test_passes_that_follow_each_other_see_the_program_inlined_and_who_looks_see
     assert found == ["inline", "outline_layers"] * 2
     found.clear()
     looked = []
-    spmdir.run_passes(
-        together, ",".join(steps), after=lambda _, one: looked.append(unnamed(with_layers(one, Pipeline())))
-    )
+    spmdir.run_passes(together, ",".join(steps))
     assert found == ["inline", "outline_layers"]
+    spmdir.run_passes(spmdir.parse(text), ",".join(steps), after=lambda _, current: looked.append(unnamed(current())))
     assert looked == printed
 
 
@@ -279,7 +277,7 @@ def test_a_summary_counts_layers_between_which_messages_are_in_flight() -> None:
     body += ["  %w6 = spmd.wait %p6 : tensor<8x8xf32> <>", "  return %x6, %w6 : tensor<8x8xf32>, tensor<8x8xf32>"]
     replicated = "tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}"
     arguments = ", ".join([f"%x0: {replicated}", *weights])
-    head = f"func.func @main({arguments}) -> ({replicated}, {replicated}) attributes {{spmd.local}} {{"
+    head = f'func.func @main({arguments}) -> ({replicated}, {replicated}) attributes {{spmd.stage = "local"}} {{'
     module = spmdir.parse("\n".join(["spmd.mesh @mesh <dp = 2>", "", head, *body, "}"]))
     found = str(summary(module, Pipeline()))
     assert "@h_forward x 5, 3 ops each" in found

@@ -9,7 +9,7 @@ import pytest
 
 from spmdir.core.errors import SpmdirWarning
 from spmdir.dialects import ir
-from spmdir.passes.pipeline import run_passes
+from spmdir.passes.pipeline import Pipeline, run_passes
 from spmdir.report.communication import comm_report
 from spmdir.tools.golden import read_golden
 
@@ -82,8 +82,9 @@ func.func @mlp(%x: tensor<16x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, dp
 """
     result, sharded = "tensor<16x1024xf32>", "{spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(0)>}"
     (tmp_path / "costs.txt").write_text(lines)
+    pipeline, priced = (Pipeline(text, costs=tmp_path / "costs.txt") for text in ("propagate", ""))
     free, annotated = (
-        comm_report(run_passes(ir.parse(text.replace("RESULT", of)), f"propagate{{costs={tmp_path}/costs.txt}}"))
+        comm_report(run_passes(ir.parse(text.replace("RESULT", of)), pipeline), pipeline=priced)
         for of in (result, f"({result} {sharded})")
     )
     assert free.objective is not None and annotated.objective is not None

@@ -1,4 +1,4 @@
-"""What a module still needs of a pipeline: the passes that have run on it do not run again, and no other is lost."""
+"""The stage of a program, and the steps of a pipeline that it still needs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from spmdir.dialects import ir
-from spmdir.passes.executed import executed
-from spmdir.passes.finish import localized
+from spmdir.dialects.observed_stage import stage_of
+from spmdir.dialects.stage import write_stage
+from spmdir.passes.finish import completed, rest
 from spmdir.passes.pipeline import Pipeline, run_passes
 
 MINE = """\
@@ -40,7 +41,6 @@ SILENT = PROGRAM.format("tp: S(0)", "tp: S(0)")
 SENDING = PROGRAM.format("tp: S(0)", "")
 
 RESHARD = "insert-reshard,lower-reshard"
-"""What runs always before localize, for whatever was written by hand."""
 
 
 @pytest.fixture
@@ -50,52 +50,83 @@ def mine(tmp_path: Path) -> str:
     return str(path)
 
 
+@pytest.mark.parametrize("through_text", [False, True])
 @pytest.mark.parametrize("program", [SILENT, SENDING], ids=["silent", "sending"])
 @pytest.mark.parametrize(
     ("pipeline", "first", "then"),
     [
-        (f"propagate,{RESHARD},mine,localize", f"propagate,{RESHARD},mine", f"{RESHARD},localize"),
-        (f"propagate,{RESHARD},mine,localize", f"propagate,{RESHARD}", f"{RESHARD},mine,localize"),
+        (f"propagate,{RESHARD},mine,localize", f"propagate,{RESHARD},mine", "localize"),
+        (f"propagate,{RESHARD},mine,localize", f"propagate,{RESHARD}", "mine,localize"),
         (f"propagate,mine,{RESHARD},localize", "propagate", f"mine,{RESHARD},localize"),
         (f"propagate,{RESHARD},mine,localize", "propagate,mine", f"{RESHARD},localize"),
-        (
-            f"propagate,{RESHARD},fuse-collectives,localize",
-            f"propagate,{RESHARD}",
-            f"{RESHARD},fuse-collectives,localize",
-        ),
+        (f"propagate,mine,{RESHARD},mine,localize", f"propagate,mine,{RESHARD}", "mine,localize"),
+        (f"propagate,mine,{RESHARD},mine,localize", f"propagate,mine,{RESHARD},mine", "localize"),
+        (f"propagate,expand,{RESHARD},localize", "propagate", f"expand,{RESHARD},localize"),
+        (f"propagate,{RESHARD},fuse-collectives,localize", f"propagate,{RESHARD}", "fuse-collectives,localize"),
+        (f"propagate,{RESHARD},fuse-collectives,localize", "propagate", f"{RESHARD},fuse-collectives,localize"),
         (f"mine,propagate,{RESHARD},localize", "mine", f"propagate,{RESHARD},localize"),
         (f"mine,propagate,mine,{RESHARD},localize", "mine,propagate", f"mine,{RESHARD},localize"),
         (f"mine,propagate,{RESHARD},localize", "propagate", f"{RESHARD},localize"),
         (f"propagate,{RESHARD},localize,mine", f"propagate,{RESHARD},localize", "mine"),
         (f"propagate,{RESHARD},localize,mine", f"propagate,{RESHARD},localize,mine", ""),
+        (f"propagate,{RESHARD},localize,schedule", f"propagate,{RESHARD},localize", "schedule"),
+        (f"propagate,{RESHARD},localize,schedule", f"propagate,{RESHARD},localize,schedule", ""),
         ("mine,localize", f"propagate,{RESHARD}", "mine,localize"),
-        ("propagate", "", f"propagate,{RESHARD},localize"),
+        ("propagate", "", f"propagate,{RESHARD}"),
         ("propagate,mine,localize", "", f"propagate,{RESHARD},mine,localize"),
-        ("propagate,insert-reshard,mine", "", f"propagate,{RESHARD},mine,localize"),
+        ("propagate,insert-reshard,mine", "", f"propagate,{RESHARD},mine"),
     ],
 )
-def test_each_pass_of_a_pipeline_runs_once(program: str, pipeline: str, first: str, then: str, mine: str) -> None:
+def test_a_pipeline_continues_after_the_stage_of_the_program(
+    program: str, pipeline: str, first: str, then: str, through_text: bool, mine: str
+) -> None:
     module = run_passes(ir.parse(program), Pipeline(first, plugins=[mine]))
-    before = executed(module)
-    found = executed(localized(module, Pipeline(pipeline, plugins=[mine])))
-    assert ",".join(found[len(before) :]) == then
+    if through_text:
+        module = ir.parse(ir.print_ir(module))
+    assert str(rest(completed(Pipeline(pipeline, plugins=[mine])), module)) == then
 
 
-def test_a_program_whose_decisions_are_taken_away_is_decided_again(mine: str) -> None:
+def test_a_program_that_is_decided_again_is_at_the_stage_decided(mine: str) -> None:
     pipeline = Pipeline(f"inline,propagate,mine,{RESHARD},localize", plugins=[mine])
-    module = run_passes(ir.parse(SENDING), pipeline.before("insert-reshard"))
-    for op in ir.main_function(module).body.block.ops:
-        op.properties.pop("sharding", None)
-    assert executed(localized(module, pipeline))[3:] == ("propagate", "mine", *RESHARD.split(","), "localize")
+    module = run_passes(ir.parse(SILENT), pipeline.before("localize"))
+    run_passes(module, "propagate")
+    assert str(rest(pipeline, module)) == f"mine,{RESHARD},localize"
 
 
-def test_a_program_that_was_read_is_finished_from_the_stage_that_it_is_at(mine: str) -> None:
-    module = run_passes(ir.parse(SENDING), f"propagate,{RESHARD}")
-    pipeline = Pipeline(f"propagate,{RESHARD},mine,localize", plugins=[mine])
-    assert ",".join(executed(localized(ir.parse(ir.print_ir(module)), pipeline))) == f"{RESHARD},localize"
+@pytest.mark.parametrize(
+    ("body", "stage"),
+    [
+        ("%y = aten.relu(%x) : tensor<4x4xf32>", "imported"),
+        ("%y = aten.relu(%x) : tensor<4x4xf32> <tp: S(0)> needs (<tp: S(0)>)", "decided"),
+        ("%y = aten.relu(%x) : tensor<4x4xf32> <tp: S(0)>", "decided"),
+        ("%y = spmd.reshard %x : tensor<4x4xf32> <tp: S(0)>", "resharded"),
+        ("%y = spmd.slice %x on [tp] dim 0 : tensor<4x4xf32> <tp: S(0)>", "lowered"),
+    ],
+)
+def test_a_program_without_a_stage_is_at_the_one_that_its_ops_show(body: str, stage: str) -> None:
+    module = ir.parse(f"""
+spmd.mesh @mesh <tp = 2>
+
+func.func @f(%x: tensor<4x4xf32> {{spmd.sharding = #spmd.sharding<@mesh>}})
+    -> (tensor<4x4xf32> {{spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}}) {{
+  {body}
+  return %y : tensor<4x4xf32>
+}}
+""")
+    assert stage_of(ir.main_function(module)) == stage
 
 
-def test_what_has_run_is_no_part_of_the_text() -> None:
-    module = ir.parse(SENDING)
-    text = ir.print_ir(module)
-    assert ir.print_ir(run_passes(module, "inline")) == text
+def test_collectives_that_are_written_by_hand_stay_as_they_are() -> None:
+    module = ir.parse("""
+spmd.mesh @mesh <tp = 2>
+
+func.func @f(%x: tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>})
+    -> (tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) {
+  %r = spmd.all_reduce %x on [tp] op sum : tensor<4x4xf32> <>
+  %y = spmd.slice %r on [tp] dim 0 : tensor<4x4xf32> <tp: S(0)>
+  return %y : tensor<4x4xf32>
+}
+""")
+    assert str(rest(Pipeline(), module)) == "localize"
+    write_stage(ir.main_function(module), "lowered")
+    assert str(rest(Pipeline(), module)) == "fuse-collectives,localize"

@@ -16,7 +16,6 @@ from spmdir.dialects import ir
 from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.host import HostCopyOp
 from spmdir.dialects.reshard_ops import ReshardOp
-from spmdir.passes.finish import copied
 from spmdir.passes.local_programs.trusted import is_trusted
 from spmdir.passes.pipeline import as_pipeline
 from spmdir.passes.schedule import SchedulePass
@@ -56,7 +55,7 @@ def step(plan: str) -> tuple[ModuleOp, list[Tensor], list[Tensor]]:
 @pytest.mark.parametrize("plan", ["tp_fsdp", "fsdp"])
 def test_a_scheduled_step_computes_the_same(plan: str, passes: str) -> None:
     module, inputs, expected = step(plan)
-    scheduled = spmdir.run_passes(copied(module), f"{passes},verify-spmd")
+    scheduled = spmdir.run_passes(module.clone(), f"{passes},verify-spmd")
     for found, value in zip(spmdir.simulate(scheduled, inputs, interleavings=1), expected, strict=True):
         assert torch.allclose(found, value, rtol=1e-10, atol=1e-12)
 
@@ -70,14 +69,14 @@ def test_a_schedule_of_a_trusted_program_is_trusted() -> None:
 
 def test_a_schedule_is_the_same_text_when_it_is_made_again_from_text() -> None:
     module, *_ = step("tp_fsdp")
-    scheduled = spmdir.run_passes(copied(module), "schedule")
+    scheduled = spmdir.run_passes(module.clone(), "schedule")
     again = spmdir.run_passes(spmdir.parse(spmdir.print_ir(module)), "schedule")
     assert spmdir.print_ir(scheduled) == spmdir.print_ir(again)
 
 
 def test_each_collective_is_started_and_waited_for() -> None:
     module, *_ = step("fsdp")
-    ops = list(ir.main_function(spmdir.run_passes(copied(module), "schedule")).body.block.ops)
+    ops = list(ir.main_function(spmdir.run_passes(module.clone(), "schedule")).body.block.ops)
     collectives = [op for op in ops if isinstance(op, Collective) and not op.spec.is_local]
     assert not any(isinstance(op, ReshardOp) for op in ops)
     assert {op.IS_START for op in collectives if op.spec.may_be_async} == {True}
@@ -90,7 +89,7 @@ def test_a_schedule_takes_no_longer_and_holds_no_more(plan: str, topology: Topol
     module, *_ = step(plan)
 
     def run(passes: str) -> Execution:
-        found = spmdir.run_passes(copied(module), passes)
+        found = spmdir.run_passes(module.clone(), passes)
         return simulate(rank_program(ir.main_function(found), ir.mesh(found), as_pipeline(None).rules, topology)[0])
 
     before, bucketed = run("split-async"), run(f"bucket{{topology={topology}}}")
@@ -111,7 +110,7 @@ def held_meanwhile() -> str:
     ops += [f"%b0 = aten.slice.Tensor(%wide) {{dim = 1, end = 4096, start = 0, step = 1}} : {wide} <>"]
     ops += [f"%b{i + 1} = aten.mm(%b{i}, %w) : {wide} <>" for i in range(8)]
     ops += [f"%z = aten.mul.Tensor(%b8, %y) : {wide} <>", f"return %z : {wide}"]
-    head = f"func.func @step({arguments}) -> ({wide} {WHOLE}) attributes {{spmd.local}} {{"
+    head = f'func.func @step({arguments}) -> ({wide} {WHOLE}) attributes {{spmd.stage = "local"}} {{'
     return "\n".join(["spmd.mesh @mesh <dp = 8>", head, *ops, "}"])
 
 

@@ -17,7 +17,7 @@ WHOLE = "{spmd.sharding = #spmd.sharding<@mesh>}"
 HIDDEN = f"""spmd.mesh @mesh <tp = 4>
 func.func @f(%x: tensor<1024x256xf32> {{spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}},
              %y: tensor<4096x1024xf32> {WHOLE}) -> (tensor<1024x1024xf32> {WHOLE}, tensor<4096x1024xf32> {WHOLE})
-    attributes {{spmd.local}} {{
+    attributes {{spmd.stage = "local"}} {{
   %h = spmd.all_gather_start %x on [tp] dim 1 stream ahead : !spmd.pending<tensor<1024x1024xf32>> <>
   %a = aten.exp(%y) : tensor<4096x1024xf32> <>
   %g = spmd.wait %h : tensor<1024x1024xf32> <>

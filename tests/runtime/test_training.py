@@ -14,6 +14,7 @@ import spmdir
 from spmdir.core.errors import ShardingError, UnsupportedError
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.names import full_name
 from spmdir.importer.importer import import_fx
 from spmdir.passes.pipeline import run_passes
 from spmdir.report.communication import comm_report
@@ -248,7 +249,7 @@ def test_inputs_are_told_apart_from_the_parameters_of_other_modules() -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5))
     step, state = spmdir.training_step(model, lambda m, x: other(m(x)).mean(), sgd(model, lr=1e-2))
     module = spmdir.import_fx(make_fx(step)(state, torch.ones(4, 8)), spmdir.Mesh({"dp": 1}))
-    names = [argument.name_hint for argument in ir.main_function(module).args]
+    names = [full_name(argument) for argument in ir.main_function(module).args]
     assert len(set(names)) == len(names)
     assert spmdir.print_ir(spmdir.parse(spmdir.print_ir(module))) == spmdir.print_ir(module)
     spmdir.lower_to_fx(module)

@@ -13,7 +13,6 @@ from spmdir.core.byte_size import Bytes
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.ir import main_function, mesh
 from spmdir.passes.limited_memory import most_bytes
-from spmdir.passes.propagation.objective import objective_of
 from tests.search.random_programs import Program, programs
 
 TWICE = """spmd.mesh @mesh <dp = 4, tp = 2>
@@ -38,7 +37,7 @@ def decided(memory: str) -> spmdir.MemoryReport:
 
 
 def objective(memory: str) -> float:
-    found = objective_of(main_function(spmdir.run_passes(spmdir.parse(TWICE), f"propagate{{memory={memory}}}")))
+    found = spmdir.comm_report(spmdir.run_passes(spmdir.parse(TWICE), f"propagate{{memory={memory}}}")).objective
     assert found is not None
     return found
 
@@ -46,7 +45,7 @@ def objective(memory: str) -> float:
 def test_a_program_that_fits_is_decided_as_if_there_were_no_limit() -> None:
     free, *limited = (
         re.sub(
-            r' attributes {spmd.decided_by = "propagate{memory=\w+}"}',
+            r', spmd.decided_by = "propagate{memory=\w+}"',
             "",
             spmdir.print_ir(spmdir.run_passes(spmdir.parse(TWICE), f"propagate{{memory={memory}}}")),
         )
@@ -79,7 +78,7 @@ MESHES = [Mesh({"a": 4}), Mesh({"a": 4, "b": 2})]
 def within(program: Program, memory: object) -> tuple[str, float]:
     """Return the decided program without the note of its limit, and what a rank holds."""
     module = spmdir.run_passes(spmdir.parse(program.text), f"propagate{{memory={memory}}}")
-    text = re.sub(r' attributes {spmd.decided_by = "propagate{memory=\w+}"}', "", spmdir.print_ir(module))
+    text = re.sub(r', spmd.decided_by = "propagate{memory=\w+}"', "", spmdir.print_ir(module))
     return text, spmdir.memory_report(module).peak_bytes
 
 

@@ -16,7 +16,6 @@ from spmdir.dialects.ir import main_function, mesh
 from spmdir.passes.live_memory import live_memory
 from spmdir.passes.pipeline import PARTITIONING, as_pipeline
 from spmdir.passes.propagation.exposure import UNSENT, exposed_parts
-from spmdir.passes.propagation.objective import objective_of
 from spmdir.passes.scheduling.rank_program import rank_program
 from spmdir.reshard.topology import H100X8
 from spmdir.schedule.memory import peak_bytes
@@ -80,7 +79,7 @@ ONE_BESIDE_IT = """spmd.mesh @mesh <dp = 4>
 func.func @f(%x: tensor<1024x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum)>},
              %y: tensor<1024x1024xf32> {spmd.sharding = #spmd.sharding<@mesh>},
              %z: tensor<1024x1024xf32> {spmd.sharding = #spmd.sharding<@mesh>})
-    -> (tensor<1024x1024xf32>) attributes {spmd.local} {
+    -> (tensor<1024x1024xf32>) attributes {spmd.stage = "local"} {
   %h = spmd.all_reduce_start %x on [dp] op sum : !spmd.pending<tensor<1024x1024xf32>> <>
   %0 = aten.neg(%y) : tensor<1024x1024xf32> <>
   %g = spmd.wait %h : tensor<1024x1024xf32> <>
@@ -118,7 +117,7 @@ def step(module: ModuleOp) -> float:
 
 
 def objective(module: ModuleOp) -> float:
-    found = objective_of(main_function(module))
+    found = spmdir.comm_report(module).objective
     assert found is not None
     return found
 

@@ -10,7 +10,6 @@ from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.passes.pipeline import run_passes
 from spmdir.passes.propagation import mesh_search
-from spmdir.passes.propagation.objective import objective_of
 from spmdir.report.communication import comm_report
 from spmdir.reshard import plan_tree
 from spmdir.search import nesting
@@ -82,6 +81,6 @@ func.func @f(%a0: tensor<128x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, a:
 }
 """
     module = run_passes(ir.parse(text), "propagate,insert-reshard,lower-reshard")
-    objective = objective_of(ir.main_function(module))
+    objective = comm_report(module).objective
     assert objective is not None
     assert comm_report(module).seconds < objective < 0.04e-3

@@ -166,7 +166,7 @@ def test_ranks_that_hold_different_copies_of_a_result_are_found():
     text = """
     spmd.mesh @mesh <a = 2>
     func.func @main(%x: tensor<2xf64> {spmd.sharding = #spmd.sharding<@mesh, a: S(0)>}) -> tensor<2xf64>
-        attributes {spmd.local} {
+        attributes {spmd.stage = "local"} {
       %0 = aten.neg(%x) : tensor<2xf64> <>
       return %0 : tensor<2xf64>
     }"""

@@ -171,8 +171,8 @@ PASSED = ["--propagate", "--insert-reshard", "--lower-reshard"]
         (["--print-ir-after=insert-reshard,lower-reshard"], ["After insert-reshard", "After lower-reshard"]),
         (["--print-ir-after=propagate", "--print-ir-after=lower-reshard"], ["After propagate", "After lower-reshard"]),
         (["--print-ir-after-all"], ["After propagate", "After insert-reshard", "After lower-reshard"]),
-        (["--print-ir-after-change"], ["After propagate"]),
-        (["--print-ir-after-change", "--print-ir-after=lower-reshard"], []),
+        (["--print-ir-after-change"], ["After propagate", "After insert-reshard", "After lower-reshard"]),
+        (["--print-ir-after-change", "--print-ir-after=lower-reshard"], ["After lower-reshard"]),
         (["--mlir-print-ir-before=localize"], []),
     ],
 )

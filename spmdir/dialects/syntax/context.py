@@ -39,7 +39,7 @@ from spmdir.dialects.attributes import ShardingAttr, is_sized, meta_of, print_ty
 from spmdir.dialects.collectives import plugin_collective
 from spmdir.dialects.layer_calls import LAYER, layer_named, taking_layer
 from spmdir.dialects.named import class_of
-from spmdir.dialects.names import is_number, keep_name
+from spmdir.dialects.names import full_name, is_number, keep_name
 from spmdir.dialects.syntax.declared import declared_hints
 from spmdir.dialects.syntax.locations import LocationAliases, location_parts
 from spmdir.dialects.syntax.op_parser import parse_type
@@ -283,7 +283,7 @@ class IRPrinter(Printer):
     def print_ssa_value(self, value: SSAValue) -> str:
         name = self._ssa_values.get(value)
         if name is None:
-            name = self._new_name(value.name_hint)
+            name = self._new_name(full_name(value))
             self._ssa_values[value] = name
         self.print_string(f"%{name}")
         return name
@@ -318,7 +318,7 @@ class IRPrinter(Printer):
     def _reserve_names(self, function: func.FuncOp) -> None:
         values = [value for op in function.walk() for value in op.results]
         values += [value for block in function.body.blocks for value in block.args]
-        names = {value.name_hint for value in values if value.name_hint}
+        names = {name for name in map(full_name, values) if name}
         self._reserved = frozenset(names)
         self._next_valid_name_id[-1] = max((int(name[1:]) + 1 for name in names if is_number(name)), default=0)
 

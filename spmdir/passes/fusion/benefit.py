@@ -17,7 +17,7 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
 from spmdir.passes.fusion.replacement import New, NewCollective, NewWait, meta_at, sharding_at
 from spmdir.passes.op_seconds import op_seconds, work_alone
-from spmdir.passes.propagation.objective import Machine
+from spmdir.passes.propagation.machine_attribute import Machine
 from spmdir.reshard.cost import local_bytes, sends_anything, step_collectives, step_cost, step_sizes
 from spmdir.reshard.steps import Step
 from spmdir.reshard.topology import Topology

@@ -8,7 +8,7 @@ import attrs
 from xdsl.ir import SSAValue
 
 from spmdir.core.errors import Location
-from spmdir.dialects.names import is_number
+from spmdir.dialects.names import full_name, is_number
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.passes.fusion.benefit import RewriteCost
@@ -71,7 +71,7 @@ def attempt_of(
 
 
 def _name(value: SSAValue) -> str:
-    name = value.name_hint or "?"
+    name = full_name(value) or "?"
     return f"%{name[1:] if is_number(name) else name}"
 
 

@@ -9,7 +9,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from spmdir.dialects import ir
-from spmdir.dialects.layer_calls import is_inlined, layer_named, note_inlined
+from spmdir.dialects.layer_calls import layer_named
 from spmdir.dialects.syntax.context import IRContext
 from spmdir.passes.inline import inline
 from spmdir.passes.layers.outline import outline_layers
@@ -21,24 +21,42 @@ def is_outlined(module: ModuleOp) -> bool:
     return any(layer_named(function) is not None for function in ir.functions(module))
 
 
-def apply(made: ModulePass, following: Sequence[ModulePass], ctx: Context, module: ModuleOp) -> None:
-    """Run a pass on `module` in place; layers that are outlined are so after the last one.
+class LayerRunner:
+    """Runs the passes of one pipeline on a module, and inlines and outlines its layers between them.
 
     A pass whose class says `takes_layers = True` runs once on each layer. Of others the whole program may depend, as
-    on a reshard that several layers share: they see it inlined. It is outlined again behind the last of those that
+    on a reshard that several layers share: they see it inlined. It is outlined again after the last of those that
     follow each other; passes between them that treat each function by itself see it inlined too.
-
-    Args:
-        following: the passes that run on it after this one.
     """
-    if not _takes_layers(made) and is_outlined(module):
-        inline(module, layers_only=True)
-        note_inlined(module, True)
-    made.apply(ctx, module)
-    if is_inlined(module) and not _stays_inlined(following):
-        assert isinstance(ctx, IRContext)
-        outline_layers(module, ctx.rules)
-        note_inlined(module, False)
+
+    def __init__(self, context: Context, module: ModuleOp):
+        self._context, self._module, self._is_inlined = context, module, False
+
+    def apply(self, made: ModulePass, following: Sequence[ModulePass]) -> None:
+        """Run a pass on the module in place; its layers are outlined after the last pass.
+
+        Args:
+            following: the passes that run on it after this one.
+        """
+        if not _takes_layers(made) and is_outlined(self._module):
+            inline(self._module, layers_only=True)
+            self._is_inlined = True
+        made.apply(self._context, self._module)
+        if self._is_inlined and not _stays_inlined(following):
+            self._outline(self._module)
+            self._is_inlined = False
+
+    def module(self) -> ModuleOp:
+        """Return the module with its layers outlined: a copy if they are inlined just now."""
+        if not self._is_inlined:
+            return self._module
+        copy = self._module.clone()
+        self._outline(copy)
+        return copy
+
+    def _outline(self, module: ModuleOp) -> None:
+        assert isinstance(self._context, IRContext)
+        outline_layers(module, self._context.rules)
 
 
 def _takes_layers(step: ModulePass) -> bool:

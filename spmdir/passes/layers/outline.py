@@ -18,6 +18,7 @@ from spmdir.dialects.attributes import ShapesAttr, sharding_attr
 from spmdir.dialects.function_checks import GIVEN
 from spmdir.dialects.layer_calls import LAYER
 from spmdir.dialects.names import distinguish, keep_name, name_of, take_name
+from spmdir.dialects.stage import STAGE
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.passes.layers.layer_names import function_name
@@ -128,8 +129,8 @@ def function_of(segment: Segment, outputs: Sequence[tuple[int, int]], name: str,
         res_attrs=_stated(_result_attrs(segment.ops[place].results[index]) for place, index in outputs),
     )
     made.location = segment.ops[0].location
-    if "spmd.local" in around.attributes:
-        made.attributes["spmd.local"] = around.attributes["spmd.local"]
+    if STAGE in around.attributes:
+        made.attributes[STAGE] = around.attributes[STAGE]
     return made
 
 

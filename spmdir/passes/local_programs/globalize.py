@@ -19,7 +19,9 @@ from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import ArgumentsAttr, meta_of, retyped, sharding_attr, shardings_attr
 from spmdir.dialects.collectives import COLLECTIVES
-from spmdir.dialects.syntax.context import IRContext, keep_name, location_of
+from spmdir.dialects.names import full_name, keep_name
+from spmdir.dialects.stage import STAGE
+from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.values import function_attrs, global_type
 from spmdir.passes.local_programs.local_forms import NOTE, Note, at, noted
 
@@ -67,7 +69,7 @@ class _Globalizer:
 
     def function(self) -> FuncOp:
         for argument, new in self.values.items():
-            keep_name(new, argument.name_hint or "")
+            keep_name(new, full_name(argument) or "")
         for form, ops in steps(self.local.body.block):
             try:
                 self.block.add_op(self.op(ops[0]) if form is None else self.global_op(form, ops))
@@ -81,7 +83,7 @@ class _Globalizer:
         arguments = ArrayAttr(map(DictionaryAttr, self.attributes))
         function = FuncOp.create(
             properties={**self.local.properties, "function_type": types, "arg_attrs": arguments},
-            attributes={name: a for name, a in self.local.attributes.items() if name != "spmd.local"},
+            attributes={name: a for name, a in self.local.attributes.items() if name != STAGE},
             regions=[Region(self.block)],
         )
         function.location = self.local.location
@@ -143,7 +145,7 @@ class _Globalizer:
     def take(self, old: Sequence[SSAValue], new: Sequence[SSAValue]) -> None:
         for before, after in zip(old, new, strict=True):
             self.values[before] = after
-            keep_name(after, before.name_hint or "")
+            keep_name(after, full_name(before) or "")
 
     def value(self, value: SSAValue) -> SSAValue:
         if value not in self.values:

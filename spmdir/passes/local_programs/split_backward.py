@@ -16,7 +16,6 @@ from spmdir.dialects.attributes import PendingType, ShapesAttr, sharding_attr
 from spmdir.dialects.names import take_name
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, is_of_backward, sharding_of
-from spmdir.passes.finish import copied
 from spmdir.passes.local_programs.globalize import steps
 from spmdir.passes.scheduling.units import Unit
 
@@ -112,7 +111,7 @@ def _part(
 ) -> ModuleOp:
     """Return a copy with the ops `kept`, which takes `arguments` and returns results of `module`, then `saved`."""
     function = ir.main_function(module)
-    copy = copied(module)
+    copy = module.clone()
     part = ir.main_function(copy)
     block, end = part.body.block, ir.terminator(part)
     values = [*block.args, *_results(block.ops)]

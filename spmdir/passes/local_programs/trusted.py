@@ -1,26 +1,30 @@
 """Local functions that need no type check: localize made them or they passed it, and they are unchanged since.
 
-Trust is in an object in memory, not in a text: a function that is read or copied is checked.
+This is a cache of the type check: a function that is not in it is checked, with the same result.
 """
 
 from __future__ import annotations
 
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
 
 from spmdir.dialects.verification import mesh_of
 
+_CHECKED: WeakKeyDictionary[FuncOp, list[Any]] = WeakKeyDictionary()
+"""Function → its content when it was found to be well typed."""
+
 
 def trust(function: FuncOp) -> None:
     """Let `function`, as it is now, be emitted without a type check."""
-    object.__setattr__(function, "_trusted", _content(function))
+    _CHECKED[function] = _content(function)
 
 
 def is_trusted(function: FuncOp) -> bool:
     """Return whether `function` is unchanged since it was passed to `trust`."""
-    return function.__dict__.get("_trusted") == _content(function)
+    return _CHECKED.get(function) == _content(function)
 
 
 def _content(function: FuncOp) -> list[Any]:

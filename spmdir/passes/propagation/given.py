@@ -16,6 +16,7 @@ from spmdir.core.errors import ShardingError, shown
 from spmdir.dialects.attributes import ShardingAttr, sharding_attr
 from spmdir.dialects.function_checks import GIVEN
 from spmdir.dialects.names import text_name
+from spmdir.dialects.stage import STAGE
 from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
@@ -47,6 +48,7 @@ def open_decided(function: FuncOp) -> None:
         ShardingError: it names what is not there; located.
     """
     kept: Any = function.attributes.pop(GIVEN)
+    function.attributes.pop(STAGE, None)
     left = {name: dict(entry.data) for name, entry in kept.data.items()}
     entries = [function_attrs(function, "arg_attrs", index) for index in range(len(function.args))]
     for value in _values(function):

@@ -17,7 +17,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.names import text_name
 from spmdir.dialects.reshard_ops import unresharded
 from spmdir.dialects.value_op import ValueOp
-from spmdir.passes.finish import at_examples, copied
+from spmdir.passes.finish import at_examples
 from spmdir.passes.live_memory import live_memory
 from spmdir.passes.pipeline import PARTITIONING, Pipeline, Step, parse_steps, run_passes
 from spmdir.passes.propagation.annotate import Maker, annotate, user_annotations
@@ -207,7 +207,7 @@ class MeshSearch:
         """Return a module with a copy of the function alone, with numbers for sizes, each op located at its node."""
         module = self.function.parent_op()
         assert isinstance(module, ModuleOp)
-        copy, position = copied(module), ir.functions(module).index(self.function)
+        copy, position = module.clone(), ir.functions(module).index(self.function)
         for index, function in enumerate(ir.functions(copy)):
             if index != position:
                 Rewriter.erase_op(function)

@@ -7,6 +7,7 @@ since bind-sizes may have to decide again by them.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 import sys
@@ -19,11 +20,12 @@ from xdsl.passes import ModulePass
 
 from spmdir.core.byte_size import Size
 from spmdir.core.errors import ParseError
+from spmdir.dialects.stage import written_stage
 from spmdir.dialects.syntax.context import location_of
 from spmdir.passes.fusion.trace import remark
 from spmdir.passes.options import changed_options
 from spmdir.passes.pipeline import Pipeline, Step, parse_steps
-from spmdir.passes.propagation.objective import Machine, noted_machine
+from spmdir.passes.propagation.machine_attribute import Machine, written_topology
 from spmdir.reshard.topology import Topology, with_costs
 
 NOTE = "spmd.decided_by"
@@ -31,6 +33,7 @@ NOTE = "spmd.decided_by"
 
 MACHINE = ("topology", "costs", "memory")
 """The options that say what a function is decided for."""
+
 
 Memory = Literal["auto", "least"] | Size | None
 """The type of an option that is what a rank may hold: `auto`, the memory of the topology, `least`, a size or None."""
@@ -54,9 +57,10 @@ def deciding_pass(function: FuncOp, pipeline: Pipeline) -> ModulePass:
     Raises:
         ParseError: the note is not the text of a step of propagate, or names another file; located.
     """
-    decided_by = _noted_pass(function, pipeline)
-    _check_files(function, decided_by, MACHINE, pipeline)
-    return decided_by
+    decided_by: Any = _noted_pass(function, pipeline)
+    topology = written_topology(function)
+    _check_files(function, decided_by, MACHINE if topology is None else ("costs",), pipeline)
+    return decided_by if topology is None else dataclasses.replace(decided_by, topology=topology)
 
 
 def is_for_shared_messages(function: FuncOp, pipeline: Pipeline) -> bool:
@@ -77,9 +81,8 @@ def _noted_pass(function: FuncOp, pipeline: Pipeline) -> ModulePass:
 
 
 def _check_files(function: FuncOp, decided_by: ModulePass, options: Collection[str], pipeline: Pipeline) -> None:
-    """Raise unless `pipeline` names the files in `options` of a noted pass, or propagate has read them in this process:
-    no text of a program has files read."""
-    for option in options if noted_machine(function) is None else ():
+    """Raise unless `pipeline` names the files in `options` of a noted pass: no text of a program has files read."""
+    for option in options:
         value = getattr(decided_by, option)
         if _is_file(option, value) and value not in _files(pipeline):
             raise ParseError(
@@ -133,25 +136,24 @@ def machine_of(
     if not isinstance(topology, str) or topology != "auto":
         chosen = with_costs(pipeline.find_topology(topology), costs)
         return Machine(chosen, memory_limit(memory, chosen))
-    noted = noted_machine(function) or _machine_in_text(function, pipeline, not costs)
+    noted = _noted_machine(function, pipeline, not costs)
     chosen = with_costs(noted.topology, costs)
     return Machine(chosen, noted.memory if memory == "auto" else memory_limit(memory, chosen))
 
 
 def remark_other_machine(function: FuncOp, found: Machine, name: str, pipeline: Pipeline) -> None:
-    """Print a remark to stderr if the pass `name` goes by another topology than propagate did in this process, or by
-    another table of costs than the text notes."""
-    noted = noted_machine(function)
-    if noted is None:
-        remark_noted_costs(function, found.topology, name, pipeline)
-    elif noted.topology != found.topology:
-        _remark_other(function, name, _shown(found.topology), _shown(noted.topology))
+    """Print a remark to stderr if the pass `name` uses another topology or table of costs than propagate did."""
+    decided_by: Any = _noted_pass(function, pipeline)
+    noted = written_topology(function)
+    expected = decided_by.topology if noted is None else noted.name
+    if written_stage(function) is not None and expected != found.topology.name:
+        _remark_other(function, name, found.topology.name, expected)
+    remark_other_costs(function, decided_by, found.topology, name)
 
 
 def remark_noted_costs(function: FuncOp, found: Topology, name: str, pipeline: Pipeline) -> None:
     """Print a remark to stderr if the table of costs of `found` is not the one that the text of `function` notes."""
-    if noted_machine(function) is None:
-        remark_other_costs(function, _noted_pass(function, pipeline), found, name)
+    remark_other_costs(function, _noted_pass(function, pipeline), found, name)
 
 
 def remark_other_costs(function: FuncOp, decided_by: Any, found: Topology, name: str) -> None:
@@ -168,15 +170,12 @@ def _remark_other(function: FuncOp, name: str, found: str, expected: str) -> Non
     print(remark(text, location_of(function)), file=sys.stderr)
 
 
-def _shown(topology: Topology) -> str:
-    costs = topology.costs
-    return topology.name if costs is None else f"{topology.name} and {costs.file} with digest {costs.digest}"
-
-
-def _machine_in_text(function: FuncOp, pipeline: Pipeline, with_noted_costs: bool) -> Machine:
+def _noted_machine(function: FuncOp, pipeline: Pipeline, with_noted_costs: bool) -> Machine:
     """Return the machine that the text of `function` says, the default one if it says none."""
     decided_by: Any = _noted_pass(function, pipeline)
-    _check_files(function, decided_by, MACHINE if with_noted_costs else ("topology",), pipeline)
-    topology = pipeline.find_topology(decided_by.topology)
+    topology = written_topology(function)
+    files = (("topology",) if topology is None else ()) + (("costs",) if with_noted_costs else ())
+    _check_files(function, decided_by, files, pipeline)
+    topology = topology or pipeline.find_topology(decided_by.topology)
     topology = with_costs(topology, decided_by.costs if with_noted_costs else "")
     return Machine(topology, memory_limit(decided_by.memory, topology))

@@ -29,7 +29,6 @@ from spmdir.dialects.ring import RotationOp
 from spmdir.dialects.shard_index_ops import ShardIndexOp
 from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.passes.bucket import BucketPlaces, joined
-from spmdir.passes.executed import executed, note_all
 from spmdir.passes.local_programs.globalize import steps
 from spmdir.passes.pipeline import Pipeline
 from spmdir.passes.scheduling.local_pass import LocalPass
@@ -52,7 +51,6 @@ def follow(module: ModuleOp, reference: ModuleOp, pipeline: Pipeline) -> None:
     """
     FollowPass(reference).apply(pipeline.context(), module)
     ir.verify(module)
-    note_all(module, executed(reference))
 
 
 def name_values(module: ModuleOp) -> None:

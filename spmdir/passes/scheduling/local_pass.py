@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
@@ -13,12 +14,20 @@ from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
 from spmdir.dialects.syntax.context import IRContext
 from spmdir.passes.local_programs.trusted import is_trusted, trust
-from spmdir.passes.preconditions import local_functions, reject_open_sizes
+from spmdir.passes.preconditions import advancing, local_functions, reject_open_sizes
 
 
 @dataclass(frozen=True)
 class LocalPass(ModulePass):
-    """A pass that changes each function of one rank in place, and keeps it as well typed as it was."""
+    """A pass that changes each function of one rank in place, and keeps it as well typed as it was.
+
+    Attributes:
+        requires: the stage of a program that is complete for this pass.
+        produces: the stage that it takes such a program to; None if it keeps the stage.
+    """
+
+    requires: ClassVar[str] = "local"
+    produces: ClassVar[str | None] = "scheduled"
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         """Run the pass on each function of `op`.
@@ -30,7 +39,8 @@ class LocalPass(ModulePass):
         reject_open_sizes(op, self.name)
         for function in local_functions(op, self.name):
             was_trusted = is_trusted(function)
-            self.schedule(ctx, function, ir.mesh(op))
+            with advancing(function, self.requires, self.produces):
+                self.schedule(ctx, function, ir.mesh(op))
             if was_trusted:
                 trust(function)
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import attrs
 
 from spmdir.core.errors import UnsupportedError
-from spmdir.core.mesh import Mesh
 from spmdir.core.time_text import milliseconds
 from spmdir.search.certificate.alike import AlikeNodes, alike
 from spmdir.search.certificate.all_states import states_of
@@ -47,15 +46,15 @@ class Certificate:
         objective: what it costs, in seconds.
         lower_bound: no decision costs less.
         floor: the part of the bound that no reshard can change: the least time of each node by itself, added up.
-        mesh: the mesh of the decisions, if it splits axes of the program's in sub-axes: those on another mesh may cost
-            less.
+        mesh: the mesh of the decisions as text, if it splits axes of the program's in sub-axes; those on another mesh
+            may cost less.
         overlap: as of propagate. With `messages`, costs leave out the latency of messages that a schedule shares.
     """
 
     objective: float
     lower_bound: float
     floor: float
-    mesh: Mesh | None = None
+    mesh: str = ""
     overlap: str = "none"
 
     @property
@@ -74,7 +73,7 @@ class Certificate:
     @property
     def bound_text(self) -> str:
         """Return the lower bound and the gap as text."""
-        on = f"on {self.mesh} " if self.mesh is not None else ""
+        on = f"on {self.mesh} " if self.mesh else ""
         return (
             f"no decision {on}costs less than {milliseconds(self.lower_bound)} ms{self._left_out}: gap {self.gap:.2%}, "
             f"or {self.gap_above_floor:.1%} of what is above the least compute of {milliseconds(self.floor)} ms"
@@ -121,7 +120,7 @@ def certify(problem: Problem, objective: float, counted: Sequence[float] = (), o
             f"no decision should cost less than {milliseconds(found)} ms, but one costs {milliseconds(objective)} ms; "
             "the bound is wrong, please report the program"
         )
-    mesh = problem.mesh if problem.mesh.root is not None else None
+    mesh = str(problem.mesh) if problem.mesh.root is not None else ""
     return Certificate(objective, min(found, objective), floor, mesh, overlap)
 
 

@@ -18,7 +18,7 @@ func.func @main(%x: tensor<8x6x8xf32, #spmd.dims<s0, s1, 8>> {spmd.sharding = #s
 // | spmd.mesh @mesh <dp = 2, tp = 2>
 // |
 // | func.func @main(%x: tensor<3x3x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
-// |                 %w: tensor<8x2xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<3x3x2xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(2)>}) attributes {spmd.local} {
+// |                 %w: tensor<8x2xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<3x3x2xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(2)>}) attributes {spmd.stage = "local"} {
 // |   %1 = aten.view(%x) {size = [9, 8]} : tensor<9x8xf32> <dp: S(0)>
 // |   %2 = aten.mm(%1, %w) : tensor<9x2xf32> <dp: S(0), tp: S(1)>
 // |   %3 = aten.view(%2) {size = [3, 3, 2]} : tensor<3x3x2xf32> <dp: S(0), tp: S(2)>

@@ -18,7 +18,7 @@ func.func @main(%x: tensor<8x6x8xf32, #spmd.dims<s0, s1, 8>> {spmd.sharding = #s
 // | spmd.mesh @mesh <dp = 2, tp = 2>
 // |
 // | func.func @main(%x: tensor<?x5x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>, spmd.of = #spmd.shapes<{of = [[3, 5, 8]]}>},
-// |                 %w: tensor<8x2xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<?x5x2xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(2)>}) attributes {spmd.local} {
+// |                 %w: tensor<8x2xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<?x5x2xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(2)>}) attributes {spmd.stage = "local"} {
 // |   %x.reshard = spmd.all_gather %x on [dp] dim 0 : tensor<3x5x8xf32> <>
 // |   %1 = aten.view(%x.reshard) {size = [15, 8]} : tensor<15x8xf32> <>
 // |   %2 = aten.mm(%1, %w) : tensor<15x2xf32> <tp: S(1)>

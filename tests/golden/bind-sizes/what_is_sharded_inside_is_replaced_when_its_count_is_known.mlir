@@ -11,7 +11,7 @@ func.func @main(%x: tensor<512x4096xf32, #spmd.dims<512, s0>> {spmd.sharding = #
 
 // | spmd.mesh @mesh <tp = 2>
 // |
-// | func.func @main(%x: tensor<512x4097xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<512x4097xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) attributes {spmd.decided_by = "propagate{topology=flat}"} {
+// | func.func @main(%x: tensor<512x4097xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<512x4097xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) attributes {spmd.stage = "resharded", spmd.decided_by = "propagate{topology=flat}"} {
 // |   %_0.sum = aten.sum.dim_IntList(%x) {dim = [1], keepdim = true} : tensor<512x1xf32> <tp: P(sum)> attributes {spmd.expansion = {op = "aten.layer_norm", operands = [tensor<512x4097xf32>], needs = #spmd.shardings<@mesh, <tp: S(1)>>, results = [tensor<512x4097xf32>], made = #spmd.shardings<@mesh, <tp: S(1)>>, places = #spmd.arguments<{operands = [[0, 0]], ops = 9, results = [[8, 0]]}>, arguments = #spmd.arguments<{normalized_shape = [4097]}>}}
 // |   %_0.native_layer_norm_1 = aten.div.Scalar(%_0.sum) {other = 4097} : tensor<512x1xf32> <tp: P(sum)>
 // |   %_0.reshard = spmd.reshard %_0.native_layer_norm_1 : tensor<512x1xf32> <>

@@ -20,7 +20,7 @@ func.func @main(%a: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(s
 // |                 %b: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(max)>},
 // |                 %c: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>},
 // |                 %d: tensor<8xf64> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum)>},
-// |                 %e: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(1)>}) -> (tensor<8xf32>, tensor<8xf32>, tensor<8xf32>, tensor<8xf64>) attributes {spmd.local} {
+// |                 %e: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(1)>}) -> (tensor<8xf32>, tensor<8xf32>, tensor<8xf32>, tensor<8xf64>) attributes {spmd.stage = "scheduled"} {
 // |   %0 = spmd.all_reduce %a on [dp] op sum : tensor<8xf32> <>
 // |   %1 = spmd.all_reduce %b on [dp] op max : tensor<8xf32> <>
 // |   %2 = spmd.all_reduce %c on [tp] op sum : tensor<8xf32> <>

@@ -11,7 +11,7 @@ func.func @main(%a: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0
 // | spmd.mesh @mesh <dp = 1, tp = 2>
 // |
 // | func.func @main(%a: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
-// |                 %b: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<8xf32>, tensor<8xf32>) attributes {spmd.local} {
+// |                 %b: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<8xf32>, tensor<8xf32>) attributes {spmd.stage = "scheduled"} {
 // |   %_0.start = spmd.all_gather_start %a on [dp] dim 0 : !spmd.pending<tensor<8xf32>> <>
 // |   %0 = spmd.wait %_0.start : tensor<8xf32> <>
 // |   %_1.start = spmd.all_gather_start %b on [dp] dim 0 : !spmd.pending<tensor<8xf32>> <>

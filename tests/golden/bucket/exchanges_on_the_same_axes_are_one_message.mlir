@@ -14,7 +14,7 @@ func.func @main(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S
 // |
 // | func.func @main(%x: tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(1)>},
 // |                 %y: tensor<2x3x3xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0), dp: S(1)>},
-// |                 %z: tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<4x4xf32>, tensor<2x3x3xf32>, tensor<8x4xf32>) attributes {spmd.local} {
+// |                 %z: tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<4x4xf32>, tensor<2x3x3xf32>, tensor<8x4xf32>) attributes {spmd.stage = "scheduled"} {
 // |   %0, %1 = spmd.exchange %x, %y : tensor<4x4xf32> <tp: S(0), dp: S(1)>, tensor<2x3x3xf32> <dp: S(0), tp: S(1)>
 // |   %2 = spmd.exchange %z : tensor<8x4xf32> <dp: S(1)>
 // |   return %0, %1, %2 : tensor<4x4xf32>, tensor<2x3x3xf32>, tensor<8x4xf32>

@@ -16,7 +16,7 @@ func.func @main(%x: tensor<4096x256xbf16> {spmd.sharding = #spmd.sharding<@mesh,
 // |
 // | func.func @main(%x: tensor<512x256xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>},
 // |                 %y: tensor<512x256xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>},
-// |                 %dy: tensor<512x256xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) -> (tensor<32x256xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}, tensor<256x32xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(1)>}) attributes {spmd.local} {
+// |                 %dy: tensor<512x256xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) -> (tensor<32x256xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}, tensor<256x32xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(1)>}) attributes {spmd.stage = "scheduled"} {
 // |   %yt = aten.t(%y) : tensor<256x512xbf16> <fsdp: S(1)>
 // |   %dw2 = aten.mm(%yt, %dy) : tensor<256x256xbf16> <fsdp: P(sum)>
 // |   %xt = aten.t(%x) : tensor<256x512xbf16> <fsdp: S(1)>

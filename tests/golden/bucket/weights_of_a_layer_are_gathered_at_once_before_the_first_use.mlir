@@ -17,7 +17,7 @@ func.func @main(%x: tensor<16384x1024xbf16> {spmd.sharding = #spmd.sharding<@mes
 // | func.func @main(%x: tensor<2048x1024xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>},
 // |                 %w0: tensor<1024x1024xbf16> {spmd.sharding = #spmd.sharding<@mesh>},
 // |                 %w1: tensor<128x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>},
-// |                 %w2: tensor<128x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) -> (tensor<2048x1024xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) attributes {spmd.local} {
+// |                 %w2: tensor<128x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) -> (tensor<2048x1024xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) attributes {spmd.stage = "scheduled"} {
 // |   %h = aten.mm(%x, %w0) : tensor<2048x1024xbf16> <fsdp: S(0)>
 // |   %t2 = aten.t(%w2) : tensor<4096x128xbf16> <fsdp: S(1)>
 // |   %g1, %g2 = spmd.all_gather %w1, %t2 on [fsdp] dim [0, 1] : tensor<1024x4096xbf16> <>, tensor<4096x1024xbf16> <>

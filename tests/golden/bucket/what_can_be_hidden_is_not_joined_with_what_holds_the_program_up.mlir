@@ -19,7 +19,7 @@ func.func @main(%x: tensor<131072x1024xbf16> {spmd.sharding = #spmd.sharding<@me
 // |                 %b1: tensor<128xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>},
 // |                 %w1: tensor<128x1024xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>},
 // |                 %b2: tensor<128xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>},
-// |                 %w2: tensor<128x1024xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) -> (tensor<16384x1024xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) attributes {spmd.local} {
+// |                 %w2: tensor<128x1024xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) -> (tensor<16384x1024xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) attributes {spmd.stage = "scheduled"} {
 // |   %gb1, %gw1 = spmd.all_gather %b1, %w1 on [fsdp] dim 0 : tensor<1024xbf16> <>, tensor<1024x1024xbf16> <>
 // |   %0 = aten.addmm(%gb1, %x, %gw1) : tensor<16384x1024xbf16> <fsdp: S(0)>
 // |   %gb2, %gw2 = spmd.all_gather %b2, %w2 on [fsdp] dim 0 : tensor<1024xbf16> <>, tensor<1024x1024xbf16> <>

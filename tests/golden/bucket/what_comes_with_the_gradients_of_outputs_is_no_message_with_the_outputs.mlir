@@ -13,7 +13,7 @@ func.func @main(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(s
 // |
 // | func.func @main(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum)>},
 // |                 %z: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum)>},
-// |                 %dy: tensor<8xf32> {spmd.kind = "tangent", spmd.sharding = #spmd.sharding<@mesh, dp: P(sum)>}) -> (tensor<8xf32>, tensor<8xf32>, tensor<8xf32>) attributes {spmd.local} {
+// |                 %dy: tensor<8xf32> {spmd.kind = "tangent", spmd.sharding = #spmd.sharding<@mesh, dp: P(sum)>}) -> (tensor<8xf32>, tensor<8xf32>, tensor<8xf32>) attributes {spmd.stage = "scheduled"} {
 // |   %0, %1 = spmd.all_reduce %x, %z on [dp] op sum : tensor<8xf32> <>, tensor<8xf32> <>
 // |   %2 = spmd.all_reduce %dy on [dp] op sum : tensor<8xf32> <>
 // |   return %0, %1, %2 : tensor<8xf32>, tensor<8xf32>, tensor<8xf32>

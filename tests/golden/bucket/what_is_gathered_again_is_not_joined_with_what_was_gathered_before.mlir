@@ -18,7 +18,7 @@ func.func @step(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, fsdp:
 // |
 // | func.func @step(%x: tensor<2x8xf32> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>},
 // |                 %w1: tensor<2x8xf32> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>},
-// |                 %w2: tensor<2x8xf32> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) -> tensor<2x8xf32> attributes {spmd.local} {
+// |                 %w2: tensor<2x8xf32> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) -> tensor<2x8xf32> attributes {spmd.stage = "scheduled"} {
 // |   %w1.whole, %w2.whole = spmd.all_gather %w1, %w2 on [fsdp] dim 0 : tensor<8x8xf32> <>, tensor<8x8xf32> <>
 // |   %y = aten.mm(%x, %w1.whole) : tensor<2x8xf32> <fsdp: S(0)>
 // |   %z = aten.mm(%y, %w2.whole) : tensor<2x8xf32> <fsdp: S(0)>

@@ -18,7 +18,7 @@ func.func @main(%x: tensor<16384x1024xbf16> {spmd.sharding = #spmd.sharding<@mes
 // |
 // | func.func @main(%x: tensor<2048x1024xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>},
 // |                 %w1: tensor<128x1024xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>},
-// |                 %w2: tensor<128x1024xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) -> (tensor<2048x1024xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) attributes {spmd.local} {
+// |                 %w2: tensor<128x1024xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) -> (tensor<2048x1024xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) attributes {spmd.stage = "scheduled"} {
 // |   %g1 = spmd.all_gather %w1 on [fsdp] dim 0 : tensor<1024x1024xbf16> <>
 // |   %0 = aten.mm(%x, %g1) : tensor<2048x1024xbf16> <fsdp: S(0)>
 // |   %wide = aten.cat([%0, %0]) {dim = 1} : tensor<2048x2048xbf16> <fsdp: S(0)>

@@ -18,7 +18,7 @@ func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}
 // |
 // | func.func @f(%x: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
 // |              %y: tensor<2xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>},
-// |              %z: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<8xf32>, tensor<8xf32>, tensor<8xf32>) attributes {spmd.local} {
+// |              %z: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<8xf32>, tensor<8xf32>, tensor<8xf32>) attributes {spmd.stage = "local"} {
 // |   %0 = spmd.all_gather_start %x on [dp] dim 0 : !spmd.pending<tensor<8xf32>> <>
 // |   %1 = spmd.all_gather_start %y on [tp] dim 0 : !spmd.pending<tensor<8xf32>> <>
 // |   %2 = spmd.all_gather_start %z on [dp] dim 0 : !spmd.pending<tensor<8xf32>> <>

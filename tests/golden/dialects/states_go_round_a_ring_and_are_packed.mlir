@@ -2,7 +2,7 @@
 
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.local} {
+func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
   %0 = spmd.rotate %a on [tp] : tensor<4x6xf32>
   %1 = spmd.rotate %b on [dp, tp] steps 3 : tensor<4x6xf32>
   %2 = spmd.choose(%0, %a) {when = size(5, tp, back 1)} : tensor<4x6xf32>
@@ -16,7 +16,7 @@ func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: te
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>},
-// |              %b: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.local} {
+// |              %b: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
 // |   %0 = spmd.rotate %a on [tp] : tensor<4x6xf32>
 // |   %1 = spmd.rotate %b on [dp, tp] steps 3 : tensor<4x6xf32>
 // |   %2 = spmd.choose(%0, %a) {when = size(5, tp, back 1)} : tensor<4x6xf32>

@@ -10,7 +10,7 @@ func.func @f(%x: tensor<4096x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 // | spmd.mesh @mesh <tp = 4>
 // |
 // | func.func @f(%x: tensor<4096x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>},
-// |              %w: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<4096x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) {
+// |              %w: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<4096x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) attributes {spmd.stage = "decided"} {
 // |   %t = aten.t(%w) : tensor<64x64xf32> <> needs (<>)
 // |   %0 = aten.mm(%x, %t) : tensor<4096x64xf32> <tp: S(0)>
 // |   return %0 : tensor<4096x64xf32>

@@ -10,7 +10,7 @@ func.func @f(%x: tensor<3x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %y: te
 // | spmd.mesh @mesh <tp = 4>
 // |
 // | func.func @f(%x: tensor<3x8xf32> {spmd.sharding = #spmd.sharding<@mesh>},
-// |              %y: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<8xi64> {spmd.sharding = #spmd.sharding<@mesh>}) {
+// |              %y: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<8xi64> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "decided"} {
 // |   %0 = aten.sum.dim_IntList(%y) {dim = [0]} : tensor<8xf32> <> needs (<>)
 // |   %1, %2 = aten.sort(%0) {descending = false, dim = 0} : tensor<8xf32> <>, tensor<8xi64> <>
 // |   return %0, %1, %2 : tensor<8xf32>, tensor<8xf32>, tensor<8xi64>

@@ -16,7 +16,7 @@ func.func @step(%table: tensor<8x32xf32> {spmd.sharding = #spmd.sharding<@mesh, 
 // | spmd.mesh @mesh <tp = 2>
 // |
 // | func.func @step(%table: tensor<4x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>},
-// |                 %index: tensor<4xi64> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) attributes {spmd.local} {
+// |                 %index: tensor<4xi64> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) attributes {spmd.stage = "local"} {
 // |   %rows.local_index = spmd.local_index %index {of = shard(8, tp)} : tensor<4xi64> attributes {spmd.form = {op = "aten.embedding", operands = [tensor<8x32xf32>, tensor<4xi64>], needs = #spmd.shardings<@mesh, <tp: S(0)>, <>>, results = [tensor<4x32xf32>], made = #spmd.shardings<@mesh, <tp: P(sum)>>, places = #spmd.arguments<{operands = [[2, 0], [0, 0]], ops = 6, results = [[5, 0]]}>}}
 // |   %rows.clamp = aten.clamp(%rows.local_index) {min = 0} : tensor<4xi64>
 // |   %rows.embedding = aten.embedding(%table, %rows.clamp) : tensor<4x32xf32>

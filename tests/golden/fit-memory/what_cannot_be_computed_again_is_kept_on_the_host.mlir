@@ -20,7 +20,7 @@ func.func @step(%x: tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh
 // | spmd.mesh @mesh <dp = 8>
 // |
 // | func.func @step(%x: tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>},
-// |                 %w: tensor<4096x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.local} {
+// |                 %w: tensor<4096x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
 // |   %mask = aten.bernoulli.p(%x) {p = 0.5} : tensor<8192x4096xbf16> <>
 // |   %y = aten.mul.Tensor(%x, %mask) : tensor<8192x4096xbf16> <>
 // |   %mask.offload = spmd.offload %mask : !spmd.host<tensor<8192x4096xbf16>> <>

@@ -27,7 +27,7 @@ func.func @step(%x: tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S
 // | func.func @step(%x: tensor<2x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
 // |                 %w: tensor<4x32xf32> {spmd.sharding = #spmd.sharding<@mesh>},
 // |                 %v: tensor<32x4xf32> {spmd.sharding = #spmd.sharding<@mesh>},
-// |                 %u: tensor<4x128xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<2x32xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, tensor<32x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum)>}) attributes {spmd.local} {
+// |                 %u: tensor<4x128xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<2x32xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, tensor<32x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum)>}) attributes {spmd.stage = "local"} {
 // |   %h = aten.mm(%x, %w) : tensor<2x32xf32> <dp: S(0)>
 // |   %g = aten.relu(%h) : tensor<2x32xf32> <dp: S(0)>
 // |   %y = aten.mm(%g, %v) : tensor<2x4xf32> <dp: S(0)>

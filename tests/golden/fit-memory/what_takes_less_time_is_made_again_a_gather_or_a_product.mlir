@@ -17,7 +17,7 @@ func.func @main(%x: tensor<32768x4096xbf16> {spmd.sharding = #spmd.sharding<@mes
 // |
 // | func.func @main(%x: tensor<4096x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>},
 // |                 %w: tensor<512x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>},
-// |                 %v: tensor<4096x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4096x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) attributes {spmd.local} {
+// |                 %v: tensor<4096x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4096x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) attributes {spmd.stage = "local"} {
 // |   %g = spmd.all_gather %w on [fsdp] dim 0 : tensor<4096x4096xbf16> <>
 // |   %p = aten.mm(%x, %v) : tensor<4096x4096xbf16> <fsdp: S(0)>
 // |   %0 = aten.mm(%p, %g) : tensor<4096x4096xbf16> <fsdp: S(0)>

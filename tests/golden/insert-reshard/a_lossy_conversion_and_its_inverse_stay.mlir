@@ -11,7 +11,7 @@ func.func @main(%x: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S
 
 // | spmd.mesh @mesh <dp = 2>
 // |
-// | func.func @main(%x: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
+// | func.func @main(%x: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) attributes {spmd.stage = "resharded"} {
 // |   %x.reshard = spmd.reshard %x : tensor<8x4xf32> <dp: Shadow(bf16)>
 // |   %x.reshard_1 = spmd.reshard %x.reshard : tensor<8x4xf32> <dp: S(0)>
 // |   %y = aten.relu(%x.reshard_1) : tensor<8x4xf32> <dp: S(0)>

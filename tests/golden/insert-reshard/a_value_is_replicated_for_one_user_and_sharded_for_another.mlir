@@ -13,7 +13,7 @@ func.func @f(%x: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S
 // | spmd.mesh @mesh <tp = 4>
 // |
 // | func.func @f(%x: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
-// |              %w: tensor<256x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) {
+// |              %w: tensor<256x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) attributes {spmd.stage = "resharded"} {
 // |   %0 = aten.mm(%x, %w) : tensor<64x64xf32> <tp: P(sum)>
 // |   %_0.reshard = spmd.reshard %0 : tensor<64x64xf32> <>
 // |   %2 = aten.cos(%_0.reshard) : tensor<64x64xf32> <>

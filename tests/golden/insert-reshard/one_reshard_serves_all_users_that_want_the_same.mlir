@@ -9,7 +9,7 @@ func.func @f(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(
 
 // | spmd.mesh @mesh <tp = 4>
 // |
-// | func.func @f(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {
+// | func.func @f(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "resharded"} {
 // |   %x.reshard = spmd.reshard %x : tensor<64x64xf32> <>
 // |   %0 = aten.cos(%x.reshard) : tensor<64x64xf32> <>
 // |   %1 = aten.add.Tensor(%x.reshard, %x.reshard) : tensor<64x64xf32> <>

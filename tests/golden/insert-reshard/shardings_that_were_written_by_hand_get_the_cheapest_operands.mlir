@@ -11,7 +11,7 @@ func.func @f(%x: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S
 // | spmd.mesh @mesh <tp = 4>
 // |
 // | func.func @f(%x: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
-// |              %w: tensor<256x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}, tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) {
+// |              %w: tensor<256x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}, tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) attributes {spmd.stage = "resharded"} {
 // |   %0 = aten.mm(%x, %w) : tensor<64x64xf32> <tp: P(sum)>
 // |   %x.reshard = spmd.reshard %x : tensor<64x256xf32> <>
 // |   %w.reshard = spmd.reshard %w : tensor<256x64xf32> <tp: S(1)>
@@ -33,7 +33,7 @@ func.func @g(%x: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @g(%x: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
-// |              %w: tensor<256x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<64x64xf32> {
+// |              %w: tensor<256x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<64x64xf32> attributes {spmd.stage = "resharded"} {
 // |   %x.reshard = spmd.reshard %x : tensor<64x256xf32> <dp: S(0), tp: S(1)>
 // |   %0 = aten.mm(%x.reshard, %w) : tensor<64x64xf32> <dp: S(0), tp: P(sum)>
 // |   %1 = aten.add.Tensor(%0, %0) : tensor<64x64xf32> <dp: S(0), tp: P(sum)>
@@ -53,7 +53,7 @@ func.func @h(%x: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S
 
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
-// | func.func @h(%x: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(0)>}) -> tensor<64x256xf32> {
+// | func.func @h(%x: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(0)>}) -> tensor<64x256xf32> attributes {spmd.stage = "resharded"} {
 // |   %x.reshard = spmd.reshard %x : tensor<64x256xf32> <tp: S(0), dp: S(0)>
 // |   %0 = aten.cos(%x.reshard) : tensor<64x256xf32> <tp: S(0), dp: S(0)>
 // |   return %0 : tensor<64x256xf32>

@@ -11,7 +11,7 @@ func.func @main(%table: tensor<11x5xf32> {spmd.sharding = #spmd.sharding<@mesh, 
 // | spmd.mesh @mesh <tp = 3>
 // |
 // | func.func @main(%table: tensor<?x5xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>, spmd.of = #spmd.shapes<{of = [[11, 5]]}>},
-// |                 %ids: tensor<4xi64> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<4x5xf32> attributes {spmd.local} {
+// |                 %ids: tensor<4xi64> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<4x5xf32> attributes {spmd.stage = "local"} {
 // |   %_0.local_index = spmd.local_index %ids {of = shard(11, tp)} : tensor<4xi64> attributes {spmd.form = {op = "aten.embedding", operands = [tensor<11x5xf32>, tensor<4xi64>], needs = #spmd.shardings<@mesh, <tp: S(0)>, <>>, results = [tensor<4x5xf32>], made = #spmd.shardings<@mesh, <tp: P(sum)>>, places = #spmd.arguments<{operands = [[2, 0], [0, 0]], ops = 6, results = [[5, 0]]}>}}
 // |   %_0.clamp = aten.clamp(%_0.local_index) {min = 0} : tensor<4xi64>
 // |   %_0.embedding = aten.embedding(%table, %_0.clamp) : tensor<4x5xf32>

@@ -11,7 +11,7 @@ func.func @main(%table: tensor<12x5xf32> {spmd.sharding = #spmd.sharding<@mesh, 
 // | spmd.mesh @mesh <tp = 3, dp = 2>
 // |
 // | func.func @main(%table: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: Cyclic(0, 2)>},
-// |                 %ids: tensor<2xi64> {spmd.sharding = #spmd.sharding<@mesh, dp: Cyclic(0, 1)>}) -> tensor<4x5xf32> attributes {spmd.local} {
+// |                 %ids: tensor<2xi64> {spmd.sharding = #spmd.sharding<@mesh, dp: Cyclic(0, 1)>}) -> tensor<4x5xf32> attributes {spmd.stage = "local"} {
 // |   %_0.local_index = spmd.local_index %ids {of = shard(12, tp: Cyclic(0, 2))} : tensor<2xi64> attributes {spmd.form = {op = "aten.embedding", operands = [tensor<12x5xf32>, tensor<4xi64>], needs = #spmd.shardings<@mesh, <tp: Cyclic(0, 2)>, <dp: Cyclic(0, 1)>>, results = [tensor<4x5xf32>], made = #spmd.shardings<@mesh, <dp: Cyclic(0, 1), tp: P(sum)>>, places = #spmd.arguments<{operands = [[2, 0], [0, 0]], ops = 6, results = [[5, 0]]}>}}
 // |   %_0.clamp = aten.clamp(%_0.local_index) {min = 0} : tensor<2xi64>
 // |   %_0.embedding = aten.embedding(%table, %_0.clamp) : tensor<2x5xf32>

@@ -10,7 +10,7 @@ func.func @gathered(%x: tensor<6x8xf32> {spmd.sharding = #spmd.sharding<@mesh, t
 // | spmd.mesh @mesh <tp = 3>
 // |
 // | func.func @gathered(%x: tensor<2x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>},
-// |                     %w: tensor<8x3xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> tensor<6x3xf32> attributes {spmd.local} {
+// |                     %w: tensor<8x3xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> tensor<6x3xf32> attributes {spmd.stage = "local"} {
 // |   %y.rotate_start = spmd.rotate_start %x on [tp] : !spmd.pending<tensor<2x8xf32>> attributes {spmd.form = {op = "aten.mm", operands = [tensor<6x8xf32>, tensor<8x9xf32>], needs = #spmd.shardings<@mesh, <tp: S(0)>, <tp: S(1)>>, results = [tensor<6x9xf32>], made = #spmd.shardings<@mesh, <tp: S(1)>>, places = #spmd.arguments<{operands = [[0, 0], [1, 1]], ops = 8, results = [[7, 0]]}>, spmd.split}}
 // |   %y.mm = aten.mm(%x, %w) : tensor<2x3xf32>
 // |   %y.wait = spmd.wait %y.rotate_start : tensor<2x8xf32>
@@ -34,7 +34,7 @@ func.func @scattered(%x: tensor<6x9xf32> {spmd.sharding = #spmd.sharding<@mesh, 
 // | spmd.mesh @mesh <tp = 3>
 // |
 // | func.func @scattered(%x: tensor<6x3xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
-// |                      %w: tensor<3x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<2x8xf32> attributes {spmd.local} {
+// |                      %w: tensor<3x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<2x8xf32> attributes {spmd.stage = "local"} {
 // |   %y.slice = aten.slice.Tensor(%x) {dim = 0, end = end(6, tp, back 1), start = offset(6, tp, back 1)} : tensor<2x3xf32> attributes {spmd.form = {op = "aten.mm", operands = [tensor<6x9xf32>, tensor<9x8xf32>], needs = #spmd.shardings<@mesh, <tp: S(1)>, <tp: S(0)>>, results = [tensor<6x8xf32>], made = #spmd.shardings<@mesh, <tp: S(0)>>, places = #spmd.arguments<{operands = [[0, 0], [1, 1]], ops = 12, results = [[11, 0]]}>, spmd.split}}
 // |   %y.mm = aten.mm(%y.slice, %w) : tensor<2x8xf32>
 // |   %y.rotate_start = spmd.rotate_start %y.mm on [tp] : !spmd.pending<tensor<2x8xf32>>
@@ -64,7 +64,7 @@ func.func @joined(%x: tensor<2x4x8xf32> {spmd.sharding = #spmd.sharding<@mesh, d
 // | spmd.mesh @mesh <dp = 2, tp = 2>
 // |
 // | func.func @joined(%x: tensor<1x2x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(1)>},
-// |                   %w: tensor<8x3xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<1x4x3xf32>, tensor<1x4x8xf32>) attributes {spmd.local} {
+// |                   %w: tensor<8x3xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<1x4x3xf32>, tensor<1x4x8xf32>) attributes {spmd.stage = "local"} {
 // |   %y.rotate_start = spmd.rotate_start %x on [tp] : !spmd.pending<tensor<1x2x8xf32>> attributes {spmd.form = {op = "aten.einsum", operands = [tensor<2x4x8xf32>, tensor<8x6xf32>], needs = #spmd.shardings<@mesh, <dp: S(0), tp: S(1)>, <tp: S(1)>>, results = [tensor<2x4x6xf32>], made = #spmd.shardings<@mesh, <dp: S(0), tp: S(2)>>, places = #spmd.arguments<{operands = [[0, 0], [1, 1]], ops = 5, results = [[4, 0]]}>, arguments = #spmd.arguments<{equation = "abc,cd->abd"}>, structure = #spmd.structure<{slots = [[1, 1]]}>, spmd.split}}
 // |   %y.einsum = aten.einsum([%x, %w]) {equation = "abc,cd->abd"} : tensor<1x2x3xf32>
 // |   %y.wait = spmd.wait %y.rotate_start : tensor<1x2x8xf32>

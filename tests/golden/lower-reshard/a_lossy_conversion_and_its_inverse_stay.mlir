@@ -12,7 +12,7 @@ func.func @main(%x: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> 
 
 // | spmd.mesh @mesh <dp = 2>
 // |
-// | func.func @main(%x: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<8x4xf32>, tensor<8x4xf32>) {
+// | func.func @main(%x: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<8x4xf32>, tensor<8x4xf32>) attributes {spmd.stage = "lowered"} {
 // |   %q = spmd.convert %x : tensor<8x4xf32> <dp: Shadow(bf16)>
 // |   %r = spmd.convert %q : tensor<8x4xf32> <>
 // |   %y = aten.relu(%r) : tensor<8x4xf32> <>

@@ -8,7 +8,7 @@ func.func @f(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(
 
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
-// | func.func @f(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(0)>}) -> (tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) attributes {spmd.decided_by = "propagate{costs=costs.txt costs-digest=0123456789ab}"} {
+// | func.func @f(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(0)>}) -> (tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) attributes {spmd.decided_by = "propagate{costs=costs.txt costs-digest=0123456789ab}", spmd.stage = "lowered"} {
 // |   %0 = spmd.exchange %x : tensor<64x64xf32> <tp: S(1)>
 // |   return %0 : tensor<64x64xf32>
 // | }

@@ -9,7 +9,7 @@ func.func @f(%x: tensor<1024x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, b:
 
 // | spmd.mesh @mesh <a = 2, b = 2, c = 2>
 // |
-// | func.func @f(%x: tensor<1024x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, b: S(0), c: P(sum)>}) -> (tensor<1024x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, a: S(0), b: S(0), c: P(sum)>}) {
+// | func.func @f(%x: tensor<1024x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, b: S(0), c: P(sum)>}) -> (tensor<1024x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, a: S(0), b: S(0), c: P(sum)>}) attributes {spmd.stage = "lowered"} {
 // |   %0 = spmd.two_round_exchange %x : tensor<1024x1024xf32> <a: S(0), b: S(0), c: P(sum)>
 // |   return %0 : tensor<1024x1024xf32>
 // | }

@@ -10,7 +10,7 @@ func.func @f(%x: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: Quan
 
 // | spmd.mesh @mesh <tp = 2>
 // |
-// | func.func @f(%x: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: Quantised>}) -> tensor<8x4xf32> {
+// | func.func @f(%x: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: Quantised>}) -> tensor<8x4xf32> attributes {spmd.stage = "lowered"} {
 // |   %0 = spmd.convert %x : tensor<8x4xf32> <tp: S(0)>
 // |   %1 = spmd.all_gather %0 on [tp] dim 0 : tensor<8x4xf32> <>
 // |   return %1 : tensor<8x4xf32>

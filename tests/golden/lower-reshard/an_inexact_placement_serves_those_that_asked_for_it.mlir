@@ -14,7 +14,7 @@ func.func @f(%x: tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(
 // | spmd.mesh @mesh <tp = 2>
 // |
 // | func.func @f(%x: tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
-// |              %w: tensor<32x16xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<64x16xf32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<64x16xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {
+// |              %w: tensor<32x16xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<64x16xf32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<64x16xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "lowered"} {
 // |   %0 = aten.mm(%x, %w) : tensor<64x16xf32> <tp: P(sum)>
 // |   %_0.reshard = spmd.convert %0 : tensor<64x16xf32> <tp: Quantised>
 // |   %_0.reshard_1 = spmd.convert %_0.reshard : tensor<64x16xf32> <>

@@ -12,7 +12,7 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
-// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> (tensor<16x8xf32>, tensor<16x8xf32>) {
+// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> (tensor<16x8xf32>, tensor<16x8xf32>) attributes {spmd.stage = "lowered"} {
 // |   %whole = spmd.all_reduce %x on [tp] op sum : tensor<16x8xf32> <>
 // |   %cut = spmd.slice %whole on [tp] dim 0 : tensor<16x8xf32> <tp: S(0)>
 // |   %a = aten.relu(%cut) : tensor<16x8xf32> <tp: S(0)>
@@ -32,7 +32,7 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: 
 
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
-// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(0)>}) -> (tensor<16x8xf32>, tensor<16x8xf32>) {
+// | func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(0)>}) -> (tensor<16x8xf32>, tensor<16x8xf32>) attributes {spmd.stage = "lowered"} {
 // |   %whole = spmd.all_gather %x on [dp, tp] dim 0 : tensor<16x8xf32> <>
 // |   %half = spmd.slice %whole on [dp] dim 0 : tensor<16x8xf32> <dp: S(0)>
 // |   return %whole, %half : tensor<16x8xf32>, tensor<16x8xf32>

@@ -18,6 +18,6 @@ func.func @main(%x: tensor<16xf32>) -> tensor<16xf32> {
 spmd.mesh @mesh <dp = 2>
 
 // expected-error@+1 {{run lower-reshard before localize}}
-func.func @main(%x: tensor<16xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16xf32> attributes {spmd.local} {
+func.func @main(%x: tensor<16xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16xf32> attributes {spmd.stage = "local"} {
   return %x : tensor<16xf32>
 }

@@ -8,7 +8,7 @@ func.func @f(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(
 
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
-// | func.func @f(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(0)>}) -> (tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) attributes {spmd.decided_by = "propagate{topology=flat}"} {
+// | func.func @f(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(0)>}) -> (tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) attributes {spmd.decided_by = "propagate{topology=flat}", spmd.stage = "lowered"} {
 // |   %0 = spmd.exchange %x : tensor<64x64xf32> <tp: S(1)>
 // |   return %0 : tensor<64x64xf32>
 // | }
@@ -24,7 +24,7 @@ func.func @f(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(
 
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
-// | func.func @f(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(0)>}) -> (tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) {
+// | func.func @f(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(0)>}) -> (tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) attributes {spmd.stage = "lowered"} {
 // |   %x.all_gather = spmd.all_gather %x on [dp, tp] dim 0 : tensor<64x64xf32> <>
 // |   %0 = spmd.slice %x.all_gather on [tp] dim 1 : tensor<64x64xf32> <tp: S(1)>
 // |   return %0 : tensor<64x64xf32>

@@ -10,7 +10,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(su
 
 // | spmd.mesh @mesh <tp = 4>
 // |
-// | func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<8x8xf32> {
+// | func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<8x8xf32> attributes {spmd.stage = "lowered"} {
 // |   %0 = spmd.exchange %x : tensor<8x8xf32> <>
 // |   return %0 : tensor<8x8xf32>
 // | }
@@ -28,7 +28,7 @@ func.func @f(%x: tensor<4096x4096xf32> {spmd.sharding = #spmd.sharding<@mesh, tp
 
 // | spmd.mesh @mesh <tp = 4>
 // |
-// | func.func @f(%x: tensor<4096x4096xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<4096x4096xf32> {
+// | func.func @f(%x: tensor<4096x4096xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<4096x4096xf32> attributes {spmd.stage = "lowered"} {
 // |   %0 = spmd.all_reduce %x on [tp] op sum : tensor<4096x4096xf32> <>
 // |   return %0 : tensor<4096x4096xf32>
 // | }

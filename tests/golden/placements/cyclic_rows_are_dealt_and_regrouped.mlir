@@ -14,7 +14,7 @@ func.func @f(%x: tensor<10x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: Cyc
 // | spmd.mesh @mesh <tp = 2>
 // |
 // | func.func @f(%x: tensor<?x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: Cyclic(0, 2)>, spmd.of = #spmd.shapes<{of = [[10, 4]]}>},
-// |              %w: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<10x1x3xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) attributes {spmd.local} {
+// |              %w: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<10x1x3xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) attributes {spmd.stage = "local"} {
 // |   %0 = aten.mm(%x, %w) : tensor<?x6xf32> <tp: Cyclic(0, 2)> of [10, 6]
 // |   %1 = aten.view(%0) {size = [size(10, tp: Cyclic(0, 2)), 2, 3]} : tensor<?x2x3xf32> <tp: Cyclic(0, 2)> of [10, 2, 3]
 // |   %_1.reshard = spmd.all_to_all %1 on [tp] from 0 to 1 : tensor<10x1x3xf32> <tp: S(1)>

@@ -24,7 +24,7 @@ func.func @attention(%x: tensor<2x4x16xf32> {spmd.sharding = #spmd.sharding<@mes
 // |
 // | func.func @attention(%x: tensor<2x4x16xf32> {spmd.sharding = #spmd.sharding<@mesh>},
 // |                      %qkv: tensor<24x16xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: Strided(0, 3)>},
-// |                      %out: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<2x4x16xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.local} {
+// |                      %out: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<2x4x16xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
 // |   %0 = aten.linear(%x, %qkv) : tensor<2x4x24xf32> <tp: Strided(2, 3)>
 // |   %q, %k, %v = aten.chunk(%0) {chunks = 3, dim = -1} : tensor<2x4x8xf32> <tp: S(2)>, tensor<2x4x8xf32> <tp: S(2)>, tensor<2x4x8xf32> <tp: S(2)>
 // |   %1 = aten.view(%q) {size = [2, 4, 2, 4]} : tensor<2x4x2x4xf32> <tp: S(2)>

@@ -13,7 +13,7 @@ func.func @f(%w: tensor<8x6xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)
 // | spmd.mesh @mesh <tp = 2>
 // |
 // | func.func @f(%w: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>},
-// |              %i: tensor<5xi64> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<5x3xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) attributes {spmd.local} {
+// |              %i: tensor<5xi64> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<5x3xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) attributes {spmd.stage = "local"} {
 // |   %_0.local_index = spmd.local_index %i {of = shard(8, tp)} : tensor<5xi64> attributes {spmd.form = {op = "aten.embedding", operands = [tensor<8x6xf32>, tensor<5xi64>], needs = #spmd.shardings<@mesh, <tp: S(0)>, <>>, results = [tensor<5x6xf32>], made = #spmd.shardings<@mesh, <tp: Masked>>, places = #spmd.arguments<{operands = [[2, 0], [0, 0]], ops = 6, results = [[5, 0]]}>}}
 // |   %_0.clamp = aten.clamp(%_0.local_index) {min = 0} : tensor<5xi64>
 // |   %_0.embedding = aten.embedding(%w, %_0.clamp) : tensor<5x6xf32>

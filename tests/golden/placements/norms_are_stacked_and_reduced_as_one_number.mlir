@@ -17,7 +17,7 @@ func.func @f(%a: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)
 // | spmd.mesh @mesh <dp = 2>
 // |
 // | func.func @f(%a: tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
-// |              %b: tensor<3xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) attributes {spmd.local} {
+// |              %b: tensor<3xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) attributes {spmd.stage = "local"} {
 // |   %0 = aten.linalg_vector_norm(%a) {ord = 2} : tensor<f32> <dp: Norm(2)>
 // |   %1 = aten.linalg_vector_norm(%b) {ord = 2} : tensor<f32> <dp: Norm(2)>
 // |   %2 = aten.stack([%0, %1]) : tensor<2xf32> <dp: Norm(2)>

@@ -10,7 +10,7 @@ func.func @f(%x: tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: Qu
 
 // | spmd.mesh @mesh <tp = 2>
 // |
-// | func.func @f(%x: tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: Quantised>}) -> (tensor<32x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) attributes {spmd.local} {
+// | func.func @f(%x: tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: Quantised>}) -> (tensor<32x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) attributes {spmd.stage = "local"} {
 // |   %x.reshard = spmd.convert %x : tensor<32x32xf32> <tp: S(0)>
 // |   %0 = aten.relu(%x.reshard) : tensor<32x32xf32> <tp: S(0)>
 // |   return %0 : tensor<32x32xf32>

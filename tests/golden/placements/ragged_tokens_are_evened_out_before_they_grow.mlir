@@ -13,7 +13,7 @@ func.func @f(%x: tensor<10x4xf32> {spmd.sharding = #spmd.sharding<@mesh, ep: Rag
 // | spmd.mesh @mesh <ep = 3>
 // |
 // | func.func @f(%x: tensor<?x4xf32> {spmd.sharding = #spmd.sharding<@mesh, ep: Ragged(0, [1, 6, 3])>, spmd.of = #spmd.shapes<{of = [[10, 4]]}>},
-// |              %w: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<?x6xf32> {spmd.sharding = #spmd.sharding<@mesh, ep: S(0)>}) attributes {spmd.local} {
+// |              %w: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<?x6xf32> {spmd.sharding = #spmd.sharding<@mesh, ep: S(0)>}) attributes {spmd.stage = "local"} {
 // |   %x.reshard = spmd.exchange %x : tensor<?x4xf32> <ep: S(0)> of [10, 4]
 // |   %0 = aten.mm(%x.reshard, %w) : tensor<?x6xf32> <ep: S(0)> of [10, 6]
 // |   %1 = aten.relu(%0) : tensor<?x6xf32> <ep: S(0)> of [10, 6]

@@ -27,7 +27,7 @@ func.func @attention(%x: tensor<2x30x32xf32> {spmd.sharding = #spmd.sharding<@me
 // | func.func @attention(%x: tensor<2x30x32xf32> {spmd.sharding = #spmd.sharding<@mesh, cp: ZigZag(1)>},
 // |                      %wq: tensor<32x32xf32> {spmd.sharding = #spmd.sharding<@mesh>},
 // |                      %wk: tensor<8x32xf32> {spmd.sharding = #spmd.sharding<@mesh>},
-// |                      %wv: tensor<8x32xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<2x30x32xf32> {spmd.sharding = #spmd.sharding<@mesh, cp: ZigZag(1)>}) attributes {spmd.decided_by = "propagate{topology=flat}"} {
+// |                      %wv: tensor<8x32xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<2x30x32xf32> {spmd.sharding = #spmd.sharding<@mesh, cp: ZigZag(1)>}) attributes {spmd.stage = "lowered", spmd.decided_by = "propagate{topology=flat}"} {
 // |   %q = aten.linear(%x, %wq) : tensor<2x30x32xf32> <cp: ZigZag(1)>
 // |   %x.reshard = spmd.all_gather %x on [cp] dim 1 : tensor<2x30x32xf32> <>
 // |   %k = aten.linear(%x.reshard, %wk) : tensor<2x30x8xf32> <>

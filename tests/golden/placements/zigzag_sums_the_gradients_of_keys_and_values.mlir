@@ -19,7 +19,7 @@ func.func @attention(%q: tensor<1x4x30x8xf32> {spmd.sharding = #spmd.sharding<@m
 // | func.func @attention(%q: tensor<1x4x30x8xf32> {spmd.sharding = #spmd.sharding<@mesh, cp: ZigZag(2)>},
 // |                      %k: tensor<1x1x30x8xf32> {spmd.sharding = #spmd.sharding<@mesh, cp: ZigZag(2)>},
 // |                      %v: tensor<1x1x30x8xf32> {spmd.sharding = #spmd.sharding<@mesh, cp: ZigZag(2)>},
-// |                      %g: tensor<1x4x30x8xf32> {spmd.sharding = #spmd.sharding<@mesh, cp: ZigZag(2)>}) -> (tensor<1x4x30x8xf32> {spmd.sharding = #spmd.sharding<@mesh, cp: ZigZag(2)>}, tensor<1x1x30x8xf32> {spmd.sharding = #spmd.sharding<@mesh, cp: ZigZag(2)>}, tensor<1x1x30x8xf32> {spmd.sharding = #spmd.sharding<@mesh, cp: ZigZag(2)>}) attributes {spmd.decided_by = "propagate{topology=flat}"} {
+// |                      %g: tensor<1x4x30x8xf32> {spmd.sharding = #spmd.sharding<@mesh, cp: ZigZag(2)>}) -> (tensor<1x4x30x8xf32> {spmd.sharding = #spmd.sharding<@mesh, cp: ZigZag(2)>}, tensor<1x1x30x8xf32> {spmd.sharding = #spmd.sharding<@mesh, cp: ZigZag(2)>}, tensor<1x1x30x8xf32> {spmd.sharding = #spmd.sharding<@mesh, cp: ZigZag(2)>}) attributes {spmd.stage = "lowered", spmd.decided_by = "propagate{topology=flat}"} {
 // |   %k.reshard = spmd.all_gather %k on [cp] dim 2 : tensor<1x1x30x8xf32> <>
 // |   %v.reshard = spmd.all_gather %v on [cp] dim 2 : tensor<1x1x30x8xf32> <>
 // |   %o, %l = aten._scaled_dot_product_flash_attention_for_cpu(%q, %k.reshard, %v.reshard) {is_causal = true} : tensor<1x4x30x8xf32> <cp: ZigZag(2)>, tensor<1x4x30xf32> <cp: ZigZag(2)>

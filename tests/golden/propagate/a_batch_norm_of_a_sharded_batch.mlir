@@ -12,7 +12,7 @@ func.func @main(%x: tensor<7x4x3xf32> {spmd.sharding = #spmd.sharding<@mesh, dp:
 // |
 // | func.func @main(%x: tensor<7x4x3xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
 // |                 %mean: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh>},
-// |                 %var: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<7x4x3xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {
+// |                 %var: tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<7x4x3xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<4xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "lowered"} {
 // |   %_0.sum = aten.sum.dim_IntList(%x) {dim = [0, 2], keepdim = true} : tensor<1x4x1xf32> <dp: P(sum)> attributes {spmd.expansion = {op = "aten._native_batch_norm_legit_functional", operands = [tensor<7x4x3xf32>, tensor<4xf32>, tensor<4xf32>], needs = #spmd.shardings<@mesh, <dp: S(0)>, <>, <>>, results = [tensor<7x4x3xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>, tensor<4xf32>], made = #spmd.shardings<@mesh, <dp: S(0)>, <>, <>, <>, <>>, places = #spmd.arguments<{operands = [[0, 0], [10, 0], [15, 0]], ops = 18, results = [[8, 0], [9, 0], [17, 0], [12, 0], [16, 0]]}>, arguments = #spmd.arguments<{eps = 1.0e-05, momentum = 0.1, training = true}>, structure = #spmd.structure<{slots = [1, 0, 0, 1, 1]}>}}
 // |   %_0.mean = aten.div.Scalar(%_0.sum) {other = 21} : tensor<1x4x1xf32> <dp: P(sum)>
 // |   %_0.reshard = spmd.all_reduce %_0.mean on [dp] op sum : tensor<1x4x1xf32> <>

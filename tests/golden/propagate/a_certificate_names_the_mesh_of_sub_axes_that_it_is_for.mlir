@@ -9,7 +9,7 @@ func.func @f(%x: tensor<512x512xf32> {spmd.sharding = #spmd.sharding<@mesh, tp(1
 
 // | spmd.mesh @mesh <tp = 4>
 // |
-// | func.func @f(%x: tensor<512x512xf32> {spmd.sharding = #spmd.sharding<@mesh, tp(1)2: S(0)>}) -> (tensor<512x512xf32> {spmd.sharding = #spmd.sharding<@mesh, tp(1)2: S(0)>}) {
+// | func.func @f(%x: tensor<512x512xf32> {spmd.sharding = #spmd.sharding<@mesh, tp(1)2: S(0)>}) -> (tensor<512x512xf32> {spmd.sharding = #spmd.sharding<@mesh, tp(1)2: S(0)>}) attributes {spmd.stage = "decided", spmd.certificate = {objective = 2.4695116400000001e-06 : f64, lower_bound = 2.4695116400000001e-06 : f64, floor = 2.3130077599999999e-06 : f64, mesh = "<tp(1)2 = 2, tp(2)2 = 2>"}} {
 // |   %0 = aten.exp(%x) : tensor<512x512xf32> <tp(1)2: S(0)>
 // |   return %0 : tensor<512x512xf32>
 // | }

@@ -11,7 +11,7 @@ func.func @loss(%x: tensor<16384x128256xf32> {spmd.sharding = #spmd.sharding<@me
 // | spmd.mesh @mesh <tp = 4>
 // |
 // | func.func @loss(%x: tensor<16384x128256xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
-// |                 %y: tensor<16384xi64> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<f32> {spmd.sharding = #spmd.sharding<@mesh>}) {
+// |                 %y: tensor<16384xi64> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<f32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "lowered"} {
 // |   %_0.amax = aten.amax(%x) {dim = [1], keepdim = true} : tensor<16384x1xf32> <tp: P(max)> attributes {spmd.expansion = {op = "aten._log_softmax", operands = [tensor<16384x128256xf32>], needs = #spmd.shardings<@mesh, <tp: S(1)>>, results = [tensor<16384x128256xf32>], made = #spmd.shardings<@mesh, <tp: S(1)>>, places = #spmd.arguments<{operands = [[0, 0]], ops = 6, results = [[5, 0]]}>, arguments = #spmd.arguments<{dim = 1, half_to_float = false}>}}
 // |   %_0.reshard = spmd.all_reduce %_0.amax on [tp] op max : tensor<16384x1xf32> <>
 // |   %_0.sub = aten.sub.Tensor(%x, %_0.reshard) : tensor<16384x128256xf32> <tp: S(1)>

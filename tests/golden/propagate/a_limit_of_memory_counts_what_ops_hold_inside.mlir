@@ -17,7 +17,7 @@ func.func @main(%x: tensor<4x256xf64>, %w: tensor<4x4xf64> {spmd.kind = "paramet
 // | spmd.mesh @mesh <a = 4, b = 2>
 // |
 // | func.func @main(%x: tensor<4x256xf64> {spmd.sharding = #spmd.sharding<@mesh, b: S(1)>},
-// |                 %w: tensor<4x4xf64> {spmd.kind = "parameter", spmd.sharding = #spmd.sharding<@mesh, a: S(0)>}) -> (tensor<256x4xf64> {spmd.sharding = #spmd.sharding<@mesh, b: S(0), a: S(1)>}) attributes {spmd.decided_by = "propagate{memory=14144}"} {
+// |                 %w: tensor<4x4xf64> {spmd.kind = "parameter", spmd.sharding = #spmd.sharding<@mesh, a: S(0)>}) -> (tensor<256x4xf64> {spmd.sharding = #spmd.sharding<@mesh, b: S(0), a: S(1)>}) attributes {spmd.stage = "decided", spmd.decided_by = "propagate{memory=14144}"} {
 // |   %0 = aten.mm(%w, %x) : tensor<4x256xf64> <a: S(0), b: S(1)>
 // |   %1 = aten.t(%0) : tensor<256x4xf64> <b: S(0), a: S(1)>
 // |   %2 = spmd.constraint %1 : tensor<256x4xf64> <b: S(0), a: S(1)>

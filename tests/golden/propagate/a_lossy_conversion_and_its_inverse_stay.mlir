@@ -11,7 +11,7 @@ func.func @main(%x: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S
 
 // | spmd.mesh @mesh <dp = 2>
 // |
-// | func.func @main(%x: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
+// | func.func @main(%x: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) attributes {spmd.stage = "decided"} {
 // |   %q = spmd.constraint %x : tensor<8x4xf32> <dp: Shadow(bf16)> needs (<dp: Shadow(bf16)>)
 // |   %y = aten.relu(%q) : tensor<8x4xf32> <dp: S(0)> needs (<dp: S(0)>)
 // |   %z = aten.relu(%x) : tensor<8x4xf32> <dp: S(0)>

@@ -10,7 +10,7 @@ func.func @f(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(
 // | spmd.mesh @mesh <tp = 2>
 // |
 // | func.func @f(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>},
-// |              %y: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> (tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}, tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.decided_by = "propagate{topology=flat}"} {
+// |              %y: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> (tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}, tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "resharded", spmd.decided_by = "propagate{topology=flat}"} {
 // |   %x.reshard = spmd.reshard %x : tensor<64x64xf32> <tp: S(0)>
 // |   %y.reshard = spmd.reshard %y : tensor<64x64xf32> <tp: S(0)>
 // |   %0 = aten.sub.Tensor(%x.reshard, %y.reshard) : tensor<64x64xf32> <tp: S(0)>

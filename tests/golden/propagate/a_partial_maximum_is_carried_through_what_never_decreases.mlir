@@ -15,7 +15,7 @@ func.func @f(%x: tensor<4096x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 
 // | spmd.mesh @mesh <tp = 4>
 // |
-// | func.func @f(%x: tensor<4096x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<f32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<4096xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.decided_by = "propagate{topology=flat}"} {
+// | func.func @f(%x: tensor<4096x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<f32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<4096xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "resharded", spmd.decided_by = "propagate{topology=flat}"} {
 // |   %0 = aten.amax(%x) {dim = [1]} : tensor<4096xf32> <tp: P(max)>
 // |   %1 = aten.relu(%0) : tensor<4096xf32> <tp: P(max)>
 // |   %2 = aten.neg(%1) : tensor<4096xf32> <tp: P(min)>

@@ -15,7 +15,7 @@ func.func @f(%x: tensor<16x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(
 // |
 // | func.func @f(%x: tensor<16x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
 // |              %y: tensor<16x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
-// |              %w: tensor<64x16xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<16x16xf32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<16x16xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) {
+// |              %w: tensor<64x16xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<16x16xf32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<16x16xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) attributes {spmd.stage = "decided"} {
 // |   %0 = aten.mm(%x, %w) : tensor<16x16xf32> <tp: P(sum)>
 // |   %1 = aten.add.Scalar(%0) {other = 1} : tensor<16x16xf32> <> needs (<>)
 // |   %2 = aten.mm(%y, %w) : tensor<16x16xf32> <tp: P(sum)>

@@ -14,7 +14,7 @@ func.func @f(%x: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S
 // |
 // | func.func @f(%x: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
 // |              %w: tensor<256x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>},
-// |              %v: tensor<256x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}, tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}, tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) {
+// |              %v: tensor<256x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}, tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}, tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) attributes {spmd.stage = "resharded"} {
 // |   %0 = aten.mm(%x, %w) : tensor<64x64xf32> <tp: P(sum)>
 // |   %1 = aten.mm(%x, %v) : tensor<64x64xf32> <tp: P(sum)>
 // |   %2 = aten.cos(%x) : tensor<64x256xf32> <tp: S(1)>

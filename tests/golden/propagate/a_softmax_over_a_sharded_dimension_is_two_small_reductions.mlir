@@ -9,7 +9,7 @@ func.func @f(%x: tensor<4194304x32xf32> {spmd.sharding = #spmd.sharding<@mesh, t
 
 // | spmd.mesh @mesh <tp = 4>
 // |
-// | func.func @f(%x: tensor<4194304x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<4194304x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) {
+// | func.func @f(%x: tensor<4194304x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<4194304x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) attributes {spmd.stage = "lowered"} {
 // |   %_0.amax = aten.amax(%x) {dim = [-1], keepdim = true} : tensor<4194304x1xf32> <tp: P(max)> attributes {spmd.expansion = {op = "aten._softmax", operands = [tensor<4194304x32xf32>], needs = #spmd.shardings<@mesh, <tp: S(1)>>, results = [tensor<4194304x32xf32>], made = #spmd.shardings<@mesh, <tp: S(1)>>, places = #spmd.arguments<{operands = [[0, 0]], ops = 5, results = [[4, 0]]}>, arguments = #spmd.arguments<{dim = -1, half_to_float = false}>}}
 // |   %_0.reshard = spmd.all_reduce %_0.amax on [tp] op max : tensor<4194304x1xf32> <>
 // |   %_0.sub = aten.sub.Tensor(%x, %_0.reshard) : tensor<4194304x32xf32> <tp: S(1)>

@@ -17,7 +17,7 @@ func.func @f(%x: tensor<1024x256xbf16> {spmd.sharding = #spmd.sharding<@mesh, dp
 // | spmd.mesh @mesh <dp = 4>
 // |
 // | func.func @f(%x: tensor<1024x256xbf16> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
-// |              %g: tensor<1024x512xbf16> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<512x256xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, tensor<256x256xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
+// |              %g: tensor<1024x512xbf16> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<512x256xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, tensor<256x256xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) attributes {spmd.stage = "decided"} {
 // |   %xt = aten.t(%x) : tensor<256x1024xbf16> <dp: S(1)>
 // |   %mm = aten.mm(%xt, %g) : tensor<256x512xbf16> <dp: P(sum)>
 // |   %t = aten.t(%mm) : tensor<512x256xbf16> <dp: P(sum)>

@@ -8,7 +8,7 @@ func.func @f(%x: tensor<1x1x1x1x1x1x1x1x1x1x1x1x8xf32> {spmd.sharding = #spmd.sh
 
 // | spmd.mesh @mesh <tp = 4>
 // |
-// | func.func @f(%x: tensor<1x1x1x1x1x1x1x1x1x1x1x1x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(12)>}) -> (tensor<1x1x1x1x1x1x1x1x1x1x1x1x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(12)>}) {
+// | func.func @f(%x: tensor<1x1x1x1x1x1x1x1x1x1x1x1x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(12)>}) -> (tensor<1x1x1x1x1x1x1x1x1x1x1x1x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(12)>}) attributes {spmd.stage = "decided"} {
 // |   %0 = aten.relu(%x) : tensor<1x1x1x1x1x1x1x1x1x1x1x1x8xf32> <tp: S(12)>
 // |   return %0 : tensor<1x1x1x1x1x1x1x1x1x1x1x1x8xf32>
 // | }

@@ -10,7 +10,7 @@ func.func @f(%x: tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(
 
 // | spmd.mesh @mesh <dp = 4>
 // |
-// | func.func @f(%x: tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
+// | func.func @f(%x: tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) attributes {spmd.stage = "resharded"} {
 // |   %0 = aten.cos(%x) : tensor<64x32xf32> <dp: S(0)>
 // |   %_0.reshard = spmd.reshard %0 : tensor<64x32xf32> <>
 // |   %1 = mylib.mystery(%_0.reshard) : tensor<64x32xf32> <>

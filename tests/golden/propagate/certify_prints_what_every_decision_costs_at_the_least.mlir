@@ -14,7 +14,7 @@ func.func @mlp(%x: tensor<4096x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, 
 // |
 // | func.func @mlp(%x: tensor<4096x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
 // |                %w1: tensor<1024x4096xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
-// |                %w2: tensor<4096x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<4096x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
+// |                %w2: tensor<4096x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<4096x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) attributes {spmd.stage = "decided", spmd.certificate = {objective = 0.000258578374 : f64, lower_bound = 0.000258578374 : f64, floor = 0.000199170504 : f64}} {
 // |   %0 = aten.mm(%x, %w1) : tensor<4096x4096xf32> <dp: S(0), tp: S(1)>
 // |   %1 = aten.gelu(%0) {approximate = "none"} : tensor<4096x4096xf32> <dp: S(0), tp: S(1)>
 // |   %2 = aten.mm(%1, %w2) : tensor<4096x1024xf32> <dp: S(0), tp: P(sum)>

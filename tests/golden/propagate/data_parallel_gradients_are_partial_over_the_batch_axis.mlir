@@ -13,7 +13,7 @@ func.func @step(%x: tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, dp:
 // |
 // | func.func @step(%x: tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
 // |                 %w: tensor<32x16xf32> {spmd.sharding = #spmd.sharding<@mesh>},
-// |                 %dy: tensor<64x16xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<64x16xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, tensor<32x16xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {
+// |                 %dy: tensor<64x16xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<64x16xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, tensor<32x16xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "decided"} {
 // |   %y = aten.mm(%x, %w) : tensor<64x16xf32> <dp: S(0)>
 // |   %t = aten.t(%x) : tensor<32x64xf32> <dp: S(1)>
 // |   %dw = aten.mm(%t, %dy) : tensor<32x16xf32> <dp: P(sum)>

@@ -15,7 +15,7 @@ func.func @f(%x: tensor<64x256xf32>, %w: tensor<256x256xf32>, %v: tensor<256x64x
 // | func.func @f(%x: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh>},
 // |              %w: tensor<256x256xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(1)>},
 // |              %v: tensor<256x64xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
-// |              %unused: tensor<3xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) attributes {spmd.decided_by = "propagate{topology=flat}"} {
+// |              %unused: tensor<3xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) attributes {spmd.stage = "decided", spmd.decided_by = "propagate{topology=flat}"} {
 // |   %0 = aten.mm(%x, %w) : tensor<64x256xf32> <dp: S(1)>
 // |   %1 = aten.gelu(%0) {approximate = "none"} : tensor<64x256xf32> <dp: S(1)>
 // |   %2 = aten.mm(%1, %v) : tensor<64x64xf32> <dp: P(sum)>

@@ -18,7 +18,7 @@ func.func @adam(%w: tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp:
 // | func.func @adam(%w: tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0), dp: S(0)>},
 // |                 %m: tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0), dp: S(0)>},
 // |                 %x: tensor<16x64xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(1)>},
-// |                 %dy: tensor<16x32xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0), dp: S(0)>}, tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0), dp: S(0)>}) {
+// |                 %dy: tensor<16x32xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0), dp: S(0)>}, tensor<64x32xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0), dp: S(0)>}) attributes {spmd.stage = "resharded"} {
 // |   %0 = aten.t(%x) : tensor<64x16xf32> <tp: S(0), dp: S(1)>
 // |   %1 = aten.mm(%0, %dy) : tensor<64x32xf32> <tp: S(0), dp: P(sum)>
 // |   %_1.reshard = spmd.reshard %1 : tensor<64x32xf32> <tp: S(0), dp: S(0)>

@@ -17,7 +17,7 @@ func.func @block(%x: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, t
 // |
 // | func.func @block(%x: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
 // |                  %a: tensor<256x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>},
-// |                  %b: tensor<256x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {
+// |                  %b: tensor<256x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "resharded"} {
 // |   %0 = aten.mm(%x, %a) : tensor<64x64xf32> <tp: P(sum)>
 // |   %1 = aten.mm(%x, %b) : tensor<64x64xf32> <tp: P(sum)>
 // |   %2 = aten.add.Tensor(%0, %1) : tensor<64x64xf32> <tp: P(sum)>

@@ -24,7 +24,7 @@ func.func @attend(%x: tensor<2x16x128xf32> {spmd.sharding = #spmd.sharding<@mesh
 // | func.func @attend(%x: tensor<2x16x128xf32> {spmd.sharding = #spmd.sharding<@mesh>},
 // |                   %wq: tensor<128x128xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>},
 // |                   %wk: tensor<32x128xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>},
-// |                   %wv: tensor<32x128xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<2x8x16x16xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) attributes {spmd.decided_by = "propagate{topology=flat}"} {
+// |                   %wv: tensor<32x128xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<2x8x16x16xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) attributes {spmd.stage = "lowered", spmd.decided_by = "propagate{topology=flat}"} {
 // |   %0 = aten.linear(%x, %wq, none) : tensor<2x16x128xf32> <tp: S(2)>
 // |   %q = aten.view(%0) {size = [2, 16, 8, 16]} : tensor<2x16x8x16xf32> <tp: S(2)>
 // |   %qt = aten.transpose.int(%q) {dim0 = 1, dim1 = 2} : tensor<2x8x16x16xf32> <tp: S(1)>

@@ -32,7 +32,7 @@ func.func @stack(%x: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, d
 // |                  %up2: tensor<256x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
 // |                  %down2: tensor<1024x256xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>},
 // |                  %up3: tensor<256x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
-// |                  %down3: tensor<1024x256xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
+// |                  %down3: tensor<1024x256xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) attributes {spmd.stage = "decided"} {
 // |   %0 = aten.mm(%x, %up0) : tensor<64x1024xf32> <dp: S(0), tp: S(1)>
 // |   %1 = aten.gelu(%0) {approximate = "none"} : tensor<64x1024xf32> <dp: S(0), tp: S(1)>
 // |   %2 = aten.mm(%1, %down0) : tensor<64x256xf32> <dp: S(0), tp: P(sum)>

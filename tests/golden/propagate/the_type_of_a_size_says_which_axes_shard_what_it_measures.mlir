@@ -20,7 +20,7 @@ func.func @main(%x: tensor<8x6x8xf32, #spmd.dims<s0, s1, 8>> {spmd.sharding = #s
 // | spmd.sizes {s0 = 8 in 2..64, s1 = 6 in 2..}
 // |
 // | func.func @main(%x: tensor<8x6x8xf32, #spmd.dims<s0, s1, 8>> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
-// |                 %w: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<8x6x4xf32, #spmd.dims<s0, s1, 4>> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(2)>}) {
+// |                 %w: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<8x6x4xf32, #spmd.dims<s0, s1, 4>> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(2)>}) attributes {spmd.stage = "decided"} {
 // |   %n = aten.sym_size.int(%x, 0) : !spmd.size<s0, dp>
 // |   %m = aten.sym_size.int(%x, 1) : !spmd.size<s1>
 // |   %k = operator.mul(%n, %m) : !spmd.size<s0*s1, dp>

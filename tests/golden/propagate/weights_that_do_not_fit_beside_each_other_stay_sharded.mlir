@@ -18,7 +18,7 @@ func.func @main(%x: tensor<64x512xf32> {spmd.sharding = #spmd.sharding<@mesh, dp
 // |
 // | func.func @main(%x: tensor<64x512xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
 // |                 %w1: tensor<512x1024xf32> {spmd.kind = "parameter", spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(1)>},
-// |                 %w2: tensor<1024x512xf32> {spmd.kind = "parameter", spmd.sharding = #spmd.sharding<@mesh, tp: S(0), dp: S(1)>}) -> (tensor<64x512xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) attributes {spmd.decided_by = "propagate{memory=1000000}"} {
+// |                 %w2: tensor<1024x512xf32> {spmd.kind = "parameter", spmd.sharding = #spmd.sharding<@mesh, tp: S(0), dp: S(1)>}) -> (tensor<64x512xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) attributes {spmd.stage = "lowered", spmd.decided_by = "propagate{memory=1000000}"} {
 // |   %x.reshard = spmd.all_to_all %x on [dp] from 0 to 1 : tensor<64x512xf32> <dp: S(1)>
 // |   %0 = aten.mm(%x.reshard, %w1) : tensor<64x1024xf32> <tp: S(1), dp: P(sum)>
 // |   %_0.reshard = spmd.all_reduce %0 on [dp] op sum : tensor<64x1024xf32> <tp: S(1)>

@@ -11,7 +11,7 @@ func.func @main(%x: tensor<4096x1024xf32> {spmd.sharding = #spmd.sharding<@mesh,
 
 // | spmd.mesh @mesh <dp = 8>
 // |
-// | func.func @main(%x: tensor<4096x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<f32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<4096x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
+// | func.func @main(%x: tensor<4096x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<f32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<4096x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) attributes {spmd.stage = "resharded"} {
 // |   %loss = aten.sum(%x) : tensor<f32> <dp: P(sum)>
 // |   %ones = aten.ones_like(%loss) : tensor<f32> <>
 // |   %dx = aten.mul.Tensor(%x, %ones) : tensor<4096x1024xf32> <dp: S(0)>

@@ -13,7 +13,7 @@ func.func @f(%x: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S
 // | spmd.mesh @mesh <dp = 2, tp = 4>
 // |
 // | func.func @f(%x: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(1)>},
-// |              %w: tensor<256x256xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(1), tp: S(1)>}) attributes {spmd.decided_by = "propagate{topology=flat}"} {
+// |              %w: tensor<256x256xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(1), tp: S(1)>}) attributes {spmd.stage = "decided", spmd.decided_by = "propagate{topology=flat}"} {
 // |   %0 = aten.mm(%x, %w) : tensor<64x256xf32> <dp: S(0), tp: P(sum)>
 // |   %1 = spmd.constraint %0 : tensor<64x256xf32> <dp: S(1), tp: S(1)> needs (<dp: S(1), tp: S(1)>)
 // |   %2 = aten.relu(%1) : tensor<64x256xf32> <dp: S(1), tp: S(1)>

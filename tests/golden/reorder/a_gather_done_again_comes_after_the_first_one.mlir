@@ -18,7 +18,7 @@ func.func @main(%x: tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh
 // | spmd.mesh @mesh <dp = 8>
 // |
 // | func.func @main(%x: tensor<1024x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
-// |                 %v: tensor<512x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<1024x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.local} {
+// |                 %v: tensor<512x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<1024x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "scheduled"} {
 // |   %w = spmd.all_gather %v on [dp] dim 0 : tensor<4096x4096xbf16> <>
 // |   %w.again = spmd.all_gather %v on [dp] dim 0 : tensor<4096x4096xbf16> <> attributes {spmd.recomputes = "w"}
 // |   %d = aten.mm(%x, %w.again) : tensor<1024x4096xbf16> <dp: S(0)>

@@ -17,7 +17,7 @@ func.func @main(%x: tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh
 // |
 // | func.func @main(%x: tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>},
 // |                 %w: tensor<4096x2048xbf16> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
-// |                 %dy: tensor<8192x2048xbf16> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<8192x4096xbf16>, tensor<4096x2048xbf16> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) attributes {spmd.local} {
+// |                 %dy: tensor<8192x2048xbf16> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<8192x4096xbf16>, tensor<4096x2048xbf16> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) attributes {spmd.stage = "scheduled"} {
 // |   %wt = aten.t(%w) : tensor<2048x4096xbf16> <tp: S(0)>
 // |   %dx = aten.mm(%dy, %wt) : tensor<8192x4096xbf16> <tp: P(sum)>
 // |   %dx.start = spmd.all_reduce_start %dx on [tp] op sum : !spmd.pending<tensor<8192x4096xbf16>> <>

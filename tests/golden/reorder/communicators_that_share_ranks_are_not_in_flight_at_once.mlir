@@ -16,7 +16,7 @@ func.func @main(%x: tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh
 // |
 // | func.func @main(%x: tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>},
 // |                 %a: tensor<1024x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
-// |                 %b: tensor<512x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(0)>}) -> tensor<8192x4096xbf16> attributes {spmd.local} {
+// |                 %b: tensor<512x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(0)>}) -> tensor<8192x4096xbf16> attributes {spmd.stage = "scheduled"} {
 // |   %ga.start = spmd.all_gather_start %a on [dp] dim 0 : !spmd.pending<tensor<4096x4096xbf16>> <>
 // |   %0 = aten.relu(%x) : tensor<8192x4096xbf16> <>
 // |   %ga = spmd.wait %ga.start : tensor<4096x4096xbf16> <>

@@ -20,7 +20,7 @@ func.func @main(%x: tensor<65536x4096xbf16> {spmd.sharding = #spmd.sharding<@mes
 // | func.func @main(%x: tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>},
 // |                 %a: tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>},
 // |                 %w: tensor<4096x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>},
-// |                 %dy: tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) -> (tensor<512x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}, tensor<512x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) attributes {spmd.local} {
+// |                 %dy: tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) -> (tensor<512x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}, tensor<512x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) attributes {spmd.stage = "scheduled"} {
 // |   %at = aten.t(%a) : tensor<4096x8192xbf16> <fsdp: S(1)>
 // |   %dw2 = aten.mm(%at, %dy) : tensor<4096x4096xbf16> <fsdp: P(sum)>
 // |   %dw2.start = spmd.reduce_scatter_start %dw2 on [fsdp] dim 0 op sum : !spmd.pending<tensor<512x4096xbf16>> <fsdp: S(0)>

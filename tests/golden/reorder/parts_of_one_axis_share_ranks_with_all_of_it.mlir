@@ -15,7 +15,7 @@ func.func @main(%x: tensor<256x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>
 // |
 // | func.func @main(%x: tensor<256x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>},
 // |                 %a: tensor<2048x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, dp(1)2: S(0)>},
-// |                 %b: tensor<1024x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> tensor<256x4096xbf16> attributes {spmd.local} {
+// |                 %b: tensor<1024x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> tensor<256x4096xbf16> attributes {spmd.stage = "scheduled"} {
 // |   %ga.start = spmd.all_gather_start %a on [dp(1)2] dim 0 : !spmd.pending<tensor<4096x4096xbf16>> <>
 // |   %0 = aten.relu(%x) : tensor<256x4096xbf16> <>
 // |   %ga = spmd.wait %ga.start : tensor<4096x4096xbf16> <>

@@ -19,7 +19,7 @@ func.func @main(%x: tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh
 // |
 // | func.func @main(%x: tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>},
 // |                 %w: tensor<16384x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>},
-// |                 %dy: tensor<8192x2048xbf16> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<8192x4096xbf16>, tensor<4096x2048xbf16> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) attributes {spmd.local} {
+// |                 %dy: tensor<8192x2048xbf16> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> (tensor<8192x4096xbf16>, tensor<4096x2048xbf16> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) attributes {spmd.stage = "scheduled"} {
 // |   %x.mask = aten.bernoulli.p(%x) {p = 0.5} : tensor<8192x4096xbf16> <>
 // |   %w.mask = aten.bernoulli.p(%w) {p = 0.5} : tensor<16384x4096xbf16> <>
 // |   %w.shard = spmd.slice %w.mask on [tp] dim 0 : tensor<2048x4096xbf16> <tp: S(0)>

@@ -17,7 +17,7 @@ func.func @main(%x: tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh
 // | spmd.mesh @mesh <dp = 8>
 // |
 // | func.func @main(%x: tensor<1024x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
-// |                 %w: tensor<4096x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<1024x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.local} {
+// |                 %w: tensor<4096x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<1024x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "scheduled"} {
 // |   %a = aten.relu(%x) : tensor<1024x4096xbf16> <dp: S(0)>
 // |   %a.again = aten.relu(%x) : tensor<1024x4096xbf16> <dp: S(0)> attributes {spmd.recomputes = "a"}
 // |   %d = aten.mm(%a.again, %w) : tensor<1024x4096xbf16> <dp: S(0)>

@@ -19,7 +19,7 @@ func.func @main(%x: tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh
 // |
 // | func.func @main(%x: tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>},
 // |                 %w1: tensor<4096x2048xbf16> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
-// |                 %w2: tensor<2048x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<8192x4096xbf16> attributes {spmd.local} {
+// |                 %w2: tensor<2048x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<8192x4096xbf16> attributes {spmd.stage = "scheduled"} {
 // |   %g = aten.relu(%x) : tensor<8192x4096xbf16> <>
 // |   %u = aten.mm(%g, %w1) : tensor<8192x2048xbf16> <tp: S(1)>
 // |   %y.partial = aten.mm(%u, %w2) : tensor<8192x4096xbf16> <tp: P(sum)>

@@ -15,7 +15,7 @@ func.func @main(%x: tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh
 // |
 // | func.func @main(%x: tensor<2048x512xbf16> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(1)>},
 // |                 %w1: tensor<512x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>},
-// |                 %w2: tensor<1024x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<2048x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) attributes {spmd.local} {
+// |                 %w2: tensor<1024x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<2048x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) attributes {spmd.stage = "scheduled"} {
 // |   %0 = aten.mm(%x, %w1) : tensor<2048x4096xbf16> <dp: S(0), tp: P(sum)>
 // |   %_1.start = spmd.all_reduce_start %0 on [tp] op sum : !spmd.pending<tensor<2048x4096xbf16>> <dp: S(0)>
 // |   %g2.start = spmd.all_gather_start %w2 on [dp] dim 0 : !spmd.pending<tensor<4096x4096xbf16>> <>

@@ -18,7 +18,7 @@ func.func @main(%x: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, fsdp:
 // | func.func @main(%x: tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>},
 // |                 %w1: tensor<2x4xf32> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>},
 // |                 %w2: tensor<2x4xf32> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>},
-// |                 %w3: tensor<2x4xf32> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) -> (tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) attributes {spmd.local} {
+// |                 %w3: tensor<2x4xf32> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) -> (tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) attributes {spmd.stage = "scheduled"} {
 // |   %g1.start = spmd.all_gather_start %w1 on [fsdp] dim 0 : !spmd.pending<tensor<4x4xf32>> <>
 // |   %0 = aten.relu(%x) : tensor<4x4xf32> <fsdp: S(0)>
 // |   %g2.start = spmd.all_gather_start %w2 on [fsdp] dim 0 : !spmd.pending<tensor<4x4xf32>> <>

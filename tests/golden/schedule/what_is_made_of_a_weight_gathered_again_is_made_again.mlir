@@ -22,7 +22,7 @@ func.func @main(%x: tensor<65536x4096xbf16> {spmd.sharding = #spmd.sharding<@mes
 // | func.func @main(%x: tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>},
 // |                 %b1: tensor<1024xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>},
 // |                 %w1: tensor<1024x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>},
-// |                 %w2: tensor<1024x2048xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) -> (tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) attributes {spmd.local} {
+// |                 %w2: tensor<1024x2048xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) -> (tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh, fsdp: S(0)>}) attributes {spmd.stage = "scheduled"} {
 // |   %c1.start = spmd.all_gather_start %b1 on [fsdp] dim 0 : !spmd.pending<tensor<8192xbf16>> <>
 // |   %g1.start = spmd.all_gather_start %w1 on [fsdp] dim 0 : !spmd.pending<tensor<8192x4096xbf16>> <>
 // |   %c1 = spmd.wait %c1.start : tensor<8192xbf16> <>

@@ -10,7 +10,7 @@ func.func @main(%a: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P
 // | spmd.mesh @mesh <dp = 2>
 // |
 // | func.func @main(%a: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum)>},
-// |                 %b: tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum)>}) -> (tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(1)>}) attributes {spmd.local} {
+// |                 %b: tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum)>}) -> (tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}, tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(1)>}) attributes {spmd.stage = "scheduled"} {
 // |   %_0.start, %_1.start = spmd.reduce_scatter_start %a, %b on [dp] dim [0, 1] op sum : !spmd.pending<tensor<4x4xf32>> <dp: S(0)>, !spmd.pending<tensor<4x4xf32>> <dp: S(1)>
 // |   %0, %1 = spmd.wait %_0.start, %_1.start : tensor<4x4xf32> <dp: S(0)>, tensor<4x4xf32> <dp: S(1)>
 // |   return %0, %1 : tensor<4x4xf32>, tensor<4x4xf32>

@@ -13,7 +13,7 @@ func.func @main(%x: tensor<7x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S
 
 // | spmd.mesh @mesh <dp = 2>
 // |
-// | func.func @main(%x: tensor<?x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>, spmd.of = #spmd.shapes<{of = [[7, 4]]}>}) -> (tensor<?x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) attributes {spmd.local} {
+// | func.func @main(%x: tensor<?x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>, spmd.of = #spmd.shapes<{of = [[7, 4]]}>}) -> (tensor<?x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) attributes {spmd.stage = "scheduled"} {
 // |   %0 = aten.exp(%x) : tensor<?x4xf32> <dp: S(0)> of [7, 4]
 // |   %_1.offload_start = spmd.offload_start %0 : !spmd.pending<!spmd.host<tensor<?x4xf32>>> <dp: S(0)> of [7, 4]
 // |   %1 = spmd.wait %_1.offload_start : !spmd.host<tensor<?x4xf32>> <dp: S(0)> of [7, 4]

@@ -13,7 +13,7 @@ func.func @main(%x: tensor<2x4xf64> {spmd.sharding = #spmd.sharding<@mesh, dp: S
 // | spmd.mesh @mesh <dp = 2, tp = 3>
 // |
 // | func.func @main(%x: tensor<1x?xf64> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(1)>, spmd.of = #spmd.shapes<{of = [[2, 4]]}>},
-// |                 %w: tensor<?x1xf64> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0), dp: S(1)>, spmd.of = #spmd.shapes<{of = [[4, 2]]}>}) -> (tensor<2x1xf64>, tensor<2x?xf64>) attributes {spmd.local} {
+// |                 %w: tensor<?x1xf64> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0), dp: S(1)>, spmd.of = #spmd.shapes<{of = [[4, 2]]}>}) -> (tensor<2x1xf64>, tensor<2x?xf64>) attributes {spmd.stage = "local"} {
 // |   %_1.rotate_start = spmd.rotate_start %x on [dp] {largest = [1, 2]} : !spmd.pending<tensor<1x?xf64>> attributes {spmd.form = {op = "aten.mm", operands = [tensor<2x4xf64>, tensor<4x2xf64>], needs = #spmd.shardings<@mesh, <dp: S(0), tp: S(1)>, <tp: S(0), dp: S(1)>>, results = [tensor<2x2xf64>], made = #spmd.shardings<@mesh, <dp: S(1), tp: P(sum)>>, places = #spmd.arguments<{operands = [[0, 0], [1, 1]], ops = 5, results = [[4, 0]]}>, spmd.split}}
 // |   %_1.mm = aten.mm(%x, %w) : tensor<1x1xf64>
 // |   %_1.wait = spmd.wait %_1.rotate_start : tensor<1x?xf64>

@@ -2,7 +2,7 @@
 spmd.mesh @mesh <dp = 4>
 
 func.func @f(%x: tensor<1024x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum)>},
-             %y: tensor<512x512xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum)>}) -> (tensor<1024x1024xf32>, tensor<512x512xf32>) attributes {spmd.local} {
+             %y: tensor<512x512xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(sum)>}) -> (tensor<1024x1024xf32>, tensor<512x512xf32>) attributes {spmd.stage = "local"} {
   %h, %i = spmd.all_reduce_start %x, %y on [dp] op sum stream gradients : !spmd.pending<tensor<1024x1024xf32>> <>, !spmd.pending<tensor<512x512xf32>> <>
   %e = aten.neg(%x) : tensor<1024x1024xf32> <dp: P(sum)>
   %g, %f = spmd.wait %h, %i : tensor<1024x1024xf32> <>, tensor<512x512xf32> <>

@@ -2,7 +2,7 @@
 spmd.mesh @mesh <tp = 4>
 
 func.func @f(%x: tensor<1024x256xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
-             %y: tensor<4096x1024xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<1024x1024xf32>, tensor<4096x1024xf32>) attributes {spmd.local} {
+             %y: tensor<4096x1024xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<1024x1024xf32>, tensor<4096x1024xf32>) attributes {spmd.stage = "local"} {
   %g = spmd.all_gather %x on [tp] dim 1 : tensor<1024x1024xf32> <>
   %e = aten.exp(%y) : tensor<4096x1024xf32> <>
   return %g, %e : tensor<1024x1024xf32>, tensor<4096x1024xf32>

@@ -2,7 +2,7 @@
 // %b is on its way to the host while %a comes back and the ranks gather; the second copy to the host waits for the first.
 spmd.mesh @mesh <dp = 8>
 
-func.func @main(%a: tensor<4096x4096xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4096x4096xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %w: tensor<512x4096xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<4096x4096xf32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<4096x4096xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.local} {
+func.func @main(%a: tensor<4096x4096xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4096x4096xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %w: tensor<512x4096xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<4096x4096xf32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<4096x4096xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
   %0 = spmd.offload_start %a : !spmd.pending<!spmd.host<tensor<4096x4096xf32>>> <>
   %1 = spmd.offload_start %b : !spmd.pending<!spmd.host<tensor<4096x4096xf32>>> <>
   %a.host = spmd.wait %0 : !spmd.host<tensor<4096x4096xf32>> <>
@@ -22,7 +22,7 @@ func.func @main(%a: tensor<4096x4096xf32> {spmd.sharding = #spmd.sharding<@mesh>
 // |
 // | func.func @main(%a: tensor<4096x4096xf32> {spmd.sharding = #spmd.sharding<@mesh>},
 // |                 %b: tensor<4096x4096xf32> {spmd.sharding = #spmd.sharding<@mesh>},
-// |                 %w: tensor<512x4096xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<4096x4096xf32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<4096x4096xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.local} {
+// |                 %w: tensor<512x4096xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<4096x4096xf32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<4096x4096xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
 // |   %0 = spmd.offload_start %a : !spmd.pending<!spmd.host<tensor<4096x4096xf32>>> <>
 // |   %1 = spmd.offload_start %b : !spmd.pending<!spmd.host<tensor<4096x4096xf32>>> <>
 // |   %a.host = spmd.wait %0 : !spmd.host<tensor<4096x4096xf32>> <>

@@ -2,7 +2,7 @@
 
 spmd.mesh @mesh <dp = 2, tp = 2>
 
-func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> attributes {spmd.local} {
+func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> attributes {spmd.stage = "local"} {
   // expected-error@+1 {{the shards of tensor<7x8xf32> <tp: S(0)> are tensor<?x8xf32>, found tensor<4x8xf32>}}
   %0 = my.op(%x) : tensor<4x8xf32> <tp: S(0)> of [7, 8]
   return %x : tensor<8x8xf32>
@@ -12,7 +12,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> ten
 
 spmd.mesh @mesh <dp = 2, tp = 2>
 
-func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> attributes {spmd.local} {
+func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> attributes {spmd.stage = "local"} {
   // expected-error@+1 {{the shards of tensor<8x8xf32> <tp: S(0)> are tensor<4x8xf32>, found tensor<?x8xf32>}}
   %0 = my.op(%x) : tensor<?x8xf32> <tp: S(0)> of [8, 8]
   return %x : tensor<8x8xf32>
@@ -22,7 +22,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> ten
 
 spmd.mesh @mesh <dp = 2, tp = 2>
 
-func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> attributes {spmd.local} {
+func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> attributes {spmd.stage = "local"} {
   // expected-error@+1 {{is of a global tensor of 2 dimensions, found the shape [7]; expected 2 sizes, as in `of [7, 8]`}}
   %0 = my.op(%x) : tensor<?x8xf32> <tp: S(0)> of [7]
   return %x : tensor<8x8xf32>
@@ -32,7 +32,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> ten
 
 spmd.mesh @mesh <dp = 2, tp = 2>
 
-func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> attributes {spmd.local} {
+func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> attributes {spmd.stage = "local"} {
   // expected-error@+1 {{tensor<?x8xf32> has a size that differs between ranks; expected its global shape}}
   %0 = my.op(%x) : tensor<?x8xf32> <tp: S(0)>
   return %x : tensor<8x8xf32>
@@ -42,7 +42,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> ten
 
 spmd.mesh @mesh <dp = 2, tp = 2>
 
-func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> attributes {spmd.local} {
+func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> attributes {spmd.stage = "local"} {
   // expected-error@+1 {{axis 'zz' is not in mesh @mesh <dp = 2, tp = 2>}}
   %0 = my.op(%x) {a = offset(4, zz)} : tensor<8x8xf32>
   return %x : tensor<8x8xf32>

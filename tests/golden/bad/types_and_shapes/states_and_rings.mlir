@@ -2,7 +2,7 @@
 
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.local} {
+func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
   // expected-error@+1 {{goes along [tp, tp]; expected each axis once}}
   %0 = spmd.rotate %a on [tp, tp] : tensor<4x6xf32>
   return %a : tensor<4x6xf32>
@@ -12,7 +12,7 @@ func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: te
 
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.local} {
+func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
   // expected-error@+1 {{goes 0 steps; expected a number from 1 on}}
   %0 = spmd.rotate %a on [tp] steps 0 : tensor<4x6xf32>
   return %a : tensor<4x6xf32>
@@ -22,7 +22,7 @@ func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: te
 
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.local} {
+func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
   // expected-error@+1 {{has no argument 'by'; expected axes, steps, largest alone}}
   %0 = spmd.rotate %a on [tp] {by = 1} : tensor<4x6xf32>
   return %a : tensor<4x6xf32>
@@ -32,7 +32,7 @@ func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: te
 
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.local} {
+func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
   // expected-error@+1 {{chooses between 4x5xf32 and 4x6xf32; expected tensors of one type}}
   %0 = spmd.choose(%b, %a) {when = size(5, tp)} : tensor<4x6xf32>
   return %a : tensor<4x6xf32>
@@ -42,7 +42,7 @@ func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: te
 
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.local} {
+func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
   // expected-error@+1 {{chooses by shard(5, tp); expected a rank's own number, as in `size(8, cp)`}}
   %0 = spmd.choose(%a, %a) {when = shard(5, tp)} : tensor<4x6xf32>
   return %a : tensor<4x6xf32>
@@ -52,7 +52,7 @@ func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: te
 
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.local} {
+func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
   // expected-error@+1 {{axis 'pp' is not in mesh @mesh <dp = 2, tp = 4>; expected one of dp, tp}}
   %0 = spmd.choose(%a, %a) {when = size(5, pp)} : tensor<4x6xf32>
   return %a : tensor<4x6xf32>
@@ -62,7 +62,7 @@ func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: te
 
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.local} {
+func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
   // expected-error@+1 {{has no argument 'steps'; expected when alone}}
   %0 = spmd.choose(%a, %a) {when = size(5, tp), steps = 1} : tensor<4x6xf32>
   return %a : tensor<4x6xf32>
@@ -72,7 +72,7 @@ func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: te
 
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.local} {
+func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
   // expected-error@+1 {{combines a part 4x6xf32 with 4x5xf32; expected states of the same shapes}}
   %0, %1 = spmd.combine(%a, %a, %a, %b) {by = "Summed"} : tensor<4x6xf32>, tensor<4x6xf32>
   return %a : tensor<4x6xf32>
@@ -82,7 +82,7 @@ func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: te
 
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.local} {
+func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
   // expected-error@+1 {{takes 2 tensors and gives 1; expected 2 and 2}}
   %0 = spmd.finish(%a, %a) {by = "Summed"} : tensor<4x6xf32>
   return %a : tensor<4x6xf32>
@@ -92,7 +92,7 @@ func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: te
 
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.local} {
+func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
   // expected-error@+1 {{gives 4x6xf32; expected 4x6x2xf32}}
   %0 = spmd.pack(%a, %a) {by = "Summed"} : tensor<4x6xf32>
   return %a : tensor<4x6xf32>
@@ -102,7 +102,7 @@ func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: te
 
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.local} {
+func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
   // expected-error@+1 {{has no argument 'part'; expected by alone}}
   %0, %1 = spmd.identity(%a, %a) {by = "Summed", part = 1} : tensor<4x6xf32>, tensor<4x6xf32>
   return %a : tensor<4x6xf32>
@@ -112,7 +112,7 @@ func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: te
 
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.local} {
+func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
   // expected-error@+1 {{is waited for 0 times; expected one `spmd.wait`}}
   %0 = spmd.rotate_start %a on [tp] : !spmd.pending<tensor<4x6xf32>>
   return %a : tensor<4x6xf32>
@@ -122,7 +122,7 @@ func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (te
 
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.local} {
+func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
   // expected-error@+1 {{takes 1 tensors and gives 1; expected 2 and 1}}
   %0 = spmd.assemble(%a) {axes = ["dp"], dim = 0} : tensor<8x6xf32>
   return %a : tensor<4x6xf32>
@@ -132,7 +132,7 @@ func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (te
 
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.local} {
+func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
   // expected-error@+1 {{joins along dimension 2; expected one of 4x6xf32}}
   %0 = spmd.assemble(%a, %a) {axes = ["dp"], dim = 2} : tensor<8x6xf32>
   return %a : tensor<4x6xf32>
@@ -142,7 +142,7 @@ func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (te
 
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.local} {
+func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
   // expected-error@+1 {{joins 4x6xf32, 4x5xf32; expected blocks of one type}}
   %0 = spmd.assemble(%a, %b) {axes = ["dp"], dim = 0} : tensor<8x6xf32>
   return %a : tensor<4x6xf32>
