@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from spmdir.core.errors import Location
 from spmdir.importer.locations import users_line
@@ -33,14 +34,11 @@ class OpRecord:
         """Begin with tensors that have names."""
         self.lines: list[str] = []
         self.locations: list[Location | None] = []
-        self._names = {id(tensor): f"{name}: {type_text(tensor)}" for name, tensor in reversed([*named.items()])}
-        self._kept: list[Any] = [*named.values()]  # so that no id is used twice
+        # Weak references: autograd calls `detach` after `ones_like` if something else holds its result.
+        self._names = WeakTensorKeyDictionary()
+        for name, tensor in reversed([*named.items()]):
+            self._names[tensor] = f"{name}: {type_text(tensor)}"
         self._count = 0
-
-    def close(self) -> None:
-        """Let go of the tensors."""
-        self._names.clear()
-        self._kept.clear()
 
     def note(self, func: Any, leaves: Iterable[Any], results: Sequence[Any]) -> None:
         """Note an op with the leaves of its arguments and results."""
@@ -53,19 +51,18 @@ class OpRecord:
     def _result(self, value: Any) -> str:
         if not isinstance(value, Tensor):
             return str(value)
-        if id(value) in self._names:  # the op has written to it
-            return self._names[id(value)]
+        if value in self._names:  # the op has written to it
+            return self._names[value]
         return f"{self._number(value)}: {type_text(value)}"
 
     def _text(self, leaf: Any) -> str:
         if not isinstance(leaf, Tensor):
             return str(leaf) if isinstance(leaf, (torch.device, torch.dtype)) else f"{type(leaf).__name__} {leaf}"
-        name = self._names.get(id(leaf)) or f"{self._number(leaf)}: {type_text(leaf)}{_values(leaf)}"
+        name = self._names.get(leaf) or f"{self._number(leaf)}: {type_text(leaf)}{_values(leaf)}"
         return f"{name} learns" if leaf.requires_grad else name
 
     def _number(self, tensor: Tensor) -> str:
-        name = self._names[id(tensor)] = f"%{self._count}"
-        self._kept.append(tensor)
+        name = self._names[tensor] = f"%{self._count}"
         self._count += 1
         return name
 

@@ -82,8 +82,6 @@ def rehearse(
     """
     tensors, code = _tensors(model), ExecutedCode()
     ops, ended = _run(run, data(), code, record)
-    if record is not None:
-        record.close()  # what the second run replaces is gone, as without a record
     assigned = _assigned(model, *tensors)
     known, walk = code.size, StateWalk(code, roots)
     guards = Guards.of(walk, code, roots)

@@ -271,6 +271,45 @@ class Ema(nn.Module):
         return y + self.inner.ema * 2 + old
 
 
+def replaced(m: Any, y: Tensor) -> None:
+    m.held = torch.ones_like(y[0].detach()) * 2
+
+
+def sum_replaced(m: Any, y: Tensor) -> None:
+    m.held = m.held + y.size(0)
+
+
+def in_place(m: Any, y: Tensor) -> None:
+    m.held += y.detach().mean(0)
+
+
+def ones_in_place(m: Any, y: Tensor) -> None:
+    m.held += torch.ones_like(y[:, 0]).sum()
+
+
+def by_method(m: Any, y: Tensor) -> None:
+    m.held.add_(torch.full_like(y[0].detach(), y.size(0)))
+
+
+ASSIGNED = {each.__name__: each for each in (replaced, sum_replaced, in_place, ones_in_place, by_method)}
+"""Ways to write to the buffer `held`."""
+
+
+class Assigning(nn.Module):
+    """Returns what it has written to a buffer by `assign`."""
+
+    def __init__(self, assign: Callable[[Any, Tensor], None]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.assign = nn.Linear(2, 2), assign
+        self.register_buffer("held", torch.zeros(2, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Any:
+        y = self.layer(x)
+        self.assign(self, y)
+        return y + self.held
+
+
 class Changing(nn.Module):
     """Changes state by `change`."""
 
@@ -461,6 +500,11 @@ def run(rank: int) -> dict[str, Any]:
         "unread": programs_of_unread(),
         "changed": {(front, name): changed_case(front, name) for front in FRONTS for name in CHANGED},
         "assigned": {front: repeated(front, Ema().double()) for front in FRONTS},
+        "assigned by": {
+            (front, name): repeated(front, Assigning(assign).double())
+            for front in FRONTS
+            for name, assign in ASSIGNED.items()
+        },
         "global tables": {front: with_global_tables(front) for front in FRONTS},
         "table": {front: repeated(front, Changing(lazy_table).double()) for front in FRONTS},
     }

@@ -6,7 +6,7 @@ import pytest
 
 from tests.lowering.gloo_ranks import on_ranks
 from tests.runtime import python_state_cases
-from tests.runtime.python_state_cases import CHANGED, FRONTS, READ
+from tests.runtime.python_state_cases import ASSIGNED, CHANGED, FRONTS, READ
 
 pytestmark = pytest.mark.gloo
 
@@ -53,6 +53,15 @@ def test_a_buffer_that_the_forward_assigns_has_its_new_value_in_the_next_call(fo
     for mine, alone in found["assigned"][front]:
         assert mine == pytest.approx(alone, rel=1e-12)
     assert len({alone for _, alone in found["assigned"][front]}) == 3
+
+
+@pytest.mark.parametrize("front", FRONTS)
+@pytest.mark.parametrize("name", ASSIGNED)
+def test_buffers_may_be_written_in_each_way(found, front, name):
+    calls = found["assigned by"][front, name]
+    for mine, alone in calls:
+        assert mine == pytest.approx(alone, rel=1e-12)
+    assert len({alone for _, alone in calls}) == (1 if name == "replaced" else 3)
 
 
 @pytest.mark.parametrize("front", FRONTS)
