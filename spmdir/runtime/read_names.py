@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any
 
 import attrs
@@ -60,13 +60,18 @@ def executes(value: Any, code: Set[types.CodeType]) -> bool:
     return isinstance(value, types.FunctionType) and inspect.unwrap(value).__code__ in code
 
 
-def names_change(path: str, read: NamesRead, before: list[str], table: Mapping[str, Any]) -> str:
-    """Return a text for names that a namespace has got or lost."""
+def names_change(
+    path: str, read: Callable[[Mapping[str, Any]], list[str]], before: list[str], table: Mapping[str, Any]
+) -> str:
+    """Return a text for names that a namespace has got or lost, or has in another order."""
     now = read(table)
     for name in now:
         if name not in before:
             return f"{path}.{name} was not there and is {text_of(table[name])}"
-    return f"{path}.{next((name for name in before if name not in now), '__dict__')} was there and is gone"
+    for name in before:
+        if name not in now:
+            return f"{path}.{name} was there and is gone"
+    return f"the order of names in {path} was {before} and is {now}"
 
 
 def values_change(path: str, names: list[str], before: tuple[Any, ...], now: tuple[Any, ...]) -> str:

@@ -6,6 +6,7 @@ A rank that is given another model, plan or call would otherwise run a program t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain, zip_longest
 from typing import Any
 
 import attrs
@@ -78,8 +79,9 @@ class ForwardFacts:
         """
         if list(self.texts.items()) == list(first.items()):
             return
-        different = (path for path in {**first, **self.texts} if first.get(path) != self.texts.get(path))
-        path = next(different, None)
+        # In the order of both ranks: a layer that one of them lacks comes before the ops that differ because of it.
+        paths = chain.from_iterable(zip_longest(first, self.texts))
+        path = next((path for path in paths if path and first.get(path) != self.texts.get(path)), None)
         there, here = numbers
         if path is None:
             raise DivergenceError(f"ranks {there} and {here} have the parts of the model in another order; {SAME}")

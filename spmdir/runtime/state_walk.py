@@ -371,8 +371,10 @@ class StateWalk:
     def _members(self, key: str, tables: Mapping[str, Any], variable: str, path: str) -> None:
         """Visit the hooks, tensors or modules of a module."""
         if key not in HOOKS:
-            names = self._constant([*tables[key]])
-            held = self._add(f"{path}.{key}", str([*tables[key]]), f"{variable}[{key!r}]", f"[*x] != {names}")
+            names = [*tables[key]]
+            explain = functools.partial(names_change, path, list, names)  # ranks compare each member by its own path
+            fails = f"[*x] != {self._constant(names)}"
+            held = self._add(f"{path}.{key}", str(names), f"{variable}[{key!r}]", fails, explain)
             for name, value in tables[key].items():
                 self.visit(value, f"{held}[{name!r}]", f"{path}.{name}")
             return

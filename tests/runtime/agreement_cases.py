@@ -176,15 +176,18 @@ def sharded(model: nn.Module, plan: Any = PLAN, x: Tensor = X, **options: Any) -
 def forwards(rank: int) -> dict[str, str]:
     """Errors of `shard_module` for models, plans and calls that are others on rank 1."""
     global SCALE
-    deeper, narrow, frozen, tied = Model(), Model(), Model(), Tied()
+    deeper, shallower, activated, narrow, frozen, tied = Model(), Model(), Model(), Model(), Model(), Tied()
+    (deeper if rank else shallower).extra = nn.Linear(4, 4)
     if rank:
-        deeper.extra = nn.Linear(4, 4)
+        activated.extra = nn.ReLU()
         narrow.up.bias.data = narrow.up.bias.data.float()
         frozen.down.requires_grad_(False)
         tied.down.weight = nn.Parameter(tied.up.weight.detach().clone())
         Scaled.factor = 2.0
     found = {
         "deeper": error_of(lambda: sharded(deeper)),
+        "shallower": error_of(lambda: sharded(shallower)),
+        "activated": error_of(lambda: sharded(activated)),
         "narrow": error_of(lambda: sharded(narrow)),
         "frozen": error_of(lambda: sharded(frozen)),
         "tied": error_of(lambda: sharded(tied, {})),

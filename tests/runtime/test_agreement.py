@@ -60,6 +60,8 @@ def test_programs_are_compiled_when_calls_first_need_them(ranks):
         ("local_inputs", "ranks 0 and 1 give local_inputs=False and local_inputs=True"),
         ("compile", "ranks 0 and 1 give different options of compile"),
         ("deeper", "the parameter 'extra.weight' is not there on rank 0 and float32[4, 4] that learns on rank 1"),
+        ("shallower", "the parameter 'extra.weight' is float32[4, 4] that learns on rank 0 and not there on rank 1"),
+        ("activated", "model.extra is not there on rank 0 and a torch.nn.modules.activation.ReLU on rank 1"),
         ("narrow", "the parameter 'up.bias' is float64[8] that learns on rank 0 and float32[8] that learns on rank 1"),
         ("frozen", "the parameter 'down.weight' is float64[4, 8] that learns on rank 0 and float64[4, 8] on rank 1"),
         ("tied", "the parameter 'down.weight' is the same as 'up.weight' on rank 0 and float64[4, 4] that learns on"),

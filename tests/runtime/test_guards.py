@@ -300,6 +300,21 @@ OTHERS: dict[str, tuple[Callable[[], Any], Callable[[Any], Any], str]] = {
         lambda m: m._modules.update({"0": m[1], "1": m[0]}),
         "model.0 was a torch.nn.modules.activation.ReLU",
     ),
+    "further layer": (
+        lambda: nn.Sequential(nn.ReLU()),
+        lambda m: m.append(nn.Tanh()),
+        "model.1 was not there and is a torch.nn.modules.activation.Tanh",
+    ),
+    "removed layer": (
+        lambda: nn.Sequential(nn.ReLU(), nn.Tanh()),
+        lambda m: m.__delitem__(1),
+        "model.1 was there and is gone",
+    ),
+    "layers in another order": (
+        lambda: nn.Sequential(nn.ReLU(), nn.Tanh()),
+        lambda m: m._modules.update({"0": m._modules.pop("0")}),
+        "the order of names in model was ['0', '1'] and is ['1', '0']",
+    ),
     "parameters that change places in a list": (
         lambda: with_parameters(),
         lambda m: m.lists.reverse(),
