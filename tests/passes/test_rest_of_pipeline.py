@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from spmdir.dialects import ir
 from spmdir.dialects.observed_stage import stage_of
-from spmdir.dialects.stage import write_stage
+from spmdir.dialects.stage import STAGES, is_at_least, write_stage
+from spmdir.passes import PASSES
 from spmdir.passes.finish import completed, rest
-from spmdir.passes.pipeline import Pipeline, run_passes
+from spmdir.passes.options import load_pass
+from spmdir.passes.pipeline import PARTITIONING, SCHEDULED, STANDARD, Pipeline, run_passes
+
+DOCS = Path(__file__).parents[2] / "docs"
 
 MINE = """\
 from dataclasses import dataclass
@@ -130,3 +135,25 @@ func.func @f(%x: tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(su
     assert str(rest(Pipeline(), module)) == "localize"
     write_stage(ir.main_function(module), "lowered")
     assert str(rest(Pipeline(), module)) == "fuse-collectives,localize"
+
+
+def test_the_pages_list_the_passes_that_produce_each_stage_and_the_standard_pipeline() -> None:
+    page = (DOCS / "ir.md").read_text()
+    rows = dict(re.findall(r"^\| `(\w+)` \| [^|]* \| ([^|]*) \|$", page, re.MULTILINE))
+    produced = {stage: [name for name in PASSES if _produced(name) == stage] for stage in STAGES[1:]}
+    assert {stage: re.findall(r"`([\w-]+)`", rows[stage]) for stage in STAGES[1:]} == produced
+    standard = re.search(r"The standard pipeline is (.*);", (DOCS / "passes.md").read_text())
+    assert standard is not None
+    assert re.findall(r"`([\w-]+)`", standard[1]) == [step.name for step in Pipeline().steps]
+
+
+def _produced(name: str) -> str | None:
+    return getattr(load_pass(name), "produces", None)
+
+
+@pytest.mark.parametrize("pipeline", [STANDARD, SCHEDULED, f"inline,fold-views,propagate,bind-sizes,{PARTITIONING}"])
+def test_each_pass_of_a_pipeline_gets_the_stage_that_it_requires(pipeline: str) -> None:
+    stage = "imported"
+    for step in Pipeline(pipeline).made():
+        assert is_at_least(stage, getattr(step, "requires", "imported")), step.name
+        stage = getattr(step, "produces", None) or stage
