@@ -35,7 +35,14 @@ from spmdir.passes.preconditions import FunctionPass
 from spmdir.passes.propagation.annotate import Maker
 from spmdir.passes.propagation.build_problem import build_problem
 from spmdir.passes.propagation.given import note_given
-from spmdir.passes.propagation.machine_attribute import CERTIFICATE, Machine, write_certificate, write_topology
+from spmdir.passes.propagation.machine_attribute import (
+    CERTIFICATE,
+    OBJECTIVE,
+    Machine,
+    write_certificate,
+    write_objective,
+    write_topology,
+)
 from spmdir.passes.propagation.mesh_search import MeshSearch
 from spmdir.passes.propagation.noted_options import Memory, memory_limit, note_options, remark_other_costs
 from spmdir.passes.propagation.op_strategies import OpStrategies, rules_of
@@ -128,12 +135,15 @@ class PropagatePass(FunctionPass):
             digest = topology.costs.digest if topology.costs else ""
             noted, has_open_sizes = dataclasses.replace(self, costs_digest=digest), sizes_op(module) is not None
             write_topology(function, topology)
-            function.attributes.pop(CERTIFICATE, None)
+            for name in (OBJECTIVE, CERTIFICATE):
+                function.attributes.pop(name, None)
             if self.origins:
                 note_given(function)
             note_options(function, dataclasses.replace(noted, memory=None), has_open_sizes)  # trials have no limit
             search, solution, objective = self._decide(function, ir.mesh(module), ctx, machine)
             note_options(function, noted, has_open_sizes)
+            if self.overlap != "none":
+                write_objective(function, objective)
         return search, solution, objective
 
     def _decide(

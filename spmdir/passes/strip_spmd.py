@@ -19,7 +19,7 @@ from spmdir.dialects.sizes import SizeOp
 from spmdir.dialects.stage import PASSES_RUN, STAGE
 from spmdir.dialects.value_op import ValueOp
 from spmdir.passes.preconditions import global_functions
-from spmdir.passes.propagation.machine_attribute import CERTIFICATE, TOPOLOGY
+from spmdir.passes.propagation.machine_attribute import CERTIFICATE, OBJECTIVE, TOPOLOGY
 from spmdir.passes.propagation.noted_options import NOTE as DECIDED_BY
 
 
@@ -32,7 +32,7 @@ class StripSpmdPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         for function in global_functions(op, self.name, with_layers=True):
-            for name in (GIVEN, DECIDED_BY, STAGE, PASSES_RUN, TOPOLOGY, CERTIFICATE):
+            for name in (GIVEN, DECIDED_BY, STAGE, PASSES_RUN, TOPOLOGY, OBJECTIVE, CERTIFICATE):
                 function.attributes.pop(name, None)
             for child in list(function.body.block.ops):
                 _strip(child)

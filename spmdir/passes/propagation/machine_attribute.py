@@ -4,7 +4,8 @@
                 spmd.certificate = {objective = 2.1e-04 : f64, lower_bound = 2.0e-04 : f64, floor = 1.5e-04 : f64}}
 
 `spmd.topology` holds the constants of a machine that is no preset of spmdir, so a text needs no other file.
-`spmd.certificate` holds what `propagate{certify}` proved.
+`spmd.certificate` holds what `propagate{certify}` proved, and `spmd.objective` what a decision costs that was made for
+overlap: its reshards are lowered to other collectives than the objective counts.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 TOPOLOGY = "spmd.topology"
 """The attribute of a function with the constants of the machine that it was decided for."""
+
+OBJECTIVE = "spmd.objective"
+"""The attribute of a function with what propagate minimised, where the times of the program have another sum."""
 
 CERTIFICATE = "spmd.certificate"
 """The attribute of a function with the lower bound on the cost of all its decisions."""
@@ -73,6 +77,23 @@ def written_topology(function: FuncOp) -> Topology | None:
         return topology_of_table(name, table, lambda _: place, math.inf)
     except ParseError as error:
         raise ParseError(f"{TOPOLOGY}: {error.message}", place) from None
+
+
+def write_objective(function: FuncOp, seconds: float) -> None:
+    """Write on `function` the modelled seconds of a step, with nine digits."""
+    function.attributes[OBJECTIVE] = FloatAttr(float(f"{seconds:.9g}"), f64)
+
+
+def written_objective(function: FuncOp) -> float | None:
+    """Return the objective that `function` holds, in seconds; None if it holds none.
+
+    Raises:
+        ParseError: the attribute is malformed; located.
+    """
+    attribute = function.attributes.get(OBJECTIVE)
+    if attribute is None or isinstance(attribute, FloatAttr):
+        return None if attribute is None else attribute.value.data
+    raise ParseError(f"{OBJECTIVE} is {attribute}; expected seconds, as in 1.0e-03 : f64", location_of(function))
 
 
 def write_certificate(function: FuncOp, certificate: Certificate) -> None:

@@ -14,7 +14,7 @@ func.func @main(%x: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, dp
 // |
 // | func.func @main(%x: tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
 // |                 %w1: tensor<256x512xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
-// |                 %w2: tensor<512x256xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) attributes {spmd.stage = "decided", spmd.decided_by = "propagate{topology=cpu-gloo overlap=messages}", spmd.certificate = {objective = 0.00089187087999999996 : f64, lower_bound = 0.00089187087999999996 : f64, floor = 0.00026658496000000001 : f64, overlap = "messages"}} {
+// |                 %w2: tensor<512x256xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> (tensor<64x256xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) attributes {spmd.stage = "decided", spmd.decided_by = "propagate{topology=cpu-gloo overlap=messages}", spmd.objective = 0.0053705607299999996 : f64, spmd.certificate = {objective = 0.00089187087999999996 : f64, lower_bound = 0.00089187087999999996 : f64, floor = 0.00026658496000000001 : f64, overlap = "messages"}} {
 // |   %0 = aten.mm(%x, %w1) : tensor<64x512xf32> <dp: S(1)> needs (<>, <dp: S(1)>)
 // |   %1 = aten.gelu(%0) {approximate = "none"} : tensor<64x512xf32> <dp: S(1)>
 // |   %2 = aten.mm(%1, %w2) : tensor<64x256xf32> <dp: P(sum)>

@@ -17,7 +17,7 @@ func.func @f(%a: tensor<4096x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>},
 // | func.func @f(%a: tensor<4096x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>},
 // |              %b: tensor<4096x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>},
 // |              %p: tensor<64x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>},
-// |              %w: tensor<1024x1024xbf16> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<64x1024xbf16> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "scheduled", spmd.decided_by = "propagate{overlap=schedule}"} {
+// |              %w: tensor<1024x1024xbf16> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<64x1024xbf16> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "scheduled", spmd.decided_by = "propagate{overlap=schedule}", spmd.objective = 0.00027507303799999998 : f64} {
 // |   %w.start = spmd.all_gather_start %w on [tp] dim 0 : !spmd.pending<tensor<4096x1024xbf16>> <>
 // |   %0 = aten.mm(%a, %b) : tensor<4096x4096xbf16> <>
 // |   %1 = aten.mm(%p, %0) : tensor<64x4096xbf16> <>
