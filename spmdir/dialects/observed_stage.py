@@ -27,10 +27,17 @@ def stage_of(function: FuncOp) -> str:
     written = written_stage(function)
     if written is not None:
         return written
-    latest = min((STAGES.index(stage) for stage, _ in _limits(function)), default=None)
-    if latest is not None:
-        return STAGES[latest]
+    latest = last_stage(function)
+    if latest != STAGES[-1]:
+        return latest
     return "lowered" if any(isinstance(op, Collective) for op in function.body.block.ops) else "decided"
+
+
+def last_stage(function: FuncOp) -> str:
+    """Return the last stage that admits all ops of `function`, whatever it states."""
+    if is_local(function):
+        return STAGES[-1]
+    return STAGES[min((STAGES.index(stage) for stage, _ in _limits(function)), default=len(STAGES) - 1)]
 
 
 def is_undecided(function: FuncOp) -> bool:

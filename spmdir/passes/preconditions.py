@@ -14,7 +14,7 @@ from xdsl.passes import ModulePass
 from spmdir.core.errors import UnsupportedError
 from spmdir.dialects import ir
 from spmdir.dialects.layer_calls import layer_named
-from spmdir.dialects.observed_stage import stage_of
+from spmdir.dialects.observed_stage import last_stage, stage_of
 from spmdir.dialects.sizes import sizes_op
 from spmdir.dialects.stage import is_at_least, is_local, write_stage, written_stage
 from spmdir.dialects.syntax.context import IRContext, location_of
@@ -55,12 +55,16 @@ class FunctionPass(ModulePass):
 
 @contextmanager
 def advancing(function: FuncOp, requires: str, produces: str | None) -> Iterator[None]:
-    """Write the stage `produces` on `function` at the end, if it is at the stage `requires` now; a later one stays."""
+    """Write the stage `produces` on `function` at the end, if it is at the stage `requires` now.
+
+    A later stage stays, unless the pass leaves ops that it does not admit, such as further reshards.
+    """
     before = stage_of(function) if produces else requires
     yield
     if produces and is_at_least(before, requires):
-        now = written_stage(function) or before
-        write_stage(function, now if is_at_least(now, produces) else produces)
+        now, last = written_stage(function) or before, last_stage(function)
+        stage = now if is_at_least(now, produces) else produces
+        write_stage(function, stage if is_at_least(last, stage) else last)
 
 
 def global_functions(module: ModuleOp, pass_name: str, with_layers: bool = False) -> list[FuncOp]:

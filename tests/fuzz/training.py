@@ -71,8 +71,9 @@ class Training:
         x = torch.randn(BATCH, WIDTH, dtype=torch.float64)
         mesh = spmdir.Mesh(self.mesh)
         alone, sharded = copy.deepcopy(model), spmdir.shard_module(model, mesh, self._plan(model), (x,))
-        for each in (sharded, alone):
-            self._train(each, x)
+        if not self._train(sharded, x):
+            return "rejected", "no backward after one in no_sync() reduces its gradients"
+        self._train(alone, x)
         for (name, mine), other in zip(sharded.named_parameters(), alone.parameters(), strict=True):
             if (mine.grad is None) != (other.grad is None):
                 return "wrong", f"the gradient of {name} is {mine.grad}, {other.grad} on one device"
@@ -96,8 +97,10 @@ class Training:
                 found.setdefault(name, []).extend([f"{axis}: {placement}"] if placement else [])
         return {"x": "dp: S(0)", **{name: ", ".join(entries) for name, entries in found.items()}}
 
-    def _train(self, model: Any, x: Tensor) -> None:
+    def _train(self, model: Any, x: Tensor) -> bool:
+        """Train `model`; return whether a backward outside `no_sync` came before each update, if one inside did."""
         torch.manual_seed(1)
+        is_reduced = is_valid = True
         name, form = self.optimizer
         parameters = list(model.parameters())
         first = parameters[:2] if self.groups else parameters
@@ -117,11 +120,15 @@ class Training:
                 loss = sum(outputs[head].square().mean() for head in step.heads)
                 if loss.requires_grad:  # type: ignore  # a tensor
                     loss.backward()  # type: ignore
+                    is_reduced = not is_unreduced
             if is_last:
+                is_valid &= is_reduced
+                is_reduced = True
                 if self.clip:
                     nn.utils.clip_grad_norm_(parameters, 0.5)
                 optimizer.step()
                 optimizer.zero_grad()
+        return is_valid
 
 
 class Net(nn.Module):

@@ -417,3 +417,15 @@ def test_a_rewrite_with_the_name_of_a_packaged_one_is_an_error(tmp_path: Path) -
     with pytest.raises(ParseError, match=said) as error:
         run_passes(ir.parse(PARTS[0][1]), f"fuse-collectives{{rewrites={file}}}")
     assert str(error.value.location) == f"{file}:1:1"
+
+
+def test_a_reduction_that_is_omitted_matches_no_rewrite_that_names_it() -> None:
+    text = """spmd.mesh @mesh <tp = 2>
+
+func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<16x8xf32> {
+  %a = spmd.reduce_scatter %x on [tp] dim 0 : tensor<16x8xf32> <tp: S(0)>
+  %y = spmd.all_to_all %a on [tp] from 0 to 1 : tensor<16x8xf32> <tp: S(1)>
+  return %y : tensor<16x8xf32>
+}
+"""
+    assert ir.print_ir(run_passes(ir.parse(text), "fuse-collectives")) == text

@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp
 
 from spmdir.dialects import ir
 from spmdir.dialects.observed_stage import stage_of
@@ -157,3 +159,28 @@ def test_each_pass_of_a_pipeline_gets_the_stage_that_it_requires(pipeline: str) 
     for step in Pipeline(pipeline).made():
         assert is_at_least(stage, getattr(step, "requires", "imported")), step.name
         stage = getattr(step, "produces", None) or stage
+
+
+@pytest.mark.parametrize("given", [None, "lowered"])
+def test_reshards_beside_collectives_that_are_written_by_hand_are_lowered(given: str | None) -> None:
+    module = ir.parse("""
+spmd.mesh @mesh <tp = 2>
+
+func.func @f(%x: tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<4x4xf32> {
+  %g = spmd.all_gather %x on [tp] dim 0 : tensor<4x4xf32> <>
+  %t = spmd.slice %g on [tp] dim 1 : tensor<4x4xf32> <tp: S(1)>
+  %y = aten.sum.dim_IntList(%t) {dim = [1], keepdim = true} : tensor<4x1xf32> <tp: P(sum)>
+  %z = aten.mul.Tensor(%x, %y) : tensor<4x4xf32> <tp: S(0)>
+  return %z : tensor<4x4xf32>
+}
+""")
+    function = ir.main_function(module)
+    if given is not None:
+        write_stage(function, given)
+    assert stage_of(run_and_read(module, "insert-reshard")) == "resharded"
+    assert stage_of(run_and_read(module, "lower-reshard")) == "lowered"
+
+
+def run_and_read(module: ModuleOp, name: str) -> FuncOp:
+    """Run a pass on a module, and return the function that its text is read as."""
+    return ir.main_function(ir.parse(ir.print_ir(run_passes(module, name))))

@@ -93,8 +93,8 @@ def _bind(term: Collective, op: ValueOp, bindings: Bindings) -> Iterator[Binding
         return
     bound = dict(bindings)
     for name, variable in term.variables:
-        if bound.setdefault(variable, argument[name]) != argument[name]:
-            return
+        if name not in argument or bound.setdefault(variable, argument[name]) != argument[name]:
+            return  # a reduction may be omitted where the placement implies it
     if not isinstance(op, CollectiveOp) or not term.axes:
         yield bound
         return
