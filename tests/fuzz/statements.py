@@ -5,7 +5,8 @@ those of them that are contiguous, for which random ops promise eager's numbers,
 truth values, `{c}` complex, `{x}` anything; `{f2}` has two dimensions at least, `{f=}` broadcasts with the first
 operand, `{f@}` can be multiplied with it. `{d}` is a dimension of the first operand, `{D}` a list of some, `{s}` a
 number, `{k}` a small one, `{size}` a size of the first operand's number of elements, `{at}` an index of its dimension
-0, `{type}` a floating type. A template that writes begins with `!`.
+0, `{type}` a floating type. A template that writes begins with `!`. A division by `min({f2}.shape[0], 1)` leaves out
+empty operands, of which torch returns uninitialised memory.
 """
 
 from __future__ import annotations
@@ -366,7 +367,7 @@ torch.linalg.det({f2} @ {f2}.mT)
 F.scaled_dot_product_attention({f3}, {f3}, {f3})
 F.scaled_dot_product_attention({f3}, {f=}, {f=}, is_causal=True)
 F.batch_norm({f2}, None, None, training=True, eps=0.5)
-F.multi_margin_loss({f2}.flatten(1), {f2}.flatten(1).argmax(1))
+F.multi_margin_loss({f2}.flatten(1), {f2}.flatten(1).argmax(1), margin=1 / min({f2}.shape[0], 1))
 F.nll_loss({f2}.flatten(1).log_softmax(1), {f2}.flatten(1).argmin(1))
 torch.cdist({f2}, {f=})
 F.cross_entropy({f2}.flatten(1), {f2}.flatten(1).argmin(1), label_smoothing=0.1)
@@ -390,7 +391,7 @@ spmdir.constrain({f2}, "dp: S(1)") @ {f@}
 F.cross_entropy({f2}.flatten(1), {f2}.flatten(1).argmin(1))
 F.nll_loss(spmdir.constrain({f2}.flatten(1), "dp: R").log_softmax(1), {f2}.flatten(1).argmin(1), reduction='sum')
 F.max_pool1d(spmdir.constrain({f2}, "dp: R"), 2)
-F.multi_margin_loss({f2}.flatten(1), {f2}.flatten(1).argmax(1))
+F.multi_margin_loss({f2}.flatten(1), {f2}.flatten(1).argmax(1), margin=1 / min({f2}.shape[0], 1))
 """
 
 FAMILIES: dict[str, tuple[str, ...]] = {
