@@ -200,7 +200,7 @@ def comm_report(
         total.wire_bytes,
         dict(sorted(shares_by(collectives, lambda op: op.kind).items())),
         _by_axis(collectives, mesh),
-        None if None in bounds else math.fsum(bound for bound in bounds if bound is not None),
+        _sum(bounds),
         total.seconds,
         dict(sorted(shares_by(compute, lambda op: op.kind).items(), key=lambda entry: -entry[1].seconds)),
         lowered,

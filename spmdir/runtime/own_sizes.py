@@ -100,8 +100,8 @@ class OwnSizes:
         for place, (expected, found) in enumerate(zip(messages(self.reference), messages(made), strict=False)):
             if found != expected and (place not in dependent or found.what != expected.what):
                 raise UnsupportedError(
-                    f"{found.what} depends on the local sizes, which that for the examples does not; give all ranks "
-                    "inputs of one size"
+                    f"{found.what} depends on the local sizes, but not for the example inputs; give all ranks inputs "
+                    "of equal size"
                 )
         return made
 

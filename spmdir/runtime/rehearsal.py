@@ -94,8 +94,8 @@ def rehearse(
                 raise _changed(change)
             if ended and ended_before and ops != before:
                 raise UnsupportedError(
-                    "the forward does something else when it is called again, since it keeps Python state; a program "
-                    "does the same in every call: keep that state in buffers, or set it before the model is traced"
+                    "the second call of the forward runs other ops, so it depends on Python state that it changes; "
+                    "keep that state in buffers, or set it before the model is traced"
                 )
             is_known = code.size == known
             if not is_known:

@@ -389,7 +389,10 @@ CHANGED: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "generator of numpy": (lambda m, y: y * np.random.rand(), "the generator of `numpy.random` drew numbers"),
     "iterator": (lambda m, y: y if next(COUNTER) < 2 else y * 2, "COUNTER, an object of itertools.count, whose place"),
     "bytes": (lambda m, y: m.bytes_.extend(b"a"), "the forward changes model.bytes_, which was bytearray(b"),
-    "first call": (only_first, "the forward does something else when it is called again"),
+    "first call": (
+        only_first,
+        "the second call of the forward runs other ops, so it depends on Python state that it changes",
+    ),
     "parameter": (
         lambda m, y: setattr(m.layer, "bias", nn.Parameter(y[0].detach())),
         "the forward assigns the parameter 'layer.bias'",
