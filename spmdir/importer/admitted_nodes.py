@@ -12,6 +12,7 @@ from spmdir.core.admission import NOT_EVEN_TRACED
 from spmdir.core.errors import UnsupportedError
 from spmdir.importer.fx_arguments import op_name
 from spmdir.importer.locations import node_location
+from spmdir.torch_interop.ops import OpOverload, schema_of
 from spmdir.torch_interop.schemas import reason_against, require_admitted
 
 
@@ -34,10 +35,10 @@ def reject_effects(module: fx.GraphModule) -> None:
             assertions may.
     """
     for node in calls(module):
-        if not isinstance(node.target, torch._ops.OpOverload):
+        if not isinstance(node.target, OpOverload):
             continue
         reason = reason_against(node.target)
-        is_silent = reason == "gives-nothing" and not node.target._schema.returns
+        is_silent = reason == "gives-nothing" and not schema_of(node.target).returns
         if reason.partition(" ")[0] in NOT_EVEN_TRACED or (is_silent and not _CHECKS.match(op_name(node.target))):
             require_admitted_node(node)
 

@@ -16,15 +16,16 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor, fx
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.importer.foreach_ops import Entrywise
 from spmdir.importer.locations import node_location
 from spmdir.importer.running_statistics import written
+from spmdir.torch_interop import pytree
+from spmdir.torch_interop.dispatch import TorchDispatchMode
+from spmdir.torch_interop.fake_tensors import FakeTensor, FakeTensorMode
 from spmdir.torch_interop.memory_layouts import Layout, layout_of
+from spmdir.torch_interop.ops import HigherOrderOperator, schema_or_none
 from spmdir.torch_interop.schemas import is_mutable
 from spmdir.torch_interop.symbolic_numbers import is_open
 
@@ -147,7 +148,7 @@ class _Run(Entrywise):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         body = next((a for a in args if isinstance(a, fx.GraphModule)), None)
-        if body is None or not isinstance(target, torch._ops.HigherOrderOperator):
+        if body is None or not isinstance(target, HigherOrderOperator):
             return super().call_function(target, args, kwargs)
         count = len(body.graph.find_nodes(op="placeholder"))
         return _Run(body, self).run(*args[len(args) - count :])
@@ -178,7 +179,7 @@ class _Run(Entrywise):
 
 def _tells(node: fx.Node) -> bool:
     """Return whether the schema of what a node calls says that results share memory with arguments."""
-    schema = getattr(node.target, "_schema", None)
+    schema = schema_or_none(node.target)
     return schema is None or any(r.alias_info is not None for r in schema.returns)
 
 

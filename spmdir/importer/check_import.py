@@ -8,10 +8,8 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor, fx
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
-from torch.utils import _pytree as pytree
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
@@ -23,6 +21,8 @@ from spmdir.importer.locations import node_location
 from spmdir.importer.program import Input, Program, plain_tensor
 from spmdir.importer.read_exported import MUTATIONS
 from spmdir.importer.torch_errors import torch_errors
+from spmdir.torch_interop import pytree
+from spmdir.torch_interop.fake_tensors import FakeTensor
 from spmdir.torch_interop.symbolic_numbers import is_open
 
 SEED = 0

@@ -8,11 +8,11 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor, fx
-from torch._C._functorch import peek_interpreter_stack
 
 from spmdir.core.errors import require_type, wrong_argument
 from spmdir.core.placement.standard import OPEN
 from spmdir.core.sharding import Sharding, parse_sharding
+from spmdir.torch_interop.dispatch import is_inside_transform
 
 
 @torch.library.custom_op("spmdir::constrain", mutates_args=(), schema="(Tensor x, str sharding) -> Tensor")
@@ -105,7 +105,7 @@ def constrain(x: Tensor, sharding: str | Sharding | Mapping[str, object]) -> Ten
     if not isinstance(x, (Tensor, fx.Proxy)):
         raise wrong_argument("x", x, "a tensor")
     text = _checked(sharding)
-    if not torch.compiler.is_dynamo_compiling() and peek_interpreter_stack() is not None:
+    if not torch.compiler.is_dynamo_compiling() and is_inside_transform():
         return _Transformed.apply(x, text)  # type: ignore
     return _constrain(x, text)
 

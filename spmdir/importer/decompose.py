@@ -9,13 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 from torch._decomp import decomposition_table
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch._subclasses.functional_tensor import dispatch_functionalize
-from torch.utils import _pytree as pytree
 
 from spmdir.importer.canonicalize import REWRITES
 from spmdir.importer.fx_arguments import op_name
 from spmdir.rules import RuleSet
+from spmdir.torch_interop import pytree
+from spmdir.torch_interop.dispatch import dispatch_functionalize
+from spmdir.torch_interop.fake_tensors import FakeTensor, FakeTensorMode
+from spmdir.torch_interop.ops import OpOverload
 from spmdir.torch_interop.schemas import is_random
 from spmdir.torch_interop.symbolic_numbers import is_open
 
@@ -77,7 +78,7 @@ def _calls(graph: fx.Graph) -> list[fx.Node]:
 
 def _is_known(node: fx.Node, whole: Any, rules: RuleSet) -> bool:
     op: Any = node.target
-    if not isinstance(op, torch._ops.OpOverload):
+    if not isinstance(op, OpOverload):
         return True
     if is_open(node.meta.get("val")):
         return torch.Tag.data_dependent_output not in op.tags

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from spmdir.importer.running_statistics import Declaring
+from spmdir.torch_interop.ops import schema_of
 
 _aten = torch.ops.aten
 
@@ -28,7 +29,7 @@ def works_on_lists(target: Any) -> bool:
     """Return whether `target` is an op that does one thing to all tensors of a list."""
     if not str(target).startswith(_PREFIXES):
         return False
-    return any(str(argument.type) == "List[Tensor]" for argument in target._schema.arguments)
+    return any(str(argument.type) == "List[Tensor]" for argument in schema_of(target).arguments)
 
 
 def is_known(target: Any) -> bool:
@@ -56,7 +57,7 @@ class Entrywise(Declaring):
         if form is None:
             return super().call_function(target, args, kwargs)
         made = form(*args, **kwargs)
-        arguments = target._schema.arguments
+        arguments = schema_of(target).arguments
         given = {**dict(zip((argument.name for argument in arguments), args, strict=False)), **kwargs}
         changed = [given[a.name] for a in arguments if a.alias_info is not None and a.alias_info.is_write]
         if not changed:
@@ -69,7 +70,7 @@ class Entrywise(Declaring):
 
 
 def _functional(target: Any) -> Any:
-    packet = target._schema.name.removeprefix("aten::").removesuffix("_")
+    packet = schema_of(target).name.removeprefix("aten::").removesuffix("_")
     return getattr(getattr(_aten, packet), target._overloadname)
 
 

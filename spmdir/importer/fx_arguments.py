@@ -14,6 +14,7 @@ from spmdir.core.errors import Location, UnsupportedError
 from spmdir.core.symbolic.expressions import Real, Size, apply
 from spmdir.core.tensor import TensorMeta
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH
+from spmdir.torch_interop.ops import schema_of
 
 PLACEMENT_ARGUMENTS = frozenset({"device", "layout", "pin_memory", "non_blocking", "generator"})
 """Arguments about where a tensor is made, not what is in it: each rank's program decides these itself."""
@@ -60,9 +61,10 @@ class OpSignature:
 @cache
 def signature(overload: Any) -> OpSignature:
     """Return the signature of a torch op, by its schema."""
+    arguments: Any = schema_of(overload).arguments  # the stubs lack the length of a list
     parameters = (
         _Parameter(a.name, _role(a.type), a.default_value if a.has_default_value() else _MISSING, a.N)
-        for a in overload._schema.arguments
+        for a in arguments
     )
     return OpSignature(op_name(overload), tuple(parameters))
 

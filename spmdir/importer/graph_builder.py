@@ -37,6 +37,7 @@ from spmdir.importer.symbolic_sizes import SymbolTable, numbers
 from spmdir.importer.torch_errors import torch_errors
 from spmdir.rules import default
 from spmdir.torch_interop.bits import flat_bytes
+from spmdir.torch_interop.ops import HigherOrderOperator, OpOverload, schema_of
 from spmdir.torch_interop.schemas import is_mutable, is_random, reason_against
 from spmdir.torch_interop.symbolic_numbers import is_open
 
@@ -118,8 +119,8 @@ class GraphBuilder:
             return self._number(node, values)
         if target is operator.getitem:
             return self._item(node, values)
-        if not isinstance(target, torch._ops.OpOverload):
-            is_higher = isinstance(target, torch._ops.HigherOrderOperator)
+        if not isinstance(target, OpOverload):
+            is_higher = isinstance(target, HigherOrderOperator)
             return self._inlined(node, values) if is_higher else _computed(node, values)
         args = [_resolve(argument, values) for argument in node.args]
         kwargs = {name: _resolve(value, values) for name, value in node.kwargs.items()}
@@ -158,7 +159,7 @@ class GraphBuilder:
                 place,
             )
         arguments = [_resolve(argument, values) for argument in node.args]
-        if isinstance(target, torch._ops.OpOverload):
+        if isinstance(target, OpOverload):
             _check_data_dependence(node, target, place)
         name = _function_name(target)
         measured = arguments[0] if arguments and isinstance(arguments[0], SSAValue) else None
@@ -297,7 +298,7 @@ def _is_of_scalars(call: Bound, target: Any) -> bool:
 
 def _function_name(target: Any) -> str:
     """Return the name of a function of numbers in the IR, as `operator.mul`."""
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         return op_name(target)
     module = getattr(target, "__module__", "").removeprefix("_") or ""
     return f"{module}.{getattr(target, '__name__', target)}"
@@ -356,7 +357,7 @@ def _callee(target: Any) -> _Callee:
     name = op_name(target)
     is_odd = is_mutable(target) or name in STATISTICS or bool(reason_against(target))
     is_odd = is_odd or any(tag in target.tags for tag in _DATA_DEPENDENT)
-    gives_tensors = any("Tensor" in str(returned.type) for returned in target._schema.returns)
+    gives_tensors = any("Tensor" in str(returned.type) for returned in schema_of(target).returns)
     return _Callee(name, signature(target), is_odd, gives_tensors)
 
 

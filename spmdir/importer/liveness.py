@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from torch import fx
-from torch._ops import OpOverload
 
 from spmdir.importer.running_statistics import writes_statistics
+from spmdir.torch_interop.ops import OpOverload
 from spmdir.torch_interop.schemas import is_mutable, is_random
 
 

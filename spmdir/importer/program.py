@@ -8,7 +8,8 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor, fx
-from torch._C._functorch import is_functorch_wrapped_tensor
+
+from spmdir.torch_interop.dispatch import is_of_transform
 
 CONSTANT_BYTES = 1 << 20
 """Tensors outside the state dict that are larger than this become arguments, not constants in the text."""
@@ -76,7 +77,7 @@ class Program:
 def is_small(value: Any) -> bool:
     """Return whether `value` is a real tensor that can stand in the text as a constant."""
     real = type(value) in (Tensor, torch.nn.Parameter, torch.nn.Buffer) and not value.is_meta
-    real = real and not is_functorch_wrapped_tensor(value)  # as transforms leave behind in exported programs
+    real = real and not is_of_transform(value)  # as transforms leave behind in exported programs
     return real and value.layout == torch.strided and value.numel() * value.element_size() <= CONSTANT_BYTES
 
 

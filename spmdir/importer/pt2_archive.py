@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 from torch.export.pt2_archive._package import PT2ArchiveReader, _load_exported_programs
-from torch.utils._pytree import tree_leaves
 
 from spmdir.core.errors import SpmdirError
 from spmdir.importer.pt2_strings import check_program
 from spmdir.importer.pt2_trees import with_plain_trees
+from spmdir.torch_interop.pytree import tree_leaves
 
 _PROGRAM = "models/model.json"
 _PICKLES = ("data/sample_inputs/model.pt", "data/weights/model.pt", "data/constants/model.pt")

@@ -12,7 +12,6 @@ import attrs
 import torch
 from torch import Tensor, fx
 from torch.export.graph_signature import InputKind, OutputKind, OutputSpec, TensorArgument
-from torch.utils import _pytree as pytree
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.importer.aliases import with_explicit_aliases
@@ -22,6 +21,8 @@ from spmdir.importer.program import Input, Output, Program, is_small
 from spmdir.importer.pytree_names import Names, tree_names
 from spmdir.importer.retrace import decompositions, needs_retrace
 from spmdir.importer.torch_errors import torch_errors
+from spmdir.torch_interop import pytree
+from spmdir.torch_interop.ops import OpOverload
 from spmdir.torch_interop.tied_names import tied_names
 
 MUTATIONS = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)
@@ -99,7 +100,7 @@ def _exposed(module: fx.GraphModule) -> tuple[fx.GraphModule, list[fx.Node]]:
     bodies: dict[str, fx.GraphModule] = {}
     for node in filter(draws, module.graph.nodes):
         call = copies[node]
-        if isinstance(node.target, torch._ops.OpOverload):
+        if isinstance(node.target, OpOverload):
             if node.target is torch.ops.aten.dropout.default and node.args[1] == 1 and node.args[2]:
                 # What drops all draws nothing; torch would make it an op that does.
                 call.target, call.args = torch.ops.aten.mul.Tensor, (call.args[0], 0.0)

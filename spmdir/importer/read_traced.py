@@ -10,8 +10,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils import _pytree as pytree
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.importer.admitted_nodes import reject_numbers
@@ -21,6 +19,8 @@ from spmdir.importer.program import Input, Output, Program, is_small
 from spmdir.importer.pytree_names import Names, argument_names, result_names
 from spmdir.importer.retrace import decompositions, needs_retrace
 from spmdir.importer.torch_errors import torch_errors
+from spmdir.torch_interop import pytree
+from spmdir.torch_interop.fake_tensors import FakeTensorMode
 
 _CAPTURED = re.compile(r"(?:.*\.)?(?:_tensor_constant|lifted_tensor_)[0-9]+")
 """What tracers call tensors that the function made or closed over; no state dict of the user's knows them."""

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
 from spmdir.core.admission import STATISTICS
 from spmdir.importer.fx_arguments import op_name
+from spmdir.torch_interop import pytree
+from spmdir.torch_interop.ops import schema_of, schema_or_none
 
 _aten = torch.ops.aten
 
@@ -20,14 +21,14 @@ def writes_statistics(target: Any, args: Any, kwargs: Any) -> bool:
     _, switch = STATISTICS.get(op_name(target), (0, ""))
     if switch == "":
         return False
-    names = [argument.name for argument in target._schema.arguments]
+    names = [argument.name for argument in schema_of(target).arguments]
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     return given.get("running_mean") is not None and (switch is None or bool(given[switch]))
 
 
 def written(target: Any, args: Any, kwargs: Any) -> Iterator[Any]:
     """Yield the leaves of the arguments that a call writes to, running statistics among them."""
-    schema = getattr(target, "_schema", None)
+    schema = schema_or_none(target)
     if schema is None:
         return
     given: dict[str, Any] = {**dict(zip((a.name for a in schema.arguments), args, strict=False)), **kwargs}

@@ -10,7 +10,6 @@ from typing import Any
 import attrs
 import torch
 from torch import fx
-from torch._subclasses import fake_tensor
 from torch.fx import Node
 
 from spmdir.core.errors import Location, SpmdirError
@@ -21,11 +20,12 @@ from spmdir.lowering.group import Group
 from spmdir.lowering.plugin_lines import failing_line, first_line
 from spmdir.lowering.ranges import Emit, aten
 from spmdir.lowering.site import Kind
+from spmdir.torch_interop import fake_tensors
 
 _SAME = (aten.lift_fresh_copy.default, aten.detach.default)
 """Ops of the tracing itself."""
 
-_NEEDS_VALUES = (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
+_NEEDS_VALUES = (fake_tensors.DataDependentOutputException, fake_tensors.DynamicOutputShapeException)
 
 
 @attrs.frozen(cache_hash=True)
@@ -207,7 +207,7 @@ def _traced(code: Code, given: tuple[Kind, ...]) -> tuple[fx.GraphModule, tuple[
     from torch.fx.experimental.proxy_tensor import make_fx  # slow to import
 
     try:
-        with _unlogged(), torch.no_grad(), fake_tensor.FakeTensorMode(allow_non_fake_inputs=True):
+        with _unlogged(), torch.no_grad(), fake_tensors.FakeTensorMode(allow_non_fake_inputs=True):
             # Functional, since the operand may have other uses and exported programs change nothing in place.
             tensors = [torch.empty(shape, dtype=dtype) for shape, dtype in given]
             program = make_fx(torch.func.functionalize(code))(*tensors)
@@ -247,11 +247,11 @@ def _kinds_text(kinds: Sequence[Kind]) -> str:
 @contextmanager
 def _unlogged() -> Iterator[None]:
     """Keep torch from logging the traceback of an op that fails inside: the error says it, at its line."""
-    before, fake_tensor.log.disabled = fake_tensor.log.disabled, True
+    before, fake_tensors.log.disabled = fake_tensors.log.disabled, True
     try:
         yield
     finally:
-        fake_tensor.log.disabled = before
+        fake_tensors.log.disabled = before
 
 
 def _drop_updates(graph: fx.Graph) -> None:

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from spmdir.core.tensor import TensorMeta
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
+from spmdir.torch_interop.fake_tensors import FakeTensorMode
 
 
 class NodeShapes:

@@ -10,10 +10,10 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from torch._subclasses import fake_tensor
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.tensor import TensorMeta
+from spmdir.torch_interop import fake_tensors
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH, TORCH_DTYPES
 
 DEVICES = ("cpu", "meta")
@@ -21,10 +21,10 @@ DEVICES = ("cpu", "meta")
 
 _UNKNOWN = (
     NotImplementedError,
-    fake_tensor.DataDependentOutputException,
-    fake_tensor.DynamicOutputShapeException,
-    fake_tensor.UnsupportedFakeTensorException,
-    fake_tensor.UnsupportedOperatorException,
+    fake_tensors.DataDependentOutputException,
+    fake_tensors.DynamicOutputShapeException,
+    fake_tensors.UnsupportedFakeTensorException,
+    fake_tensors.UnsupportedOperatorException,
 )
 """What torch raises for an op that has no form without data."""
 
@@ -103,7 +103,7 @@ def _results(
 
     Ops of repeated layers are asked once.
     """
-    with _unlogged(), fake_tensor.FakeTensorMode():
+    with _unlogged(), fake_tensors.FakeTensorMode():
         try:
             outputs = target(*_tensors(args, device), **{name: _tensors(value, device) for name, value in kwargs})
         except _UNKNOWN:
@@ -162,11 +162,11 @@ def _unlogged() -> Iterator[None]:
     def is_elsewhere(_: object) -> bool:
         return threading.get_ident() != thread
 
-    fake_tensor.log.addFilter(is_elsewhere)
+    fake_tensors.log.addFilter(is_elsewhere)
     try:
         yield
     finally:
-        fake_tensor.log.removeFilter(is_elsewhere)
+        fake_tensors.log.removeFilter(is_elsewhere)
 
 
 def _tensors(value: Any, device: str) -> Any:

@@ -17,6 +17,7 @@ from spmdir.core.call import Local, slots_of
 from spmdir.core.errors import UnsupportedError
 from spmdir.dialects.value_op import ValueOp
 from spmdir.lowering.result_types import Results, check_results
+from spmdir.torch_interop.ops import schema_of
 from spmdir.torch_interop.schemas import torch_op
 from spmdir.torch_interop.torch_literals import schema, torch_literal
 
@@ -82,7 +83,7 @@ class TorchCalls:
     def _read(self, op: ValueOp) -> TorchCall:
         target = torch_op(STRIDE_FREE.get(op.name, op.name))
         args, kwargs = self._arguments(op, target)
-        returns = target._schema.returns
+        returns = schema_of(target).returns
         is_single = len(returns) == 1 and str(returns[0].real_type) == "Tensor"
         return TorchCall(target, args, kwargs, is_single, draws(op.name, op.argument.get("dropout_p", 0)))
 
@@ -112,7 +113,7 @@ class TorchCalls:
             raise UnsupportedError(
                 f"has no argument '{next(iter(literals))}'; it takes {', '.join(n for n, _, _ in named)}"
             )
-        positions = target._schema.arguments
+        positions = schema_of(target).arguments
         while given and not given[-1][0] and positions[len(given) - 1].has_default_value():
             given.pop()
         defaults = (argument.default_value for argument in positions)

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, MetadataIndex, TensorProperties
 from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, WriteItemType
-from torch.utils import _pytree as pytree
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.runtime.boxes import Box
+from spmdir.torch_interop import pytree
 
 COPIES = frozenset({
     "alias", "clone", "copy", "copy_", "detach", "empty_like", "equal", "fill_", "full_like", "is_same_size",

@@ -10,10 +10,8 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.export.graph_signature import OutputKind
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
-from torch.utils import _pytree as pytree
 
 from spmdir.core.errors import ShardingError, SpmdirError, UnsupportedError
 from spmdir.core.sharding import ShardingLike
@@ -23,6 +21,8 @@ from spmdir.runtime.copies import copied
 from spmdir.runtime.known_outputs import known_outputs
 from spmdir.runtime.open_shapes import opened
 from spmdir.runtime.rehearsal import Rehearsal, assignments_written, rehearse_module
+from spmdir.torch_interop import pytree
+from spmdir.torch_interop.fake_tensors import FakeTensor, FakeTensorMode
 from spmdir.torch_interop.recurrent_layers import without_onednn
 
 _USER = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)

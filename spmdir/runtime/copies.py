@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
+
+from spmdir.torch_interop.fake_tensors import FakeTensorMode
 
 Model = TypeVar("Model", bound=nn.Module)
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram, ModuleCallEntry
 from torch.export.graph_signature import (
     ExportGraphSignature,
@@ -31,6 +30,7 @@ from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.values import sharding_of, signature_kind, signature_name
 from spmdir.runtime.local_state import own_shard
 from spmdir.simulator.simulate import arrange_outputs
+from spmdir.torch_interop.fake_tensors import FakeTensorMode
 
 _USER = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
 

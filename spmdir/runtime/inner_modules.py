@@ -6,9 +6,9 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.utils import _pytree as pytree
 
 from spmdir.core.errors import UnsupportedError
+from spmdir.torch_interop import pytree
 
 
 def watch_inner_modules(module: nn.Module) -> None:

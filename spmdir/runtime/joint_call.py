@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import attrs
-from torch.utils import _pytree as pytree
 
 from spmdir.runtime.capture import Convention
+from spmdir.torch_interop import pytree
 
 
 @attrs.frozen(eq=False)

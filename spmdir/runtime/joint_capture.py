@@ -10,10 +10,8 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.node import map_arg
-from torch.utils import _pytree as pytree
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.progress import say
@@ -30,7 +28,8 @@ from spmdir.runtime.joint_call import JointCall
 from spmdir.runtime.known_outputs import known_output, known_outputs
 from spmdir.runtime.module_checks import check_traceable
 from spmdir.runtime.rehearsal import Rehearsal, assignments_written, rehearse_module
-from spmdir.torch_interop import joint_export
+from spmdir.torch_interop import joint_export, pytree
+from spmdir.torch_interop.fake_tensors import FakeTensorMode
 from spmdir.torch_interop.recurrent_layers import recurrent_layers_traced
 
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from spmdir.core.errors import UnsupportedError, warn
+from spmdir.torch_interop import pytree
 
 PLAIN = (Tensor, bool, int, float, complex, str, type(None), torch.dtype, torch.device)
 """What a program takes and returns beside containers."""

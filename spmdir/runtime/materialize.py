@@ -8,8 +8,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from spmdir.core.arguments import Kind, accepts, instance
 from spmdir.core.errors import SpmdirError, UnsupportedError
@@ -18,6 +16,9 @@ from spmdir.runtime.default_group import checked, from_first
 from spmdir.runtime.local_state import LocalShard, held_parts
 from spmdir.runtime.parallel import Parallel
 from spmdir.runtime.room import on_meta, room
+from spmdir.torch_interop import pytree
+from spmdir.torch_interop.dispatch import TorchDispatchMode
+from spmdir.torch_interop.ops import schema_of
 from spmdir.torch_interop.tied_names import tied_names
 
 Init = Callable[[nn.Module], Any]
@@ -168,7 +169,7 @@ class _OwnTensors(TorchDispatchMode):
         self.path = path
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func._schema.is_mutable and any(isinstance(t, Tensor) and t.is_meta for t in pytree.tree_leaves(args)):
+        if schema_of(func).is_mutable and any(isinstance(t, Tensor) and t.is_meta for t in pytree.tree_leaves(args)):
             raise UnsupportedError(
                 f"the initialisation of {_called(self.path)} writes to tensors of other modules, which are "
                 "initialised for themselves; give init=, a function that writes to the module's own parameters "

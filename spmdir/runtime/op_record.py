@@ -13,13 +13,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from spmdir.core.errors import Location
 from spmdir.importer.locations import users_line
 from spmdir.runtime.digests import tensor_digest
+from spmdir.torch_interop.dispatch import without_modes
+from spmdir.torch_interop.fake_tensors import FakeTensor
 
 
 class OpRecord:
@@ -77,5 +77,5 @@ def _values(tensor: Tensor) -> str:
     value = tensor.constant if isinstance(tensor, FakeTensor) else tensor
     if value is None or value.is_meta or value.layout != torch.strided:
         return ""
-    with _disable_current_modes():  # under the fake mode its bits would be fake
+    with without_modes():  # under the fake mode its bits would be fake
         return f" {tensor_digest(value)}"

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic
 
 from spmdir.core.errors import SpmdirError
 from spmdir.runtime.open_dims import is_open
+from spmdir.torch_interop.fake_tensors import FakeTensorMode
 
 
 def opened(values: Sequence[Any], dynamic_shapes: Any, mode: FakeTensorMode) -> tuple[Any, ...]:

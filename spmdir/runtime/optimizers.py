@@ -18,11 +18,11 @@ from typing import Any, Literal
 import attrs
 import torch
 from torch import Tensor, nn
-from torch._subclasses.functional_tensor import dispatch_functionalize
 from torch.optim import Optimizer
 from torch.overrides import TorchFunctionMode
 
 from spmdir.core.errors import UnsupportedError, shown
+from spmdir.torch_interop.dispatch import dispatch_functionalize
 
 Tensors = dict[str, Tensor]
 OptimizerState = dict[str, Tensors]

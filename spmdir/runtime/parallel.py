@@ -9,7 +9,6 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor, fx
-from torch.utils import _pytree as pytree
 from xdsl.dialects.builtin import ModuleOp
 
 from spmdir.core.mesh import Mesh
@@ -27,6 +26,7 @@ from spmdir.runtime.signature import Argument, Result
 from spmdir.runtime.traces import Traces
 from spmdir.runtime.training import TrainingStep
 from spmdir.simulator.simulate import check_memory
+from spmdir.torch_interop import pytree
 
 
 @attrs.frozen(eq=False, slots=False, kw_only=True)

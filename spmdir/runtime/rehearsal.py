@@ -16,9 +16,6 @@ import attrs
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.progress import say
@@ -30,7 +27,11 @@ from spmdir.runtime.known_outputs import PLAIN
 from spmdir.runtime.op_record import OpRecord
 from spmdir.runtime.result_caches import Caches
 from spmdir.runtime.state_walk import StateWalk
+from spmdir.torch_interop import pytree
+from spmdir.torch_interop.dispatch import TorchDispatchMode
+from spmdir.torch_interop.fake_tensors import FakeTensorMode
 from spmdir.torch_interop.joint_export import compiling
+from spmdir.torch_interop.ops import OpOverload
 from spmdir.torch_interop.schemas import is_random
 
 
@@ -388,7 +389,7 @@ class _DataOps(TorchDispatchMode):
 
 def _is_torchs(func: Any) -> bool:
     """Return whether an op is one of torch's, whose kernels for fake tensors execute no code of the user."""
-    return isinstance(func, torch._ops.OpOverload) and func.namespace in ("aten", "prims", "prim")
+    return isinstance(func, OpOverload) and func.namespace in ("aten", "prims", "prim")
 
 
 def _form(leaf: Any) -> Any:

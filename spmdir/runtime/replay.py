@@ -11,13 +11,14 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.importer.locations import users_line
 from spmdir.importer.running_statistics import written
+from spmdir.torch_interop import pytree
+from spmdir.torch_interop.dispatch import TorchDispatchMode
+from spmdir.torch_interop.ops import OpOverload
 from spmdir.torch_interop.schemas import is_mutable, is_random
 
 _aten = torch.ops.aten
@@ -133,7 +134,7 @@ class _StepMode(TorchDispatchMode):
                 )
         if is_random(func) and kwargs.get("generator") is None:
             return self._draw(func, args, kwargs)
-        comparable = isinstance(func, torch._ops.OpOverload) and not is_random(func)
+        comparable = isinstance(func, OpOverload) and not is_random(func)
         call = (func, *self._values.keys(args, kwargs)) if comparable else None
         result = func(*args, **kwargs)
         if func in (_aten.detach.default, _aten.alias.default):

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
-from torch._subclasses.fake_tensor import FakeTensor
 
 from spmdir.runtime.state_walk import StateWalk
+from spmdir.torch_interop.fake_tensors import FakeTensor
 
 
 @attrs.frozen(eq=False)

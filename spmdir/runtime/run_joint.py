@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.utils import _pytree as pytree
 
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.sharding import Sharding
@@ -19,6 +18,7 @@ from spmdir.runtime.local_state import like_shard, local_shard
 from spmdir.runtime.rank_calls import apart, input_shard, owned, run_rank, used_anywhere
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.signature import Argument, Result
+from spmdir.torch_interop import pytree
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 Received = Callable[[dict[str, Tensor]], Mapping[str, Tensor]]

@@ -12,7 +12,6 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from spmdir.core.errors import DivergenceError, Location
 from spmdir.core.sharding_plan import ShardingPlan
@@ -21,6 +20,7 @@ from spmdir.runtime.guards import setting_facts
 from spmdir.runtime.op_record import type_text
 from spmdir.runtime.rehearsal import Rehearsal
 from spmdir.runtime.state_values import text_of
+from spmdir.torch_interop import pytree
 
 _ABSENT = "not there"
 

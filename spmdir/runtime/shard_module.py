@@ -12,7 +12,6 @@ from typing import Any, Literal
 import attrs
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.utils import _pytree as pytree
 from xdsl.dialects.builtin import ModuleOp
 
 from spmdir.core.errors import SpmdirError, UnsupportedError, warnings_issued
@@ -52,6 +51,7 @@ from spmdir.runtime.set_up import DYNAMIC_SHAPES, SetUp, set_up
 from spmdir.runtime.sharded_module import Runner, asking, guards_of, sharded_copy, unsharded_copy
 from spmdir.runtime.signature import Argument, read_signature
 from spmdir.runtime.variants import Places, Structure, Variant, shapes_of
+from spmdir.torch_interop import pytree
 
 NOTHING: Mapping[str, Sharding] = MappingProxyType({})
 NO_SIZES: Mapping[str, Any] = MappingProxyType({})

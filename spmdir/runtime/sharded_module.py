@@ -10,9 +10,7 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor, nn
-from torch._C._functorch import peek_interpreter_stack
 from torch.distributed.tensor import DTensor
-from torch.utils import _pytree as pytree
 
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.runtime.copies import copied
@@ -31,6 +29,8 @@ from spmdir.runtime.run_joint import run_joint
 from spmdir.runtime.signature import Argument
 from spmdir.runtime.state_walk import HOOKS, StateWalk
 from spmdir.runtime.variants import Places, Structure, Variant, Variants
+from spmdir.torch_interop import pytree
+from spmdir.torch_interop.dispatch import is_inside_transform
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 RUNNER = "_spmdir_runner"
@@ -239,7 +239,7 @@ def attribute(module: nn.Module, name: str) -> Tensor:
 
 def _check_transforms() -> None:
     """Raise UnsupportedError inside a transform of torch.func, which wraps all tensors."""
-    if peek_interpreter_stack() is not None:
+    if is_inside_transform():
         raise UnsupportedError(
             "a sharded module is called inside a transform of torch.func, such as grad or vmap; expected a plain call: "
             "use torch.autograd.grad or backward on what the module, or functional_call of it, returns"

@@ -26,10 +26,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from spmdir.torch_interop.ops import OpOverload, OpOverloadPacket
+
 IDENTICAL = (type(None), bool, torch.dtype, torch.layout, torch.memory_format, type(NotImplemented), type(Ellipsis),
              types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
              types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType, io.IOBase,
-             torch._ops.OpOverload, torch._ops.OpOverloadPacket, type(os.environ))  # fmt: skip
+             OpOverload, OpOverloadPacket, type(os.environ))  # fmt: skip
 """Types of values that are compared by identity alone: they do not change, or what changes in them is not read."""
 
 PLAIN = (int, float, complex, str, bytes, bytearray, array.array, range, slice, torch.device, torch.Size,

@@ -23,7 +23,6 @@ from typing import Any
 
 import attrs
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.runtime.executed_code import (
@@ -58,6 +57,7 @@ from spmdir.runtime.state_values import (
     reduced,
     text_of,
 )
+from spmdir.torch_interop.fake_tensors import FakeTensor
 
 HOOKS = {"_forward_hooks": "_forward_hooks_with_kwargs", "_forward_pre_hooks": "_forward_pre_hooks_with_kwargs",
          "_backward_hooks": "", "_backward_pre_hooks": ""}  # fmt: skip

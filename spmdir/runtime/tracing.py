@@ -11,7 +11,6 @@ from typing import Any, Literal
 import attrs
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 from xdsl.dialects.builtin import ModuleOp
 
 from spmdir.core.progress import say
@@ -36,6 +35,7 @@ from spmdir.runtime.set_up import SetUp
 from spmdir.runtime.signature import Argument, Signature, read_signature, return_whole
 from spmdir.runtime.traces import Traced
 from spmdir.runtime.training import TrainingStep
+from spmdir.torch_interop import pytree
 
 
 @attrs.frozen(eq=False)

@@ -9,7 +9,6 @@ from typing import Any
 import attrs
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from spmdir.core.arguments import CALLABLE, Kind, accepts, instance
 from spmdir.core.errors import UnsupportedError
@@ -20,6 +19,7 @@ from spmdir.runtime.optimizers import Updates
 from spmdir.runtime.rehearsal import changed_form, is_like
 from spmdir.runtime.replay import watch_step
 from spmdir.runtime.traced_places import traced_places
+from spmdir.torch_interop import pytree
 
 State = dict[str, Any]
 """`parameters`, `buffers` and what the optimizer keeps, such as `exp_avg`, by FQN; `lr` and `step` by group."""

@@ -7,7 +7,6 @@ from typing import Any
 
 import attrs
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.runtime.capture import value_key
@@ -15,6 +14,7 @@ from spmdir.runtime.guards import Guards
 from spmdir.runtime.joint_program import JointProgram
 from spmdir.runtime.open_dims import Fixed
 from spmdir.runtime.rank_programs import RankPrograms
+from spmdir.torch_interop import pytree
 
 LIMIT = 32
 """Most programs for calls that differ in nothing but guards."""

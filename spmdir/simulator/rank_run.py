@@ -10,12 +10,12 @@ import attrs
 import torch
 from torch import fx
 from torch.fx.node import map_arg
-from torch.utils._pytree import tree_leaves
 
 from spmdir.core.errors import DivergenceError, ShardingError, SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.lowering.process_groups import symbolic_axes
 from spmdir.lowering.site import WAIT
+from spmdir.torch_interop.pytree import tree_leaves
 from spmdir.torch_interop.schemas import is_random
 
 Tensor = torch.Tensor

@@ -1,7 +1,8 @@
-"""What the packages above share of torch: op schemas, element types and values, memory layouts.
+"""Torch's private names, each in one file, and what the packages above share of torch: schemas, element types, layouts.
 
 May import: core; torch.
-Start with schemas.py and dtypes.py.
+Start with schemas.py and dtypes.py. A test lists every private name of torch that spmdir uses. Other packages use these
+names through the files here, so a change of another torch version is made here.
 """
 
 import torch

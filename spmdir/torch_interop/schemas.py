@@ -6,10 +6,10 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from spmdir.core.admission import LISTED, NAMESPACES, exception, names_file, sentence
 from spmdir.core.errors import UnsupportedError
+from spmdir.torch_interop.ops import OpOverload, schema_of, schema_or_none
 
 _PLAIN = {
     "Tensor", "bool", "complex", "float", "int", "number", "str",
@@ -34,9 +34,10 @@ def resolve(name: str) -> OpOverload | None:
     except RuntimeError:
         return None
     found = getattr(getattr(getattr(torch.ops, namespace), base, None), overload, None)
-    if not isinstance(found, OpOverload) or (found._schema.name, found._schema.overload_name) != (qualified, key):
+    if not isinstance(found, OpOverload):
         return None
-    return found
+    schema = schema_of(found)
+    return found if (schema.name, schema.overload_name) == (qualified, key) else None
 
 
 @cache
@@ -60,13 +61,13 @@ def is_random(target: Any) -> bool:
 
 def is_mutable(target: Any) -> bool:
     """Return whether `target`, of whatever type, is an op that writes to an argument, as its schema says."""
-    return getattr(getattr(target, "_schema", None), "is_mutable", False)
+    return getattr(schema_or_none(target), "is_mutable", False)
 
 
 @cache
 def reason_against(target: Any) -> str:
     """Return why no program may call an overload, as the table of ops words it; "" if one may."""
-    return judge(str(target).removesuffix(".default"), target._schema)
+    return judge(str(target).removesuffix(".default"), schema_of(target))
 
 
 def require_admitted(target: Any) -> None:

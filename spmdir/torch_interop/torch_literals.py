@@ -11,14 +11,15 @@ from spmdir.core.call import Literal, Local
 from spmdir.core.dtype import DType
 from spmdir.core.errors import UnsupportedError
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
+from spmdir.torch_interop.ops import OpOverload, schema_of
 
 _NAMED_BY_STRINGS = ("MemoryFormat", "Layout")
 
 
 @cache
-def schema(op: torch._ops.OpOverload) -> tuple[tuple[str, str, bool], ...]:
+def schema(op: OpOverload) -> tuple[tuple[str, str, bool], ...]:
     """Return (name, type, keyword only) of each argument of `op`."""
-    return tuple((a.name, str(a.real_type), a.kwarg_only) for a in op._schema.arguments)
+    return tuple((a.name, str(a.real_type), a.kwarg_only) for a in schema_of(op).arguments)
 
 
 def torch_literal(value: Literal, type_: str, evaluate: Any) -> Any:

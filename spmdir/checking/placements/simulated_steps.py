@@ -167,7 +167,7 @@ class _Counter(fx.Interpreter):
 
 
 def _sent(graph: fx.GraphModule, given: list[torch.Tensor], mesh: Mesh) -> float:
-    from torch._subclasses.fake_tensor import FakeTensorMode
+    from spmdir.torch_interop.fake_tensors import FakeTensorMode
 
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         counter = _Counter(graph, mesh)

@@ -15,12 +15,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from spmdir.checking.rules.sample import Sample
 from spmdir.checking.rules.values import seed
+from spmdir.torch_interop import pytree
+from spmdir.torch_interop.dispatch import TorchDispatchMode
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH
+from spmdir.torch_interop.ops import schema_of
 
 ELEMENT_TYPES = (torch.float64, torch.int64, torch.bool, torch.complex128)
 """What samples are asked for by default."""
@@ -84,7 +85,7 @@ def _run(op: Callable[..., Any], sample: Any, recorder: _Recorder) -> None:
     try:
         with recorder:
             made = op(sample.input, *sample.args, **sample.kwargs)
-            leaves = [t for t in _pytree.tree_leaves(made) if isinstance(t, Tensor) and t.requires_grad]
+            leaves = [t for t in pytree.tree_leaves(made) if isinstance(t, Tensor) and t.requires_grad]
             if leaves:
                 torch.autograd.backward(leaves, [torch.randn_like(t) for t in leaves])
     except Exception:
@@ -103,7 +104,7 @@ class _Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = op_name(func)
-        keep = not func._schema.is_mutable and (
+        keep = not schema_of(func).is_mutable and (
             name.startswith("aten.") if self.wanted is None else name in self.wanted
         )
         sample = _sample(name, func, args, kwargs) if keep else None
@@ -135,16 +136,17 @@ def _pickled(sample: Sample) -> bytes:
 
 def op_name(func: Any) -> str:
     """Return the name that rules use for an overload: `aten.mm`, `aten.add.Tensor`."""
-    name = func._schema.name.replace("::", ".")
-    return f"{name}.{func._schema.overload_name}" if func._schema.overload_name else name
+    schema = schema_of(func)
+    name = schema.name.replace("::", ".")
+    return f"{name}.{schema.overload_name}" if schema.overload_name else name
 
 
 def _sample(name: str, func: Any, args: Any, kwargs: Any) -> Sample | None:
     """Return the call as a sample, if a sample can say it."""
-    given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
+    given = dict(zip((a.name for a in schema_of(func).arguments), args, strict=False)) | kwargs
     operands: list[Any] = []
     arguments: dict[str, Any] = {}
-    for argument in func._schema.arguments:
+    for argument in schema_of(func).arguments:
         value = given.get(argument.name)
         if "Tensor" in str(argument.type):
             operands.append(_operand(value))

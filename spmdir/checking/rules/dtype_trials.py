@@ -23,6 +23,7 @@ from spmdir.core.call import Call
 from spmdir.core.dtype import RANKING, DType
 from spmdir.core.tensor import TensorMeta
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH, TORCH_DTYPES
+from spmdir.torch_interop.ops import schema_of
 from spmdir.torch_interop.schemas import torch_op
 
 BASES = (dt.F32, dt.I64)
@@ -80,7 +81,7 @@ DEVICES = ("meta", "cpu")
 
 def dtype_argument(op: str) -> str | None:
     """Return the argument of an op that is an element type; None if it has none."""
-    names = (a.name for a in torch_op(op)._schema.arguments if "ScalarType" in str(a.real_type))
+    names = (a.name for a in schema_of(torch_op(op)).arguments if "ScalarType" in str(a.real_type))
     return next(names, None)
 
 
@@ -117,7 +118,7 @@ def _variants(
             single = [t.flatten()[0] if i == index else t for i, t in enumerate(tensors)]
             if single[index].dim() != tensors[index].dim() and _trial(call, single, call.argument, devices).given:
                 yield single, call.argument
-    for argument in torch_op(call.name)._schema.arguments:
+    for argument in schema_of(torch_op(call.name)).arguments:
         kind, given = str(argument.type), call.argument
         values: Sequence[Any] = ()
         if "number" in kind or (argument.name in given and "Tensor" in kind):
@@ -161,7 +162,7 @@ def _with_statistics(listed: Iterator[tuple[DType, ...]], places: frozenset[int]
 
 
 def _tensor_parameters(op: str, arguments: Mapping[str, Any]) -> list[str]:
-    parameters = torch_op(op)._schema.arguments
+    parameters = schema_of(torch_op(op)).arguments
     return [a.name for a in parameters if "Tensor" in str(a.type) and a.name not in arguments]
 
 

@@ -9,6 +9,7 @@ import attrs
 from torch import Tensor
 
 from spmdir.checking.rules.sample import Sample
+from spmdir.torch_interop.ops import schema_of
 from spmdir.torch_interop.schemas import torch_op
 
 TRIED = (0.0, -0.0, 1.0, -1.0, float("inf"), float("-inf"), float("nan"))
@@ -22,7 +23,7 @@ def number_variants(sample: Sample) -> Iterator[tuple[str, Sample]]:
 
     A number is also tried where the sample gives one in place of a tensor. The op need not accept it.
     """
-    parameters = torch_op(sample.op)._schema.arguments
+    parameters = schema_of(torch_op(sample.op)).arguments
     tensors = [parameter.name for parameter in parameters if "Tensor" in str(parameter.type)]
     given = dict(zip(tensors, sample.operands, strict=False))
     for parameter in parameters:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spmdir.core.errors import ParseError
 from spmdir.rules import RuleSet
+from spmdir.torch_interop.ops import schema_of
 from spmdir.torch_interop.schemas import resolve
 
 
@@ -18,7 +19,7 @@ def check_schema(op: str, rules: RuleSet) -> None:
     target = resolve(op)
     if target is None:
         return
-    schema = [_form(a.name, "Tensor" in str(a.type)) for a in target._schema.arguments]
+    schema = [_form(a.name, "Tensor" in str(a.type)) for a in schema_of(target).arguments]
     for rule in rules.alternatives(op):
         listed = [_form(parameter.name, parameter.is_tensor) for parameter in rule.parameters]
         if listed != schema:

@@ -27,6 +27,7 @@ from spmdir.rules.strategies.plugin_placements import plugins_among
 from spmdir.rules.strategies.split_products import SPLIT
 from spmdir.rules.strategies.strategy import shard_counts
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH, TORCH_DTYPES
+from spmdir.torch_interop.ops import schema_of
 from spmdir.torch_interop.schemas import is_random, torch_op
 
 
@@ -40,7 +41,7 @@ def bound(
     """Return the positional and named arguments of an overload; `slots` tell which tensor fills which parameter."""
     numbers = iter(slots)
     values = {}
-    for argument in target._schema.arguments:
+    for argument in schema_of(target).arguments:
         if "Tensor" in str(argument.type):
             slot = None if argument.name in arguments else next(numbers, None)
             if isinstance(slot, tuple):
@@ -53,7 +54,7 @@ def bound(
             value = arguments[argument.name]
             values[argument.name] = TORCH_DTYPES[value] if isinstance(value, DType) else value
     positional = []
-    for argument in target._schema.arguments:
+    for argument in schema_of(target).arguments:
         if argument.kwarg_only or argument.name not in values:
             break
         positional.append(values.pop(argument.name))
@@ -84,7 +85,7 @@ def run_op(name: str, slots: Sequence[Any], tensors: Sequence[torch.Tensor], arg
 
 def call_of(sample: Sample) -> tuple[Call, list[torch.Tensor], list[Any]]:
     """Return the sample as a Call, its flat operands, and what the op gives for them."""
-    parameters = [a.name for a in torch_op(sample.op)._schema.arguments if "Tensor" in str(a.type)]
+    parameters = [a.name for a in schema_of(torch_op(sample.op)).arguments if "Tensor" in str(a.type)]
     flat: list[torch.Tensor] = []
     structure: list[Any] = []
     arguments = dict(sample.arguments)

@@ -16,6 +16,7 @@ from spmdir.core.placement.standard import Placement
 from spmdir.rules import RuleSet, Strategy
 from spmdir.rules.language.syntax_tree import TextStrategy
 from spmdir.rules.strategies.placement_texts import texts_of
+from spmdir.torch_interop.ops import schema_of
 from spmdir.torch_interop.schemas import torch_op
 
 TIMES = (2, 6)
@@ -99,7 +100,7 @@ OTHER: Mapping[str, Callable[[Any], Any]] = {
 
 def with_other_keywords(sample: Sample) -> Iterator[Sample]:
     """Yield `sample` with another value for each keyword that is a number or a truth value: as `scale` of attention."""
-    for argument in torch_op(sample.op)._schema.arguments:
+    for argument in schema_of(torch_op(sample.op)).arguments:
         other = OTHER.get(str(argument.type))
         if other is not None and argument.has_default_value():
             value = other(sample.arguments.get(argument.name, argument.default_value))

@@ -1,0 +1,23 @@
+"""Which code runs an op: modes, transforms of torch.func and functionalization, in torch 2.11 to 2.13."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor, peek_interpreter_stack
+from torch._subclasses.functional_tensor import dispatch_functionalize as dispatch_functionalize
+from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+from torch.utils._python_dispatch import _disable_current_modes as without_modes  # noqa: F401
+
+without_torch_function = torch._C._disabled_torch_function_impl
+"""The `__torch_function__` of a class of tensors whose ops run as those of plain tensors do."""
+
+
+def is_inside_transform() -> bool:
+    """Return whether a transform of torch.func, such as grad or vmap, runs the code that asks."""
+    return peek_interpreter_stack() is not None
+
+
+def is_of_transform(tensor: Tensor) -> bool:
+    """Return whether a transform of torch.func has wrapped a tensor."""
+    return is_functorch_wrapped_tensor(tensor)
