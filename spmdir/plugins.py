@@ -233,7 +233,7 @@ def _of_module(name: str, module: ModuleType) -> Plugin:
             _guarded(name, lambda kind=kind: _warn_of_edges(kind))
         setattr(module, _TOLD, True)
     passes = {kind.name: kind for kind in _passes(name, module)}
-    _guarded(name, lambda: register_collectives(module, _dialect_names()))
+    _guarded(name, lambda: register_collectives(vars(module).values(), module.__name__, _dialect_names()))
     strategies: Records = {}
     everywhere = (file.strategies for file in files if beside is None or file.name != str(beside))
     for added in (*everywhere, *_of_every_program(placements)):

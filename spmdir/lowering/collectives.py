@@ -1,4 +1,4 @@
-"""Collectives as graph nodes: each kind has one emitter, found in EMITTERS.
+"""Collectives as graph nodes: the emitters of the collectives of spmdir, which their specs name in `lower`.
 
 An emitter prepares the operand and returns a `Message`: which functional collective is to send it, and what to do with
 what arrives. Process groups list ranks in ascending order, which is mesh order.
@@ -7,12 +7,10 @@ what arrives. Process groups list ranks in ascending order, which is mesh order.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from torch.fx import Node
 
 from spmdir.core.placement.base import PartialPlacement
-from spmdir.lowering.exchange import exchange_message, two_round_exchange_message
 from spmdir.lowering.group import Group
 from spmdir.lowering.inline import EdgeCode, inline_all, require_kinds
 from spmdir.lowering.partition import (
@@ -44,16 +42,16 @@ def message(spec: CollectiveSpec, site: Site, x: Node) -> Message:
     """
     if spec.names_axes and not site.named:
         return here(x)
-    return (spec.lower or EMITTERS[spec.name])(site, x)
+    return spec.emitter(site, x)
 
 
-def _slice(site: Site, x: Node) -> Message:
+def slice_message(site: Site, x: Node) -> Message:
     partition = site.partition(site.target, site.dim)
     ranges = site.own(partition)
     return Message(x, lambda replicated: take(site.emit, replicated, partition.dim, ranges, partition.extent))
 
 
-def _partition(site: Site, x: Node) -> Message:
+def partition_message(site: Site, x: Node) -> Message:
     placement = site.target[site.named[0]]
     assert isinstance(placement, PartialPlacement)
     if placement.copies or placement.identity is None or site.mesh.index(site.rank, site.axes) == 0:
@@ -62,7 +60,7 @@ def _partition(site: Site, x: Node) -> Message:
     return here(identities(site, x, site.local(site.source), placement.identity))
 
 
-def _all_gather(site: Site, x: Node) -> Message:
+def all_gather_message(site: Site, x: Node) -> Message:
     partition = site.partition(site.source, site.dim)
     block = (*(shape := site.local(site.source))[: partition.dim], partition.step, *shape[partition.dim + 1 :])
     x = pad_end(site.emit, x, partition.dim, site.ranks, partition.step - shape[partition.dim])
@@ -77,7 +75,7 @@ def _all_gather(site: Site, x: Node) -> Message:
     return site.move(functional.all_gather_into_tensor.default, x, partition.count, finish=finish, taken=taken)
 
 
-def _all_reduce(site: Site, x: Node) -> Message:
+def all_reduce_message(site: Site, x: Node) -> Message:
     reduction = reduction_of(site)
     x, kind = reduction.before(x, (site.local(site.source), site.torch_dtype))
     return site.send(
@@ -85,7 +83,7 @@ def _all_reduce(site: Site, x: Node) -> Message:
     )
 
 
-def _reduce_scatter(site: Site, x: Node) -> Message:
+def reduce_scatter_message(site: Site, x: Node) -> Message:
     reduction = reduction_of(site)
     partition = site.partition(site.target, site.dim)
     own = site.local(site.target)
@@ -101,7 +99,7 @@ def _reduce_scatter(site: Site, x: Node) -> Message:
     return site.send(functional.reduce_scatter_tensor.default, x, reduction.name, partition.count, finish=finish)
 
 
-def _all_to_all(site: Site, x: Node) -> Message:
+def all_to_all_message(site: Site, x: Node) -> Message:
     leaving = site.partition(site.source, site.dim)
     joining = site.partition(site.target, site.argument["to_dim"])
     before, after = site.local(site.source), site.local(site.target)
@@ -119,7 +117,7 @@ def _all_to_all(site: Site, x: Node) -> Message:
     )
 
 
-def _permute(site: Site, x: Node) -> Message:
+def permute_message(site: Site, x: Node) -> Message:
     axes = tuple(axis for axis in permuted_axes(site.source, site.target, site.mesh) if site.mesh.sizes[axis] > 1)
     if not axes:
         return here(x)
@@ -139,11 +137,11 @@ def _permute(site: Site, x: Node) -> Message:
     )
 
 
-def _broadcast(site: Site, x: Node) -> Message:
+def broadcast_message(site: Site, x: Node) -> Message:
     return site.move(functional.broadcast.default, x, 0, finish=lambda result: result)
 
 
-def _convert(site: Site, x: Node) -> Message:
+def convert_message(site: Site, x: Node) -> Message:
     moved = [axis for axis in site.mesh.axis_names if site.source[axis] != site.target[axis]]
     source, target = site.source[moved[0]], site.target[moved[0]]
     axes = [axis for axis in moved if site.mesh.sizes[axis] > 1]
@@ -165,20 +163,3 @@ def _convert(site: Site, x: Node) -> Message:
     results, found = zip(*inline_all(site.emit, code, held, kinds), strict=True)
     require_kinds(code, found, ((after.shape, TORCH_DTYPES[after.dtype]), *kinds[1:]))
     return Message(x, lambda _: results[0], states=results[1:])
-
-
-EMITTERS: dict[str, Callable[[Site, Node], Message]] = {
-    "slice": _slice,
-    "partition": _partition,
-    "all_gather": _all_gather,
-    "all_reduce": _all_reduce,
-    "reduce_scatter": _reduce_scatter,
-    "all_to_all": _all_to_all,
-    "permute": _permute,
-    "exchange": exchange_message,
-    "rearrange": exchange_message,
-    "two_round_exchange": two_round_exchange_message,
-    "broadcast": _broadcast,
-    "convert": _convert,
-}
-"""Kind of collective → (site, operand) → its message."""

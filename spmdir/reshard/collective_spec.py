@@ -8,6 +8,7 @@ what a rewrite may say of it. `collectives.py` is the table of specs.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 import attrs
@@ -114,7 +115,7 @@ class Traffic:
         passes: how often a rank has to do with each of the others, one hop apart: once round a ring, or with one
             message to each where ranks exchange directly; 0 where it sends to one or two of them only.
         rounds: how many collectives it takes, one after the other.
-        name: the collective's, by which measured times are found.
+        name: by which measured times are found; that of the collective unless given.
     """
 
     wire: Callable[[Sizes], float] = lambda sizes: 0.0
@@ -181,8 +182,8 @@ class CollectiveSpec:
         is_planned: of a collective that names axes, whether the planner may choose it wherever its traits fit. Those
             that name none it knows by itself: permute, exchange, two_round_exchange and convert, see `moves`.
         if_local: the name of the local collective that does it where nothing is sent.
-        lower: (site, operand) → the collective started, see `spmdir.lowering.site`; None for those that spmdir ships,
-            whose emitters are in `spmdir.lowering.collectives`.
+        lower: its emitter, (site, operand) → `spmdir.lowering.site.Message`; or where that is found once something is
+            lowered, as `"mine.emitters:scatter"`, so that nothing imports torch before.
         executed: qualified name of a torch op that `lower` calls, as `mine.swap.default` → (calls of the ranks of a
             group) → what each rank gets, see `spmdir.simulator.collective_steps`; for ops that the simulator does not
             know.
@@ -202,7 +203,7 @@ class CollectiveSpec:
     may_be_bucketed: bool = False
     is_planned: bool = False
     if_local: str | None = None
-    lower: Callable[[Any, Any], Any] | None = None
+    lower: Callable[[Any, Any], Any] | str | None = None
     executed: Mapping[str, Callable[[Any], Any]] = attrs.field(factory=dict)
 
     def __attrs_post_init__(self) -> None:
@@ -213,8 +214,26 @@ class CollectiveSpec:
                 raise ShardingError(
                     f"collective '{self.name}' allocates '{name}'; expected names of {', '.join(BUFFERS)}"
                 )
-        if self.traffic is not None:
+        if self.traffic is not None and not self.traffic.name:
             object.__setattr__(self, "traffic", attrs.evolve(self.traffic, name=self.name))
+
+    @property
+    def emitter(self) -> Callable[[Any, Any], Any]:
+        """Return the function that `lower` is or names.
+
+        Raises:
+            ShardingError: it names none.
+        """
+        if callable(self.lower):
+            return self.lower
+        module, _, function = (self.lower or "").partition(":")
+        try:
+            return getattr(import_module(module), function)
+        except (ImportError, AttributeError, ValueError) as error:
+            raise ShardingError(
+                f"collective '{self.name}' is lowered by {self.lower!r}, which cannot be imported: {error}; "
+                "expected a function, or 'module:function'"
+            ) from None
 
     @property
     def _allocated(self) -> tuple[str, ...]:

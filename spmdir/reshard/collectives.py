@@ -6,15 +6,14 @@
     spec.before, spec.after              # ("shard", "replicated"): the traits of its axes, for those that name axes
     spec.orders_axes                     # False for all_reduce and partition: any order of the axes is the same
 
-A new collective is a `CollectiveSpec` at module level of a plug-in, with its emitter as `lower`; the loader of plug-ins
-calls `register_collectives(module)`. See docs/first-collective.md.
+A new collective is a `CollectiveSpec` in `SHIPPED` below, or at module level of a plug-in. Both are entered into the
+table by `register_collectives`, with the same checks. See docs/first-collective.md.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterable
-from types import ModuleType
 
 import attrs
 
@@ -66,6 +65,7 @@ _EXCHANGE = CollectiveSpec(
     may_be_async=True,
     may_be_bucketed=True,
     if_local="rearrange",
+    lower="spmdir.lowering.exchange:exchange_message",
 )
 
 SHIPPED: tuple[CollectiveSpec, ...] = (
@@ -77,6 +77,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         after="shard",
         traffic=Traffic(copied=lambda s: s.target if s.dim else 0.0, kernels=lambda s: bool(s.dim)),
         is_planned=True,
+        lower="spmdir.lowering.collectives:slice_message",
     ),
     CollectiveSpec(
         name="partition",
@@ -86,6 +87,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         after="partial",
         traffic=Traffic(copied=lambda s: s.target, kernels=lambda s: 1),
         is_planned=True,
+        lower="spmdir.lowering.collectives:partition_message",
     ),
     CollectiveSpec(
         name="all_gather",
@@ -104,6 +106,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         may_be_async=True,
         may_be_bucketed=True,
         is_planned=True,
+        lower="spmdir.lowering.collectives:all_gather_message",
     ),
     CollectiveSpec(
         name="all_to_all",
@@ -123,6 +126,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         may_be_async=True,
         may_be_bucketed=True,
         is_planned=True,
+        lower="spmdir.lowering.collectives:all_to_all_message",
     ),
     CollectiveSpec(
         name="all_reduce",
@@ -135,6 +139,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         may_be_async=True,
         may_be_bucketed=True,
         is_planned=True,
+        lower="spmdir.lowering.collectives:all_reduce_message",
     ),
     CollectiveSpec(
         name="reduce_scatter",
@@ -153,6 +158,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         may_be_async=True,
         may_be_bucketed=True,
         is_planned=True,
+        lower="spmdir.lowering.collectives:reduce_scatter_message",
     ),
     CollectiveSpec(
         name="broadcast",
@@ -162,6 +168,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         after="replicated",
         traffic=Traffic(wire=lambda s: s.source, crossing=anywhere),
         may_be_async=True,
+        lower="spmdir.lowering.collectives:broadcast_message",
     ),
     CollectiveSpec(
         name="permute",
@@ -170,6 +177,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         axes=permuted_axes,
         traffic=Traffic(wire=lambda s: s.source, crossing=anywhere),
         may_be_async=True,
+        lower="spmdir.lowering.collectives:permute_message",
     ),
     _EXCHANGE,
     CollectiveSpec(
@@ -188,6 +196,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         buffers=("sent", "received", "sent", "received", "result"),
         loads=two_round_loads,
         may_be_async=True,
+        lower="spmdir.lowering.exchange:two_round_exchange_message",
     ),
     attrs.evolve(
         _EXCHANGE,
@@ -207,6 +216,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         check=check_convert,
         axes=converted_axes,
         traffic=None,
+        lower="spmdir.lowering.collectives:convert_message",
     ),
 )
 """The collectives that come with spmdir."""
@@ -214,8 +224,8 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
 PLANNED = tuple(spec for spec in SHIPPED if spec.is_planned)
 """Those that the planner may choose; they name axes."""
 
-_SPECS: dict[str, tuple[CollectiveSpec, str]] = {spec.name: (spec, __name__) for spec in SHIPPED}
-"""Name → spec and the module that declares it. Plug-ins enter it, as classes of placements enter theirs."""
+_SPECS: dict[str, tuple[CollectiveSpec, str]] = {}
+"""Name → spec and the module that declares it."""
 
 
 def collectives() -> tuple[CollectiveSpec, ...]:
@@ -244,23 +254,22 @@ def planned(added: Iterable[CollectiveSpec]) -> tuple[CollectiveSpec, ...]:
     return (*PLANNED, *(collective(spec.name) for spec in added if spec.is_planned))
 
 
-def register_collectives(module: ModuleType, taken: Collection[str] = ()) -> tuple[CollectiveSpec, ...]:
-    """Add the specs at module level of a plug-in to the table, and return them.
-
-    A file that is run again replaces its own.
+def register_collectives(values: Iterable[object], origin: str, taken: Collection[str] = ()) -> None:
+    """Add the specs among the values of a module to the table. A file that is run again replaces its own.
 
     Args:
+        origin: the name of the module.
         taken: the names of all ops of the `spmd` dialect.
 
     Raises:
         ShardingError: a spec has the name of another one, or does not say all that is needed.
     """
-    found = tuple(value for value in vars(module).values() if isinstance(value, CollectiveSpec))
-    declared = tuple(spec for spec in dict.fromkeys(found) if all(spec is not known for known, _ in _SPECS.values()))
-    for spec in declared:
-        _check(spec, module.__name__, taken)
-        _SPECS[spec.name] = spec, module.__name__
-    return declared
+    specs = dict.fromkeys(value for value in values if isinstance(value, CollectiveSpec))
+    known = {spec for spec, _ in _SPECS.values()}
+    for spec in specs:
+        if spec not in known:
+            _check(spec, origin, taken)
+            _SPECS[spec.name] = spec, origin
 
 
 def _check(spec: CollectiveSpec, origin: str, taken: Collection[str]) -> None:
@@ -290,7 +299,7 @@ def _check(spec: CollectiveSpec, origin: str, taken: Collection[str]) -> None:
         raise ShardingError(f"collective '{spec.name}' has `axes` and no `check`; expected both or none")
     if spec.lower is None:
         raise ShardingError(f"collective '{spec.name}' has no `lower`; expected a function of (site, operand)")
-    if spec.traffic is None:
+    if spec.traffic is None and spec.names_axes:
         raise ShardingError(f"collective '{spec.name}' has no `traffic`; expected its cost")
 
 
@@ -307,3 +316,6 @@ def _needed(spec: CollectiveSpec) -> tuple[Clause, ...]:
 def _constants(clauses: tuple[Clause, ...]) -> str:
     """Return the names of the constants of `clauses`, for messages."""
     return ", ".join(clause.keyword.upper() for clause in clauses) or "none"
+
+
+register_collectives(SHIPPED, __name__)

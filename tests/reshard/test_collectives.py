@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import attrs
@@ -20,7 +19,6 @@ from spmdir.dialects import ir
 from spmdir.dialects.attributes import print_type
 from spmdir.dialects.collectives import COLLECTIVES, collective_class
 from spmdir.dialects.spmd import Spmd
-from spmdir.lowering.collectives import EMITTERS
 from spmdir.plugins import load_plugin
 from spmdir.reshard import collectives as table
 from spmdir.reshard.collective_spec import DIM, ON, CollectiveSpec
@@ -36,16 +34,10 @@ def own_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "_SPECS", dict(table._SPECS))  # pyright: ignore[reportPrivateUsage]
 
 
-def module_of(*specs: CollectiveSpec, name: str = "mine") -> ModuleType:
-    module = ModuleType(name)
-    vars(module).update({f"SPEC{number}": spec for number, spec in enumerate(specs)})
-    return module
-
-
 def test_each_shipped_collective_has_a_spec_a_class_in_the_dialect_and_an_emitter() -> None:
     names = {spec.name for spec in table.SHIPPED}
     starts = {f"{spec.name}_start" for spec in table.SHIPPED if spec.may_be_async}
-    assert names == set(EMITTERS)
+    assert all(callable(spec.emitter) for spec in table.SHIPPED)
     assert names | starts == set(COLLECTIVES)
     assert {f"spmd.{name}" for name in COLLECTIVES} <= {op.name for op in Spmd.operations}
     for spec in table.SHIPPED:
@@ -70,7 +62,7 @@ WRONG = [
 @pytest.mark.parametrize(("spec", "message"), WRONG)
 def test_a_spec_that_is_not_complete_is_an_error(spec: CollectiveSpec, message: str) -> None:
     with pytest.raises(ShardingError, match=re.escape(message)):
-        table.register_collectives(module_of(spec))
+        table.register_collectives([spec], "mine")
 
 
 def test_a_collective_of_a_plug_in_with_the_name_of_another_op_of_the_dialect_is_an_error(tmp_path: Path) -> None:
@@ -81,12 +73,11 @@ def test_a_collective_of_a_plug_in_with_the_name_of_another_op_of_the_dialect_is
 
 def test_a_file_that_is_run_again_replaces_its_collective_and_another_file_may_not() -> None:
     again = attrs.evolve(SCATTER, summary="again")
-    assert table.register_collectives(module_of(SCATTER)) == (SCATTER,)
-    assert table.register_collectives(module_of(SCATTER)) == ()
-    table.register_collectives(module_of(again))
+    for spec in (SCATTER, SCATTER, again):
+        table.register_collectives([spec], "mine")
     assert table.collective("scatter") is again
     with pytest.raises(ShardingError, match="collective 'scatter' is declared by mine and by yours"):
-        table.register_collectives(module_of(SCATTER, name="yours"))
+        table.register_collectives([SCATTER], "yours")
 
 
 CHEAP = """
@@ -138,7 +129,7 @@ def test_what_is_known_of_a_collective_is_forgotten_when_its_file_is_run_again(t
 def test_steps_of_one_name_are_different_if_their_collectives_are() -> None:
     steps = []
     for summary in ("once", "again"):
-        table.register_collectives(module_of(attrs.evolve(SCATTER, summary=summary)))
+        table.register_collectives([attrs.evolve(SCATTER, summary=summary)], "mine")
         steps.append(make_step("scatter", Sharding(()), Mesh({"a": 8}), (64,), axes=("a",), dim=0))
     assert steps[0] != steps[1]
     assert [step.spec.summary for step in steps] == ["once", "again"]
@@ -227,9 +218,16 @@ def test_an_unknown_collective_is_an_error_at_the_op() -> None:
         ir.parse(PROGRAM.replace("all_gather", "al_gather"))
 
 
+def test_an_emitter_that_cannot_be_imported_is_an_error_at_the_op() -> None:
+    wrong = attrs.evolve(table.collective("all_gather"), name="gather_nowhere", lower="spmdir.nowhere:gather")
+    table.register_collectives([wrong], "mine")
+    expected = r"<text>:4:3: error: .*'gather_nowhere' is lowered by 'spmdir.nowhere:gather', .* expected a function"
+    with pytest.raises(spmdir.SpmdirError, match=expected):
+        spmdir.simulate(ir.parse(PROGRAM.replace("all_gather", "gather_nowhere")), [torch.randn(7, 4)])
+
+
 AGAIN = """
 from functools import partial
-from spmdir.lowering.collectives import EMITTERS
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import collective
 
