@@ -28,7 +28,7 @@ import torch
 import torch.distributed as dist
 
 from spmdir.core.dtype import DType
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.costs import CostLine, op_text
 from spmdir.reshard.topology import VECTOR, Topology
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH

@@ -42,7 +42,7 @@ def ours(layers: int, attention: str) -> dict[str, float]:
     """Seconds of every stage from the traced graph to the graph of one rank."""
     import spmdir
     from benchmarks.programs import LLAMA_7B_WIDE, shardings, trace
-    from spmdir.passes.options import load_pass
+    from spmdir.pipeline.options import load_pass
 
     compiler = spmdir.import_fx, spmdir.lower_to_fx, *map(load_pass, PIPELINE.split(","))
     assert all(compiler)

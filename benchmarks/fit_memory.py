@@ -72,10 +72,10 @@ def gathered_again(layers: int, batch: int, axes: Mapping[str, int]) -> tuple[fl
     """Return the gathered weights of a layer and the most of all layers that are live at once, in bytes, where as many
     are gathered again as leaves memory for those of one layer, and the seconds of a step without that and with it, both
     scheduled."""
+    from spmdir.analysis.scheduling.rank_program import rank_program
+    from spmdir.analysis.scheduling.repeat import repeat
     from spmdir.dialects import ir
-    from spmdir.passes.pipeline import Pipeline, run_passes
-    from spmdir.passes.scheduling.rank_program import rank_program
-    from spmdir.passes.scheduling.repeat import repeat
+    from spmdir.pipeline.pipeline import Pipeline, run_passes
     from spmdir.reshard.topology import DEFAULT
     from spmdir.schedule.fit import fit
     from spmdir.schedule.memory import peak_bytes

@@ -21,7 +21,7 @@ def of_step(plan: str, layers: int, is_wide: bool) -> tuple[float, float]:
     """Modelled seconds of a step of a rank, and the bytes that it sends."""
     import spmdir
     from benchmarks.programs import LLAMA_7B_WIDE, Config, shardings, trace
-    from spmdir.passes.options import load_pass
+    from spmdir.pipeline.options import load_pass
 
     assert load_pass("propagate")
     config = attrs.evolve(LLAMA_7B_WIDE if is_wide else Config(), layers=layers)

@@ -24,7 +24,7 @@ from torch.distributed import distributed_c10d
 
 import spmdir
 from benchmarks.measure import Row, options, print_table
-from spmdir.passes.pipeline import STANDARD, Pipeline
+from spmdir.pipeline.pipeline import STANDARD, Pipeline
 from tests.lowering.gloo_ranks import on_ranks
 
 MESH = spmdir.Mesh({"dp": 2, "tp": 2})

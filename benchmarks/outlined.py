@@ -19,7 +19,7 @@ import spmdir
 from benchmarks.gloo_step import VOCABULARY, Sizes, llama, loss_of
 from benchmarks.measure import Row, Stopwatch, listed, options, print_table
 from benchmarks.programs import LLAMA_7B_WIDE, shardings, trace
-from spmdir.passes.pipeline import PARTITIONING
+from spmdir.pipeline.pipeline import PARTITIONING
 
 LINES = {"forward": 250, "forward and backward": 600, "AdamW step": 600}
 """Program → the most lines that it should have, undecided or as that of one rank."""

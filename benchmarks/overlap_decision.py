@@ -16,7 +16,7 @@ import spmdir
 from benchmarks.measure import Row, listed, options, print_table
 from benchmarks.programs import LLAMA_7B_WIDE, shardings, trace
 from benchmarks.schedule import MESH, Case, program_of
-from spmdir.passes.pipeline import PARTITIONING
+from spmdir.pipeline.pipeline import PARTITIONING
 from spmdir.schedule.simulate import Execution, simulate
 
 PLANS = ("tp_fsdp", "nocons", "sp", "open")

@@ -25,9 +25,9 @@ import spmdir
 from benchmarks.measure import Row, listed, options, print_table
 from benchmarks.programs import LLAMA_7B_WIDE, trace
 from benchmarks.rank_graph import RankGraph, connect, rank_graph, read
+from spmdir.analysis.scheduling.rank_program import rank_program
 from spmdir.dialects import ir
-from spmdir.passes.pipeline import as_pipeline
-from spmdir.passes.scheduling.rank_program import rank_program
+from spmdir.pipeline.pipeline import as_pipeline
 from spmdir.reshard.topology import H100X8
 from spmdir.schedule.fit import fit
 from spmdir.schedule.program import Program, Task

@@ -19,8 +19,8 @@ def page(layers: int) -> tuple[str, float]:
 
     import spmdir
     from benchmarks.gloo_step import VOCABULARY, Sizes, llama, loss_of
-    from spmdir.passes.pipeline import Pipeline
     from spmdir.pictures.report_page import write_html
+    from spmdir.pipeline.pipeline import Pipeline
 
     model = llama(Sizes(layers, 128, 128, 8))
     step, state = spmdir.training_step(model, loss_of, torch.optim.AdamW(model.parameters()))

@@ -26,7 +26,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from benchmarks.measure import Row, options, print_table
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding, parse_sharding
+from spmdir.core.placement.sharding import Sharding, parse_sharding
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.reshard.plan import plan_reshard
 from spmdir.simulator.distribution import distribute, random_like

@@ -17,8 +17,8 @@ from collections.abc import Callable
 
 from benchmarks.measure import Row, cold, options, print_table
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import Partial, R, Shard
-from spmdir.core.sharding import Sharding
 from spmdir.reshard.plan import Plan, plan_reshard
 from spmdir.reshard.topology import TOPOLOGIES
 

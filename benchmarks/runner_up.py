@@ -23,7 +23,7 @@ def of_plan(plan: str, layers: int, most: int | None) -> tuple[int, int, float, 
     import spmdir
     from benchmarks.programs import Config, shardings, trace
     from spmdir.explanation.decided import DecidedProgram
-    from spmdir.passes.pipeline import as_pipeline
+    from spmdir.pipeline.pipeline import as_pipeline
     from spmdir.search.restricted import Restricted, ends_of
 
     config = Config(layers=layers)

@@ -25,9 +25,9 @@ from benchmarks.measure import Row, listed, options, print_table
 from benchmarks.programs import LLAMA_7B_WIDE, parameter_shapes, shardings, trace
 from benchmarks.rank_graph import RankGraph, connect, rank_graph, read
 from benchmarks.torch_schedules import VARIANTS, compared, schedule_overlap_bucketing
+from spmdir.analysis.scheduling.rank_program import rank_program
 from spmdir.dialects import ir
-from spmdir.passes.pipeline import as_pipeline
-from spmdir.passes.scheduling.rank_program import rank_program
+from spmdir.pipeline.pipeline import as_pipeline
 from spmdir.reshard.topology import H100X8
 from spmdir.schedule.program import Program
 from spmdir.schedule.simulate import Execution, simulate

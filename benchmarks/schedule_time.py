@@ -15,7 +15,7 @@ from xdsl.dialects.builtin import ModuleOp
 from benchmarks.measure import Row, Stopwatch, listed, options, print_table
 from benchmarks.schedule import MESH, Case, decided
 from spmdir.dialects import ir
-from spmdir.passes.pipeline import run_passes
+from spmdir.pipeline.pipeline import run_passes
 
 PASSES = ("fit-memory", "bucket", "split-async", "reorder")
 

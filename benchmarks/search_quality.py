@@ -45,7 +45,7 @@ def decided(plan: str, layers: int, effort: int | None, certify: bool) -> Decide
     """Decide the wide model under a plan, with the default effort if that is None."""
     import spmdir
     from benchmarks.programs import LLAMA_7B_WIDE, shardings, trace
-    from spmdir.passes.options import load_pass
+    from spmdir.pipeline.options import load_pass
 
     assert load_pass("propagate")
     config = attrs.evolve(LLAMA_7B_WIDE, layers=layers)

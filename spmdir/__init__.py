@@ -24,14 +24,14 @@ if TYPE_CHECKING:  # what type checkers see; the same names as in _HOMES
     from spmdir.core.placement.error import UNKNOWN as UNKNOWN
     from spmdir.core.placement.error import Error as Error
     from spmdir.core.placement.joint import JointPlacement as JointPlacement
+    from spmdir.core.placement.sharding import Sharding as Sharding
+    from spmdir.core.placement.sharding import ShardingLike as ShardingLike
+    from spmdir.core.placement.sharding_plan import ShardingPlan as ShardingPlan
     from spmdir.core.placement.standard import P as P
     from spmdir.core.placement.standard import R as R
     from spmdir.core.placement.standard import S as S
     from spmdir.core.placement.standard import parse_placement as parse_placement
-    from spmdir.core.sharding import Sharding as Sharding
-    from spmdir.core.sharding import ShardingLike as ShardingLike
-    from spmdir.core.sharding_plan import ShardingPlan as ShardingPlan
-    from spmdir.core.tensor import TensorMeta as TensorMeta
+    from spmdir.core.placement.tensor import TensorMeta as TensorMeta
     from spmdir.dialects.ir import parse as parse
     from spmdir.dialects.ir import print_ir as print_ir
     from spmdir.explanation.difference import Difference as Difference
@@ -44,10 +44,10 @@ if TYPE_CHECKING:  # what type checkers see; the same names as in _HOMES
     from spmdir.importer.importer import import_fx as import_fx
     from spmdir.lowering.compiled import compile_program as compile_program
     from spmdir.lowering.emit import lower_to_fx as lower_to_fx
-    from spmdir.passes.pipeline import Pipeline as Pipeline
-    from spmdir.passes.pipeline import run_passes as run_passes
     from spmdir.pictures.visualize import TensorPicture as TensorPicture
     from spmdir.pictures.visualize import visualize as visualize
+    from spmdir.pipeline.pipeline import Pipeline as Pipeline
+    from spmdir.pipeline.pipeline import run_passes as run_passes
     from spmdir.plans.resolve import sharding_plan as sharding_plan
     from spmdir.plugins import Plugin as Plugin
     from spmdir.plugins import load_plugin as load_plugin
@@ -93,7 +93,7 @@ _HOMES = {
     "P": "spmdir.core.placement.standard",
     "Parallel": "spmdir.runtime.parallel",
     "PartialPlacement": "spmdir.core.placement.base",
-    "Pipeline": "spmdir.passes.pipeline",
+    "Pipeline": "spmdir.pipeline.pipeline",
     "Placement": "spmdir.core.placement.base",
     "Plan": "spmdir.reshard.plan",
     "Plugin": "spmdir.plugins",
@@ -102,11 +102,11 @@ _HOMES = {
     "S": "spmdir.core.placement.standard",
     "ShardPlacement": "spmdir.core.placement.base",
     "ScheduleReport": "spmdir.report.schedule",
-    "Sharding": "spmdir.core.sharding",
-    "ShardingLike": "spmdir.core.sharding",
-    "ShardingPlan": "spmdir.core.sharding_plan",
+    "Sharding": "spmdir.core.placement.sharding",
+    "ShardingLike": "spmdir.core.placement.sharding",
+    "ShardingPlan": "spmdir.core.placement.sharding_plan",
     "SpmdirError": "spmdir.core.errors",
-    "TensorMeta": "spmdir.core.tensor",
+    "TensorMeta": "spmdir.core.placement.tensor",
     "TensorPicture": "spmdir.pictures.visualize",
     "Topology": "spmdir.reshard.topology",
     "UnsupportedError": "spmdir.core.errors",
@@ -133,7 +133,7 @@ _HOMES = {
     "print_ir": "spmdir.dialects.ir",
     "programs": "spmdir.runtime.sharded_module",
     "report_table": "spmdir.report.report_table",
-    "run_passes": "spmdir.passes.pipeline",
+    "run_passes": "spmdir.pipeline.pipeline",
     "save_checkpoint": "spmdir.runtime.checkpoint",
     "save_safetensors": "spmdir.runtime.safetensors_slices",
     "schedule_report": "spmdir.report.schedule",

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from xdsl.universe import XDSL_UNIVERSE, Universe
 
-from spmdir.passes import PASSES
-from spmdir.passes.options import load_pass, make_pass
+from spmdir.pipeline.options import load_pass, make_pass
+from spmdir.pipeline.pass_table import PASSES
 
 if TYPE_CHECKING:
     from xdsl.context import Context
@@ -50,7 +50,7 @@ def _stock_name(name: str) -> str:
 def _stock_pass(name: str) -> type[ModulePass]:
     """Return the pass `name` as tools of xDSL run it: with options as in spmd-opt, by the packaged rules."""
     from spmdir.dialects import ir
-    from spmdir.dialects.syntax.context import IRContext
+    from spmdir.dialects.context import IRContext
 
     kind = load_pass(name)
 

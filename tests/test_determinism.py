@@ -16,7 +16,7 @@ PASSES = "propagate,insert-reshard,verify-spmd,lower-reshard,fuse-collectives,lo
 PARTITION = f"""
 import sys
 from spmdir.dialects import ir
-from spmdir.passes.pipeline import run_passes
+from spmdir.pipeline.pipeline import run_passes
 from spmdir.report.communication import comm_report
 
 for text in sys.stdin.read().split("// -----\\n")[:-1]:

@@ -10,8 +10,8 @@ import pytest
 from spmdir.core.errors import ParseError, SpmdirError, SpmdirWarning
 from spmdir.core.placement.base import parse_placement
 from spmdir.dialects import ir
-from spmdir.passes import PASSES
-from spmdir.passes.pipeline import Pipeline, run_passes
+from spmdir.pipeline.pass_table import PASSES
+from spmdir.pipeline.pipeline import Pipeline, run_passes
 from spmdir.plugins import load_module, load_plugin, load_plugins
 from spmdir.rules.rule_set import load_rules
 from spmdir.tools import spmd_opt, spmd_plan
@@ -57,7 +57,7 @@ def test_a_plugin_stays_within_its_run(tmp_path: Path) -> None:
 
 
 def test_a_condition_of_a_plugin_is_one_of_its_pipelines(tmp_path: Path) -> None:
-    text = "from spmdir.passes.fusion.rewrite_conditions import condition\n\nmine = condition('is mine')(all)\n"
+    text = "from spmdir.rewrites.rewrite_conditions import condition\n\nmine = condition('is mine')(all)\n"
     path = write(tmp_path, "conditions.py", text)
     assert Pipeline("", plugins=[path]).context().conditions["is mine"].test is all
     assert Pipeline("").context().conditions == {}

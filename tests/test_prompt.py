@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import ModuleOp
 import spmdir
 from spmdir.checking.placements.check_placement import Report, Verdict
 from spmdir.checking.rules.report import RuleReport
-from spmdir.passes.pipeline import Pipeline
+from spmdir.pipeline.pipeline import Pipeline
 from spmdir.report.summary import summary
 from spmdir.reshard.topology import TOPOLOGIES
 from spmdir.runtime.training import TrainingStep

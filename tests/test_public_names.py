@@ -79,7 +79,10 @@ def test_placements_have_the_short_names_of_the_ir() -> None:
             "import os, spmdir.tools.spmd_opt as tool; tool.main(['examples/mlp.mlir', '-o', os.devnull])",
             ("torch", "lark", "spmdir.rules"),
         ),
-        ("import spmdir.core.call, spmdir.core.sharding, spmdir.rules, spmdir.search.solve", ("torch", "xdsl")),
+        (
+            "import spmdir.core.placement.call, spmdir.core.placement.sharding, spmdir.rules, spmdir.search.solve",
+            ("torch", "xdsl"),
+        ),
         ("import spmdir; spmdir.parse, spmdir.run_passes, spmdir.plan_reshard, spmdir.comm_report", ("torch",)),
     ],
 )

@@ -17,10 +17,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ORDER = (
-    "core", "placements", "rules", "reshard", "search", "schedule", "dialects", "plugins", "passes", "torch_interop",
-    "lowering", "simulator", "importer", "plans", "runtime", "report", "explanation", "pictures", "language_server",
-    "checking", "__init__", "tools",
-    "universe",
+    "core", "placements", "rules", "reshard", "search", "schedule", "dialects", "plugins", "analysis", "rewrites",
+    "pipeline", "passes", "torch_interop", "lowering", "simulator", "importer", "plans", "runtime", "report",
+    "explanation", "pictures", "language_server", "checking", "__init__", "tools", "universe",
 )  # fmt: skip
 """The packages of spmdir; each imports from those before it alone. `__init__` is spmdir itself: its names."""
 
@@ -66,6 +65,7 @@ SAME_CLASS = {
 BY_NAME = {
     "spmdir.core.placement.base": "the placements that spmdir ships are imported once a text names one",
     "spmdir.reshard.collectives": "emitters of the shipped collectives are imported once a program is lowered",
+    "spmdir.pipeline.pass_table": "a pass is imported when a pipeline first has it",
 }
 """Modules that name modules of later packages in a text, and why."""
 
@@ -79,7 +79,7 @@ SCENARIOS = """
     importer/test_text importer/test_traced lowering/test_every_reshard lowering/test_gloo lowering/test_indexing
     lowering/test_payloads lowering/test_placements lowering/test_placements_gloo lowering/test_reshards_gloo
     lowering/test_sub_axes passes/test_absent_results passes/test_local_types passes/test_lossy_steps passes/test_names
-    passes/test_precision passes/test_rest_of_pipeline passes/test_state_is_text passes/test_whole_program
+    passes/test_precision passes/test_whole_program pipeline/test_rest_of_pipeline pipeline/test_state_is_text
     placements/test_fused_projections placements/test_joint_values placements/test_local_types placements/test_programs
     placements/test_offered placements/test_ring_attention placements/test_ring_training placements/test_rings
     placements/test_values reshard/test_every_pair reshard/test_large_meshes reshard/test_not_slower_than_dtensor
@@ -153,6 +153,22 @@ def test_no_files_import_each_other() -> None:
         TopologicalSorter(imports()).prepare()
     except CycleError as error:
         pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def test_no_folders_import_each_other() -> None:
+    graph: dict[str, set[str]] = {}
+    for name, targets in imports().items():
+        graph.setdefault(folder_of(name), set()).update({folder_of(target) for target in targets} - {folder_of(name)})
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(" imports ".join(reversed(error.args[1])))
+
+
+def folder_of(name: str) -> str:
+    """The folder of a module; a file next to the packages is a folder of its own."""
+    is_folder = name.count(".") < 2 or (ROOT / name.replace(".", "/")).is_dir()
+    return name if is_folder else name.rpartition(".")[0]
 
 
 def test_files_of_one_name_are_listed_with_what_each_is() -> None:

@@ -22,16 +22,16 @@ from xdsl.universe import XDSL_UNIVERSE
 
 from spmdir.core.admission import DROPOUT, RANDOM
 from spmdir.core.errors import ParseError, ShardingError
-from spmdir.core.sharding import parse_sharding
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.sharding import parse_sharding
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import op_class
 from spmdir.dialects.collectives import collective_class
+from spmdir.dialects.context import IRContext
 from spmdir.dialects.named import SIZE_NAMESPACES
 from spmdir.dialects.names import keep_name, name_of
 from spmdir.dialects.reshard_ops import ReshardOp
 from spmdir.dialects.sizes import FUNCTIONS
-from spmdir.dialects.syntax.context import IRContext
 from spmdir.dialects.values import signature_attrs
 from spmdir.tools.golden import golden_files, read_golden
 from spmdir.universe import UNIVERSE

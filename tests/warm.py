@@ -12,7 +12,7 @@ import torch
 
 import spmdir.runtime.parallelize  # noqa: F401
 from spmdir.dialects import ir
-from spmdir.passes.pipeline import run_passes
+from spmdir.pipeline.pipeline import run_passes
 from spmdir.simulator.simulate import simulate
 
 PASSES = "print-rules,propagate,expand,insert-reshard,verify-spmd,lower-reshard,fuse-collectives,localize"

@@ -1,5 +1,6 @@
 """Proof by running: rules against torch, placements against their laws.
 
-May import: core, placements, rules, reshard, dialects, plugins, passes, torch_interop, lowering, simulator.
+May import: core, placements, rules, reshard, dialects, plugins, rewrites, pipeline, torch_interop, lowering,
+simulator.
 Start with rules/check_rules.py and placements/check_placement.py.
 """

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from spmdir.core.parsed_texts import ParsedTexts
-from spmdir.passes.fuse_collectives import REWRITES
-from spmdir.passes.fusion.rewrite_files import PARSED as PARSED_REWRITES
-from spmdir.passes.fusion.rewrite_text import parse_rewrites
+from spmdir.rewrites.rewrite_files import PARSED as PARSED_REWRITES
+from spmdir.rewrites.rewrite_files import REWRITES
+from spmdir.rewrites.rewrite_text import parse_rewrites
 from spmdir.rules.language.checks import check
 from spmdir.rules.language.parser import parse_rule, parse_strategy
 from spmdir.rules.parsed_rules import PARSED as PARSED_RULES

@@ -1,5 +1,5 @@
 """Plain values that everything is built from: meshes, shardings, placements, intervals, symbolic sizes, calls, errors.
 
 May import: nothing of spmdir outside core; no torch, no xDSL.
-Start with sharding.py and placement/base.py.
+Start with placement/base.py and placement/sharding.py.
 """

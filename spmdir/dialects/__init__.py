@@ -5,5 +5,6 @@ Start with spmd.py, the table of the dialect, and ir.py, which reads, verifies a
 
 aten.py makes the classes of torch ops by name, named.py finds them for a context. value_op.py is the form that all
 tensor ops have; reshard_ops.py, collectives.py and halo.py are those of `spmd`; mesh_op.py and sizes.py
-declare what the module is about; syntax/ holds the parser and the printer.
+declare what the module is about; context.py, op_parser.py and
+op_printer.py hold the parser and the printer.
 """

@@ -19,10 +19,10 @@ from xdsl.irdl import irdl_op_definition, traits_def
 from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind, MemoryWriteEffect, Pure
 
 from spmdir.core.admission import DROPOUT, LISTED, RANDOM, STATISTICS, draws, is_admitted, why_not
-from spmdir.core.call import Literal
 from spmdir.core.errors import UnsupportedError
-from spmdir.core.sharding import Sharding
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.call import Literal
+from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects.value_op import ValueOp
 
 

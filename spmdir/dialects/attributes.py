@@ -30,17 +30,17 @@ from xdsl.printer import Printer
 
 from spmdir.core import dtype as dt
 from spmdir.core.brackets import split_entries
-from spmdir.core.call import Literal, Structure
 from spmdir.core.dtype import DType
 from spmdir.core.errors import SpmdirError
 from spmdir.core.limits import check_shape
-from spmdir.core.literals import LiteralError, parse_arguments, print_arguments
-from spmdir.core.sharding import Sharding, parse_sharding
+from spmdir.core.placement.call import Literal, Structure
+from spmdir.core.placement.literals import LiteralError, parse_arguments, print_arguments
+from spmdir.core.placement.sharding import Sharding, parse_sharding
+from spmdir.core.placement.tensor import SizedMeta, TensorMeta
 from spmdir.core.symbolic.expressions import Size
-from spmdir.core.tensor import SizedMeta, TensorMeta
+from spmdir.dialects.bracketed import take_balanced
+from spmdir.dialects.declared import declared_mesh
 from spmdir.dialects.size_types import DimsAttr, dims_text
-from spmdir.dialects.syntax.bracketed import take_balanced
-from spmdir.dialects.syntax.declared import declared_mesh
 
 _ELEMENT_TYPES: dict[DType, Attribute] = {
     dt.F64: Float64Type(),

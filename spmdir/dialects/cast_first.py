@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import UnitAttr
 from xdsl.ir import Operation, SSAValue
 from xdsl.utils.exceptions import VerifyException
 
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
 

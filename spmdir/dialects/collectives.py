@@ -17,8 +17,8 @@ from xdsl.utils.exceptions import VerifyException
 
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects.attributes import (
     ArgumentsAttr,
     HostType,

@@ -17,10 +17,10 @@ from xdsl.ir import Operation
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.collectives import Collective, WaitOp
+from spmdir.dialects.context import location_of
 from spmdir.dialects.halo import HaloExchangeOp
 from spmdir.dialects.names import text_name
 from spmdir.dialects.ring import RotationOp
-from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.values import global_type
 from spmdir.reshard.cost import sends_anything
 

@@ -20,17 +20,17 @@ from spmdir.core.errors import Location, ParseError, SpmdirError, UnsupportedErr
 from spmdir.core.limits import check_types
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.cast_first import check_first_cast
+from spmdir.dialects.context import IRContext, IRParser, IRPrinter, location_of, text_position
 from spmdir.dialects.function_checks import check_function, check_layer_call
 from spmdir.dialects.in_flight import check_in_flight
 from spmdir.dialects.layer_calls import layer_named
 from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.observed_stage import check_stage
 from spmdir.dialects.recomputation import check_recomputations
+from spmdir.dialects.sharding_aliases import ShardingAliases
 from spmdir.dialects.sizes import SizesOp, check_sizes, open_sizes
 from spmdir.dialects.spmd import Spmd
-from spmdir.dialects.syntax.context import IRContext, IRParser, IRPrinter, location_of, text_position
-from spmdir.dialects.syntax.sharding_aliases import ShardingAliases
-from spmdir.dialects.syntax.unbalanced import find_unbalanced
+from spmdir.dialects.unbalanced import find_unbalanced
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.verification import declaration, mesh_of
 

@@ -12,7 +12,7 @@ from xdsl.traits import HasCanonicalizationPatternsTrait
 from xdsl.utils.exceptions import VerifyException
 
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects.attributes import shardings_attr
 from spmdir.dialects.collectives import Collective, SpmdOp, WaitOp
 

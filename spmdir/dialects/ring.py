@@ -15,11 +15,11 @@ from xdsl.irdl import irdl_op_definition, traits_def
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from spmdir.core.call import Local
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.call import Local
 from spmdir.core.placement.joint import JointPlacement, joint_placement
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects.attributes import DYNAMIC, meta_of, pending_type, type_of
 from spmdir.dialects.collectives import check_waited
 from spmdir.dialects.stage import is_local

@@ -10,10 +10,10 @@ from typing import ClassVar
 from xdsl.irdl import irdl_op_definition
 from xdsl.utils.exceptions import VerifyException
 
-from spmdir.core.call import Local
 from spmdir.core.dtype import I64
 from spmdir.core.mesh import Mesh
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.call import Local
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects.attributes import DYNAMIC
 from spmdir.dialects.ring import LocalFormOp
 

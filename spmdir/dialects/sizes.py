@@ -24,18 +24,18 @@ from xdsl.rewriter import Rewriter
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from spmdir.core.call import Literal, SizeOperand, with_sizes
 from spmdir.core.errors import SpmdirError, require_type
-from spmdir.core.literals import LiteralError, parse_arguments, print_literal
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.call import Literal, SizeOperand, with_sizes
+from spmdir.core.placement.literals import LiteralError, parse_arguments, print_literal
 from spmdir.core.symbolic.expressions import Number, Real, apply, is_symbolic, product
 from spmdir.core.symbolic.symbols import Sizes
 from spmdir.dialects.attributes import ArgumentsAttr, is_sized, meta_of, sizes_of
+from spmdir.dialects.declared import declare_hints, declared_hints
 from spmdir.dialects.names import take_name
+from spmdir.dialects.op_parser import parse_type, take_sizes
+from spmdir.dialects.op_printer import print_with_sizes
 from spmdir.dialects.size_types import Measure, SizesAttr, SizeType, hint_of, read_sizes
-from spmdir.dialects.syntax.declared import declare_hints, declared_hints
-from spmdir.dialects.syntax.op_parser import parse_type, take_sizes
-from spmdir.dialects.syntax.op_printer import print_with_sizes
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
 from spmdir.dialects.verification import declaration

@@ -20,12 +20,12 @@ from xdsl.parser import Parser
 from xdsl.printer import Printer
 from xdsl.utils.exceptions import VerifyException
 
-from spmdir.core.call import Call, Literal, Local, SizeOperand, Structure, with_sizes
 from spmdir.core.errors import ShardingError
-from spmdir.core.literals import LiteralError
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.call import Call, Literal, Local, SizeOperand, Structure, with_sizes
+from spmdir.core.placement.literals import LiteralError
+from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects.attributes import (
     DYNAMIC,
     ArgumentsAttr,
@@ -40,11 +40,11 @@ from spmdir.dialects.attributes import (
     shardings_attr,
     type_of,
 )
+from spmdir.dialects.declared import declared_hints, declared_mesh
+from spmdir.dialects.op_parser import BARE_OPERANDS, OPERANDS, parse_operands, parse_tail, tail_end, take_sizes
+from spmdir.dialects.op_printer import print_operands, print_tail, print_with_sizes
 from spmdir.dialects.size_types import SizeType
 from spmdir.dialects.stage import is_local
-from spmdir.dialects.syntax.declared import declared_hints, declared_mesh
-from spmdir.dialects.syntax.op_parser import BARE_OPERANDS, OPERANDS, parse_operands, parse_tail, tail_end, take_sizes
-from spmdir.dialects.syntax.op_printer import print_operands, print_tail, print_with_sizes
 from spmdir.dialects.verification import check_decided, check_sharding, check_shards, mesh_of
 
 

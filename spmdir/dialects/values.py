@@ -10,8 +10,8 @@ from xdsl.ir import Attribute, Operation, OpResult, SSAValue
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import ShardPlacement
-from spmdir.core.sharding import Sharding
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects.attributes import (
     ShapesAttr,
     ShardingAttr,

@@ -11,8 +11,8 @@ from spmdir.core.dtype import DType
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.evaluated import place
-from spmdir.core.sharding import Sharding
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects.attributes import (
     DYNAMIC,
     global_meta,

@@ -8,24 +8,24 @@ import attrs
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
+from spmdir.analysis.machine_attribute import written_topology
+from spmdir.analysis.propagation.given import open_decided
 from spmdir.core.arguments import Kind
 from spmdir.core.errors import UnsupportedError
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.arguments import MODULE
 from spmdir.dialects.collectives import Collective
+from spmdir.dialects.context import location_of
 from spmdir.dialects.function_checks import GIVEN
 from spmdir.dialects.names import text_name
 from spmdir.dialects.reshard_ops import ReshardOp
-from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
-from spmdir.passes.finish import without_layers
-from spmdir.passes.options import changed_options
-from spmdir.passes.pipeline import Pipeline, Step, as_pipeline
-from spmdir.passes.propagation.given import open_decided
-from spmdir.passes.propagation.machine_attribute import written_topology
-from spmdir.passes.propagation.noted_options import MACHINE, deciding_pass
+from spmdir.pipeline.finish import without_layers
+from spmdir.pipeline.noted_options import MACHINE, deciding_pass
+from spmdir.pipeline.options import changed_options
+from spmdir.pipeline.pipeline import Pipeline, Step, as_pipeline
 
 
 class KeepsSource(Protocol):

@@ -10,25 +10,25 @@ import attrs
 from xdsl.dialects.builtin import ModuleOp, StringAttr
 from xdsl.ir import Operation, OpResult, SSAValue
 
+from spmdir.analysis.memory_classes import memory_classes
+from spmdir.analysis.phases import PHASES, phases
+from spmdir.analysis.propagation.op_strategies import OpStrategies
 from spmdir.core.errors import Location, ShardingError, UnsupportedError, printable
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement, parse_placement
+from spmdir.core.placement.sharding import Sharding
 from spmdir.core.progress import say
-from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
+from spmdir.dialects.context import location_of
 from spmdir.dialects.function_checks import GIVEN
 from spmdir.dialects.names import text_name
 from spmdir.dialects.source_places import SourcePlaces, places_of
-from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, signature_name
 from spmdir.explanation.asked import opened, shardings_of_all
-from spmdir.passes.finish import named_in_layers
-from spmdir.passes.memory_classes import memory_classes
-from spmdir.passes.phases import PHASES, phases
-from spmdir.passes.pipeline import Pipeline, run_passes
 from spmdir.passes.propagate import PropagatePass
-from spmdir.passes.propagation.op_strategies import OpStrategies
+from spmdir.pipeline.finish import named_in_layers
+from spmdir.pipeline.pipeline import Pipeline, run_passes
 from spmdir.reshard.plan_tree import Planner, PlanTree, plan_tree
 from spmdir.rules import OpRule
 from spmdir.search.joint_states import Unsolvable

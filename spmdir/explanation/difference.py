@@ -17,7 +17,7 @@ from spmdir.core.equal_layers import equal_layers, of_any_layer, rounded
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.html_text import ShownAsText
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.core.time_text import milliseconds, time_text
 from spmdir.dialects import ir
 from spmdir.dialects.arguments import MODULE
@@ -30,8 +30,8 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.explanation.explained import percent_text
 from spmdir.explanation.same_values import made_values, names_in
-from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
-from spmdir.passes.propagation.noted_options import machine_of
+from spmdir.pipeline.noted_options import machine_of
+from spmdir.pipeline.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.report.communication import comm_report
 from spmdir.report.op_costs import shares_by
 from spmdir.report.report_table import report_table

@@ -13,9 +13,9 @@ from spmdir.dialects.names import text_name
 from spmdir.dialects.source_places import places_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.explanation.places import is_at, nothing_there
-from spmdir.passes.finish import named_in_layers, without_layers
-from spmdir.passes.layers.outline import function_of
-from spmdir.passes.layers.segments import Segment
+from spmdir.pipeline.finish import named_in_layers, without_layers
+from spmdir.pipeline.layers.outline import function_of
+from spmdir.pipeline.layers.segments import Segment
 
 
 def excerpt(module: ModuleOp, at: Sequence[str]) -> ModuleOp:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from spmdir.core.arguments import COUNT, accepts, instance
 from spmdir.core.equal_layers import of_any_layer
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.explanation.asked import PROGRAM, KeepsSource, asked_about
 from spmdir.explanation.decided import DecidedProgram, Otherwise
 from spmdir.explanation.explained import AxisReason, Choice, Delivery, Explanation, Explanations, Source, UserReason
 from spmdir.explanation.origins import origins
 from spmdir.explanation.places import is_at, nothing_there
-from spmdir.passes.pipeline import PIPELINE, Pipeline
+from spmdir.pipeline.pipeline import PIPELINE, Pipeline
 from spmdir.reshard.cost import step_cost
 from spmdir.rules.strategies.obstacle import Dropped
 from spmdir.search.problem import NodeStrategy

@@ -9,8 +9,8 @@ import attrs
 from spmdir.core.byte_size import size_text
 from spmdir.core.errors import Location, printable
 from spmdir.core.html_text import ShownAsText
-from spmdir.core.sharding import Sharding
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.core.time_text import time_text
 
 LISTED = 4

@@ -10,12 +10,14 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr
 from xdsl.ir import BlockArgument, OpResult, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from spmdir.analysis.memory_classes import memory_classes
+from spmdir.analysis.phases import phases
 from spmdir.core.arguments import SHARDINGS, accepts, instance, many
 from spmdir.core.brackets import split_entries
 from spmdir.core.errors import SpmdirError, shown
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement, parse_placement
-from spmdir.core.sharding import Sharding, ShardingLike, as_sharding
+from spmdir.core.placement.sharding import Sharding, ShardingLike, as_sharding
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of, sharding_attr
 from spmdir.dialects.names import text_name
@@ -28,10 +30,8 @@ from spmdir.explanation.constrained import other_constraints
 from spmdir.explanation.decided import DecidedProgram
 from spmdir.explanation.difference import Difference, compare
 from spmdir.explanation.places import is_at, module_named, nothing_there
-from spmdir.passes.finish import named_in_layers
-from spmdir.passes.memory_classes import memory_classes
-from spmdir.passes.phases import phases
-from spmdir.passes.pipeline import PARTITIONING, PIPELINE, Pipeline, parse_steps
+from spmdir.pipeline.finish import named_in_layers
+from spmdir.pipeline.pipeline import PARTITIONING, PIPELINE, Pipeline, parse_steps
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp

@@ -12,7 +12,7 @@ from torch import fx
 
 from spmdir.core.dtype import F32
 from spmdir.core.errors import UnsupportedError
-from spmdir.core.tensor import SizedMeta, TensorMeta
+from spmdir.core.placement.tensor import SizedMeta, TensorMeta
 from spmdir.dialects.attributes import meta_of, sizes_of
 from spmdir.importer.fx_arguments import Bound
 from spmdir.importer.locations import node_location

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, fx
 
 from spmdir.core.errors import require_type, wrong_argument
+from spmdir.core.placement.sharding import Sharding, parse_sharding
 from spmdir.core.placement.standard import OPEN
-from spmdir.core.sharding import Sharding, parse_sharding
 from spmdir.torch_interop.dispatch import is_inside_transform
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import attrs
 import torch
 
-from spmdir.core.call import Structure
 from spmdir.core.dtype import DType
 from spmdir.core.errors import Location, UnsupportedError
+from spmdir.core.placement.call import Structure
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.core.symbolic.expressions import Real, Size, apply
-from spmdir.core.tensor import TensorMeta
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH
 from spmdir.torch_interop.ops import schema_of
 

@@ -16,9 +16,9 @@ from spmdir.core.admission import STATISTICS
 from spmdir.core.dtype import I1, UI8, DType
 from spmdir.core.errors import Location, SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import as_sharding
+from spmdir.core.placement.sharding import as_sharding
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.core.symbolic.expressions import Number, apply, is_symbolic
-from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.aten import op_class
 from spmdir.dialects.attributes import meta_of, sizes_of
 from spmdir.dialects.names import keep_name

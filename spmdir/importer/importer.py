@@ -15,10 +15,10 @@ from xdsl.ir import Block, Region, SSAValue
 from spmdir.core.arguments import FLAG, MISSING_RULE, OUT_SHARDINGS, accepts, instance
 from spmdir.core.errors import ShardingError, UnsupportedError
 from spmdir.core.mesh import Mesh, as_mesh
-from spmdir.core.sharding import Sharding, ShardingLike
-from spmdir.core.sharding_plan import ShardingPlan, as_plan
+from spmdir.core.placement.sharding import Sharding, ShardingLike
+from spmdir.core.placement.sharding_plan import ShardingPlan, as_plan
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.core.symbolic.expressions import is_symbolic
-from spmdir.core.tensor import TensorMeta
 from spmdir.dialects.attributes import ArgumentsAttr, meta_of, type_of
 from spmdir.dialects.cast_first import note_first_casts
 from spmdir.dialects.ir import collector_paused, context, verify

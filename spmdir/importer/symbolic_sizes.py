@@ -11,10 +11,10 @@ from torch import Tensor, fx
 
 from spmdir.core.dtype import DType
 from spmdir.core.errors import Location, UnsupportedError
+from spmdir.core.placement.tensor import TensorMeta, sized_meta
 from spmdir.core.symbolic.conditions import Condition, condition, equality
 from spmdir.core.symbolic.expressions import Number, Size, apply, evaluate, is_symbolic, symbol
 from spmdir.core.symbolic.symbols import Sizes, Symbol
-from spmdir.core.tensor import TensorMeta, sized_meta
 from spmdir.torch_interop.symbolic_numbers import is_open
 
 _FUNCTIONS = {

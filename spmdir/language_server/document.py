@@ -18,7 +18,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.names import text_name
 from spmdir.language_server.recovery import syntax_errors
 from spmdir.language_server.scan import WORD, NameScope, Scan, TextSpan, scan
-from spmdir.passes.pipeline import Pipeline
+from spmdir.pipeline.pipeline import Pipeline
 from spmdir.rules.language.records import read, read_strategies
 
 Language = Literal["program", "rules", "rewrites"]
@@ -155,7 +155,7 @@ def _rule_errors(text: str, file: str, pipeline: Pipeline) -> Sequence[SpmdirErr
 
 
 def _rewrite_errors(text: str, file: str, pipeline: Pipeline) -> Sequence[SpmdirError]:
-    from spmdir.passes.fusion.rewrite_text import parse_rewrites  # lark, which only such files need
+    from spmdir.rewrites.rewrite_text import parse_rewrites  # lark, which only such files need
 
     try:
         parse_rewrites(text, file)

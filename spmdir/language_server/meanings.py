@@ -8,25 +8,25 @@ from collections.abc import Iterator
 
 from xdsl.ir import SSAValue
 
+from spmdir.analysis.sent_messages import SentMessages
+from spmdir.analysis.type_check import rule_of
 from spmdir.core.byte_size import size_text
 from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import placement_type
+from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.text import head_of
-from spmdir.core.sharding import Sharding
 from spmdir.dialects.attributes import print_type
+from spmdir.dialects.context import location_of
 from spmdir.dialects.named import class_of
 from spmdir.dialects.spmd import Spmd
-from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
 from spmdir.language_server.document import Document
 from spmdir.language_server.line_costs import cost_text
 from spmdir.language_server.scan import NameScope, TextSpan
 from spmdir.language_server.shards import mesh_at, shards_of
-from spmdir.passes.propagation.noted_options import machine_of
-from spmdir.passes.sent_messages import SentMessages
-from spmdir.passes.type_check.type_check import rule_of
+from spmdir.pipeline.noted_options import machine_of
 from spmdir.report.collective_costs import collective_costs
 from spmdir.reshard.collectives import collectives
 from spmdir.rules.language.functions import FUNCTIONS

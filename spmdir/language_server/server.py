@@ -22,7 +22,7 @@ from spmdir.language_server.line_costs import LineCost, line_costs
 from spmdir.language_server.meanings import meaning
 from spmdir.language_server.renaming import named_at, rename, rule_places
 from spmdir.language_server.scan import TextSpan
-from spmdir.passes.pipeline import Pipeline
+from spmdir.pipeline.pipeline import Pipeline
 
 DELAY = 0.15
 """Seconds without a keystroke after which a text is read again."""

@@ -6,7 +6,7 @@ from xdsl.ir import SSAValue
 
 from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.values import global_type, sharding_of

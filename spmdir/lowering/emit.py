@@ -16,17 +16,18 @@ from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import SSAValue
 
 from spmdir.core.arguments import INTEGER, SIZES, accepts
-from spmdir.core.call import Local
 from spmdir.core.dtype import I64
 from spmdir.core.errors import SpmdirError, UnsupportedError, shown
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.call import Local
+from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.arguments import MODULE
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import DYNAMIC, meta_of
 from spmdir.dialects.collectives import Collective, WaitOp
+from spmdir.dialects.context import location_of
 from spmdir.dialects.halo import HaloExchangeOp
 from spmdir.dialects.host import HostCopyOp
 from spmdir.dialects.names import name_of
@@ -36,7 +37,6 @@ from spmdir.dialects.sent_states import sent_state
 from spmdir.dialects.shard_index_ops import LocalIndexOp, ShardIndexOp
 from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.spmd import ConstantOp
-from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_shape, global_type, sharding_of, signature_name
 from spmdir.lowering.collectives import message
@@ -59,8 +59,8 @@ from spmdir.lowering.ring import assemble, erase_unused, rotate, state
 from spmdir.lowering.shard_indices import local_index, positions
 from spmdir.lowering.site import IS_COMPUTED, WAIT, Kind, Site, here
 from spmdir.lowering.torch_calls import TorchCalls, filled
-from spmdir.passes.finish import bound, localized
-from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
+from spmdir.pipeline.finish import bound, localized
+from spmdir.pipeline.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.reshard.conditions import refinement
 from spmdir.reshard.steps import Step
 from spmdir.torch_interop.dtypes import TORCH_DTYPES

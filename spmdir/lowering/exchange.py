@@ -14,7 +14,7 @@ from spmdir.core.intervals import Ranges, common, length, positions, union
 from spmdir.core.placement.base import PartialPlacement
 from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.core.placement.standard import Partial
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.lowering.ranges import Emit, aten, narrow, take
 from spmdir.lowering.reductions import Brackets, brackets, identities
 from spmdir.lowering.site import Message, Site, functional, here

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 from spmdir.torch_interop.fake_tensors import FakeTensorMode
 

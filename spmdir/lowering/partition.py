@@ -18,7 +18,7 @@ from torch.fx import Node
 
 from spmdir.core.intervals import Ranges, joined, length, positions
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding, shard_ranges
+from spmdir.core.placement.sharding import Sharding, shard_ranges
 from spmdir.lowering.ranges import Emit, aten, narrow, take
 
 Shape = tuple[int, ...]

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from spmdir.core.errors import UnsupportedError
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.torch_interop import fake_tensors
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH, TORCH_DTYPES
 

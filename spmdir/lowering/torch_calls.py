@@ -13,8 +13,8 @@ import torch
 from torch import fx
 
 from spmdir.core.admission import draws
-from spmdir.core.call import Local, slots_of
 from spmdir.core.errors import UnsupportedError
+from spmdir.core.placement.call import Local, slots_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.lowering.result_types import Results, check_results
 from spmdir.torch_interop.ops import schema_of

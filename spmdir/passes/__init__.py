@@ -1,42 +1,5 @@
-"""The passes over the IR, one file each, in the order of a pipeline.
+"""The passes over the IR, one file each; `pipeline/pass_table.py` lists them.
 
-May import: core, rules, reshard, search, schedule, dialects, plugins; never torch.
-Start with PASSES, the table of contents, and pipeline.py, which runs them.
+May import: core, rules, reshard, search, schedule, dialects, analysis, rewrites, pipeline; never torch.
+Start with propagate.py, which decides, then insert_reshard.py and lower_reshard.py.
 """
-
-from __future__ import annotations
-
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from xdsl.passes import ModulePass
-
-PassTable = Mapping[str, "str | type[ModulePass]"]
-"""Pass name → the class, or `module:class` where it is imported when first used."""
-
-PASSES: PassTable = {
-    "inline": "spmdir.passes.inline:InlinePass",
-    "fold-views": "spmdir.passes.fold_views:FoldViewsPass",
-    "propagate": "spmdir.passes.propagate:PropagatePass",
-    "bind-sizes": "spmdir.passes.bind_sizes:BindSizesPass",
-    "expand": "spmdir.passes.expand:ExpandPass",
-    "insert-reshard": "spmdir.passes.insert_reshard:InsertReshardPass",
-    "lower-reshard": "spmdir.passes.lower_reshard:LowerReshardPass",
-    "fuse-collectives": "spmdir.passes.fuse_collectives:FuseCollectivesPass",
-    "split-matmul": "spmdir.passes.split_matmul:SplitMatmulPass",
-    "localize": "spmdir.passes.localize:LocalizePass",
-    "fit-memory": "spmdir.passes.fit_memory:FitMemoryPass",
-    "bucket": "spmdir.passes.bucket:BucketPass",
-    "split-async": "spmdir.passes.split_async:SplitAsyncPass",
-    "reorder": "spmdir.passes.reorder:ReorderPass",
-    "schedule": "spmdir.passes.schedule:SchedulePass",
-    "verify-spmd": "spmdir.passes.verify_spmd:VerifySpmdPass",
-    "print-rules": "spmdir.passes.print_rules:PrintRulesPass",
-    "outline-layers": "spmdir.passes.outline_layers:OutlineLayersPass",
-    "strip-spmd": "spmdir.passes.strip_spmd:StripSpmdPass",
-    "canonicalize": "spmdir.passes.cleanup:Canonicalize",
-    "cse": "spmdir.passes.cleanup:CSE",
-    "dce": "spmdir.passes.cleanup:DCE",
-}
-"""The passes of spmdir: first those of a pipeline, in its order, then those that check, print and strip."""

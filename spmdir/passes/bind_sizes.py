@@ -17,21 +17,21 @@ from xdsl.ir import Attribute, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
-from spmdir.core.call import Literal, with_sizes
 from spmdir.core.errors import RuleError, ShardingError, SpmdirError, UnsupportedError
+from spmdir.core.placement.call import Literal, with_sizes
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.core.symbolic.expressions import evaluate
 from spmdir.core.symbolic.parser import parse_number
-from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import ArgumentsAttr, is_sized, meta_of, sizes_of, type_of
+from spmdir.dialects.context import IRContext, location_of
 from spmdir.dialects.sizes import SizeOp, open_sizes, sizes_op
-from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.passes.expand import expansion_of
-from spmdir.passes.pipeline import as_pipeline
-from spmdir.passes.preconditions import global_functions
-from spmdir.passes.propagation.noted_options import deciding_pass, note_options
+from spmdir.pipeline.noted_options import deciding_pass, note_options
+from spmdir.pipeline.pipeline import as_pipeline
+from spmdir.pipeline.preconditions import global_functions
 
 
 @dataclass(frozen=True)

@@ -15,18 +15,18 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from spmdir.analysis.local_forms import EXPANSION, note, places_among
+from spmdir.analysis.type_check import cheapest_operands, required, sharded_factors, strategies_of
 from spmdir.core.errors import ShardingError, UnsupportedError
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp, op_class
 from spmdir.dialects.attributes import shardings_attr
+from spmdir.dialects.context import IRContext, location_of
 from spmdir.dialects.names import Names, take_name
-from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.values import sharding_of
-from spmdir.passes.local_programs.local_forms import EXPANSION, note, places_among
-from spmdir.passes.preconditions import FunctionPass
-from spmdir.passes.type_check.type_check import cheapest_operands, required, sharded_factors, strategies_of
+from spmdir.pipeline.preconditions import FunctionPass
 from spmdir.rules import RuleSet
 from spmdir.rules.local.expansion import Expansion, Value
 from spmdir.rules.strategies.expansion_layout import ExpansionLayout

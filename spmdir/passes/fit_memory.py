@@ -12,20 +12,20 @@ import attrs
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
+from spmdir.analysis.live_memory import live_memory
+from spmdir.analysis.memory_classes import memory_classes
+from spmdir.analysis.scheduling.copied_values import copyable
+from spmdir.analysis.scheduling.rank_program import rank_program
+from spmdir.analysis.scheduling.repeat import may_repeat, repeat
+from spmdir.analysis.units import Unit
 from spmdir.core.byte_size import size_text
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
-from spmdir.dialects.syntax.context import IRContext, location_of
-from spmdir.passes.fusion.trace import remark
-from spmdir.passes.live_memory import live_memory
-from spmdir.passes.memory_classes import memory_classes
-from spmdir.passes.pipeline import as_pipeline
-from spmdir.passes.propagation.noted_options import Memory, machine_of
-from spmdir.passes.scheduling.copied_values import copyable
-from spmdir.passes.scheduling.local_pass import LocalPass
-from spmdir.passes.scheduling.rank_program import rank_program
-from spmdir.passes.scheduling.repeat import may_repeat, repeat
-from spmdir.passes.scheduling.units import Unit
+from spmdir.dialects.context import IRContext, location_of
+from spmdir.pipeline.local_pass import LocalPass
+from spmdir.pipeline.noted_options import Memory, machine_of
+from spmdir.pipeline.pipeline import as_pipeline
+from spmdir.rewrites.trace import remark
 from spmdir.schedule.block_answers import seconds_of
 from spmdir.schedule.fit import Fitted, fit
 from spmdir.schedule.memory import at_peak

@@ -18,15 +18,15 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from spmdir.analysis.type_check import rule_of
+from spmdir.core.placement.tensor import sized_meta
 from spmdir.core.symbolic.expressions import Size, apply, evaluate, is_symbolic, product
-from spmdir.core.tensor import sized_meta
 from spmdir.dialects.aten import AtenOp, op_class
 from spmdir.dialects.attributes import is_sized, meta_of, sizes_of
+from spmdir.dialects.context import IRContext
 from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.sizes import SizeValues, merge_sizes, open_sizes
-from spmdir.dialects.syntax.context import IRContext
-from spmdir.passes.preconditions import FunctionPass
-from spmdir.passes.type_check.type_check import rule_of
+from spmdir.pipeline.preconditions import FunctionPass
 from spmdir.rules import OpRule, RuleSet
 
 Letters = list[int]

@@ -18,27 +18,25 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
+from spmdir.analysis.machine_attribute import Machine
 from spmdir.core.errors import ParseError, did_you_mean, raise_all
 from spmdir.dialects import ir
 from spmdir.dialects.collectives import SpmdOp
+from spmdir.dialects.context import IRContext, location_of
 from spmdir.dialects.names import Names
-from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
-from spmdir.passes.fusion.benefit import Pricing
-from spmdir.passes.fusion.engine import Engine
-from spmdir.passes.fusion.rewrite_conditions import CONDITIONS, check_conditions
-from spmdir.passes.fusion.rewrite_files import read_rewrites
-from spmdir.passes.fusion.rewriting import Rewriting
-from spmdir.passes.fusion.terms import Rewrite, duplicates
-from spmdir.passes.fusion.trace import Attempt, remark
-from spmdir.passes.limited_memory import most_bytes, peak_bytes, restore
-from spmdir.passes.options import Count
-from spmdir.passes.pipeline import Pipeline, as_pipeline
-from spmdir.passes.preconditions import global_functions, reject_open_sizes
-from spmdir.passes.propagation.machine_attribute import Machine
-from spmdir.passes.propagation.noted_options import Memory, machine_of, remark_other_machine
-
-REWRITES = Path(__file__).parent / "fusion" / "fuse_collectives.rewrites"
+from spmdir.pipeline.limited_memory import most_bytes, peak_bytes, restore
+from spmdir.pipeline.noted_options import Memory, machine_of, remark_other_machine
+from spmdir.pipeline.options import Count
+from spmdir.pipeline.pipeline import Pipeline, as_pipeline
+from spmdir.pipeline.preconditions import global_functions, reject_open_sizes
+from spmdir.rewrites.benefit import Pricing
+from spmdir.rewrites.engine import Engine
+from spmdir.rewrites.rewrite_conditions import CONDITIONS, check_conditions
+from spmdir.rewrites.rewrite_files import REWRITES, read_rewrites
+from spmdir.rewrites.rewriting import Rewriting
+from spmdir.rewrites.terms import Rewrite, duplicates
+from spmdir.rewrites.trace import Attempt, remark
 
 
 @dataclass(frozen=True)

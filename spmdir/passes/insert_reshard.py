@@ -13,24 +13,24 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from spmdir.analysis.local_forms import is_split
+from spmdir.analysis.type_check import cheapest_operands
 from spmdir.core.errors import Location, ShardingError
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import plugins
-from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.context import IRContext, location_of
 from spmdir.dialects.function_checks import GIVEN
 from spmdir.dialects.names import Names, text_name
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp, has_lossy
-from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, needed_result, sharding_of
 from spmdir.passes.expand import expand_all
-from spmdir.passes.fusion.trace import remark
-from spmdir.passes.local_programs.local_forms import is_split
-from spmdir.passes.preconditions import FunctionPass
-from spmdir.passes.type_check.type_check import cheapest_operands
+from spmdir.pipeline.preconditions import FunctionPass
+from spmdir.rewrites.trace import remark
 
 
 @attrs.frozen

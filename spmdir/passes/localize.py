@@ -17,29 +17,29 @@ from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import Attribute, SSAValue
 from xdsl.passes import ModulePass
 
-from spmdir.core.call import Local, shard_of
+from spmdir.analysis.local_forms import EXPANSION, is_split
+from spmdir.analysis.local_programs.promises import argument_errors, result_errors
+from spmdir.analysis.local_programs.replace_by_local_form import replace_by_local_form, retype
+from spmdir.analysis.local_programs.ring_blocks import join_blocks
+from spmdir.analysis.local_programs.trusted import trust
+from spmdir.analysis.type_check import Choice, strategies_of
 from spmdir.core.errors import ShardingError, UnsupportedError, raise_all
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.call import Local, shard_of
+from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import DYNAMIC, ArgumentsAttr, Of, ShapesAttr, meta_of, of_type, retyped
+from spmdir.dialects.context import IRContext, location_of
 from spmdir.dialects.names import Names
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.stage import is_local, write_stage
-from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.dialects.verification import common_type
-from spmdir.passes.local_programs.local_forms import EXPANSION, is_split
-from spmdir.passes.local_programs.promises import argument_errors, result_errors
-from spmdir.passes.local_programs.replace_by_local_form import replace_by_local_form, retype
-from spmdir.passes.local_programs.ring_blocks import join_blocks
-from spmdir.passes.local_programs.trusted import trust
-from spmdir.passes.preconditions import flat_functions, reject_open_sizes
-from spmdir.passes.type_check.type_check import Choice, strategies_of
+from spmdir.pipeline.preconditions import flat_functions, reject_open_sizes
 from spmdir.rules import OpRule, RuleSet
 from spmdir.rules.strategies.split_products import SPLIT
 

@@ -12,20 +12,20 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from spmdir.analysis.step_states import add_states, return_states
 from spmdir.core.errors import ShardingError, SpmdirError
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.collectives import SpmdOp, build_collective
+from spmdir.dialects.context import IRContext, location_of
 from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
-from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.values import sharding_of
-from spmdir.passes.pipeline import as_pipeline
-from spmdir.passes.preconditions import FunctionPass
-from spmdir.passes.propagation.noted_options import is_for_shared_messages, machine_of, remark_other_machine
-from spmdir.passes.step_states import add_states, return_states
+from spmdir.pipeline.noted_options import is_for_shared_messages, machine_of, remark_other_machine
+from spmdir.pipeline.pipeline import as_pipeline
+from spmdir.pipeline.preconditions import FunctionPass
 from spmdir.reshard.plan_tree import Planner, plan_tree
 from spmdir.reshard.steps import Step
 from spmdir.rules import RuleSet

@@ -9,8 +9,8 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from spmdir.dialects.syntax.context import IRContext
-from spmdir.passes.layers.outline import outline_layers
+from spmdir.dialects.context import IRContext
+from spmdir.pipeline.layers.outline import outline_layers
 
 
 @dataclass(frozen=True)

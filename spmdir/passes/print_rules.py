@@ -9,15 +9,15 @@ from typing import ClassVar, Literal
 from xdsl.dialects.builtin import ArrayAttr, ModuleOp, StringAttr
 from xdsl.dialects.func import FuncOp
 
+from spmdir.analysis.type_check import plugins_of, rule_of
 from spmdir.core.placement.base import Placement
 from spmdir.core.placement.standard import plugins
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
-from spmdir.dialects.syntax.context import IRContext
+from spmdir.dialects.context import IRContext
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs
-from spmdir.passes.preconditions import FunctionPass
-from spmdir.passes.type_check.type_check import plugins_of, rule_of
+from spmdir.pipeline.preconditions import FunctionPass
 from spmdir.rules import OpRule, Strategy
 from spmdir.rules.strategies.obstacle import Dropped
 

@@ -16,26 +16,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
-from spmdir.core.byte_size import size_text
-from spmdir.core.errors import Location, RuleError, ShardingError, UnsupportedError, warn
-from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding
-from spmdir.dialects import ir
-from spmdir.dialects.aten import AtenOp
-from spmdir.dialects.sizes import SizeOp, sizes_op
-from spmdir.dialects.stage import PASSES_RUN, write_stage
-from spmdir.dialects.syntax.context import IRContext, location_of
-from spmdir.dialects.value_op import ValueOp
-from spmdir.dialects.values import function_attrs
-from spmdir.passes.fusion.trace import remark
-from spmdir.passes.limited_memory import most_bytes
-from spmdir.passes.options import Count
-from spmdir.passes.pipeline import as_pipeline
-from spmdir.passes.preconditions import FunctionPass
-from spmdir.passes.propagation.annotate import Maker
-from spmdir.passes.propagation.build_problem import build_problem
-from spmdir.passes.propagation.given import note_given
-from spmdir.passes.propagation.machine_attribute import (
+from spmdir.analysis.machine_attribute import (
     CERTIFICATE,
     OBJECTIVE,
     Machine,
@@ -43,14 +24,33 @@ from spmdir.passes.propagation.machine_attribute import (
     write_objective,
     write_topology,
 )
+from spmdir.analysis.propagation.annotate import Maker
+from spmdir.analysis.propagation.build_problem import build_problem
+from spmdir.analysis.propagation.given import note_given
+from spmdir.analysis.propagation.op_strategies import OpStrategies, rules_of
+from spmdir.analysis.sub_axes import annotated_splits, split_weights, wanted_splits
+from spmdir.analysis.type_check import plugins_of, reasons_text, rule_of
+from spmdir.core.byte_size import size_text
+from spmdir.core.errors import Location, RuleError, ShardingError, UnsupportedError, warn
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.sharding import Sharding
+from spmdir.dialects import ir
+from spmdir.dialects.aten import AtenOp
+from spmdir.dialects.context import IRContext, location_of
+from spmdir.dialects.sizes import SizeOp, sizes_op
+from spmdir.dialects.stage import PASSES_RUN, write_stage
+from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import function_attrs
 from spmdir.passes.propagation.mesh_search import MeshSearch
-from spmdir.passes.propagation.noted_options import Memory, memory_limit, note_options, remark_other_costs
-from spmdir.passes.propagation.op_strategies import OpStrategies, rules_of
-from spmdir.passes.propagation.sub_axes import annotated_splits, split_weights, wanted_splits
-from spmdir.passes.type_check.type_check import plugins_of, reasons_text, rule_of
+from spmdir.pipeline.limited_memory import most_bytes
+from spmdir.pipeline.noted_options import Memory, memory_limit, note_options, remark_other_costs
+from spmdir.pipeline.options import Count
+from spmdir.pipeline.pipeline import as_pipeline
+from spmdir.pipeline.preconditions import FunctionPass
 from spmdir.reshard.cost import node_count
 from spmdir.reshard.costs import Costs
 from spmdir.reshard.topology import DEFAULT, find_topology, with_costs
+from spmdir.rewrites.trace import remark
 from spmdir.rules import RuleSet
 from spmdir.rules.strategies.equivalent_ops import unreached_name
 from spmdir.search.budget import Held

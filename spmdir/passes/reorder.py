@@ -8,16 +8,16 @@ from typing import Literal
 
 from xdsl.dialects.func import FuncOp
 
+from spmdir.analysis.scheduling.rank_program import rank_program
+from spmdir.analysis.units import Unit, set_order
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.collectives import Collective
+from spmdir.dialects.context import IRContext
 from spmdir.dialects.host import HostCopyOp
 from spmdir.dialects.recomputation import RECOMPUTES
-from spmdir.dialects.syntax.context import IRContext
-from spmdir.passes.pipeline import as_pipeline
-from spmdir.passes.propagation.noted_options import Memory, machine_of
-from spmdir.passes.scheduling.local_pass import LocalPass
-from spmdir.passes.scheduling.rank_program import rank_program
-from spmdir.passes.scheduling.units import Unit, set_order
+from spmdir.pipeline.local_pass import LocalPass
+from spmdir.pipeline.noted_options import Memory, machine_of
+from spmdir.pipeline.pipeline import as_pipeline
 from spmdir.schedule.list_scheduling import ordered
 from spmdir.schedule.swaps import swapped
 from spmdir.schedule.timely import timely

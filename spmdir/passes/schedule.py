@@ -9,20 +9,20 @@ from typing import Literal
 
 from xdsl.dialects.func import FuncOp
 
+from spmdir.analysis.scheduling.rank_program import rank_program
 from spmdir.core.byte_size import Bytes
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.progress import say
-from spmdir.dialects.syntax.context import IRContext
+from spmdir.dialects.context import IRContext
 from spmdir.passes.bucket import BucketPass
 from spmdir.passes.fit_memory import FitMemoryPass, MemoryDecision
-from spmdir.passes.options import Count
-from spmdir.passes.pipeline import as_pipeline
-from spmdir.passes.propagation.noted_options import Memory, machine_of
 from spmdir.passes.reorder import ReorderPass
-from spmdir.passes.scheduling.local_pass import LocalPass
-from spmdir.passes.scheduling.rank_program import rank_program
 from spmdir.passes.split_async import SplitAsyncPass
+from spmdir.pipeline.local_pass import LocalPass
+from spmdir.pipeline.noted_options import Memory, machine_of
+from spmdir.pipeline.options import Count
+from spmdir.pipeline.pipeline import as_pipeline
 from spmdir.schedule.memory import peak_bytes
 from spmdir.schedule.simulate import simulate
 

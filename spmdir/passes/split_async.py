@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from xdsl.dialects.func import FuncOp
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from spmdir.analysis.local_programs.globalize import steps
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.attributes import pending
 from spmdir.dialects.collectives import Collective, WaitOp, collective_class
+from spmdir.dialects.context import IRContext
 from spmdir.dialects.host import STARTS, HostCopyOp
 from spmdir.dialects.names import Names, take_name
-from spmdir.dialects.syntax.context import IRContext
-from spmdir.passes.local_programs.globalize import steps
-from spmdir.passes.scheduling.local_pass import LocalPass
+from spmdir.pipeline.local_pass import LocalPass
 
 
 @dataclass(frozen=True)

@@ -11,21 +11,21 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
+from spmdir.analysis.local_forms import SPLIT, is_split
+from spmdir.analysis.type_check import match, rule_of
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.collectives import Collective
+from spmdir.dialects.context import IRContext
 from spmdir.dialects.names import take_name
-from spmdir.dialects.syntax.context import IRContext
 from spmdir.dialects.values import sharding_of
-from spmdir.passes.local_programs.local_forms import SPLIT, is_split
-from spmdir.passes.pipeline import as_pipeline
-from spmdir.passes.preconditions import FunctionPass
-from spmdir.passes.propagation.noted_options import machine_of, remark_other_machine
 from spmdir.passes.split_trials import Trials
-from spmdir.passes.type_check.type_check import match, rule_of
+from spmdir.pipeline.noted_options import machine_of, remark_other_machine
+from spmdir.pipeline.pipeline import as_pipeline
+from spmdir.pipeline.preconditions import FunctionPass
 from spmdir.reshard.topology import Topology
 from spmdir.rules import RuleSet
 from spmdir.rules.strategies import split_products

@@ -10,13 +10,13 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Operation, Region, SSAValue
 
+from spmdir.analysis.scheduling.rank_program import rank_program
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of, sharding_attr
+from spmdir.dialects.context import IRContext
 from spmdir.dialects.mesh_op import MeshOp
-from spmdir.dialects.syntax.context import IRContext
 from spmdir.dialects.values import sharding_of
 from spmdir.passes.localize import LocalizePass
-from spmdir.passes.scheduling.rank_program import rank_program
 from spmdir.reshard.topology import Topology
 from spmdir.schedule.simulate import simulate
 

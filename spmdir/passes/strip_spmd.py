@@ -11,6 +11,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
+from spmdir.analysis.machine_attribute import CERTIFICATE, OBJECTIVE, TOPOLOGY
 from spmdir.dialects.collectives import SpmdOp
 from spmdir.dialects.function_checks import GIVEN
 from spmdir.dialects.mesh_op import MeshOp
@@ -18,9 +19,8 @@ from spmdir.dialects.names import take_name
 from spmdir.dialects.sizes import SizeOp
 from spmdir.dialects.stage import PASSES_RUN, STAGE
 from spmdir.dialects.value_op import ValueOp
-from spmdir.passes.preconditions import global_functions
-from spmdir.passes.propagation.machine_attribute import CERTIFICATE, OBJECTIVE, TOPOLOGY
-from spmdir.passes.propagation.noted_options import NOTE as DECIDED_BY
+from spmdir.pipeline.noted_options import NOTE as DECIDED_BY
+from spmdir.pipeline.preconditions import global_functions
 
 
 @dataclass(frozen=True)

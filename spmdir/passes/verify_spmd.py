@@ -13,23 +13,23 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
 from xdsl.passes import ModulePass
 
+from spmdir.analysis.local_programs.globalize import globalized
+from spmdir.analysis.local_programs.promises import argument_errors, result_errors
+from spmdir.analysis.local_programs.same_function import compare
+from spmdir.analysis.local_programs.trusted import trust
+from spmdir.analysis.type_check import strategies_of
 from spmdir.core.errors import ShardingError, SpmdirError, raise_all
 from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
+from spmdir.dialects.context import IRContext, location_of
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.stage import is_local
-from spmdir.dialects.syntax.context import IRContext, location_of
 from spmdir.dialects.value_op import ValueOp
-from spmdir.passes.local_programs.globalize import globalized
-from spmdir.passes.local_programs.promises import argument_errors, result_errors
-from spmdir.passes.local_programs.same_function import compare
-from spmdir.passes.local_programs.trusted import trust
 from spmdir.passes.localize import LocalizePass
-from spmdir.passes.preconditions import flat_functions, reject_open_sizes
-from spmdir.passes.type_check.type_check import strategies_of
+from spmdir.pipeline.preconditions import flat_functions, reject_open_sizes
 from spmdir.reshard.plan import plan_reshard
 
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from spmdir.core.axis_colors import axis_color
 from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
-from spmdir.passes.pipeline import Pipeline
 from spmdir.pictures.program_graph import GraphNode, partitioned, program_graph
+from spmdir.pipeline.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp

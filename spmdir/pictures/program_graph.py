@@ -7,17 +7,17 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
+from spmdir.analysis.module_paths import module_paths
 from spmdir.core.errors import Location
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects.collectives import Collective
+from spmdir.dialects.context import location_of
 from spmdir.dialects.names import text_name
-from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.values import global_type, sharding_of
-from spmdir.passes.finish import at_examples, inlined, rest
-from spmdir.passes.module_paths import module_paths
-from spmdir.passes.pipeline import After, Pipeline, run_passes
+from spmdir.pipeline.finish import at_examples, inlined, rest
+from spmdir.pipeline.pipeline import After, Pipeline, run_passes
 
 ARGUMENT = "argument"
 """What the op of an argument is called."""

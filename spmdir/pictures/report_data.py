@@ -8,6 +8,8 @@ from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp
 
+from spmdir.analysis.memory_classes import memory_classes
+from spmdir.analysis.phases import PHASES, phases
 from spmdir.core.byte_size import size_text
 from spmdir.core.errors import Location
 from spmdir.core.mesh import Mesh
@@ -17,14 +19,12 @@ from spmdir.dialects.function_checks import GIVEN
 from spmdir.dialects.names import text_name
 from spmdir.dialects.observed_stage import is_undecided
 from spmdir.explanation.decided import DecidedProgram
-from spmdir.passes.finish import without_layers
-from spmdir.passes.memory_classes import memory_classes
-from spmdir.passes.phases import PHASES, phases
-from spmdir.passes.pipeline import Pipeline, run_passes
 from spmdir.pictures.dearest_reasons import dearest_reasons, place_text
 from spmdir.pictures.mesh_traffic import mesh_traffic
 from spmdir.pictures.program_graph import ARGUMENT, GraphNode, partitioned, program_graph
 from spmdir.pictures.source_lines import source_lines
+from spmdir.pipeline.finish import without_layers
+from spmdir.pipeline.pipeline import Pipeline, run_passes
 from spmdir.report.communication import CommReport, comm_report
 from spmdir.report.cost_rows import equal_modules
 from spmdir.report.op_costs import OpCost

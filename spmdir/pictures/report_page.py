@@ -7,8 +7,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spmdir.passes.pipeline import Pipeline
 from spmdir.pictures.report_data import report_data
+from spmdir.pipeline.pipeline import Pipeline
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp

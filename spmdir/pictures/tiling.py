@@ -1,7 +1,7 @@
 """A tensor cut into rectangles, each with the ranks that hold it.
 
-What a rank holds is what its placements say (spmdir/core/holding.py), so every placement can be drawn, and those of
-plug-ins too. Of a dimension only the positions count at which some rank begins or ends to hold it.
+What a rank holds is what its placements say (spmdir/core/placement/holding.py), so every placement can be drawn, those
+of plug-ins too. Of a dimension only the positions count at which some rank begins or ends to hold it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 
 from spmdir.core.errors import ShardingError
-from spmdir.core.holding import Holding, holding
 from spmdir.core.intervals import Range
 from spmdir.core.limits import SIMULATED
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
-from spmdir.core.sharding import Sharding
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.holding import Holding, holding
+from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.tensor import TensorMeta
 
 _MEANINGS = {
     "partial": "* {axes}: {placement}: the value is the reduction of what the ranks along {axes} hold",

@@ -16,8 +16,8 @@ from spmdir.core.errors import ParseError, UnsupportedError, wrong_argument
 from spmdir.core.limits import check_shape
 from spmdir.core.mesh import Mesh, as_mesh
 from spmdir.core.number_text import integer
-from spmdir.core.sharding import Sharding, ShardingLike, as_sharding
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.sharding import Sharding, ShardingLike, as_sharding
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.pictures.tensor_svg import svg_text
 from spmdir.pictures.tensor_text import terminal_text
 from spmdir.pictures.tiling import Tiling, tiling

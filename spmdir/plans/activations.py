@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from spmdir.core.errors import ShardingError, did_you_mean
-from spmdir.core.sharding_plan import RANKS, Activation, Layout, ShardingPlan
+from spmdir.core.placement.sharding_plan import RANKS, Activation, Layout, ShardingPlan
 from spmdir.core.toml_text import key_location
 from spmdir.importer.constrain import constrain
 from spmdir.plans.module_names import chosen, modules_of

@@ -11,9 +11,9 @@ from torch import nn
 from spmdir.core.errors import ShardingError, did_you_mean, shown
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement, ShardPlacement, parse_placement
+from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.sharding_plan import INPUTS, Activation, ShardingPlan
 from spmdir.core.placement.standard import R, Shard
-from spmdir.core.sharding import Sharding
-from spmdir.core.sharding_plan import INPUTS, Activation, ShardingPlan
 from spmdir.plans.module_names import first_names, modules_of, parameters_of, with_globs
 from spmdir.plans.styles import Style, layer_styles, layout, placed_parameters
 from spmdir.plans.tensor_parallel_layers import is_linear, tensor_parallel_layers

@@ -14,8 +14,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from spmdir.core.arguments import accepts, instance
 from spmdir.core.errors import require_type
 from spmdir.core.mesh import Mesh, as_mesh
-from spmdir.core.sharding import as_sharding
-from spmdir.core.sharding_plan import ShardingPlan, as_plan, is_plan_text, read_plan
+from spmdir.core.placement.sharding import as_sharding
+from spmdir.core.placement.sharding_plan import ShardingPlan, as_plan, is_plan_text, read_plan
 from spmdir.core.text_file import read_text_file
 from spmdir.plans.module_names import first_names, is_glob, parameters_of
 from spmdir.plans.recipes import recipe_plan

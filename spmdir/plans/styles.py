@@ -11,9 +11,9 @@ from torch import nn
 from spmdir.core.errors import ShardingError, UnsupportedError, did_you_mean, shown
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement, parse_placement
+from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.sharding_plan import Activation, Layout, ShardingPlan
 from spmdir.core.placement.standard import R, Shard
-from spmdir.core.sharding import Sharding
-from spmdir.core.sharding_plan import Activation, Layout, ShardingPlan
 from spmdir.core.toml_text import key_location
 from spmdir.plans.module_names import chosen, first_names, modules_of, parameters_of, with_globs
 

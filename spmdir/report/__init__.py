@@ -1,5 +1,5 @@
 """What a program costs, told to people: communication by kind and axis, memory by class, how far results may be off.
 
-May import: core, rules, reshard, search, schedule, dialects, passes.
+May import: core, rules, reshard, search, schedule, dialects, analysis, pipeline.
 Start with communication.py.
 """

@@ -15,7 +15,7 @@ from spmdir.core.html_text import ShownAsText
 from spmdir.core.mesh import Mesh
 from spmdir.core.time_text import milliseconds
 from spmdir.dialects.arguments import MODULE
-from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
+from spmdir.pipeline.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.report.cost_rows import ROWS, CostRow, checked_keys, cost_rows, table_cells
 from spmdir.report.op_costs import OpCost, shares_by
 from spmdir.report.shares import Share, table
@@ -164,12 +164,12 @@ def comm_report(
     Example:
         >>> spmdir.comm_report(module, "h100x8").wire_bytes
     """
+    from spmdir.analysis.machine_attribute import written_certificate, written_objective
+    from spmdir.analysis.sent_messages import SentMessages
     from spmdir.dialects import ir
     from spmdir.dialects.observed_stage import is_undecided
     from spmdir.dialects.stage import is_local
-    from spmdir.passes.propagation.machine_attribute import written_certificate, written_objective
-    from spmdir.passes.propagation.noted_options import machine_of, remark_noted_costs
-    from spmdir.passes.sent_messages import SentMessages
+    from spmdir.pipeline.noted_options import machine_of, remark_noted_costs
     from spmdir.report.collective_costs import collective_costs
     from spmdir.report.compute import compute_costs
     from spmdir.report.output_errors import output_errors

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
+from spmdir.analysis.op_seconds import op_work
 from spmdir.core.errors import Location
 from spmdir.core.mesh import Mesh
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.collectives import Collective, SpmdOp
+from spmdir.dialects.context import location_of
 from spmdir.dialects.names import text_name
 from spmdir.dialects.spmd import ConstantOp
-from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
-from spmdir.passes.op_seconds import op_work
 from spmdir.report.op_costs import INPUTS, MEASURED, OpCost
 from spmdir.report.shares import Share
 from spmdir.report.torch_ops import ABSENT, TorchOp, sharded_type, torch_ops

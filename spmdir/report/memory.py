@@ -12,7 +12,7 @@ from spmdir.core.arguments import accepts
 from spmdir.core.byte_size import size_text
 from spmdir.core.html_text import ShownAsText
 from spmdir.dialects.arguments import MODULE
-from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
+from spmdir.pipeline.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.schedule.memory import at_peak
 from spmdir.schedule.program import Buffer
 from spmdir.search.timeline import CLASSES
@@ -80,10 +80,10 @@ def memory_report(module: ModuleOp, *, pipeline: Pipeline | str | None = None) -
     Example:
         >>> print(spmdir.memory_report(module))
     """
+    from spmdir.analysis.live_memory import live_memory
+    from spmdir.analysis.memory_classes import memory_classes
     from spmdir.dialects import ir
-    from spmdir.passes.finish import at_examples, localized
-    from spmdir.passes.live_memory import live_memory
-    from spmdir.passes.memory_classes import memory_classes
+    from spmdir.pipeline.finish import at_examples, localized
 
     pipeline = as_pipeline(pipeline)
     with ir.collector_paused(), pipeline.rules:

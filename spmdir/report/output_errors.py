@@ -19,10 +19,10 @@ from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.collectives import Collective, SpmdOp
+from spmdir.dialects.context import location_of
 from spmdir.dialects.names import name_of
 from spmdir.dialects.reshard_ops import has_lossy
 from spmdir.dialects.stage import is_local
-from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_type, signature_kind
 from spmdir.reshard.step_errors import StepError, step_errors

@@ -9,8 +9,8 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import BlockArgument, Operation
 
 from spmdir.core.mesh import Mesh
+from spmdir.dialects.context import location_of
 from spmdir.dialects.names import text_name
-from spmdir.dialects.syntax.context import location_of
 from spmdir.report.op_costs import INPUTS, OpCost
 from spmdir.report.rank_step import RankStep
 from spmdir.report.schedule import kind_of

@@ -10,16 +10,16 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
+from spmdir.analysis.live_memory import LiveMemory, live_memory
+from spmdir.analysis.memory_classes import memory_classes
+from spmdir.analysis.module_paths import module_paths
+from spmdir.analysis.scheduling.rank_program import rank_program
 from spmdir.core.mesh import Mesh
 from spmdir.core.progress import say
 from spmdir.dialects import ir
-from spmdir.passes.finish import at_examples, localized
-from spmdir.passes.live_memory import LiveMemory, live_memory
-from spmdir.passes.memory_classes import memory_classes
-from spmdir.passes.module_paths import module_paths
-from spmdir.passes.pipeline import Pipeline
-from spmdir.passes.propagation.noted_options import machine_of
-from spmdir.passes.scheduling.rank_program import rank_program
+from spmdir.pipeline.finish import at_examples, localized
+from spmdir.pipeline.noted_options import machine_of
+from spmdir.pipeline.pipeline import Pipeline
 from spmdir.reshard.topology import Topology
 from spmdir.schedule.simulate import Execution, simulate
 

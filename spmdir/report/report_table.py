@@ -16,7 +16,7 @@ from spmdir.core.errors import printable
 from spmdir.core.html_text import ShownAsText
 from spmdir.core.time_text import milliseconds
 from spmdir.dialects.arguments import MODULE
-from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
+from spmdir.pipeline.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.report.cost_rows import LABELS, ROWS, CostRow, check_rows, check_sort, checked_keys, cost_rows, table_cells
 from spmdir.report.op_costs import OpCost
 from spmdir.report.shares import table
@@ -137,7 +137,7 @@ def report_table(
     Example:
         >>> print(spmdir.report_table(module, by=("module", "phase"), sort="exposed"))
     """
-    from spmdir.passes.phases import phases
+    from spmdir.analysis.phases import phases
     from spmdir.report.rank_ops import rank_ops
     from spmdir.report.rank_step import rank_step
     from spmdir.schedule.memory import at_peak

@@ -12,7 +12,7 @@ from spmdir.core.byte_size import size_text
 from spmdir.core.html_text import ShownAsText
 from spmdir.core.time_text import milliseconds
 from spmdir.dialects.arguments import MODULE
-from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
+from spmdir.pipeline.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.report.memory import holder_lines
 from spmdir.report.shares import table
 from spmdir.report.timeline_text import timeline_lines

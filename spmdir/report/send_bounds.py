@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
+from spmdir.analysis.sent_messages import NEIGHBOURLY
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.reshard_ops import has_lossy
 from spmdir.dialects.values import global_type, sharding_of
-from spmdir.passes.sent_messages import NEIGHBOURLY
 from spmdir.reshard.bound import lower_bound
 
 

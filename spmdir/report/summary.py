@@ -19,9 +19,9 @@ from spmdir.dialects.attributes import print_type
 from spmdir.dialects.names import text_name
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of, signature_kind, signature_name
-from spmdir.passes.finish import without_layers
-from spmdir.passes.layers.outline import layers_of
-from spmdir.passes.pipeline import Pipeline
+from spmdir.pipeline.finish import without_layers
+from spmdir.pipeline.layers.outline import layers_of
+from spmdir.pipeline.pipeline import Pipeline
 from spmdir.report.communication import CommReport, comm_report
 from spmdir.report.op_costs import shares_by
 from spmdir.report.shares import Share, table

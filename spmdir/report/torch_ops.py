@@ -7,22 +7,22 @@ from collections.abc import Iterator, Sequence
 import attrs
 from xdsl.ir import Operation, SSAValue
 
-from spmdir.core.call import Call
+from spmdir.analysis.local_forms import EXPANSION, Note, at, noted
+from spmdir.analysis.op_seconds import ShardedType
+from spmdir.analysis.type_check import rule_of
 from spmdir.core.dtype import I1
 from spmdir.core.errors import Location, SpmdirError
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.call import Call
+from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.collectives import SpmdOp
+from spmdir.dialects.context import location_of
 from spmdir.dialects.names import text_name
-from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
-from spmdir.passes.local_programs.local_forms import EXPANSION, Note, at, noted
-from spmdir.passes.op_seconds import ShardedType
-from spmdir.passes.type_check.type_check import rule_of
 from spmdir.rules import OpRule, RuleSet
 
 ABSENT = TensorMeta((), I1)

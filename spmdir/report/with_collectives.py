@@ -8,8 +8,8 @@ from spmdir.dialects import ir
 from spmdir.dialects.collectives import Collective
 from spmdir.dialects.observed_stage import stage_of
 from spmdir.dialects.sizes import open_sizes
-from spmdir.passes.finish import bound, rest, without_layers
-from spmdir.passes.pipeline import Pipeline, run_passes
+from spmdir.pipeline.finish import bound, rest, without_layers
+from spmdir.pipeline.pipeline import Pipeline, run_passes
 
 
 def with_collectives(module: ModuleOp, pipeline: Pipeline) -> tuple[ModuleOp, tuple[str, ...]]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from spmdir.core.placement.base import Edge, PartialPlacement, Placement, edge_between
 from spmdir.core.placement.standard import R
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.collective_spec import CollectiveSpec, Sizes, Traffic
 from spmdir.reshard.collectives import PLANNED, collective
 from spmdir.reshard.cost import Cost, cost, edge_collectives

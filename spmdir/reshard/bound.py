@@ -15,7 +15,7 @@ import math
 
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.reshard.conditions import refinement, splits_evenly
 from spmdir.reshard.overlaps import Overlaps, overlaps
 

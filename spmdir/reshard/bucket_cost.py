@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import attrs
 
 from spmdir.core.mesh import Mesh
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.allocations import arrives_in_parts, is_copied_apart
 from spmdir.reshard.collective_spec import Sizes, Traffic
 from spmdir.reshard.cost import Terms, in_turn, node_count, step_sizes, step_terms, terms

@@ -7,7 +7,7 @@ import math
 
 from spmdir.core.intervals import common, length
 from spmdir.core.mesh import Mesh
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.conditions import refinement
 from spmdir.reshard.cost import local_bytes, local_shape, sends_anything, step_sizes
 from spmdir.reshard.exchange import grid_of

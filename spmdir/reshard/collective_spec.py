@@ -15,7 +15,7 @@ import attrs
 
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.reshard.parts import Loads
 
 

@@ -8,8 +8,8 @@ from spmdir.core.axes import axis_order
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement, edge_between
+from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import R
-from spmdir.core.sharding import Sharding
 
 
 def refinement(mesh: Mesh, *of: Sharding | Sequence[str]) -> Mesh:

@@ -16,8 +16,8 @@ from spmdir.core.dtype import F32, of_size
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Edge, edge_between
-from spmdir.core.sharding import Sharding
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.bound import lower_bound
 from spmdir.reshard.collective_spec import CollectiveSpec, Sizes, Traffic, anywhere
 from spmdir.reshard.collectives import collective

@@ -21,11 +21,11 @@ from functools import cached_property
 import attrs
 
 from spmdir.core.admission import why_not
-from spmdir.core.call import Call
 from spmdir.core.dtype import DTYPES, unknown_dtype
 from spmdir.core.errors import Location, ParseError, SpmdirError, did_you_mean, raise_all
-from spmdir.core.literals import LiteralError, parse_arguments, print_arguments
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.call import Call
+from spmdir.core.placement.literals import LiteralError, parse_arguments, print_arguments
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.core.text_file import read_text_file
 from spmdir.reshard.collectives import collectives
 

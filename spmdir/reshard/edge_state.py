@@ -9,9 +9,9 @@ from spmdir.core.errors import LimitError
 from spmdir.core.limits import check_shape
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.evaluated import place
+from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import Shard
-from spmdir.core.sharding import Sharding
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.cost import declared_edge, local_shape
 from spmdir.reshard.steps import Step
 

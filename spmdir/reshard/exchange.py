@@ -21,7 +21,7 @@ import attrs
 
 from spmdir.core.intervals import Ranges, common
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.reshard.conditions import refinement
 from spmdir.reshard.moved_axes import exchanged_axes
 from spmdir.reshard.parts import Chunk, Grid, Loads, Part, Share, in_order, moved, shared, split

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.reshard.conditions import refinement
 
 

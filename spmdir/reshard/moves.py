@@ -18,8 +18,8 @@ from spmdir.core.placement.base import (
     edge_between,
     parse_placement,
 )
+from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import R, Shard
-from spmdir.core.sharding import Sharding
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.conditions import blocking_axes, has_own_step, moves_jointly
 from spmdir.reshard.moved_axes import exchanged_axes, permuted_axes, two_round_axes

@@ -13,8 +13,8 @@ from spmdir.core.intervals import Ranges, have_same_chunks, length
 from spmdir.core.limits import ENUMERATED, EXCHANGED
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import PartialPlacement, edge_between, shard_lengths
+from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import Partial, R
-from spmdir.core.sharding import Sharding
 from spmdir.reshard.conditions import check_joint, check_own_steps, has_own_step, refinement
 from spmdir.reshard.exchange import exchange_loads
 from spmdir.reshard.moved_axes import converted_axes, exchanged_axes, permuted_axes

@@ -20,8 +20,8 @@ from spmdir.core.intervals import common, length
 from spmdir.core.limits import ENUMERATED
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import shard_lengths
+from spmdir.core.placement.sharding import Sharding, shard_ranges
 from spmdir.core.placement.standard import Shard
-from spmdir.core.sharding import Sharding, shard_ranges
 from spmdir.reshard.runs import cut_length, mark_runs
 
 POINTS = 256

@@ -15,7 +15,7 @@ from spmdir.core.dtype import as_dtype
 from spmdir.core.errors import ShardingError, shown
 from spmdir.core.html_text import ShownAsText
 from spmdir.core.mesh import Mesh, as_mesh
-from spmdir.core.sharding import Sharding, ShardingLike, as_sharding
+from spmdir.core.placement.sharding import Sharding, ShardingLike, as_sharding
 from spmdir.reshard.bound import lower_bound
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import PLANNED

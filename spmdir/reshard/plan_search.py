@@ -12,8 +12,8 @@ import attrs
 
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.sharding import Sharding
 from spmdir.core.progress import say
-from spmdir.core.sharding import Sharding
 from spmdir.reshard.bound import lower_bound
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.conditions import blocking_axes, splits_evenly

@@ -9,8 +9,8 @@ from functools import lru_cache
 import attrs
 
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.cost import sends_anything
 from spmdir.reshard.plan import Plan, least_seconds, plan_of

@@ -13,8 +13,8 @@ import math
 from collections.abc import Sequence
 
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import Partial, Shard
-from spmdir.core.sharding import Sharding
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import PLANNED
 from spmdir.reshard.cost import node_count

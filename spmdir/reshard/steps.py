@@ -17,8 +17,8 @@ from spmdir.core.errors import ParseError, ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import PartialPlacement, Placement, ShardPlacement, parse_placement
 from spmdir.core.placement.reductions import REDUCTIONS
+from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import Partial, Shard
-from spmdir.core.sharding import Sharding
 from spmdir.reshard.collective_spec import STANDARD_ARGUMENTS, CollectiveSpec
 from spmdir.reshard.collectives import collective
 from spmdir.reshard.conditions import check_joint, check_own_steps, check_split, refinement

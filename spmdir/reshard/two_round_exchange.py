@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.reshard.conditions import refinement
 from spmdir.reshard.exchange import Cell, cells_of, loads_of
 from spmdir.reshard.moved_axes import two_round_axes

@@ -1,7 +1,7 @@
 """What each op does to shardings: rules are text, one line an op, and one engine reads them all.
 
-May import: core. Inside: language ← shapes ← instance ← local ← strategies ← op_rule ← instantiate ← rule_set.
-Start with aten/contraction.rules, then instance.py and strategies/per_axis.py; docs/rules.md is the reference.
+May import: core. Inside: language ← shapes ← local ← strategies ← op_rule ← instantiate ← rule_set.
+Start with aten/contraction.rules, then shapes/instance.py and strategies/per_axis.py; docs/rules.md is the reference.
 """
 
 from spmdir.rules.language.syntax_tree import Rule

@@ -23,11 +23,11 @@ from typing import Any
 import attrs
 
 from spmdir.core import dtype as dt
-from spmdir.core.call import Local
 from spmdir.core.common_types import COMPLEX_F16, result_type
 from spmdir.core.dtype import DTYPES, DType
 from spmdir.core.errors import RuleError
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.call import Local
+from spmdir.core.placement.tensor import TensorMeta
 
 TABLE = Path(__file__).with_suffix(".txt")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from spmdir.core.call import Call
 from spmdir.core.errors import RuleError
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.call import Call
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules.element_types import Named, signature
 from spmdir.rules.language.binding import Binding, bind
 from spmdir.rules.language.expressions import evaluate, holds

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from spmdir.core.arguments import FLAG, Kind, accepts, instance, keyed
-from spmdir.core.call import Literal
 from spmdir.core.dtype import DType
 from spmdir.core.errors import RuleError, require_type, shown
+from spmdir.core.placement.call import Literal
 from spmdir.core.placement.standard import Placement, parse_placement
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules.rule_set import default
 from spmdir.rules.strategies.obstacle import Dropped
 from spmdir.rules.strategies.strategy import Strategy
@@ -65,7 +65,7 @@ def strategies(
         ParseError, ShardingError: a placement is none.
 
     Example:
-        >>> from spmdir.core.tensor import TensorMeta
+        >>> from spmdir.core.placement.tensor import TensorMeta
         >>> rows = spmdir.strategies("aten.relu", (TensorMeta((8, 4), "f32"),), {}, axis_size=2)
     """
     flat: list[Any] = []

@@ -9,15 +9,15 @@ from typing import Protocol
 
 import attrs
 
-from spmdir.core.call import Call, Local
 from spmdir.core.errors import ParseError
+from spmdir.core.placement.call import Call, Local
 from spmdir.core.placement.standard import Placement
-from spmdir.core.tensor import TensorMeta
-from spmdir.rules.instance import Ops, RuleInstance
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules.language.syntax_tree import TextStrategy
 from spmdir.rules.local.expansion import Expansion
 from spmdir.rules.local.rank import Alone, Rank
-from spmdir.rules.local.replacement import expand, localize
+from spmdir.rules.replacement import expand, localize
+from spmdir.rules.shapes.instance import Ops, RuleInstance
 from spmdir.rules.strategies.expansion_layout import ExpansionLayout, Reduced, lay_out
 from spmdir.rules.strategies.obstacle import Dropped
 from spmdir.rules.strategies.per_axis import (

@@ -12,11 +12,11 @@ import attrs
 
 from spmdir.core.admission import why_not
 from spmdir.core.arguments import PATH, accepts
-from spmdir.core.call import Call, Literal
 from spmdir.core.errors import Location, ParseError, RuleError, SpmdirError, did_you_mean, flat, raise_all
 from spmdir.core.limits import MISTAKES
 from spmdir.core.placement.base import Placement
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.call import Call, Literal
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.core.text_file import read_text_file
 from spmdir.rules.instantiate import chosen, infer, instantiate
 from spmdir.rules.language.checks import check, check_calls

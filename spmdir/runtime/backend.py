@@ -17,7 +17,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from spmdir.core.arguments import keyed
 from spmdir.core.errors import SpmdirError, UnsupportedError, did_you_mean
 from spmdir.core.mesh import Mesh
-from spmdir.passes.pipeline import Pipeline
+from spmdir.pipeline.pipeline import Pipeline
 from spmdir.plans.resolve import PlanLike
 from spmdir.runtime.parallel import Parallel
 from spmdir.runtime.parallelize import parallelize

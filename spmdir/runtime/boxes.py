@@ -11,7 +11,7 @@ from torch import Tensor
 
 from spmdir.core.intervals import Ranges
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.simulator.distribution import held_ranges
 
 Offsets = tuple[int, ...]

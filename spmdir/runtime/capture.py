@@ -14,7 +14,7 @@ from torch.export.graph_signature import OutputKind
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from spmdir.core.errors import ShardingError, SpmdirError, UnsupportedError
-from spmdir.core.sharding import ShardingLike
+from spmdir.core.placement.sharding import ShardingLike
 from spmdir.importer.torch_errors import torch_errors
 from spmdir.importer.user_shardings import LIKE
 from spmdir.runtime.copies import copied

@@ -8,7 +8,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from spmdir.core.progress import say
 from spmdir.dialects import ir
-from spmdir.passes.pipeline import Pipeline, run_passes
+from spmdir.pipeline.pipeline import Pipeline, run_passes
 from spmdir.runtime.agreement import RankGroup
 from spmdir.runtime.program_cache import CacheEntry
 

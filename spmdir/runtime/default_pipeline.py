@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from spmdir.passes.pipeline import SCHEDULED, Pipeline, as_pipeline
+from spmdir.pipeline.pipeline import SCHEDULED, Pipeline, as_pipeline
 
 MACHINES = {"cpu": "cpu-gloo"}
 """Type of device → the topology that stands for its machine; the default one for others."""

@@ -24,9 +24,9 @@ from xdsl.dialects.func import FuncOp
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects import ir
-from spmdir.dialects.syntax.context import location_of
+from spmdir.dialects.context import location_of
 from spmdir.dialects.values import sharding_of, signature_kind, signature_name
 from spmdir.runtime.local_state import own_shard
 from spmdir.simulator.simulate import arrange_outputs

@@ -14,8 +14,8 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.node import map_arg
 
 from spmdir.core.errors import UnsupportedError
+from spmdir.core.placement.sharding_plan import ShardingPlan
 from spmdir.core.progress import say
-from spmdir.core.sharding_plan import ShardingPlan
 from spmdir.dialects import ir
 from spmdir.importer.program import Program
 from spmdir.importer.read_joint import ARGUMENT, read_joint

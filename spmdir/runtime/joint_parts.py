@@ -10,13 +10,13 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAtt
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Region
 
+from spmdir.analysis.local_programs.split_backward import split_backward
 from spmdir.core.errors import UnsupportedError
 from spmdir.dialects import ir
+from spmdir.dialects.context import location_of
 from spmdir.dialects.names import take_name
-from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.values import function_attrs, signature_kind, signature_name
-from spmdir.passes.local_programs.split_backward import split_backward
-from spmdir.passes.pipeline import Pipeline
+from spmdir.pipeline.pipeline import Pipeline
 from spmdir.runtime.joint_call import JointCall
 from spmdir.runtime.rank_programs import Localize
 from spmdir.runtime.signature import Result, Signature, read_signature

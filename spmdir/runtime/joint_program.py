@@ -13,8 +13,8 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding, ShardingLike
-from spmdir.core.sharding_plan import ShardingPlan
+from spmdir.core.placement.sharding import Sharding, ShardingLike
+from spmdir.core.placement.sharding_plan import ShardingPlan
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import sharding_attr
 from spmdir.dialects.values import function_attrs, late_buffers, sharding_of, signature_name
@@ -22,7 +22,7 @@ from spmdir.importer.importer import import_fx
 from spmdir.lowering.compiled import run_compiled
 from spmdir.lowering.emit import emit
 from spmdir.lowering.process_groups import symbolic_group
-from spmdir.passes.pipeline import Pipeline
+from spmdir.pipeline.pipeline import Pipeline
 from spmdir.runtime.capture import Convention
 from spmdir.runtime.digests import agreement, placement_digests
 from spmdir.runtime.joint_call import JointCall

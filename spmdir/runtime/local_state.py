@@ -14,8 +14,8 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.sharding import Sharding, as_sharding
 from spmdir.core.placement.standard import Shard as S
-from spmdir.core.sharding import Sharding, as_sharding
 from spmdir.lowering.process_groups import device_rank
 from spmdir.runtime.boxed_shard import BoxedShard
 from spmdir.runtime.boxes import Box, held_boxes

@@ -10,10 +10,10 @@ from typing import Any
 import attrs
 from torch import Tensor
 
+from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import P
-from spmdir.core.sharding import Sharding
-from spmdir.passes.finish import localized
-from spmdir.passes.pipeline import Pipeline
+from spmdir.pipeline.finish import localized
+from spmdir.pipeline.pipeline import Pipeline
 from spmdir.runtime.rank_calls import run_rank
 from spmdir.runtime.rank_programs import RankGraph, lowered
 from spmdir.runtime.ranks import Ranks

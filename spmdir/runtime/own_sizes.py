@@ -18,8 +18,9 @@ from torch import Tensor
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Attribute, Operation
 
+from spmdir.analysis.local_programs.own_values import BatchSizes, keep_own_values
 from spmdir.core.errors import SpmdirError, UnsupportedError
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.core.symbolic.expressions import is_symbolic, symbols
 from spmdir.core.symbolic.symbols import Sizes
 from spmdir.dialects import ir
@@ -27,10 +28,9 @@ from spmdir.dialects.attributes import is_sized, meta_of
 from spmdir.dialects.names import text_name
 from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.values import sharding_of, signature_kind
-from spmdir.passes.finish import bound, rest, without_layers
-from spmdir.passes.local_programs.own_values import BatchSizes, keep_own_values
-from spmdir.passes.pipeline import Pipeline, Step, run_passes
-from spmdir.passes.scheduling.follow import RankMessage, follow, messages, name_values
+from spmdir.passes.follow import RankMessage, follow, messages, name_values
+from spmdir.pipeline.finish import bound, rest, without_layers
+from spmdir.pipeline.pipeline import Pipeline, Step, run_passes
 from spmdir.runtime.agreement import RankGroup
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.signature import Argument

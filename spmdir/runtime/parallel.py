@@ -12,11 +12,11 @@ from torch import Tensor, fx
 from xdsl.dialects.builtin import ModuleOp
 
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.core.symbolic.expressions import evaluate
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.lowering.process_groups import name_groups
-from spmdir.passes.pipeline import Pipeline
+from spmdir.pipeline.pipeline import Pipeline
 from spmdir.runtime.local_state import LocalShard
 from spmdir.runtime.rank_calls import apart, input_shard, run_rank
 from spmdir.runtime.rank_state import RankState

@@ -12,10 +12,10 @@ from xdsl.dialects.builtin import ModuleOp
 
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import ShardingLike
+from spmdir.core.placement.sharding import ShardingLike
 from spmdir.dialects import ir
-from spmdir.dialects.syntax.context import location_of
-from spmdir.passes.pipeline import Pipeline
+from spmdir.dialects.context import location_of
+from spmdir.pipeline.pipeline import Pipeline
 from spmdir.plans.resolve import PlanLike
 from spmdir.runtime.capture import Capture
 from spmdir.runtime.initial_state import initial_state

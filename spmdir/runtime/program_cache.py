@@ -14,7 +14,7 @@ from spmdir.core.errors import SpmdirError
 from spmdir.core.progress import say
 from spmdir.core.text_file import read_text_file, write_text_file
 from spmdir.dialects import ir
-from spmdir.passes.pipeline import Pipeline, Step, run_passes
+from spmdir.pipeline.pipeline import Pipeline, Step, run_passes
 from spmdir.reshard.topology import with_costs
 from spmdir.runtime.digests import package_digest, text_digest
 from spmdir.runtime.same_program import adopt

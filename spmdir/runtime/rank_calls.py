@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.traits import is_side_effect_free
 
 from spmdir.core.errors import SpmdirError
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.ir import main_function
 from spmdir.lowering.compiled import executable

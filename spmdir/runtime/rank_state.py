@@ -11,7 +11,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects.ir import main_function
 from spmdir.dialects.values import sharding_of, signature_kind, signature_name
 from spmdir.runtime.local_state import LocalShard, as_dtensor, own_shard

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from spmdir.core.errors import SpmdirError, UnsupportedError
-from spmdir.core.sharding import Sharding
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.runtime.joint_program import JointProgram
 from spmdir.runtime.local_state import like_shard, local_shard
 from spmdir.runtime.rank_calls import apart, input_shard, owned, run_rank, used_anywhere

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from spmdir.core.errors import DivergenceError, Location
-from spmdir.core.sharding_plan import ShardingPlan
+from spmdir.core.placement.sharding_plan import ShardingPlan
 from spmdir.runtime.agreement import SAME
 from spmdir.runtime.guards import setting_facts
 from spmdir.runtime.op_record import type_text

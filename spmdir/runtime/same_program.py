@@ -10,13 +10,13 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 
 from spmdir.core.errors import ShardingError, SpmdirError
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.collectives import SpmdOp
+from spmdir.dialects.context import location_of
 from spmdir.dialects.names import name_of
 from spmdir.dialects.reshard_ops import ConstraintOp
 from spmdir.dialects.sizes import SizeOp, sizes_op
-from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, like_arguments, sharding_of, signature_name
 

@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import ModuleOp
 from spmdir.core.arguments import DIRECTORY, FLAG, instance
 from spmdir.core.mesh import Mesh, as_mesh
 from spmdir.dialects.sizes import open_sizes
-from spmdir.passes.pipeline import Pipeline
+from spmdir.pipeline.pipeline import Pipeline
 from spmdir.runtime.agreement import RankGroup
 from spmdir.runtime.decision import decided_once
 from spmdir.runtime.default_pipeline import running_pipeline

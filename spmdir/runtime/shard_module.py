@@ -16,13 +16,13 @@ from xdsl.dialects.builtin import ModuleOp
 
 from spmdir.core.errors import SpmdirError, UnsupportedError, warnings_issued
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.sharding import Sharding, ShardingLike
+from spmdir.core.placement.sharding_plan import ShardingPlan
 from spmdir.core.progress import say
-from spmdir.core.sharding import Sharding, ShardingLike
-from spmdir.core.sharding_plan import ShardingPlan
 from spmdir.dialects import ir
 from spmdir.dialects.sizes import open_sizes
-from spmdir.passes.finish import localized
-from spmdir.passes.pipeline import Pipeline
+from spmdir.pipeline.finish import localized
+from spmdir.pipeline.pipeline import Pipeline
 from spmdir.plans.resolve import PlanLike, resolve
 from spmdir.runtime.anomaly import support_anomaly_detection
 from spmdir.runtime.decision import decide

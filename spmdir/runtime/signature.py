@@ -11,10 +11,10 @@ from torch import Tensor
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
 from xdsl.dialects.func import FuncOp
 
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.core.symbolic.expressions import Size, evaluate
 from spmdir.core.symbolic.parser import parse_number
-from spmdir.core.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of, sharding_attr, sizes_of
 from spmdir.dialects.values import (

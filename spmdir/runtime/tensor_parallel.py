@@ -16,8 +16,8 @@ from xdsl.dialects.builtin import ModuleOp
 from spmdir.core.arguments import INTEGER, TEXT, accepts, instance, keyed
 from spmdir.core.errors import ShardingError, UnsupportedError, did_you_mean, shown
 from spmdir.core.mesh import Mesh, as_mesh
-from spmdir.core.sharding import Sharding, ShardingLike
-from spmdir.core.sharding_plan import ShardingPlan
+from spmdir.core.placement.sharding import Sharding, ShardingLike
+from spmdir.core.placement.sharding_plan import ShardingPlan
 from spmdir.dialects import ir
 from spmdir.dialects.sizes import open_sizes
 from spmdir.importer.importer import import_fx
@@ -26,8 +26,8 @@ from spmdir.importer.retrace import needs_retrace
 from spmdir.importer.torch_errors import torch_errors
 from spmdir.lowering.emit import emit
 from spmdir.lowering.process_groups import GroupName, device_groups, device_rank, symbolic_group
-from spmdir.passes.finish import localized
-from spmdir.passes.pipeline import PIPELINE, Pipeline
+from spmdir.pipeline.finish import localized
+from spmdir.pipeline.pipeline import PIPELINE, Pipeline
 from spmdir.plans.styles import as_style, linear_placements, style_axis
 from spmdir.runtime.default_pipeline import running_pipeline
 from spmdir.runtime.exported import rank_program, user_outputs

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 from xdsl.dialects.builtin import ModuleOp
 
+from spmdir.core.placement.sharding import ShardingLike
+from spmdir.core.placement.sharding_plan import ShardingPlan
 from spmdir.core.progress import say
-from spmdir.core.sharding import ShardingLike
-from spmdir.core.sharding_plan import ShardingPlan
 from spmdir.dialects import ir
 from spmdir.dialects.sizes import open_sizes
 from spmdir.importer.importer import import_fx
-from spmdir.passes.finish import localized
+from spmdir.pipeline.finish import localized
 from spmdir.plans.activations import constrained_activations
 from spmdir.plans.resolve import PlanLike, plan_for
 from spmdir.runtime.call_guards import CallGuards

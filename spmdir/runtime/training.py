@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from spmdir.core.arguments import CALLABLE, Kind, accepts, instance
 from spmdir.core.errors import UnsupportedError
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.importer.constrain import constrain
 from spmdir.runtime.module_checks import check_initialized
 from spmdir.runtime.optimizers import Updates

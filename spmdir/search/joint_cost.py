@@ -8,9 +8,9 @@ from functools import lru_cache
 
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import Partial, Placement, R
-from spmdir.core.sharding import Sharding
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.axis_price import axis_price
 from spmdir.reshard.collective_spec import Sizes
 from spmdir.reshard.cost import NEIGHBOURS, cost, node_count

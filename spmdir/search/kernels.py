@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import attrs
 
-from spmdir.core.literals import print_arguments
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.literals import print_arguments
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.topology import VECTOR
-from spmdir.rules.instance import RuleInstance
+from spmdir.rules.shapes.instance import RuleInstance
 from spmdir.search.work import NO_WORK, Work
 
 

@@ -14,8 +14,8 @@ from typing import Any
 import attrs
 
 from spmdir.core.errors import SpmdirError
-from spmdir.core.sharding import Sharding
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.plan_tree import Planner, plan_tree
 from spmdir.rules import OpRule
 from spmdir.search.nesting_orders import Key, Orders

@@ -16,7 +16,7 @@ import attrs
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.rules import OpRule
 from spmdir.search.problem import NodeStrategy, Problem
 

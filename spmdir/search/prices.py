@@ -8,7 +8,7 @@ import attrs
 import numpy as np
 
 from spmdir.core.mesh import Mesh
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.axis_price import axis_price
 from spmdir.reshard.cost import node_count
 from spmdir.search.joint_cost import value_seconds

@@ -9,7 +9,7 @@ from operator import truediv
 import attrs
 
 from spmdir.core.placement.base import Placement
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import PLANNED
 from spmdir.reshard.topology import DEFAULT, Topology

@@ -8,7 +8,7 @@ import attrs
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.rules.strategies.strategy import ShardCounts
 from spmdir.search.problem import NodeStrategy, StrategySource
 from spmdir.search.work import Work

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from spmdir.core.mesh import Mesh
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.collective_spec import CollectiveSpec, Sizes
 from spmdir.reshard.collectives import collective
 from spmdir.reshard.cost import cost, node_count

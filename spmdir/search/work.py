@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.costs import Measured
 from spmdir.reshard.topology import VECTOR, Topology
 

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 
 from spmdir.core.errors import SpmdirError, UnsupportedError, shown
-from spmdir.core.holding import holding
 from spmdir.core.intervals import Ranges
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import ShardPlacement, own_type, take
 from spmdir.core.placement.evaluated import place
+from spmdir.core.placement.holding import holding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import Placement
-from spmdir.core.sharding import Sharding
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.lowering.plugin_lines import failing_line, first_line
 from spmdir.reshard.conditions import refinement
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH

@@ -16,22 +16,22 @@ from spmdir.core.errors import SpmdirError, UnsupportedError, did_you_mean, requ
 from spmdir.core.limits import SIMULATED
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Noise
+from spmdir.core.placement.sharding import Sharding
 from spmdir.core.progress import say
-from spmdir.core.sharding import Sharding
 from spmdir.core.symbolic.expressions import Size, is_symbolic
 from spmdir.core.symbolic.symbols import size_places, solve
 from spmdir.dialects import ir
 from spmdir.dialects.arguments import MODULE
 from spmdir.dialects.attributes import ArgumentsAttr, meta_of, sizes_of
+from spmdir.dialects.context import location_of
 from spmdir.dialects.names import name_of
 from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.stage import is_local
-from spmdir.dialects.syntax.context import location_of
 from spmdir.dialects.values import function_attrs, global_type, is_given, sharding_of, signature_kind, signature_name
 from spmdir.lowering.emit import emit, measured_step
 from spmdir.lowering.process_groups import symbolic_group
-from spmdir.passes.finish import bound, inlined, localized
-from spmdir.passes.pipeline import PIPELINE, Pipeline, as_pipeline
+from spmdir.pipeline.finish import bound, inlined, localized
+from spmdir.pipeline.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.simulator.distribution import collect, distribute, random_like
 from spmdir.simulator.interleaved import check_orders
 from spmdir.simulator.lockstep import run_alone, run_lockstep

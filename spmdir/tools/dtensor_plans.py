@@ -8,8 +8,8 @@ from typing import Any
 
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import Partial, Placement, R, Shard, plugins
-from spmdir.core.sharding import Sharding
 from spmdir.reshard.steps import Step, make_step
 
 PLANNERS = {"DTensor, greedy": False, "DTensor, min-cost": True}

@@ -16,7 +16,7 @@ from spmdir.tools.reproducer import reproducer
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
-    from spmdir.passes.pipeline import After, Step
+    from spmdir.pipeline.pipeline import After, Step
 
 
 class Stopwatch:

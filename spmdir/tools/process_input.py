@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from spmdir.core.errors import SpmdirError, SpmdirErrors, SpmdirWarning, flat
 from spmdir.core.input_parts import SPLIT, parts_of
-from spmdir.passes.pipeline import Pipeline, run_passes
+from spmdir.pipeline.pipeline import Pipeline, run_passes
 from spmdir.tools.command import shown_warnings, write_text
 from spmdir.tools.diagnostics import expectations, mismatches
 from spmdir.tools.pass_instrumentation import Instrumentation, Stopwatch

@@ -13,14 +13,15 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Operation
 from xdsl.rewriter import Rewriter
 
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import ArgumentsAttr, ShardingAttr, ShardingsAttr
 from spmdir.dialects.collectives import Collective
 from spmdir.dialects.mesh_op import MeshAttr, MeshOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
-from spmdir.passes.inline import InlinePass, calls_in
+from spmdir.passes.inline import InlinePass
+from spmdir.pipeline.layers.inlining import calls_in
 
 Deletion = Callable[[], None]
 """Takes one thing away from the module for which it was listed."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from spmdir.core.errors import Location, ParseError
 
 if TYPE_CHECKING:
-    from spmdir.passes.pipeline import Step
+    from spmdir.pipeline.pipeline import Step
 
 _CONFIGURATION = re.compile(r"^// configuration: -pass-pipeline='([^\n]*)'$", re.MULTILINE)
 

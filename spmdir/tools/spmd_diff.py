@@ -28,7 +28,7 @@ def _main(argv: Sequence[str]) -> int:
     before, after = (read_text(path) for path in (options.before, options.after))
     from spmdir.dialects import ir
     from spmdir.explanation.difference import compare
-    from spmdir.passes.pipeline import STANDARD, Pipeline
+    from spmdir.pipeline.pipeline import STANDARD, Pipeline
 
     machine = {"topology": options.topology, "costs": options.costs}
     pipeline = Pipeline(options.pass_pipeline or STANDARD, plugins=options.load_plugin, **machine)

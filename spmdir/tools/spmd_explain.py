@@ -35,7 +35,7 @@ def _main(argv: Sequence[str]) -> int:
     from spmdir.explanation.decided import DecidedProgram
     from spmdir.explanation.explain import explanations
     from spmdir.explanation.what_if import what_if
-    from spmdir.passes.pipeline import STANDARD, Pipeline
+    from spmdir.pipeline.pipeline import STANDARD, Pipeline
 
     pipeline = Pipeline(
         options.pass_pipeline or STANDARD, plugins=options.load_plugin, topology=options.topology, costs=options.costs

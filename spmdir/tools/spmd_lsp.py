@@ -22,7 +22,7 @@ def _main(argv: Sequence[str]) -> int:
     if find_spec("pygls") is None:
         raise SpmdirError("the language server needs pygls, which is not installed; run pip install 'spmdir[lsp]'")
     from spmdir.language_server.server import language_server
-    from spmdir.passes.pipeline import Pipeline
+    from spmdir.pipeline.pipeline import Pipeline
 
     pipeline = Pipeline(plugins=options.load_plugin, topology=options.topology, costs=options.costs)
     language_server(pipeline, __version__).start_io()

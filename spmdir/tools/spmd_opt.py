@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, cast
 
 from spmdir.core.errors import SpmdirErrors
-from spmdir.passes import PASSES, PassTable
+from spmdir.pipeline.pass_table import PASSES, PassTable
 from spmdir.report.cost_rows import ROWS
 from spmdir.tools.command import ArgumentParser, captured, guarded, in_colour, read_text, rows, write_text
 
@@ -73,8 +73,8 @@ def _run(
     texts: Sequence[str], plugins: Sequence[str], options: argparse.Namespace, read: Callable[[str], tuple[str, str]]
 ) -> str:
     # From here on xDSL is needed, which --help and --version do without.
-    from spmdir.passes.options import load_pass
-    from spmdir.passes.pipeline import Pipeline, parse_steps
+    from spmdir.pipeline.options import load_pass
+    from spmdir.pipeline.pipeline import Pipeline, parse_steps
     from spmdir.tools.process_input import process
     from spmdir.tools.reproducer import pipeline_in
 
@@ -95,7 +95,7 @@ def _run(
 def _passes(plugins: Sequence[str]) -> PassTable:
     if not plugins:
         return PASSES
-    from spmdir.passes.pipeline import Pipeline
+    from spmdir.pipeline.pipeline import Pipeline
 
     return Pipeline("", plugins=plugins).passes
 
@@ -223,7 +223,7 @@ def pass_summaries(passes: PassTable) -> str:
 
 def pass_table(passes: PassTable) -> str:
     """Return the passes, one a line, each followed by its options."""
-    from spmdir.passes.options import describe
+    from spmdir.pipeline.options import describe
 
     lines = ["passes:"]
     for name in passes:

@@ -13,9 +13,9 @@ from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import ShardingError
 from spmdir.core.limits import check_shape
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding, as_sharding
+from spmdir.core.placement.sharding import Sharding, as_sharding
 from spmdir.core.time_text import time_text
-from spmdir.passes.pipeline import Pipeline
+from spmdir.pipeline.pipeline import Pipeline
 from spmdir.report.communication import bound_text
 from spmdir.reshard.cost import step_cost
 from spmdir.reshard.plan import plan_reshard

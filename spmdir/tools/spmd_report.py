@@ -14,7 +14,7 @@ from spmdir.tools.command import ArgumentParser, count, guarded, in_colour, read
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
-    from spmdir.passes.pipeline import Pipeline
+    from spmdir.pipeline.pipeline import Pipeline
     from spmdir.report.report_table import ReportTable
 
 _DESCRIPTION = "Print what a rank spends in a step, by module, source line, axis, kind, phase or purpose of memory."
@@ -41,7 +41,7 @@ def _main(argv: Sequence[str]) -> int:
     written = options.format or format_of(options.output or "")
     text, name = read_text(options.input)
     from spmdir.dialects import ir
-    from spmdir.passes.pipeline import STANDARD, Pipeline
+    from spmdir.pipeline.pipeline import STANDARD, Pipeline
 
     machine = {"topology": options.topology, "costs": options.costs}
     pipeline = Pipeline(options.pass_pipeline or STANDARD, plugins=options.load_plugin, **machine)

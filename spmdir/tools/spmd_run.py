@@ -11,7 +11,7 @@ from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import SpmdirError, SpmdirErrors, UnsupportedError, shown
 from spmdir.core.number_text import integer, real
 from spmdir.dialects.values import is_given, signature_kind, signature_name
-from spmdir.passes.pipeline import STANDARD, Pipeline
+from spmdir.pipeline.pipeline import STANDARD, Pipeline
 from spmdir.tools.command import ArgumentParser, guarded, parse_sizes, read_text
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
     from spmdir.core.placement.base import Placement
-    from spmdir.core.sharding import Sharding
+    from spmdir.core.placement.sharding import Sharding
     from spmdir.simulator.measured_errors import MeasuredError
 
 _DESCRIPTION = "Run a program on seeded random inputs, on all ranks of its mesh in one process."
@@ -55,7 +55,7 @@ def _main(argv: Sequence[str]) -> int:
 def _run(options: argparse.Namespace, text: str, file: str, pipeline: Pipeline) -> int:
     from spmdir.dialects import ir
     from spmdir.dialects.sizes import open_sizes
-    from spmdir.passes.finish import bound, localized
+    from spmdir.pipeline.finish import bound, localized
     from spmdir.simulator.simulate import measure_errors, run_single, simulate
 
     module = ir.parse(text, file)
@@ -147,7 +147,7 @@ def random_inputs(
     import torch
 
     from spmdir.dialects import ir
-    from spmdir.dialects.syntax.context import location_of
+    from spmdir.dialects.context import location_of
     from spmdir.dialects.values import global_type
     from spmdir.torch_interop.dtypes import TORCH_DTYPES
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Literal
 from spmdir.core.errors import shown
 from spmdir.core.mesh import Mesh
 from spmdir.core.number_text import integer
-from spmdir.core.sharding_plan import ShardingPlan, read_plan
-from spmdir.passes.pipeline import STANDARD, Pipeline
+from spmdir.core.placement.sharding_plan import ShardingPlan, read_plan
+from spmdir.pipeline.pipeline import STANDARD, Pipeline
 from spmdir.tools.command import ArgumentParser, guarded, mesh_axes, parse_sizes, read_text, write_text
 
 if TYPE_CHECKING:

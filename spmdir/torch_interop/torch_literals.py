@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from spmdir.core.call import Literal, Local
 from spmdir.core.dtype import DType
 from spmdir.core.errors import UnsupportedError
+from spmdir.core.placement.call import Literal, Local
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 from spmdir.torch_interop.ops import OpOverload, schema_of
 

@@ -12,9 +12,9 @@ from benchmarks import manual_schedule
 from benchmarks.programs import Config, parameter_shapes, shardings, trace
 from benchmarks.rank_graph import RankGraph, connect, rank_graph, read
 from benchmarks.torch_schedules import schedule_overlap_bucketing
+from spmdir.analysis.scheduling.rank_program import rank_program
 from spmdir.dialects import ir
-from spmdir.passes.pipeline import as_pipeline
-from spmdir.passes.scheduling.rank_program import rank_program
+from spmdir.pipeline.pipeline import as_pipeline
 from spmdir.reshard.topology import H100X8
 from spmdir.schedule.program import Program
 from spmdir.schedule.simulate import simulate

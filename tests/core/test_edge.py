@@ -11,9 +11,9 @@ import pytest
 from spmdir import UNKNOWN, Edge, Error, PartialPlacement, Placement
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.sharding import parse_sharding
 from spmdir.core.placement.standard import R
-from spmdir.core.sharding import parse_sharding
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.axis_price import axis_price
 from spmdir.reshard.bound import lower_bound
 from spmdir.reshard.cost import sends_anything, step_cost

@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from spmdir.core.call import Literal, Local, SizeOperand
 from spmdir.core.dtype import DTYPES
-from spmdir.core.literals import LiteralError, parse_arguments, print_arguments, print_literal
 from spmdir.core.placement.base import parse_placement
+from spmdir.core.placement.call import Literal, Local, SizeOperand
+from spmdir.core.placement.literals import LiteralError, parse_arguments, print_arguments, print_literal
 
 
 def read(text: str) -> Literal:

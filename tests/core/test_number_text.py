@@ -11,7 +11,7 @@ from spmdir.core.byte_size import Bytes
 from spmdir.core.errors import SpmdirError
 from spmdir.core.number_text import integer, real
 from spmdir.dialects import ir
-from spmdir.passes.pipeline import Pipeline
+from spmdir.pipeline.pipeline import Pipeline
 from spmdir.reshard.costs import parse_costs
 
 PROGRAM = """spmd.mesh @mesh <a = 4>

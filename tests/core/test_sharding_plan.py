@@ -7,8 +7,8 @@ import pytest
 from spmdir.core import toml_text
 from spmdir.core.errors import Location, SpmdirError
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import parse_sharding
-from spmdir.core.sharding_plan import read_plan
+from spmdir.core.placement.sharding import parse_sharding
+from spmdir.core.placement.sharding_plan import read_plan
 
 MESH = Mesh({"dp": 2, "tp": 4})
 

@@ -8,7 +8,7 @@ import pytest
 
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import as_sharding, parse_sharding
+from spmdir.core.placement.sharding import as_sharding, parse_sharding
 
 MESH = Mesh({"dp": 2, "tp": 12}, intra_node=("tp",))
 

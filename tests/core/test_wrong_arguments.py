@@ -15,7 +15,7 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import spmdir
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 
 MESH = spmdir.Mesh({"dp": 2, "tp": 2})
 X = torch.ones(4, 6)

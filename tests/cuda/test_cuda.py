@@ -25,7 +25,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
 from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.values import sharding_of
-from spmdir.passes.pipeline import STANDARD
+from spmdir.pipeline.pipeline import STANDARD
 from spmdir.simulator.distribution import local_tensor
 
 ROOT = Path(__file__).parents[2]

@@ -1,6 +1,6 @@
 """A tensor op as a plain value."""
 
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import ArgumentsAttr, type_of

@@ -22,8 +22,8 @@ from typing import Any
 import attrs
 import pytest
 
-from spmdir.passes import PASSES
-from spmdir.passes.options import load_pass, pass_options
+from spmdir.pipeline.options import load_pass, pass_options
+from spmdir.pipeline.pass_table import PASSES
 from spmdir.rules.language.checks import KEYWORDS
 from spmdir.rules.language.records import split_records
 from tests.docs.warm_commands import ROOT, warm_commands

@@ -12,7 +12,7 @@ from spmdir.core.input_parts import parts_of
 from spmdir.explanation.asked import opened
 from spmdir.explanation.decided import DecidedProgram, Otherwise
 from spmdir.explanation.explained import Source
-from spmdir.passes.pipeline import Pipeline
+from spmdir.pipeline.pipeline import Pipeline
 from spmdir.search.restricted import Restricted, ends_of
 from spmdir.search.solve import Search, Solution
 from spmdir.tools.spmd_explain import main

@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 from spmdir import SpmdirError, simulate
+from spmdir.analysis.local_programs.globalize import globalized
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.names import full_name
 from spmdir.dialects.stage import is_local
-from spmdir.passes.local_programs.globalize import globalized
 from spmdir.simulator.simulate import run_single
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 

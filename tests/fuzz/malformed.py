@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 
 from spmdir.core.input_parts import SPLIT
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.sharding import parse_sharding
+from spmdir.core.placement.sharding_plan import read_plan
 from spmdir.core.placement.standard import parse_placement
-from spmdir.core.sharding import parse_sharding
-from spmdir.core.sharding_plan import read_plan
-from spmdir.passes.fusion.rewrite_text import parse_rewrites
+from spmdir.rewrites.rewrite_text import parse_rewrites
 from spmdir.tools import spmd_check_placement, spmd_opt, spmd_plan, spmd_run, spmd_translate
 from spmdir.tools.command import mesh_axes
 from spmdir.tools.golden import read_golden
@@ -242,7 +242,7 @@ def corpus() -> dict[str, tuple[Text, ...]]:
     small = example().replace("1024", "8").replace("4096", "12")
     check_it, report = "spmd-run {} --check", f"spmd-opt {{}} {WAY} --cost-report"
     rules = [p.read_text() for p in sorted((ROOT / "spmdir" / "rules" / "aten").glob("*.rules"))]
-    rewrites = (ROOT / "spmdir" / "passes" / "fusion" / "fuse_collectives.rewrites").read_text()
+    rewrites = (ROOT / "spmdir" / "rewrites" / "fuse_collectives.rewrites").read_text()
     files = {
         "mlir": (*_golden(), *[Text("mlir", small, command) for command in (check_it, report) * 5]),
         "rules": tuple(

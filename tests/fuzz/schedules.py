@@ -16,12 +16,12 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
 
 from spmdir import run_passes, simulate
+from spmdir.analysis.local_programs.globalize import steps
 from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import pending_type
 from spmdir.dialects.collectives import Collective, WaitOp, collective_class
 from spmdir.dialects.in_flight import Communicator, communicator
-from spmdir.passes.local_programs.globalize import steps
 from spmdir.torch_interop.schemas import is_random, torch_op
 from tests.fuzz.batch import Kind, Wrong
 from tests.fuzz.edited import MESHES, inputs_of

@@ -14,8 +14,8 @@ from torch import Tensor
 from spmdir.checking.rules.call_checks import describe
 from spmdir.checking.rules.possible import FAILURES
 from spmdir.checking.rules.reasons import why_finite, why_numbers_differ, why_undetermined
-from spmdir.checking.rules.sample import Sample
 from spmdir.checking.rules.samples import all_samples
+from spmdir.checking.rules.samples.sample import Sample
 from spmdir.checking.rules.soundness import on_one_axis, prepare
 from spmdir.rules import default
 from tests.fuzz.batch import Kind, Wrong

@@ -16,7 +16,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 import spmdir
 from spmdir.core.errors import ParseError, ShardingError
-from spmdir.core.sharding import parse_sharding
+from spmdir.core.placement.sharding import parse_sharding
 from spmdir.importer.constrain import constrain
 from spmdir.importer.importer import import_fx
 from spmdir.simulator.simulate import simulate

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from spmdir.core.errors import UnsupportedError
-from spmdir.core.sharding_plan import ShardingPlan
+from spmdir.core.placement.sharding_plan import ShardingPlan
 from spmdir.runtime.joint_capture import capture_joint
 
 DEVELOPERS = ("TORCH_LOGS", "TORCHDYNAMO", "Developer debug context", "graph-break-site", "from user code")

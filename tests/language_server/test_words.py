@@ -60,7 +60,7 @@ def test_the_words_of_rules_and_rewrites_are_those_of_their_grammars() -> None:
     quoted = set(re.findall(r'"([a-z]+)"', grammar))
     known = {*words.RULE_CLAUSES, *words.RULE_CONTROL, *words.REDUCTIONS}
     assert terminals - {"scalar"} | quoted == known - {"avg"}
-    rewrites = (ROOT / "spmdir/passes/fusion/rewrites.lark").read_text()
+    rewrites = (ROOT / "spmdir/rewrites/rewrites.lark").read_text()
     assert set(re.findall(r'"([a-z]{2,})"', rewrites)) <= set(words.REWRITE_WORDS)
 
 

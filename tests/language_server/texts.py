@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from spmdir.language_server.document import Document, read_document
-from spmdir.passes.pipeline import Pipeline
+from spmdir.pipeline.pipeline import Pipeline
 from spmdir.tools.spmd_opt import run_on
 
 MLP = (Path(__file__).parents[2] / "examples" / "mlp.mlir").read_text()

@@ -11,8 +11,8 @@ import torch
 
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import Partial, Shard
-from spmdir.core.sharding import Sharding
 from spmdir.dialects.ir import parse
 from spmdir.reshard.steps import transition
 from spmdir.simulator.simulate import simulate

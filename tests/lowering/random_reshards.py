@@ -17,7 +17,7 @@ import torch
 from spmdir.core.errors import ShardingError, SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import parse_placement
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.placements.norm import Norm
 from spmdir.simulator.distribution import collect
 from tests.lowering import declared_placements

@@ -9,10 +9,10 @@ import torch
 from xdsl.dialects.builtin import ModuleOp
 
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects.ir import parse
 from spmdir.lowering.emit import lower_to_fx
-from spmdir.passes.pipeline import run_passes
+from spmdir.pipeline.pipeline import run_passes
 from spmdir.simulator.distribution import collect, distribute
 from spmdir.simulator.lockstep import run_lockstep
 

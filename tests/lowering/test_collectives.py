@@ -10,12 +10,12 @@ import torch
 from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding, parse_sharding
+from spmdir.core.placement.sharding import Sharding, parse_sharding
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.ir import parse
 from spmdir.lowering.emit import lower_to_fx
-from spmdir.passes.pipeline import run_passes
+from spmdir.pipeline.pipeline import run_passes
 from spmdir.simulator.simulate import run_single, simulate
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 from tests.lowering.collective_programs import Program, ascending, assert_values_kept, programs, simulated

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
+from spmdir.analysis.local_programs.trusted import trust
 from spmdir.core.errors import ShardingError, SpmdirError, UnsupportedError
 from spmdir.dialects import ir
 from spmdir.dialects.ir import parse
 from spmdir.lowering.emit import lower_to_fx
-from spmdir.passes.local_programs.trusted import trust
-from spmdir.passes.pipeline import run_passes
+from spmdir.pipeline.pipeline import run_passes
 from spmdir.simulator.simulate import run_single, simulate
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import parse_sharding
+from spmdir.core.placement.sharding import parse_sharding
 from tests.lowering.collective_programs import shardings
 from tests.lowering.random_reshards import Case, case, fault
 from tests.lowering.reshard_programs import Reshard, assert_kept, simulated

@@ -11,7 +11,7 @@ import torch
 from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import ShardingError, SpmdirError
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import parse_sharding
+from spmdir.core.placement.sharding import parse_sharding
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.report.communication import comm_report
 from spmdir.reshard.multi_axis_steps import unmovable

@@ -10,7 +10,7 @@ import torch
 from benchmarks.programs import Config, shardings, trace
 from spmdir import import_fx, print_ir, run_passes
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects.ir import main_function, parse
 from spmdir.dialects.values import sharding_of
 from spmdir.simulator.distribution import collect, distribute

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import spmdir
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import parse_sharding
+from spmdir.core.placement.sharding import parse_sharding
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.simulator.distribution import collect, distribute, random_like
 from tests.lowering.gloo_ranks import on_ranks

@@ -11,7 +11,7 @@ import torch
 
 from spmdir.core.dtype import DTYPES
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding, parse_sharding
+from spmdir.core.placement.sharding import Sharding, parse_sharding
 from spmdir.dialects.ir import parse
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.simulator.distribution import distribute

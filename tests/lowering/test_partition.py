@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import parse_sharding
+from spmdir.core.placement.sharding import parse_sharding
 from spmdir.lowering.partition import (
     DimPartition,
     drop_padding,

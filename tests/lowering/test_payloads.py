@@ -13,7 +13,7 @@ import torch
 from spmdir.core.dtype import DTYPES
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.reductions import unreduced
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 from tests.lowering.collective_programs import shardings
 from tests.lowering.declared_placements import First

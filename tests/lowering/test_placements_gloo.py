@@ -9,7 +9,7 @@ import torch
 
 from spmdir import parallelize
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding, parse_sharding
+from spmdir.core.placement.sharding import Sharding, parse_sharding
 from spmdir.simulator.distribution import collect, distribute
 from spmdir.tools.spmd_translate import emit_fx
 from tests.lowering import declared_placements

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spmdir.core.dtype import F32
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.lowering.result_types import check_results
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import Partial, R, Shard
-from spmdir.core.sharding import Sharding
 from spmdir.dialects.ir import parse, print_ir
 from spmdir.reshard.plan import plan_reshard
 from spmdir.reshard.steps import transition

@@ -10,7 +10,7 @@ import spmdir
 from spmdir.core.dtype import F32
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import parse_sharding
+from spmdir.core.placement.sharding import parse_sharding
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.lowering.group import Group
 from tests.lowering.collective_programs import Program

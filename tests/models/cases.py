@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 
 import spmdir
 from spmdir.core.errors import SpmdirWarning
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.values import signature_name

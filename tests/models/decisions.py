@@ -9,8 +9,8 @@ import pytest
 
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import Partial, Placement
-from spmdir.core.sharding import Sharding
 from spmdir.rules.strategies.strategy import UNSHARDED, shard_counts
 from spmdir.search.problem import Node, NodeStrategy, Problem
 from spmdir.search.solve import Search, Solution

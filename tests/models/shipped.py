@@ -10,8 +10,8 @@ import torch
 from torch.distributed.device_mesh import init_device_mesh
 
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.values import sharding_of
 from spmdir.lowering.emit import lower_to_fx

@@ -8,7 +8,7 @@ import pytest
 
 import spmdir
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.values import sharding_of
 from spmdir.simulator.distribution import collect

@@ -1,5 +1,5 @@
 from spmdir.dialects import ir
-from spmdir.passes.pipeline import run_passes
+from spmdir.pipeline.pipeline import run_passes
 
 TEXT = """
 spmd.mesh @mesh <a = 2>

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spmdir.dialects import ir
-from spmdir.dialects.syntax.context import location_of
+from spmdir.dialects.context import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.importer.importer import import_fx
-from spmdir.passes.pipeline import run_passes
+from spmdir.pipeline.pipeline import run_passes
 from spmdir.simulator.simulate import run_single, simulate
 from spmdir.tools.golden import read_golden
 from tests.conftest import GOLDEN

@@ -13,27 +13,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from xdsl.dialects.builtin import ModuleOp
 
+from spmdir.analysis.type_check import match
 from spmdir.core.errors import ParseError, ShardingError, SpmdirError
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import Partial, Shard
-from spmdir.core.sharding import Sharding
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import op_class
 from spmdir.dialects.stage import write_stage
 from spmdir.passes.fuse_collectives import REWRITES, FuseCollectivesPass
-from spmdir.passes.fusion.benefit import RewriteCost
-from spmdir.passes.fusion.rewrite_conditions import RewriteCondition
-from spmdir.passes.fusion.rewrite_files import read_rewrites
-from spmdir.passes.fusion.rewrite_text import parse_rewrites
-from spmdir.passes.fusion.terms import Collective, Function, Value
-from spmdir.passes.fusion.trace import Attempt
-from spmdir.passes.pipeline import run_passes
-from spmdir.passes.type_check.type_check import match
+from spmdir.pipeline.pipeline import run_passes
 from spmdir.report.communication import comm_report
 from spmdir.report.memory import memory_report
 from spmdir.reshard.collectives import PLANNED
 from spmdir.reshard.steps import Step, make_step
+from spmdir.rewrites.benefit import RewriteCost
+from spmdir.rewrites.rewrite_conditions import RewriteCondition
+from spmdir.rewrites.rewrite_files import read_rewrites
+from spmdir.rewrites.rewrite_text import parse_rewrites
+from spmdir.rewrites.terms import Collective, Function, Value
+from spmdir.rewrites.trace import Attempt
 from spmdir.rules import default
 from spmdir.simulator.simulate import simulate
 from spmdir.tools.golden import read_golden

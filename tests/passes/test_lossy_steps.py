@@ -15,11 +15,11 @@ from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
 from spmdir.dialects.collectives import Collective
 from spmdir.passes.fuse_collectives import REWRITES, FuseCollectivesPass
-from spmdir.passes.fusion.rewrite_files import read_rewrites
-from spmdir.passes.fusion.rewrite_text import lossy_fault, parse_rewrites
-from spmdir.passes.fusion.trace import Attempt
-from spmdir.passes.pipeline import run_passes
+from spmdir.pipeline.pipeline import run_passes
 from spmdir.reshard.plan import plan_reshard
+from spmdir.rewrites.rewrite_files import read_rewrites
+from spmdir.rewrites.rewrite_text import lossy_fault, parse_rewrites
+from spmdir.rewrites.trace import Attempt
 from spmdir.simulator.simulate import run_single, simulate
 from tests.placements.lossy_placements import coarse
 

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import Partial, Shard
-from spmdir.core.sharding import Sharding
 from spmdir.dialects import ir
-from spmdir.passes.pipeline import run_passes
+from spmdir.pipeline.pipeline import run_passes
 from spmdir.report.communication import comm_report
 from spmdir.reshard.plan import plan_reshard
 from spmdir.simulator.simulate import simulate

@@ -9,7 +9,7 @@ import pytest
 
 from spmdir.dialects import ir
 from spmdir.dialects.names import keep_name
-from spmdir.passes.pipeline import run_passes
+from spmdir.pipeline.pipeline import run_passes
 
 EXAMPLE = (Path(__file__).parents[2] / "examples" / "mlp.mlir").read_text()
 PIPELINE = ("insert-reshard", "lower-reshard", "fuse-collectives", "localize")

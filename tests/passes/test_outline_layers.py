@@ -14,9 +14,9 @@ from spmdir.dialects import ir
 from spmdir.dialects.names import text_name
 from spmdir.dialects.values import sharding_of
 from spmdir.explanation.excerpt import excerpt
-from spmdir.passes.finish import layer_values, without_layers
-from spmdir.passes.layers import around
-from spmdir.passes.pipeline import Pipeline
+from spmdir.pipeline import layer_runner
+from spmdir.pipeline.finish import layer_values, without_layers
+from spmdir.pipeline.pipeline import Pipeline
 from spmdir.report.summary import summary
 
 EXAMPLE = Path(__file__).parents[1] / "golden/outline-layers/equal_layers_become_calls_of_a_function.mlir"
@@ -217,7 +217,7 @@ def test_passes_that_follow_each_other_see_the_program_inlined_and_who_looks_see
 ) -> None:
     found = []
     for name in ("inline", "outline_layers"):
-        monkeypatch.setattr(around, name, counting(getattr(around, name), name, found))
+        monkeypatch.setattr(layer_runner, name, counting(getattr(layer_runner, name), name, found))
     text = spmdir.print_ir(spmdir.run_passes(spmdir.parse(EXAMPLE.read_text()), "outline-layers"))
     steps = ("insert-reshard", "expand", "lower-reshard", "localize")
     apart, together = spmdir.parse(text), spmdir.parse(text)

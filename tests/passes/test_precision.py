@@ -6,7 +6,7 @@ from spmdir.core.placement.standard import Shard
 from spmdir.dialects import ir
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
-from spmdir.passes.pipeline import run_passes
+from spmdir.pipeline.pipeline import run_passes
 
 NORM = """
 spmd.mesh @mesh <a = 2>

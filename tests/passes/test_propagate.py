@@ -9,7 +9,7 @@ import pytest
 
 from spmdir.core.errors import SpmdirWarning
 from spmdir.dialects import ir
-from spmdir.passes.pipeline import Pipeline, run_passes
+from spmdir.pipeline.pipeline import Pipeline, run_passes
 from spmdir.report.communication import comm_report
 from spmdir.tools.golden import read_golden
 

@@ -12,14 +12,14 @@ from xdsl.dialects.func import FuncOp
 
 import spmdir
 from benchmarks.programs import Config, shardings, trace
+from spmdir.analysis.local_programs.trusted import is_trusted
+from spmdir.analysis.scheduling.rank_program import rank_program
 from spmdir.dialects import ir
 from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.host import HostCopyOp
 from spmdir.dialects.reshard_ops import ReshardOp
-from spmdir.passes.local_programs.trusted import is_trusted
-from spmdir.passes.pipeline import as_pipeline
 from spmdir.passes.schedule import SchedulePass
-from spmdir.passes.scheduling.rank_program import rank_program
+from spmdir.pipeline.pipeline import as_pipeline
 from spmdir.reshard.topology import CPU_GLOO, H100X8, Topology
 from spmdir.schedule.simulate import Execution, simulate
 

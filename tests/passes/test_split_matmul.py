@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 import spmdir
+from spmdir.analysis.scheduling.rank_program import rank_program
 from spmdir.dialects import ir
-from spmdir.passes.scheduling.rank_program import rank_program
 from spmdir.reshard.topology import H100X8
 from spmdir.rules import default
 from spmdir.schedule.simulate import simulate

@@ -8,7 +8,7 @@ import pytest
 
 from spmdir.core.errors import ShardingError, SpmdirErrors, UnsupportedError
 from spmdir.dialects import ir
-from spmdir.passes.pipeline import run_passes
+from spmdir.pipeline.pipeline import run_passes
 
 EXAMPLE = (Path(__file__).parents[2] / "examples" / "mlp.mlir").read_text()
 WAY = "propagate,insert-reshard,lower-reshard,fuse-collectives"

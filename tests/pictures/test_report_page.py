@@ -15,14 +15,14 @@ import spmdir
 from spmdir.core.errors import SpmdirError
 from spmdir.dialects import ir
 from spmdir.explanation.decided import DecidedProgram
-from spmdir.passes.finish import localized
-from spmdir.passes.pipeline import Pipeline
 from spmdir.pictures.dearest_reasons import dearest_reasons
 from spmdir.pictures.mesh_traffic import group_numbers
 from spmdir.pictures.model_explorer import write_model_explorer
 from spmdir.pictures.program_graph import program_graph
 from spmdir.pictures.report_data import report_data
 from spmdir.pictures.report_page import page_of
+from spmdir.pipeline.finish import localized
+from spmdir.pipeline.pipeline import Pipeline
 from spmdir.tools.spmd_report import format_of, main
 from tests.explanation.test_explain import LAYERS as TWO_LAYERS
 

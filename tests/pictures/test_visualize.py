@@ -12,7 +12,7 @@ from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
 import spmdir
-from spmdir.core.sharding import as_sharding
+from spmdir.core.placement.sharding import as_sharding
 from spmdir.dialects import ir
 from spmdir.simulator.distribution import distribute
 

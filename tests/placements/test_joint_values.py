@@ -14,8 +14,8 @@ from xdsl.dialects.builtin import ModuleOp
 import spmdir
 from spmdir.core.dtype import F32
 from spmdir.core.placement.packing import pack, packed_type, unpack
-from spmdir.core.sharding import Sharding, parse_sharding
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.sharding import Sharding, parse_sharding
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.values import sharding_of
 from spmdir.lowering.emit import lower_to_fx

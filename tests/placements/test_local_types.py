@@ -11,7 +11,7 @@ import torch
 import spmdir
 from spmdir import SpmdirError
 from spmdir.core.dtype import F32
-from spmdir.core.sharding import parse_sharding
+from spmdir.core.placement.sharding import parse_sharding
 from spmdir.simulator.simulate import run_single
 
 MM = """

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.values import sharding_of
 from spmdir.lowering.emit import lower_to_fx
-from spmdir.passes.pipeline import run_passes
+from spmdir.pipeline.pipeline import run_passes
 from spmdir.simulator.distribution import collect, distribute, random_like
 from spmdir.simulator.simulate import run_single, simulate
 from spmdir.tools.spmd_run import random_inputs

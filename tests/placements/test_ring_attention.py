@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 import spmdir
-from spmdir.core.sharding import parse_sharding
+from spmdir.core.placement.sharding import parse_sharding
 from spmdir.simulator.distribution import local_tensor
 from tests.placements.ring_programs import (
     FORWARD,

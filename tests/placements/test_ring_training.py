@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
 import spmdir
-from spmdir.core.sharding import parse_sharding
+from spmdir.core.placement.sharding import parse_sharding
 from spmdir.simulator.distribution import local_tensor
 from tests.lowering.gloo_ranks import on_ranks
 from tests.placements.causal_llama import CausalLlama, loss

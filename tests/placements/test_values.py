@@ -9,7 +9,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 from spmdir import Mesh, SpmdirError
 from spmdir.core.placement.base import Placement, parse_placement
-from spmdir.core.sharding import as_sharding, parse_sharding
+from spmdir.core.placement.sharding import as_sharding, parse_sharding
 from spmdir.simulator.distribution import distribute, random_like
 
 

@@ -12,7 +12,7 @@ from torch.distributed.tensor import Replicate, Shard
 import spmdir
 from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding_plan import ShardingPlan
+from spmdir.core.placement.sharding_plan import ShardingPlan
 from spmdir.plans.resolve import plan_for, resolve
 from tests.plans.planned import MLP
 

@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from xdsl.dialects.builtin import ModuleOp
 
 import spmdir
-from spmdir.core.call import Local
 from spmdir.core.errors import SpmdirWarning, UnsupportedError
+from spmdir.core.placement.call import Local
 from spmdir.dialects import ir
 from spmdir.dialects.sizes import SizeOp
 from spmdir.dialects.values import function_attrs

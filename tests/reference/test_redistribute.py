@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import spmdir
 from spmdir.core.errors import ParseError, ShardingError
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding, as_sharding, parse_sharding
+from spmdir.core.placement.sharding import Sharding, as_sharding, parse_sharding
 from tests.lowering.collective_programs import Program
 
 ONE, FOUR, SIX = Mesh({"a": 4}), Mesh({"a": 2, "b": 2}), Mesh({"a": 2, "b": 3})

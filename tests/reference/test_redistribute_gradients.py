@@ -15,7 +15,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 import spmdir
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding, as_sharding, parse_sharding
+from spmdir.core.placement.sharding import Sharding, as_sharding, parse_sharding
 from spmdir.dialects.ir import parse
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.simulator.distribution import collect, distribute, random_like

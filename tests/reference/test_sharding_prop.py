@@ -12,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import spmdir
 from spmdir.core.errors import SpmdirError, UnsupportedError
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules import default
 
 MESH = spmdir.Mesh({"dp": 2, "tp": 3})

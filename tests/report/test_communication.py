@@ -8,7 +8,7 @@ import pytest
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.dialects import ir
-from spmdir.passes.pipeline import Pipeline, run_passes
+from spmdir.pipeline.pipeline import Pipeline, run_passes
 from spmdir.report.communication import comm_report
 from spmdir.report.shares import Share
 from spmdir.reshard.plan import plan_reshard

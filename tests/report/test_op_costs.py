@@ -9,7 +9,7 @@ import pytest
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.dialects import ir
-from spmdir.passes.pipeline import run_passes
+from spmdir.pipeline.pipeline import run_passes
 from spmdir.report.communication import CommReport, comm_report
 from spmdir.report.cost_rows import CostRow
 from spmdir.report.op_costs import OpCost

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import spmdir
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.input_parts import parts_of
-from spmdir.passes.finish import localized
+from spmdir.pipeline.finish import localized
 from spmdir.report.cost_rows import KEYS, SORTS, CostRow, cost_rows
 from spmdir.report.op_costs import OpCost
 from spmdir.report.shares import Share

@@ -6,7 +6,7 @@ import pytest
 
 from spmdir.core.errors import ShardingError
 from spmdir.dialects import ir
-from spmdir.passes.pipeline import run_passes
+from spmdir.pipeline.pipeline import run_passes
 from spmdir.report.communication import CommReport, comm_report
 
 ROWS = "%x: tensor<64x512xf32> {X1}"

@@ -9,7 +9,7 @@ import attrs
 
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.reshard.cost import step_cost
 from spmdir.reshard.plan import Plan, plan_reshard
 from spmdir.reshard.steps import Step, make_step

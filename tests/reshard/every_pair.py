@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.reshard.topology import CPU_GLOO, FLAT, H100X8
 from tests.lowering.collective_programs import shardings
 from tests.reshard.test_simulation import FEWEST_BYTES, run

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.sharding import Sharding, parse_sharding
 from spmdir.core.placement.standard import Partial, R, Shard
-from spmdir.core.sharding import Sharding, parse_sharding
 from spmdir.reshard.bound import lower_bound
 
 EIGHT = Mesh({"a": 8})

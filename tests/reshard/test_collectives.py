@@ -14,7 +14,7 @@ import spmdir
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import TRAITS
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import print_type
 from spmdir.dialects.collectives import COLLECTIVES, collective_class

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
+from spmdir.core.placement.sharding import Sharding, parse_sharding
 from spmdir.core.placement.standard import OPEN, Partial, R, Shard
-from spmdir.core.sharding import Sharding, parse_sharding
 from spmdir.reshard.axis_price import axis_price
 from spmdir.reshard.collectives import collective
 from spmdir.reshard.cost import least_cost, step_cost

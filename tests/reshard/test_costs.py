@@ -9,13 +9,13 @@ import attrs
 import pytest
 
 import spmdir
-from spmdir.core.call import Call
+from spmdir.analysis.propagation.build_problem import build_problem
 from spmdir.core.dtype import F32
 from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.call import Call
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects import ir
-from spmdir.passes.propagation.build_problem import build_problem
 from spmdir.reshard.costs import Costs, Measured, parse_costs
 from spmdir.reshard.plan import plan_reshard
 from spmdir.reshard.topology import H100X8

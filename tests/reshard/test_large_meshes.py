@@ -11,7 +11,7 @@ from spmdir.core.errors import LimitError, ShardingError
 from spmdir.core.intervals import length
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import ShardPlacement, parse_placement
-from spmdir.core.sharding import Sharding, parse_sharding
+from spmdir.core.placement.sharding import Sharding, parse_sharding
 from spmdir.reshard.moves import moves
 from spmdir.reshard.multi_axis_steps import check_permute, permuted_axes
 

@@ -9,7 +9,7 @@ import pytest
 from spmdir.core.intervals import common, length
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import parse_placement
-from spmdir.core.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding
 from spmdir.reshard.overlaps import Overlaps, overlaps
 
 

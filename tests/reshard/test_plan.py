@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 import spmdir
 from spmdir.core.errors import ParseError, ShardingError, SpmdirError
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.sharding import Sharding, parse_sharding
 from spmdir.core.placement.standard import Partial, R, Shard
-from spmdir.core.sharding import Sharding, parse_sharding
 from spmdir.reshard.cost import step_cost
 from spmdir.reshard.moves import free_axes, moves
 from spmdir.reshard.plan import plan_reshard

@@ -6,7 +6,7 @@ import attrs
 import pytest
 
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding, parse_sharding
+from spmdir.core.placement.sharding import Sharding, parse_sharding
 from spmdir.reshard.collectives import PLANNED
 from spmdir.reshard.plan import plan_of
 from spmdir.reshard.plan_search import QUICK_RATIO, PlanSearch, Reshard

@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding, parse_sharding
+from spmdir.core.placement.sharding import Sharding, parse_sharding
 from spmdir.reshard import collectives
 from spmdir.reshard.collective_spec import Traffic, anywhere
 from spmdir.reshard.collectives import PLANNED

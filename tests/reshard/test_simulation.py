@@ -15,8 +15,8 @@ from spmdir.core.intervals import common, length, positions
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import PartialPlacement, edge_between
 from spmdir.core.placement.reductions import REDUCTIONS
+from spmdir.core.placement.sharding import Sharding, parse_sharding
 from spmdir.core.placement.standard import Partial, Placement, R, Shard
-from spmdir.core.sharding import Sharding, parse_sharding
 from spmdir.reshard.cost import sends_anything
 from spmdir.reshard.exchange import Grid, Part, exchange, grid_of, partial_axes, reduced_axes
 from spmdir.reshard.multi_axis_steps import senders

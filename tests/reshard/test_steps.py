@@ -8,7 +8,7 @@ import pytest
 
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import parse_sharding
+from spmdir.core.placement.sharding import parse_sharding
 from spmdir.reshard.collectives import collectives
 from spmdir.reshard.moved_axes import permuted_axes
 from spmdir.reshard.multi_axis_steps import check_permute, senders

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from spmdir.core.call import TensorMeta
+from spmdir.core.placement.call import TensorMeta
 from spmdir.rules import OpRule, RuleSet
 from spmdir.rules.language.records import read
 

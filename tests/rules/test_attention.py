@@ -13,8 +13,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import spmdir
-from spmdir.checking.rules.sample import f, sample
 from spmdir.checking.rules.samples import all_samples
+from spmdir.checking.rules.samples.sample import f, sample
 from spmdir.checking.rules.soundness import call_of, prepare
 from spmdir.core.placement.standard import R, Shard
 from spmdir.rules import default

@@ -9,12 +9,12 @@ import pytest
 from spmdir.checking.rules.captured import capture
 from spmdir.checking.rules.dtype_fit import fit, violations
 from spmdir.checking.rules.dtype_trials import trials
-from spmdir.checking.rules.sample import Sample
 from spmdir.checking.rules.samples import all_samples
+from spmdir.checking.rules.samples.sample import Sample
 from spmdir.checking.rules.soundness import call_of
 from spmdir.core import dtype as dt
 from spmdir.core.errors import RuleError
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules import default
 from spmdir.rules.element_types import TABLE, parse, signature, signatures
 from spmdir.rules.instantiate import chosen

@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from spmdir.core.call import Call, Literal
 from spmdir.core.errors import RuleError, SpmdirError
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.call import Call, Literal
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules import default
 
 BAD = sorted((Path(__file__).parent / "bad").glob("*.rules"))

@@ -4,8 +4,8 @@ import pytest
 
 from spmdir.checking.rules.call_checks import variants, with_numbers
 from spmdir.checking.rules.numbers import number_variants
-from spmdir.checking.rules.sample import Sample, b, f, i, sample
 from spmdir.checking.rules.samples import all_samples
+from spmdir.checking.rules.samples.sample import Sample, b, f, i, sample
 from spmdir.checking.rules.soundness import call_of, on_one_axis, prepare, unsound
 from spmdir.rules import default
 from spmdir.rules.instantiate import chosen

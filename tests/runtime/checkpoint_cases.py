@@ -15,7 +15,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 
 import spmdir
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import parse_sharding
+from spmdir.core.placement.sharding import parse_sharding
 from spmdir.runtime.local_state import as_dtensor, laid_out, like_shard, local_shard, own_shard
 from spmdir.simulator.distribution import local_tensor
 from tests.runtime.parallelize_cases import error_of

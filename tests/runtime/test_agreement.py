@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import spmdir
-from spmdir.core.sharding import parse_sharding
+from spmdir.core.placement.sharding import parse_sharding
 from spmdir.runtime.agreement import COMPARED, verdict_of
 from spmdir.runtime.local_state import LocalShard
 from tests.lowering.gloo_ranks import on_ranks

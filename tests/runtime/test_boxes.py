@@ -11,7 +11,7 @@ from torch.distributed.tensor import _utils
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding, parse_sharding
+from spmdir.core.placement.sharding import Sharding, parse_sharding
 from spmdir.runtime.boxes import held_boxes
 from spmdir.runtime.local_state import dtensor_placements
 from spmdir.simulator.distribution import local_tensor

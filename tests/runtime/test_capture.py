@@ -8,7 +8,7 @@ from torch.export import Dim
 
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding_plan import ShardingPlan
+from spmdir.core.placement.sharding_plan import ShardingPlan
 from spmdir.dialects.ir import print_ir
 from spmdir.importer.importer import import_fx
 from spmdir.runtime.capture import capture_model, capture_step

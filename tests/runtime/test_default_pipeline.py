@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spmdir.core.errors import SpmdirError
-from spmdir.passes.pipeline import SCHEDULED, STANDARD, Pipeline
+from spmdir.pipeline.pipeline import SCHEDULED, STANDARD, Pipeline
 from spmdir.runtime.default_pipeline import running_pipeline
 
 

@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from spmdir.core.errors import SpmdirWarning, UnsupportedError
-from spmdir.core.sharding_plan import ShardingPlan
+from spmdir.core.placement.sharding_plan import ShardingPlan
 from spmdir.runtime.capture import capture_model
 from spmdir.runtime.joint_capture import capture_joint
 

@@ -121,7 +121,7 @@ def test_what_does_not_fit_is_an_error_on_all_ranks_and_nothing_is_loaded(ranks,
 
 
 def test_a_rank_reads_the_slices_that_it_holds_and_no_more(tmp_path, monkeypatch):
-    from spmdir.core.sharding import parse_sharding
+    from spmdir.core.placement.sharding import parse_sharding
     from spmdir.runtime import safetensors_slices
     from spmdir.runtime.boxes import held_boxes
 

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 import spmdir
 from spmdir.core.mesh import Mesh
-from spmdir.passes.pipeline import SCHEDULED
+from spmdir.pipeline.pipeline import SCHEDULED
 from tests.lowering.gloo_ranks import LIMIT, on_ranks
 from tests.runtime import parallelize_cases
 

@@ -13,7 +13,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 import spmdir
 from spmdir.dialects import ir
-from spmdir.passes.pipeline import Pipeline, run_passes
+from spmdir.pipeline.pipeline import Pipeline, run_passes
 from spmdir.runtime.program_cache import CacheEntry
 
 MESH = spmdir.Mesh({"dp": 2, "tp": 2})

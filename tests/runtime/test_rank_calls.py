@@ -7,8 +7,8 @@ import torch
 from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import as_sharding
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.sharding import as_sharding
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.runtime.rank_calls import check_input, owned
 from spmdir.runtime.signature import Argument
 

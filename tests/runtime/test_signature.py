@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import parse_sharding
+from spmdir.core.placement.sharding import parse_sharding
 from spmdir.dialects import ir
 from spmdir.importer.importer import import_fx
-from spmdir.passes.pipeline import run_passes
+from spmdir.pipeline.pipeline import run_passes
 from spmdir.runtime.capture import capture_step
 from spmdir.runtime.signature import read_signature, return_whole
 

@@ -12,7 +12,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
 import spmdir
-from spmdir.core.sharding_plan import ShardingPlan
+from spmdir.core.placement.sharding_plan import ShardingPlan
 from spmdir.dialects import ir
 from spmdir.dialects.source_places import places_of
 from spmdir.runtime.joint_capture import capture_joint

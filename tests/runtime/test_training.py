@@ -16,7 +16,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.names import full_name
 from spmdir.importer.importer import import_fx
-from spmdir.passes.pipeline import run_passes
+from spmdir.pipeline.pipeline import run_passes
 from spmdir.report.communication import comm_report
 from spmdir.runtime.training import training_step
 from spmdir.simulator.simulate import run_single

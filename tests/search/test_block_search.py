@@ -8,9 +8,9 @@ import attrs
 import numpy as np
 import pytest
 
+from spmdir.analysis.propagation.build_problem import build_problem
 from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
-from spmdir.passes.propagation.build_problem import build_problem
 from spmdir.reshard.topology import FLAT, H100X8
 from spmdir.search.block_search import BlockSearch
 from spmdir.search.joint_cost import Placed, _is_avoided, joint_cost, node_seconds

@@ -12,7 +12,7 @@ import spmdir
 from spmdir.core.byte_size import Bytes
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.ir import main_function, mesh
-from spmdir.passes.limited_memory import most_bytes
+from spmdir.pipeline.limited_memory import most_bytes
 from tests.search.random_programs import Program, programs
 
 TWICE = """spmd.mesh @mesh <dp = 4, tp = 2>

@@ -7,9 +7,9 @@ import random
 
 import pytest
 
+from spmdir.analysis.propagation.build_problem import build_problem
 from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
-from spmdir.passes.propagation.build_problem import build_problem
 from spmdir.reshard.topology import H100X8
 from spmdir.search import messages
 from spmdir.search.assignment import Assignment

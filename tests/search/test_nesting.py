@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects import ir
-from spmdir.passes.pipeline import run_passes
 from spmdir.passes.propagation import mesh_search
+from spmdir.pipeline.pipeline import run_passes
 from spmdir.report.communication import comm_report
 from spmdir.reshard import plan_tree
 from spmdir.search import nesting

@@ -10,12 +10,12 @@ import pytest
 import torch
 from hypothesis import Phase, given, seed, settings
 
+from spmdir.analysis.propagation.build_problem import build_problem
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
 from spmdir.core.placement.standard import Partial, R
 from spmdir.dialects import ir
-from spmdir.passes.pipeline import run_passes
-from spmdir.passes.propagation.build_problem import build_problem
+from spmdir.pipeline.pipeline import run_passes
 from spmdir.reshard.axis_price import axis_price
 from spmdir.reshard.topology import FLAT
 from spmdir.rules.strategies.strategy import UNSHARDED

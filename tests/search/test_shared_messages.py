@@ -6,7 +6,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 import spmdir
 from spmdir.dialects.ir import main_function
-from spmdir.passes.pipeline import SCHEDULED, Pipeline
+from spmdir.pipeline.pipeline import SCHEDULED, Pipeline
 from spmdir.search.shared_messages import Dependence, shared_values
 
 LAYER = """spmd.mesh @mesh <dp = 4>

@@ -10,8 +10,8 @@ import pytest
 
 from spmdir.core.dtype import F32
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.collectives import PLANNED
 from spmdir.reshard.plan_tree import Planner, plan_tree
 from spmdir.reshard.topology import FLAT, H100X8, Topology

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from spmdir.analysis.propagation.build_problem import build_problem
 from spmdir.dialects import ir
-from spmdir.passes.propagation.build_problem import build_problem
 from spmdir.reshard.topology import FLAT, H100X8, Topology
 from spmdir.search.work import NO_WORK, Work
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import parse_sharding
+from spmdir.core.placement.sharding import parse_sharding
 from spmdir.simulator.distribution import collect, distribute, local_tensor, random_like
 from tests.lowering.collective_programs import shardings
 

@@ -5,15 +5,15 @@ import torch
 from torch import distributed as dist
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from spmdir.analysis.local_programs.trusted import trust
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import parse_sharding
+from spmdir.core.placement.sharding import parse_sharding
 from spmdir.dialects import ir
 from spmdir.dialects.ir import parse
 from spmdir.importer.importer import import_fx
 from spmdir.lowering.emit import lower_to_fx
-from spmdir.passes.local_programs.trusted import trust
-from spmdir.passes.pipeline import Pipeline, run_passes
+from spmdir.pipeline.pipeline import Pipeline, run_passes
 from spmdir.simulator.distribution import collect, distribute
 from spmdir.simulator.simulate import run_single, simulate
 from tests.lowering.collective_programs import programs

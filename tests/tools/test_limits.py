@@ -14,10 +14,10 @@ import pytest
 from spmdir.core import limits
 from spmdir.core.errors import LimitError, SpmdirError
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding_plan import read_plan
+from spmdir.core.placement.sharding_plan import read_plan
 from spmdir.core.symbolic.parser import parse_condition, parse_number
-from spmdir.passes.fusion.rewrite_text import parse_rewrites
 from spmdir.reshard.topology import find_topology
+from spmdir.rewrites.rewrite_text import parse_rewrites
 from spmdir.rules.language.parser import parse_rule
 from spmdir.tools import spmd_check_rules, spmd_opt, spmd_plan
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from spmdir.passes import PASSES
+from spmdir.pipeline.pass_table import PASSES
 from spmdir.tools import SCRIPTS
 from spmdir.tools.command import SHELLS
 from spmdir.tools.shell_completion import completion_script

@@ -13,7 +13,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 import spmdir
 from spmdir.dialects import ir
-from spmdir.passes import PASSES
+from spmdir.pipeline.pass_table import PASSES
 from spmdir.rules.rule_set import packaged
 from spmdir.tools import SCRIPTS, process_input, spmd_opt
 

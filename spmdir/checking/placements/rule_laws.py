@@ -12,7 +12,7 @@ from spmdir.checking.placements.law import Example, Fault, Law, Outcome
 from spmdir.checking.placements.layouts import tuples, usual_counts
 from spmdir.checking.placements.samples_of_ops import OPS, every_sample, samples_of, typed_for
 from spmdir.checking.rules.call_checks import describe
-from spmdir.checking.rules.sample import Sample
+from spmdir.checking.rules.samples.sample import Sample
 from spmdir.checking.rules.soundness import judge, prepare, strategies_of
 from spmdir.checking.rules.text_samples import TextRun, runs_of_texts
 from spmdir.core.mesh import Mesh

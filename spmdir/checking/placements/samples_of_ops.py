@@ -8,7 +8,6 @@ from typing import Any
 import attrs
 import torch
 
-from spmdir.checking.rules.sample import Sample, f, sample
 from spmdir.checking.rules.samples import (
     FAMILIES,
     all_samples,
@@ -20,6 +19,7 @@ from spmdir.checking.rules.samples import (
     softmax,
     view,
 )
+from spmdir.checking.rules.samples.sample import Sample, f, sample
 from spmdir.core.dtype import BF16, F16, F32, F64
 from spmdir.core.placement.base import Placement
 from spmdir.rules.rule_set import default

@@ -12,13 +12,13 @@ from torch import fx
 from spmdir.checking.placements.law import Example
 from spmdir.core.dtype import F64
 from spmdir.core.mesh import Mesh
-from spmdir.core.sharding import Sharding
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects.ir import main_function, parse
 from spmdir.dialects.values import sharding_of
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.lowering.process_groups import symbolic_axes
-from spmdir.passes.pipeline import run_passes
+from spmdir.pipeline.pipeline import run_passes
 from spmdir.reshard.edge_state import StepState, step_state
 from spmdir.reshard.moved_axes import converted_axes
 from spmdir.reshard.steps import Step

@@ -26,8 +26,8 @@ from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement, parse_placement
 from spmdir.core.placement.edge import Edge
-from spmdir.core.sharding import Sharding
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.cost import step_cost
 from spmdir.reshard.plan import plan_reshard
 from spmdir.reshard.steps import Step, transition

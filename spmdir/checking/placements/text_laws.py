@@ -18,7 +18,7 @@ from spmdir.core.placement.base import TRAITS, PartialPlacement, Placement, Shar
 from spmdir.core.placement.edge import Edge
 from spmdir.core.placement.error import Error
 from spmdir.core.placement.reductions import REDUCTIONS
-from spmdir.core.sharding import Sharding, parse_sharding
+from spmdir.core.placement.sharding import Sharding, parse_sharding
 from spmdir.reshard.collectives import collective, collectives
 from spmdir.reshard.topology import FLAT
 

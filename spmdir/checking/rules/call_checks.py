@@ -13,7 +13,7 @@ from spmdir.checking.rules.numbers import number_variants
 from spmdir.checking.rules.possible import FAILURES, Possible, Trial
 from spmdir.checking.rules.reasons import why_finite, why_left_out, why_numbers_differ, why_undetermined
 from spmdir.checking.rules.report import Fault, Missing, OpReport
-from spmdir.checking.rules.sample import Sample
+from spmdir.checking.rules.samples.sample import Sample
 from spmdir.checking.rules.soundness import Case, Verdict, meta, on_one_axis, prepare
 from spmdir.checking.rules.soundness import judge as judged_of
 from spmdir.checking.rules.text_samples import runs_of_texts

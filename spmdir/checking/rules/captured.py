@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spmdir.checking.rules.sample import Sample
+from spmdir.checking.rules.samples.sample import Sample
 from spmdir.checking.rules.values import seed
 from spmdir.torch_interop import pytree
 from spmdir.torch_interop.dispatch import TorchDispatchMode

@@ -60,7 +60,7 @@ def check_rules(
         ops: names such as "aten.mm"; None checks all ops that have a rule.
         world_sizes: the numbers of ranks of the one mesh axis.
         samples: a Python file with a function `samples()` that lists further `Sample`s of
-            spmdir.checking.rules.sample; it may register ops.
+            spmdir.checking.rules.samples.sample; it may register ops.
         placements: texts of plug-in placements, such as "Cyclic(0, 2)"; the strategies that these add are run, and no
             others.
         plugins: `.rules` files, whose rules replace the packaged ones of the same ops, `.py` files, and the names of

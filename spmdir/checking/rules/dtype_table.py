@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from spmdir.checking.rules.dtype_fit import fit
 from spmdir.checking.rules.dtype_trials import DEVICES, trials
 from spmdir.checking.rules.pool import Death, pool
-from spmdir.checking.rules.sample import Sample
 from spmdir.checking.rules.samples import all_samples
+from spmdir.checking.rules.samples.sample import Sample
 from spmdir.checking.rules.worker import serve
 from spmdir.core.errors import SpmdirError
 from spmdir.rules import default

@@ -16,12 +16,12 @@ from typing import Any
 import attrs
 from torch import Tensor
 
-from spmdir.checking.rules.sample import Sample
+from spmdir.checking.rules.samples.sample import Sample
 from spmdir.checking.rules.soundness import bound, call_of, runnable
 from spmdir.core import dtype as dt
-from spmdir.core.call import Call
 from spmdir.core.dtype import RANKING, DType
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.call import Call
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH, TORCH_DTYPES
 from spmdir.torch_interop.ops import schema_of
 from spmdir.torch_interop.schemas import torch_op

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 from torch import Tensor
 
-from spmdir.checking.rules.sample import Sample
+from spmdir.checking.rules.samples.sample import Sample
 from spmdir.torch_interop.ops import schema_of
 from spmdir.torch_interop.schemas import torch_op
 

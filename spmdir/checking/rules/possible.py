@@ -14,7 +14,7 @@ from torch import Tensor
 
 from spmdir.checking.rules.soundness import run_op
 from spmdir.checking.rules.values import difference, local_values, seed
-from spmdir.core.call import Call
+from spmdir.core.placement.call import Call
 from spmdir.core.placement.standard import Partial, Placement, R, Shard, chunk
 
 LIMIT = 1500

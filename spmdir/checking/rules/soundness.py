@@ -11,15 +11,15 @@ from torch._decomp import decomposition_table
 
 from spmdir.checking.rules.exchanges import EXCHANGES, INDICES, RING_OPS
 from spmdir.checking.rules.references import REFERENCES
-from spmdir.checking.rules.sample import Sample
+from spmdir.checking.rules.samples.sample import Sample
 from spmdir.checking.rules.values import adds, difference, local_values, noise, seed
-from spmdir.core.call import Call, Local, shard_of
 from spmdir.core.dtype import DType
 from spmdir.core.errors import RuleError, SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import LocalType, PartialPlacement, own_type
+from spmdir.core.placement.call import Call, Local, shard_of
 from spmdir.core.placement.standard import Placement, R
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules import Expansion, OpRule, RuleSet, Strategy, Value
 from spmdir.rules.language.syntax_tree import TextStrategy
 from spmdir.rules.local.rank import Rank

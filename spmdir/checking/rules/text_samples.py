@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import torch
 
-from spmdir.checking.rules.sample import Sample
+from spmdir.checking.rules.samples.sample import Sample
 from spmdir.checking.rules.soundness import Case, prepare, strategies_of
 from spmdir.core.placement.standard import Placement
 from spmdir.rules import RuleSet, Strategy

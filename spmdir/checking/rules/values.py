@@ -9,7 +9,7 @@ import attrs
 import torch
 from torch import Tensor
 
-from spmdir.checking.rules.sample import Sample
+from spmdir.checking.rules.samples.sample import Sample
 from spmdir.core.placement.base import PartialPlacement
 from spmdir.core.placement.standard import Placement
 

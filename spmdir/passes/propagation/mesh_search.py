@@ -13,18 +13,18 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import BlockArgument, OpResult, SSAValue
 from xdsl.rewriter import Rewriter
 
+from spmdir.analysis.live_memory import live_memory
+from spmdir.analysis.propagation.annotate import Maker, annotate, user_annotations
+from spmdir.analysis.propagation.op_strategies import rules_of
+from spmdir.analysis.scheduling.exposure import exposed_parts
+from spmdir.analysis.scheduling.rank_program import rank_program
+from spmdir.analysis.sub_axes import fits
 from spmdir.dialects import ir
 from spmdir.dialects.names import text_name
 from spmdir.dialects.reshard_ops import unresharded
 from spmdir.dialects.value_op import ValueOp
-from spmdir.passes.finish import at_examples
-from spmdir.passes.live_memory import live_memory
-from spmdir.passes.pipeline import PARTITIONING, Pipeline, Step, parse_steps, run_passes
-from spmdir.passes.propagation.annotate import Maker, annotate, user_annotations
-from spmdir.passes.propagation.exposure import exposed_parts
-from spmdir.passes.propagation.op_strategies import rules_of
-from spmdir.passes.propagation.sub_axes import fits
-from spmdir.passes.scheduling.rank_program import rank_program
+from spmdir.pipeline.finish import at_examples
+from spmdir.pipeline.pipeline import PARTITIONING, Pipeline, Step, parse_steps, run_passes
 from spmdir.schedule.memory import at_peak
 from spmdir.schedule.simulate import simulate
 from spmdir.search.budget import Decision, Held, cheapest_within

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from spmdir.core.call import Literal, Local
 from spmdir.core.dtype import DType
 from spmdir.core.errors import RuleError
+from spmdir.core.placement.call import Literal, Local
 
 
 def _flag(value: Any) -> bool:
@@ -99,6 +99,6 @@ def check_kind(op: str, name: str, value: Literal) -> None:
     """Raise RuleError unless argument `name` of `op` can be `value`; none stands for what the schema gives."""
     kind = _KIND_OF.get(name) if op.startswith("aten.") else None
     if kind is not None and value is not None and not _EXPECTED[kind](value):
-        from spmdir.core.literals import print_literal  # only a wrong argument needs it
+        from spmdir.core.placement.literals import print_literal  # only a wrong argument needs it
 
         raise RuleError(f"{op}: argument '{name}' is {print_literal(value)}; expected {kind}")

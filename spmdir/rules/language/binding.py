@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import attrs
 
-from spmdir.core.call import Literal
 from spmdir.core.errors import RuleError, did_you_mean
+from spmdir.core.placement.call import Literal
 from spmdir.rules.language.argument_types import check_kind
 from spmdir.rules.language.syntax_tree import Rule
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import attrs
 
-from spmdir.core.call import Local
 from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import Location, RuleError
+from spmdir.core.placement.call import Local
 from spmdir.rules.language.functions import FUNCTIONS
 from spmdir.rules.language.scope import Scope
 from spmdir.rules.language.syntax_tree import Binary, Condition, Constant, Expression, Function, Name, Sequence

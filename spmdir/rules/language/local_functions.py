@@ -11,8 +11,8 @@ from typing import Any
 
 import attrs
 
-from spmdir.core.call import Local
 from spmdir.core.errors import RuleError
+from spmdir.core.placement.call import Local
 from spmdir.rules.language.scope import Scope, rank_integer
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spmdir.core import dtype as dt
 from spmdir.core.dtype import DTYPES, RANKING, DType, as_dtype
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules.language.binding import Binding
 
 REAL = "real"

@@ -7,9 +7,9 @@ from typing import Any
 
 import attrs
 
-from spmdir.core.call import Local
 from spmdir.core.errors import RuleError
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.call import Local
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules.language.binding import Binding
 
 

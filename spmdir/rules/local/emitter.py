@@ -9,12 +9,11 @@ from typing import Any
 import attrs
 
 from spmdir.core.admission import draws
-from spmdir.core.call import Call, Local
 from spmdir.core.dtype import I64
 from spmdir.core.errors import Location, RuleError
+from spmdir.core.placement.call import Call, Local
 from spmdir.core.placement.joint import JointPlacement
-from spmdir.core.tensor import TensorMeta
-from spmdir.rules.instance import Ops, RuleInstance
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules.language.expressions import evaluate
 from spmdir.rules.language.local_functions import ShardIndices
 from spmdir.rules.language.scope import Scope
@@ -23,6 +22,7 @@ from spmdir.rules.local.expansion import ExpandedOp, Value
 from spmdir.rules.local.rank import Alone, Rank
 from spmdir.rules.local.rings import run_ring
 from spmdir.rules.local.states import state_call
+from spmdir.rules.shapes.instance import Ops, RuleInstance
 from spmdir.rules.shapes.window_geometry import HALO_OPS
 
 

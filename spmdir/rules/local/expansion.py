@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from spmdir.core.call import Call
 from spmdir.core.errors import Location
+from spmdir.core.placement.call import Call
 
 
 @attrs.frozen(cache_hash=True)

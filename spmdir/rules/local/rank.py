@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from spmdir.core.call import Local
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.call import Local
 
 
 @attrs.frozen(eq=False)

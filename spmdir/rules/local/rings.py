@@ -7,11 +7,11 @@ from typing import Any, Protocol
 
 import attrs
 
-from spmdir.core.call import Call, Local
 from spmdir.core.errors import Location, RuleError
 from spmdir.core.limits import RING
 from spmdir.core.mesh import Mesh
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.call import Call, Local
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules.language.syntax_tree import Statement, statements
 from spmdir.rules.local.expansion import Expansion, Value
 from spmdir.rules.local.rank import Rank

@@ -7,12 +7,12 @@ from typing import Any, Protocol
 
 import attrs
 
-from spmdir.core.call import Call
 from spmdir.core.errors import RuleError, SpmdirError
+from spmdir.core.placement.call import Call
 from spmdir.core.placement.joint import JointPlacement, joint_placement
 from spmdir.core.placement.standard import Placement
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.core.placement.text import head_of
-from spmdir.core.tensor import TensorMeta
 from spmdir.rules.language.syntax_tree import STATE_METHODS, StateCall
 from spmdir.rules.local.expansion import Value
 

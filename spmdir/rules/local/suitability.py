@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from spmdir.core.errors import RuleError
-from spmdir.rules.instance import RuleInstance
 from spmdir.rules.language.functions import OF_ONE_RANGE
 from spmdir.rules.language.syntax_tree import Function, Statement, statements, walk
+from spmdir.rules.shapes.instance import RuleInstance
 
 
 def serving(rule: RuleInstance, sharded: Collection[int], scattered: Collection[int] = ()) -> tuple[int, ...] | None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from spmdir.core.call import Call, Local
 from spmdir.core.errors import RuleError
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.call import Call, Local
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules.language.binding import Binding
 from spmdir.rules.language.scope import Scope
 from spmdir.rules.language.syntax_tree import Rule
@@ -56,7 +56,7 @@ class CallReader:
         value = self.argument(name)
         listed = (value,) if isinstance(value, int) else value
         if not isinstance(listed, tuple) or not all(isinstance(number, int) for number in listed):
-            from spmdir.core.literals import print_literal  # only a wrong argument needs it
+            from spmdir.core.placement.literals import print_literal  # only a wrong argument needs it
 
             self.fail(f"argument '{name}' is {'missing' if value is None else print_literal(value)}; expected integers")
         return listed

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules.language.binding import Binding
 from spmdir.rules.language.syntax_tree import Rule
 from spmdir.rules.shapes.call_reader import CallReader

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from spmdir.core.call import Call
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.call import Call
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules.language.binding import Binding
 from spmdir.rules.language.syntax_tree import Pattern, Rule
 from spmdir.rules.shapes.call_reader import CallReader

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from spmdir.core.call import Call
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.call import Call
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules.language.binding import Binding
 from spmdir.rules.language.expressions import evaluate, holds
 from spmdir.rules.language.syntax_tree import Parameter, Pattern, Rule, Term

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from spmdir.rules.instance import RuleInstance
+from spmdir.rules.shapes.instance import RuleInstance
 
 _NAMES = """
 aten._conj aten._neg_view aten._unsafe_view aten.adjoint aten.alias aten.as_strided aten.broadcast_to aten.chunk

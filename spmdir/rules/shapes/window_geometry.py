@@ -10,7 +10,7 @@ from typing import Any
 
 import attrs
 
-from spmdir.core.call import Literal
+from spmdir.core.placement.call import Literal
 
 
 @attrs.frozen

@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable
 from spmdir.core.limits import RING
 from spmdir.core.placement.base import ShardPlacement, shard_lengths
 from spmdir.core.placement.standard import Placement, Shard
-from spmdir.rules.instance import RuleInstance
 from spmdir.rules.language.syntax_tree import TextStrategy
 from spmdir.rules.local.suitability import asks_for_range, serving
+from spmdir.rules.shapes.instance import RuleInstance
 from spmdir.rules.strategies.obstacle import Obstacle, Place
 from spmdir.rules.strategies.plugin_placements import suits
 from spmdir.rules.strategies.strategy import ShardCounts

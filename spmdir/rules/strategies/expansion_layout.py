@@ -9,10 +9,10 @@ from typing import Protocol
 
 import attrs
 
-from spmdir.core.call import Call
 from spmdir.core.placement.base import ShardPlacement
+from spmdir.core.placement.call import Call
 from spmdir.core.placement.standard import Partial, Placement, R
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules.local.expansion import Expansion, Value
 from spmdir.rules.shapes.factor import Dims
 from spmdir.rules.strategies.strategy import ShardCounts, Strategy

@@ -10,7 +10,7 @@ import attrs
 from spmdir.core.errors import Location
 from spmdir.core.placement.base import ShardPlacement
 from spmdir.core.placement.standard import Placement
-from spmdir.rules.instance import RuleInstance
+from spmdir.rules.shapes.instance import RuleInstance
 
 
 @attrs.frozen(eq=False)

@@ -9,11 +9,11 @@ from spmdir.core.dtype import DType
 from spmdir.core.placement.base import PartialPlacement
 from spmdir.core.placement.reductions import REDUCTIONS, reductions_of, unreduced
 from spmdir.core.placement.standard import Partial, Placement, R, Shard
-from spmdir.core.tensor import TensorMeta
-from spmdir.rules.instance import RuleInstance
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules.language.promotion import sums_exactly
 from spmdir.rules.language.syntax_tree import LINEAR, PASSING, RuleClause
 from spmdir.rules.shapes.factor import Dims
+from spmdir.rules.shapes.instance import RuleInstance
 from spmdir.rules.strategies.divisibility import rewrite_beside, unshardable
 from spmdir.rules.strategies.expansion_layout import LayOut
 from spmdir.rules.strategies.obstacle import Dropped, Obstacle, Place

@@ -8,8 +8,8 @@ from spmdir.core.errors import RuleError, SpmdirError, warn
 from spmdir.core.placement.base import PartialPlacement
 from spmdir.core.placement.evaluated import place
 from spmdir.core.placement.standard import Placement, R, Shard
-from spmdir.rules.instance import RuleInstance
 from spmdir.rules.local.suitability import serving
+from spmdir.rules.shapes.instance import RuleInstance
 from spmdir.rules.strategies.divisibility import unshardable
 from spmdir.rules.strategies.obstacle import Dropped, Obstacle, Place
 from spmdir.rules.strategies.per_axis import shard_operands

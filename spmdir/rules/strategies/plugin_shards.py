@@ -12,8 +12,8 @@ from spmdir.core.intervals import joined, scaled, tiled
 from spmdir.core.limits import ENUMERATED
 from spmdir.core.placement.base import ShardPlacement, is_contiguous
 from spmdir.core.placement.standard import Placement, Shard
-from spmdir.rules.instance import RuleInstance
 from spmdir.rules.shapes.factor import Dims
+from spmdir.rules.shapes.instance import RuleInstance
 from spmdir.rules.strategies.divisibility import incompatible, lacking, rewrite_beside
 from spmdir.rules.strategies.expansion_layout import LayOut
 from spmdir.rules.strategies.obstacle import Dropped, Obstacle, Place

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from spmdir.core.call import shard_of
 from spmdir.core.mesh import Mesh
-from spmdir.core.tensor import TensorMeta
-from spmdir.rules.instance import RuleInstance
+from spmdir.core.placement.call import shard_of
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules.local.expansion import Expansion
 from spmdir.rules.local.rank import Rank
+from spmdir.rules.shapes.instance import RuleInstance
 from spmdir.rules.strategies.strategy import Strategy
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from spmdir.core.limits import RING
 from spmdir.core.placement.standard import Partial, R, Shard
-from spmdir.rules.instance import RuleInstance
+from spmdir.rules.shapes.instance import RuleInstance
 from spmdir.rules.strategies.strategy import ShardCounts, Strategy
 
 SPLIT = "split"

@@ -8,12 +8,12 @@ from spmdir.core.errors import Location, RuleError, SpmdirError
 from spmdir.core.limits import RING
 from spmdir.core.placement.base import ShardPlacement, placement_type, shard_lengths
 from spmdir.core.placement.standard import Placement, R, Shard
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.core.placement.text import field_types
-from spmdir.core.tensor import TensorMeta
-from spmdir.rules.instance import RuleInstance
 from spmdir.rules.language.expressions import evaluate
 from spmdir.rules.language.syntax_tree import Expression, Name, PlacementTerm, Statement, TextStrategy
 from spmdir.rules.shapes.factor import Dims
+from spmdir.rules.shapes.instance import RuleInstance
 from spmdir.rules.strategies.divisibility import amiss_beside, too_small
 from spmdir.rules.strategies.obstacle import Dropped, Obstacle
 from spmdir.rules.strategies.plugin_placements import at, suits

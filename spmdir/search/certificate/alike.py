@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import attrs
 
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.search.colours import colours, makers_of
 from spmdir.search.problem import Node, Problem
 

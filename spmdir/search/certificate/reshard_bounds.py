@@ -17,9 +17,9 @@ import numpy as np
 
 from spmdir.core.dtype import F32
 from spmdir.core.errors import ShardingError
+from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import Partial, Placement, R, Shard
-from spmdir.core.sharding import Sharding
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.bound import lower_bound
 from spmdir.reshard.collectives import PLANNED
 from spmdir.reshard.plan import least_seconds, plan_reshard

@@ -4,7 +4,7 @@ import os
 
 import torch
 
-from spmdir.checking.rules.sample import Sample, f
+from spmdir.checking.rules.samples.sample import Sample, f
 
 library = torch.library.Library("spmdirtest", "FRAGMENT")
 library.define("double(Tensor x) -> Tensor")

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from spmdir.checking.rules.sample import Sample
 from spmdir.checking.rules.samples import all_samples
+from spmdir.checking.rules.samples.sample import Sample
 from spmdir.checking.rules.soundness import Case, hold_together, judge, prepare
 from spmdir.core.mesh import Mesh
 from spmdir.rules import default

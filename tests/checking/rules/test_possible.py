@@ -7,7 +7,7 @@ import torch
 from spmdir.checking.rules.call_checks import check_op, left_out
 from spmdir.checking.rules.jobs import Options
 from spmdir.checking.rules.possible import Possible, Trial
-from spmdir.checking.rules.sample import Sample, b, f, i, sample
+from spmdir.checking.rules.samples.sample import Sample, b, f, i, sample
 from spmdir.checking.rules.soundness import call_of, prepare
 from spmdir.core.placement.standard import Partial, R
 from spmdir.rules import RuleSet, default

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from spmdir.checking.rules.sample import sample
+from spmdir.checking.rules.samples.sample import sample
 from spmdir.checking.rules.values import difference, local_values, special_variants
 from spmdir.core.placement.standard import parse_placement
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from spmdir.checking.rules.samples import attention, index, libraries, loss, view
 from spmdir.checking.rules.soundness import Case, Chosen, distribute, hold_together, meta, prepare
-from spmdir.core.call import Local
 from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
+from spmdir.core.placement.call import Local
 from spmdir.rules import default
 from spmdir.rules.local.rank import Rank
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from spmdir.checking.rules.sample import Sample, f, i, sample
+from spmdir.checking.rules.samples.sample import Sample, f, i, sample
 from spmdir.checking.rules.soundness import prepare, unsound
 from spmdir.core.placement.base import parse_placement
 from spmdir.rules import default

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import spmdir
-from spmdir.checking.rules.sample import Sample, f, i, sample
+from spmdir.checking.rules.samples.sample import Sample, f, i, sample
 from spmdir.checking.rules.soundness import Case, hold_together, judge, prepare, run_strategies
-from spmdir.core.call import shard_of
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import parse_placement
+from spmdir.core.placement.call import shard_of
 from spmdir.rules import OpRule, Strategy, default
 from spmdir.rules.strategies.strategy import UNSHARDED, ShardCounts, shard_counts
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import spmdir
-from spmdir.checking.rules.sample import f, sample
+from spmdir.checking.rules.samples.sample import f, sample
 from spmdir.checking.rules.soundness import prepare, unsound
 from spmdir.core.errors import SpmdirWarning
 from spmdir.rules import RuleSet, default

@@ -12,7 +12,7 @@ from spmdir.checking.rules.soundness import meta
 from spmdir.core import dtype as dtypes
 from spmdir.core.dtype import DType
 from spmdir.core.placement.reductions import REDUCTIONS
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules import default
 from spmdir.torch_interop.schemas import torch_op
 

@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import spmdir
-from spmdir.checking.rules.sample import f, i, sample
+from spmdir.checking.rules.samples.sample import f, i, sample
 from spmdir.checking.rules.soundness import Case, hold_together, judge, prepare, strategies_of
 from spmdir.core.dtype import F32, F64, DType
 from spmdir.core.errors import ParseError, RuleError, ShardingError, SpmdirError, UnsupportedError
@@ -21,7 +21,7 @@ from spmdir.core.intervals import Ranges, chunk
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import PartialPlacement, ShardPlacement, parse_placement
 from spmdir.core.placement.standard import Partial, Placement
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules import OpRule, Strategy, default
 from spmdir.rules.strategies.strategy import shard_counts
 

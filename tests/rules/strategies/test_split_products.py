@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spmdir.core.dtype import F32
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules import OpRule, default
 from spmdir.rules.strategies.strategy import shard_counts
 

@@ -3,10 +3,10 @@ import textwrap
 
 import pytest
 
-from spmdir.core.call import Local
 from spmdir.core.dtype import DTYPES
+from spmdir.core.placement.call import Local
 from spmdir.core.placement.standard import Partial, R, Shard
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules import OpRule, Value, default
 from spmdir.rules.listing import strategies
 from spmdir.rules.strategies.strategy import UNSHARDED, ShardCounts

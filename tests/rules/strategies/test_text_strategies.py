@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import spmdir
-from spmdir.checking.rules.sample import Sample, f, sample
+from spmdir.checking.rules.samples.sample import Sample, f, sample
 from spmdir.checking.rules.soundness import prepare, unsound
 from spmdir.core.errors import SpmdirError
 from spmdir.core.intervals import Ranges
 from spmdir.core.placement.base import ShardPlacement, parse_placement
 from spmdir.core.placement.standard import Placement
-from spmdir.core.tensor import TensorMeta
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.plugins import extended_rules
 from spmdir.rules import OpRule, RuleSet, default
 from spmdir.rules.strategies.obstacle import Dropped

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from spmdir.checking.rules.sample import Sample, f
 from spmdir.checking.rules.samples import (
     attention,
     contraction,
@@ -24,6 +23,7 @@ from spmdir.checking.rules.samples import (
     view,
     window,
 )
+from spmdir.checking.rules.samples.sample import Sample, f
 from spmdir.rules import RuleSet
 
 FAMILIES = (

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spmdir.checking.rules.sample import Sample, b, f, sample
+from spmdir.checking.rules.samples.sample import Sample, b, f, sample
 
 FLASH = "_scaled_dot_product_flash_attention_for_cpu"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from spmdir.checking.rules.sample import Sample, c, f, h, i, positive, sample
+from spmdir.checking.rules.samples.sample import Sample, c, f, h, i, positive, sample
 from spmdir.core.dtype import F32
 
 

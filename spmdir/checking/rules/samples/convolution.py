@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from spmdir.checking.rules.sample import Sample, f, sample
+from spmdir.checking.rules.samples.sample import Sample, f, sample
 
 CONV = {"stride": (1, 1), "padding": (1, 1), "dilation": (1, 1), "transposed": False, "output_padding": (0, 0)}
 STRIDED = {**CONV, "stride": (2, 2)}

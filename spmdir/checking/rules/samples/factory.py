@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spmdir.checking.rules.sample import Sample, f, i, sample
+from spmdir.checking.rules.samples.sample import Sample, f, i, sample
 from spmdir.core.dtype import F32, F64, I32, I64
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from spmdir.checking.rules.sample import Sample, b, c, f, h, i, positive, sample
+from spmdir.checking.rules.samples.sample import Sample, b, c, f, h, i, positive, sample
 
 INDEX = ("index.Tensor", "_unsafe_index.Tensor")
 HOW = ("add", "multiply")

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import torch
 
-from spmdir.checking.rules.sample import Sample, f
+from spmdir.checking.rules.samples.sample import Sample, f
 
 
 def samples() -> list[Sample]:

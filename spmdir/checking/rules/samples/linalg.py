@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from spmdir.checking.rules.sample import Sample, c, f, sample
+from spmdir.checking.rules.samples.sample import Sample, c, f, sample
 
 
 def _definite(*batch: int, size: int = 3) -> torch.Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from spmdir.checking.rules.sample import Sample, b, f, h, i, positive, sample
+from spmdir.checking.rules.samples.sample import Sample, b, f, h, i, positive, sample
 
 IGNORED = -100
 

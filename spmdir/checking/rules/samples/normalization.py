@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from spmdir.checking.rules.sample import Sample, f, positive, sample
+from spmdir.checking.rules.samples.sample import Sample, f, positive, sample
 
 Settings = dict[str, Any]
 

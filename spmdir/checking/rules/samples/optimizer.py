@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from spmdir.checking.rules.sample import Sample, sample
+from spmdir.checking.rules.samples.sample import Sample, sample
 
 
 def samples() -> list[Sample]:

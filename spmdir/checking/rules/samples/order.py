@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from spmdir.checking.rules.sample import Sample, b, f, i, sample
+from spmdir.checking.rules.samples.sample import Sample, b, f, i, sample
 
 LARGEST = ("max.dim", "min.dim", "argmax", "argmin")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from spmdir.checking.rules.sample import Sample, b, c, f, h, i, positive, sample
+from spmdir.checking.rules.samples.sample import Sample, b, c, f, h, i, positive, sample
 from spmdir.core.dtype import F32, F64, I1, I64
 
 SHIFTS = ("__lshift__", "__rshift__", "bitwise_left_shift", "bitwise_right_shift")

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from spmdir.checking.rules.sample import Sample, b, f, h, positive, sample
+from spmdir.checking.rules.samples.sample import Sample, b, f, h, positive, sample
 from spmdir.core.dtype import F32
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from spmdir.checking.rules.sample import Sample, b, c, f, h, i, sample
+from spmdir.checking.rules.samples.sample import Sample, b, c, f, h, i, sample
 from spmdir.core.dtype import F64
 
 INF = float("inf")

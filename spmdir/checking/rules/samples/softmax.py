@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from spmdir.checking.rules.sample import Sample, b, f, h, sample
+from spmdir.checking.rules.samples.sample import Sample, b, f, h, sample
 from spmdir.core.dtype import F64
 
 NAMED = ("softmax.int", "special_softmax", "log_softmax.int", "special_log_softmax")

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from spmdir.checking.rules.sample import Sample, f, i, sample
+from spmdir.checking.rules.samples.sample import Sample, f, i, sample
 
 PLANES = {1: (12,), 2: (12, 8), 3: (4, 12, 3)}
 Settings = dict[str, Any]

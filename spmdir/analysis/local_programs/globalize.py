@@ -1,0 +1,160 @@
+"""The global program that a program of one rank claims to be: the inverse of localize.
+
+It trusts the attributes of the local program, so it proves nothing. verify-spmd type-checks the result, localizes it
+again and compares: a difference is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, ModuleOp
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+
+from spmdir.analysis.local_forms import NOTE, Note, at, noted
+from spmdir.core.errors import ShardingError, SpmdirError
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.sharding import Sharding
+from spmdir.dialects import ir
+from spmdir.dialects.aten import AtenOp
+from spmdir.dialects.attributes import ArgumentsAttr, meta_of, retyped, sharding_attr, shardings_attr
+from spmdir.dialects.collectives import COLLECTIVES
+from spmdir.dialects.context import IRContext, location_of
+from spmdir.dialects.names import full_name, keep_name
+from spmdir.dialects.stage import STAGE
+from spmdir.dialects.values import function_attrs, global_type
+
+
+def globalized(module: ModuleOp, function: FuncOp, ctx: IRContext) -> ModuleOp:
+    """Return the module that localize would make `module` of, read off its values and local forms.
+
+    Operands that a local form does not read become further arguments of the function.
+
+    Raises:
+        SpmdirError: these contradict each other; located.
+    """
+    return ModuleOp([ir.mesh_op(module).clone(), _Globalizer(function, ir.mesh(module), ctx).function()])
+
+
+def steps(block: Block) -> Iterator[tuple[Note | None, Sequence[Operation]]]:
+    """Yield the ops of a local function: each local form with its note, and each other op by itself.
+
+    Raises:
+        ShardingError: a note is malformed, or its form is longer than the function; located.
+    """
+    ops = list(block.ops)[:-1]
+    start = 0
+    while start < len(ops):
+        try:
+            found = noted(ops[start])
+            count = 1 if found is None else found.places.count
+            if not 0 < count <= len(ops) - start:
+                raise ShardingError(f"{NOTE} is of {count} ops; {len(ops) - start} are left")
+        except ShardingError as error:
+            raise error.about(ops[start].name, location_of(ops[start])) from None
+        yield found, ops[start : start + count]
+        start += count
+
+
+class _Globalizer:
+    """Walks a local function once and builds a global one."""
+
+    def __init__(self, local: FuncOp, mesh: Mesh, ctx: IRContext):
+        self.local, self.mesh, self.ctx = local, mesh, ctx
+        self.block = Block(arg_types=[self.type(argument) for argument in local.args])
+        self.values: dict[SSAValue, SSAValue] = dict(zip(local.args, self.block.args, strict=True))
+        attributes = [function_attrs(local, "arg_attrs", index) for index in range(len(local.args))]
+        self.attributes = [{name: a for name, a in found.items() if name != "spmd.of"} for found in attributes]
+
+    def function(self) -> FuncOp:
+        for argument, new in self.values.items():
+            keep_name(new, full_name(argument) or "")
+        for form, ops in steps(self.local.body.block):
+            try:
+                self.block.add_op(self.op(ops[0]) if form is None else self.global_op(form, ops))
+            except SpmdirError as error:
+                raise error.about(ops[0].name, location_of(ops[0])) from None
+        end = ir.terminator(self.local)
+        returned = ReturnOp(*(self.value(value) for value in end.operands))
+        returned.location = end.location
+        self.block.add_op(returned)
+        types = FunctionType.from_lists(self.block.arg_types, returned.operand_types)
+        arguments = ArrayAttr(map(DictionaryAttr, self.attributes))
+        function = FuncOp.create(
+            properties={**self.local.properties, "function_type": types, "arg_attrs": arguments},
+            attributes={name: a for name, a in self.local.attributes.items() if name != STAGE},
+            regions=[Region(self.block)],
+        )
+        function.location = self.local.location
+        return function
+
+    def op(self, op: Operation) -> Operation:
+        """Return an op as it was before localize."""
+        properties = {name: attribute for name, attribute in op.properties.items() if name != "of"}
+        types = [self.type(result) for result in op.results]
+        if isinstance(op, AtenOp) and (sizes := op.argument.keys() & self.ctx.rules.shape_arguments(op.name)):
+            meta, sharding = meta_of(types[0]), op.shardings[0]
+            if meta is not None and sharding is not None:
+                given = {**op.argument, **dict.fromkeys(sizes, meta.shape)}
+                properties["arguments"] = ArgumentsAttr(tuple(sorted(given.items())))
+        operands = [self.value(operand) for operand in op.operands]
+        new = type(op).create(operands=operands, result_types=types, properties=properties, location=op.location)
+        self.take(op.results, new.results)
+        return new
+
+    def global_op(self, form: Note, ops: Sequence[Operation]) -> Operation:
+        """Return the op that a local form replaces."""
+        kind = self.ctx.get_optional_op(form.op)
+        if kind is None or not (issubclass(kind, AtenOp) or kind is COLLECTIVES["all_gather"]):
+            raise ShardingError(
+                f"{NOTE} names '{form.op}', which has no local forms; "
+                f"expected an op of torch: leave {NOTE} as localize wrote it"
+            )
+        operands = []
+        for index, place in enumerate(form.places.operands):
+            found = at(ops, place, "operands")
+            operands.append(
+                self.unread(form.operands[index], form.needs[index]) if found is None else self.value(found)
+            )
+        properties = {**form.properties, "sharding": shardings_attr(form.made)}
+        new = kind.create(
+            operands=operands,
+            result_types=form.results,
+            properties=properties,
+            attributes=form.attributes,
+            location=ops[0].location,
+        )
+        for index, place in enumerate(form.places.results):
+            found = at(ops, place, "results")
+            if found is not None:
+                self.take([found], [new.results[index]])
+        return new
+
+    def unread(self, type_: Attribute, sharding: Sharding | None) -> SSAValue:
+        """Return a new argument in the place of an operand that a local form does not read."""
+        if sharding is None:
+            raise ShardingError(
+                f"{NOTE} has an operand without a sharding; expected one for each: leave it as localize wrote it"
+            )
+        self.attributes.append({"spmd.sharding": sharding_attr(sharding)})
+        argument = self.block.insert_arg(type_, len(self.block.args))
+        keep_name(argument, f"unread_{argument.index}")
+        return argument
+
+    def take(self, old: Sequence[SSAValue], new: Sequence[SSAValue]) -> None:
+        for before, after in zip(old, new, strict=True):
+            self.values[before] = after
+            keep_name(after, full_name(before) or "")
+
+    def value(self, value: SSAValue) -> SSAValue:
+        if value not in self.values:
+            raise ShardingError(
+                "takes a value from inside a local form, which only the form itself may; "
+                "expected its result, or a value from outside"
+            )
+        return self.values[value]
+
+    def type(self, value: SSAValue) -> Attribute:
+        meta = global_type(value, self.mesh)
+        return value.type if meta is None else retyped(value.type, meta)

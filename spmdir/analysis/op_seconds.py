@@ -1,0 +1,68 @@
+"""How long an op of a decided program computes on the busiest rank, as propagate prices it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import ShardPlacement
+from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.tensor import TensorMeta
+from spmdir.reshard.conditions import refinement
+from spmdir.reshard.topology import Topology
+from spmdir.rules import OpRule
+from spmdir.search.kernels import Step, works
+from spmdir.search.problem import NodeStrategy, local_work
+from spmdir.search.work import Work
+
+ShardedType = tuple[TensorMeta, Sharding]
+"""The global type of a value, and its sharding."""
+
+
+@functools.lru_cache(maxsize=4096)
+def work_alone(
+    rule: OpRule | None, name: str, operands: tuple[TensorMeta, ...], results: tuple[TensorMeta, ...]
+) -> Work:
+    """Return the work of an op that is a kernel by itself."""
+    first = len(operands)
+    inputs = [Step(None, "", (), (index,)) for index in range(first)]
+    op = Step(rule, name, tuple(range(first)), tuple(range(first, first + len(results))))
+    return works([*inputs, op], [*operands, *results], are_named=True)[-1]
+
+
+def op_seconds(
+    work: Work, operands: tuple[ShardedType, ...], results: tuple[ShardedType, ...], mesh: Mesh, topology: Topology
+) -> float:
+    """Return the time of an op on the busiest rank.
+
+    Args:
+        work: of the unsharded op.
+    """
+    return op_work(work, operands, results, mesh).time(topology).seconds
+
+
+@functools.lru_cache(maxsize=65536)
+def op_work(work: Work, operands: tuple[ShardedType, ...], results: tuple[ShardedType, ...], mesh: Mesh) -> Work:
+    """Return what an op computes on the busiest rank.
+
+    Args:
+        work: of the unsharded op.
+    """
+    fine = refinement(mesh, *(sharding for _, sharding in (*operands, *results)))
+    refined = [[(meta, sharding.refined(fine)) for meta, sharding in side] for side in (operands, results)]
+    joint = [_strategy(axis, *refined) for axis in fine.axis_names]
+    return local_work(work, joint, [fine.sizes[axis] for axis in fine.axis_names])
+
+
+def _strategy(axis: str, operands: Sequence[ShardedType], results: Sequence[ShardedType]) -> NodeStrategy:
+    """Return the strategy on `axis` that shardings show; its factor is the first dimension that it shards."""
+    required, made = ([sharding[axis] for _, sharding in side] for side in (operands, results))
+    before = 0
+    for meta, sharding in (*operands, *results):
+        placement = sharding[axis]
+        if isinstance(placement, ShardPlacement):
+            partition = placement, meta.shape[placement.dim]
+            return NodeStrategy(tuple(required), tuple(made), (before + placement.dim,), partition=partition)
+        before += meta.rank
+    return NodeStrategy(tuple(required), tuple(made))

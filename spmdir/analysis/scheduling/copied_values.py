@@ -1,0 +1,43 @@
+"""Copies to the host and back as a schedule sees them: what is copied in one direction is a stream of its own."""
+
+from __future__ import annotations
+
+from xdsl.dialects.builtin import TensorType
+from xdsl.ir import OpResult, SSAValue
+
+from spmdir.analysis.live_memory import LiveMemory
+from spmdir.core.errors import UnsupportedError
+from spmdir.dialects.context import location_of
+from spmdir.dialects.host import HostCopyOp
+from spmdir.dialects.spmd import ConstantOp
+from spmdir.dialects.values import sharding_of
+from spmdir.reshard.host_copy import host_seconds
+from spmdir.reshard.topology import Topology
+from spmdir.schedule.host_copies import copy_transfer
+from spmdir.schedule.program import Transfer
+
+
+def copyable(memory: LiveMemory, topology: Topology) -> tuple[dict[int, SSAValue], dict[int, float]]:
+    """Return the values of a program that may be copied to the host, by their buffers, and the seconds of a copy.
+
+    These are values of ops: arguments are held by callers, and what is inside a local form is not there outside.
+    """
+    values: dict[int, SSAValue] = {}
+    for number, (buffer, value) in enumerate(zip(memory.buffers, memory.values, strict=True)):
+        is_result = buffer.kind != "communication buffers" and isinstance(value.type, TensorType)
+        is_made = isinstance(value, OpResult) and not isinstance(value.op, ConstantOp)
+        if topology.host_bandwidth and buffer.bytes and is_result and is_made and sharding_of(value) is not None:
+            values[number] = value
+    return values, {number: host_seconds(memory.buffers[number].bytes, topology) for number in values}
+
+
+def host_transfer(op: HostCopyOp, size: float, topology: Topology) -> Transfer:
+    """Return what an op copies of `size` bytes.
+
+    Raises:
+        UnsupportedError: the topology has no bandwidth to the host; located.
+    """
+    try:
+        return copy_transfer(op.TO_HOST, size, host_seconds(size, topology))
+    except UnsupportedError as error:
+        raise error.about(op.name, location_of(op)) from None

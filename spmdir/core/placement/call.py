@@ -1,0 +1,234 @@
+"""One op call as plain values: what rules read, passes ask about, and the IR wraps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
+from itertools import product
+from typing import Any
+
+import attrs
+
+from spmdir.core.dtype import DType
+from spmdir.core.errors import UnsupportedError
+from spmdir.core.intervals import Ranges, length, select
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import Placement, ShardPlacement, is_contiguous, shard_length, shard_lengths
+from spmdir.core.placement.standard import Shard
+from spmdir.core.placement.tensor import TensorMeta
+from spmdir.core.precedence import PRECEDENCE
+
+
+@attrs.frozen(cache_hash=True)
+class SizeOperand:
+    """An argument that is an operand: the size of that index among the sizes that an op takes. Prints as `%0`."""
+
+    index: int
+
+    def __str__(self) -> str:
+        return f"%{self.index}"
+
+
+@attrs.frozen(cache_hash=True)
+class Local:
+    """An integer that each rank computes for itself: the length, offset or end of its shard of a dimension.
+
+    Prints as `size(10, dp, tp)`, `offset(10, dp, tp)` or `end(10, dp, tp)`: 10 elements sharded by dp, each shard then
+    by tp, as `torch.chunk` does; the end is the offset behind the last element. `plus` and `times` give
+    `value * times + plus`, printed `offset(10, dp) * 2 + 1`. `shard(10, dp, tp)` is the shard itself, no number.
+    `size(10, dp, back 2)` is about the shard of the rank two before in the ring along the axes, major first and round,
+    and `since(10, dp | 10, dp, back 2)` about two shards: a key of `spmdir.core.precedence.PRECEDENCE`.
+
+    Attributes:
+        placements: of each axis, if not all are as `torch.chunk`; printed `size(10, dp: S(0), tp: Cyclic(0, 2))`.
+    """
+
+    kind: str
+    extent: int
+    axes: tuple[str, ...]
+    times: int = 1
+    plus: int = 0
+    placements: tuple[Placement, ...] = ()
+    back: int = 0
+    other: Local | None = None
+
+    def evaluate(self, mesh: Mesh, coordinate: Mapping[str, int]) -> int:
+        """Return the value on the rank at `coordinate`."""
+        if self.other is not None:
+            return self._scaled(
+                PRECEDENCE[self.kind](self.ranges(mesh, coordinate), self.other.ranges(mesh, coordinate))
+            )
+        if self.kind == "size":
+            coordinate = self._behind(mesh, coordinate)
+            own = self.extent
+            for axis, placement in self.placed:
+                assert isinstance(placement, ShardPlacement)
+                own = shard_length(placement, own, mesh.sizes[axis], coordinate[axis])
+            return own * self.times + self.plus
+        ranges = self.ranges(mesh, coordinate) or ((0, 0),)
+        if len(ranges) != 1 or self.kind == "shard":
+            raise UnsupportedError(
+                f"{self} is not one number on a rank with the ranges {list(ranges)}; reshard to S first"
+            )
+        return ranges[0][self.kind == "end"] * self.times + self.plus
+
+    def ranges(self, mesh: Mesh, coordinate: Mapping[str, int]) -> Ranges:
+        """Return the ranges of positions that the rank at `coordinate` has, in its local order."""
+        ranges: Ranges = ((0, self.extent),)
+        coordinate = self._behind(mesh, coordinate)
+        for axis, placement in self.placed:
+            assert isinstance(placement, ShardPlacement)
+            ranges = select(ranges, placement.ranges(length(ranges), mesh.sizes[axis], coordinate[axis]))
+        return ranges
+
+    def _scaled(self, value: int) -> int:
+        """Return `value * times + plus`; a truth value stays one."""
+        return value if (self.times, self.plus) == (1, 0) else value * self.times + self.plus
+
+    def _behind(self, mesh: Mesh, coordinate: Mapping[str, int]) -> Mapping[str, int]:
+        """Return the coordinate of the rank `back` places before the one at `coordinate` in the ring."""
+        if not self.back:
+            return coordinate
+        place = 0
+        for axis in self.axes:
+            place = place * mesh.sizes[axis] + coordinate[axis]
+        place, found = place - self.back, dict[str, int]()
+        for axis in reversed(self.axes):
+            place, found[axis] = divmod(place, mesh.sizes[axis])
+        return found
+
+    def values(self, mesh: Mesh) -> frozenset[int]:
+        """Return the values on all ranks, each once."""
+        return _values(self, mesh)
+
+    @property
+    def all_axes(self) -> tuple[str, ...]:
+        """Return the axes that it depends on."""
+        return (*self.axes, *(self.other.axes if self.other else ()))
+
+    def is_even(self, mesh: Mesh) -> bool:
+        """Return whether all ranks have the same size."""
+        return len(self.lengths(mesh)) == 1
+
+    def lengths(self, mesh: Mesh) -> frozenset[int]:
+        """Return the lengths of the ranks' shards, each once."""
+        return shard_lengths(tuple((placement, mesh.sizes[axis]) for axis, placement in self.placed), self.extent)
+
+    def is_contiguous(self, mesh: Mesh) -> bool:
+        """Return whether each rank's shard is one range; of several axes with a plug-in among them it is not said."""
+        if not self.placements:
+            return True
+        (axis, placement), *nested = self.placed
+        assert isinstance(placement, ShardPlacement)
+        return not nested and is_contiguous(placement, self.extent, mesh.sizes[axis])
+
+    @property
+    def placed(self) -> Iterator[tuple[str, Placement]]:
+        """Return each axis with its placement."""
+        return zip(self.axes, self.placements or (Shard(0),) * len(self.axes), strict=True)
+
+    @property
+    def unsharded(self) -> int:
+        """Return the value for the unsharded dimension."""
+        if self.other is not None:
+            return self._scaled(PRECEDENCE[self.kind](((0, self.extent),), ((0, self.other.extent),)))
+        return (0 if self.kind == "offset" else self.extent) * self.times + self.plus
+
+    def _inside(self) -> str:
+        """Return what stands in parentheses."""
+        axes: Sequence[str] = self.axes
+        if self.placements:
+            axes = [f"{axis}: {placement}" for axis, placement in zip(self.axes, self.placements, strict=True)]
+        text = ", ".join([str(self.extent), *axes, *([f"back {self.back}"] if self.back else [])])
+        return text if self.other is None else f"{text} | {self.other._inside()}"
+
+    def __str__(self) -> str:
+        text = f"{self.kind}({self._inside()})"
+        text += f" * {self.times}" if self.times != 1 else ""
+        return text + (f" + {self.plus}" if self.plus > 0 else f" - {-self.plus}" if self.plus < 0 else "")
+
+
+@lru_cache(maxsize=65536)
+def _values(local: Local, mesh: Mesh) -> frozenset[int]:
+    axes = tuple(dict.fromkeys(local.all_axes))
+    places = product(*(range(mesh.sizes[axis]) for axis in axes))
+    return frozenset(local.evaluate(mesh, dict(zip(axes, place, strict=True))) for place in places)
+
+
+def shard_of(extent: int, entries: Sequence[tuple[str, Placement]]) -> Local:
+    """Return the shard of `extent` elements over (axis, placement), major first, whatever the placements' `dim`."""
+    axes, placements = tuple(axis for axis, _ in entries), tuple(placement for _, placement in entries)
+    return Local("shard", extent, axes, 1, 0, () if all(isinstance(p, Shard) for p in placements) else placements)
+
+
+Literal = int | float | complex | bool | str | None | DType | Local | SizeOperand | tuple["Literal", ...]
+"""Values of non-tensor arguments; lists are tuples."""
+
+
+Arguments = tuple[tuple[str, Literal], ...]
+"""(Schema name, literal) pairs, sorted by name."""
+
+
+def with_sizes(arguments: Arguments, sizes: Sequence[Any]) -> Arguments:
+    """Return `arguments` with the entries of `sizes` in place of the operands that are sizes."""
+
+    def filled(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(filled, value))
+        return sizes[value.index] if isinstance(value, SizeOperand) else value
+
+    return tuple((name, filled(value)) for name, value in arguments)
+
+
+Structure = tuple["int | tuple[int, ...]", ...]
+"""How flat operands fill the tensor arguments of the schema, in order: 1 is a tensor, 0 a None, a tuple a list."""
+
+
+def _typed(arguments: tuple[tuple[str, Literal], ...]) -> str:
+    return repr(arguments) if arguments else ""
+
+
+Slots = tuple[int | tuple[int | None, ...] | None, ...]
+"""For each tensor argument of a schema: the operand's index, None, or a tuple of these for a list."""
+
+
+def slots_of(structure: Structure | None, count: int) -> Slots:
+    """Return which of `count` operands fill the tensor arguments of a call."""
+    if structure is None:
+        return tuple(range(count))
+    numbers = iter(range(count))
+    return tuple(
+        tuple(next(numbers) if one else None for one in entry)
+        if isinstance(entry, tuple)
+        else (next(numbers) if entry else None)
+        for entry in structure
+    )
+
+
+@attrs.define(frozen=True, slots=False, cache_hash=True)
+class Call:
+    """A call of a torch op on tensors of known shapes; hashable, so that whatever is derived can be memoised.
+
+    Attributes:
+        name: namespace, op and overload, `default` left out: `aten.mm`, `aten.add.Tensor`.
+        operands: the tensor operands, flat, in schema order.
+        arguments: (schema name, literal) pairs of the non-tensor arguments that were given, sorted by name.
+        results: one entry a result; None where the op returns None.
+        structure: None when every tensor argument is one tensor, in schema order, without gaps.
+    """
+
+    name: str
+    operands: tuple[TensorMeta, ...]
+    arguments: tuple[tuple[str, Literal], ...] = attrs.field(eq=_typed)  # 1, 1.0 and True are equal, but not here
+    results: tuple[TensorMeta | None, ...]
+    structure: Structure | None = None
+
+    @cached_property
+    def argument(self) -> dict[str, Literal]:
+        """Return schema name → literal."""
+        return dict(self.arguments)
+
+    @cached_property
+    def slots(self) -> Slots:
+        """Return which operands fill the tensor arguments of the schema."""
+        return slots_of(self.structure, len(self.operands))

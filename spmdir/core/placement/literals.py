@@ -1,0 +1,206 @@
+"""The text of literal arguments: `{dim = [1, 2], dtype = f32, eps = 1.0e-05, size = [size(10, dp), 64]}`.
+
+Numbers, `true`/`false`, strings, `none`, lists, element types and per-rank integers; a float always has a `.`,
+an exponent, or is `inf`/`nan`, so that 1 and 1.0 stay distinct.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from functools import lru_cache
+
+import attrs
+
+from spmdir.core.axes import is_axis
+from spmdir.core.brackets import split_entries
+from spmdir.core.dtype import DTYPES
+from spmdir.core.errors import SpmdirError
+from spmdir.core.placement.base import ShardPlacement, parse_placement
+from spmdir.core.placement.call import Literal, Local, SizeOperand
+from spmdir.core.precedence import PRECEDENCE
+
+_KINDS = "|".join(("size", "offset", "end", "shard", *PRECEDENCE))
+_TOKEN = re.compile(
+    rf"""\s*(?:
+    (?P<string>"(?:[^"\\]|\\.)*")
+  | (?P<complex>complex\([^()]*\))
+  | (?P<local>(?:{_KINDS})\((?:[^()]|\([^()]*\))*\)(?:\s*\*\s*-?[0-9]+)?(?:\s*[+-]\s*[0-9]+)?)
+  | (?P<float>-?(?:[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+|inf\b|nan\b))
+  | (?P<int>-?[0-9]+)
+  | (?P<operand>%[0-9]+)
+  | (?P<word>[A-Za-z_]\w*(?:<\w+>)?)
+  | (?P<punctuation>[\[\]{{}}=,])
+    )""",
+    re.VERBOSE,
+)
+_LOCAL = re.compile(r"(\w+)\(((?:[^()]|\([^()]*\))*)\)(?:\s*\*\s*(-?[0-9]+))?(?:\s*([+-])\s*([0-9]+))?")
+_WORDS: dict[str, Literal] = {"true": True, "false": False, "none": None, **DTYPES}
+
+
+class LiteralError(ValueError):
+    """Malformed literal text.
+
+    Attributes:
+        offset: where in the text.
+    """
+
+    def __init__(self, message: str, offset: int):
+        super().__init__(message)
+        self.offset = offset
+
+
+def print_literal(value: Literal) -> str:
+    """Return the canonical text of one literal."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        text = repr(value)
+        return text if "e" not in text or "." in text else text.replace("e", ".0e")
+    if isinstance(value, complex):
+        return f"complex({value.real!r}, {value.imag!r})"
+    if isinstance(value, str):
+        return json.dumps(value)
+    if isinstance(value, tuple):
+        return "[" + ", ".join(map(print_literal, value)) + "]"
+    return str(value)
+
+
+def print_arguments(arguments: Iterable[tuple[str, Literal]]) -> str:
+    """Return `{name = literal, …}`."""
+    return "{" + ", ".join(f"{name} = {print_literal(value)}" for name, value in arguments) + "}"
+
+
+class _Reader:
+    def __init__(self, text: str):
+        self.text, self.position = text, 0
+        self.kind, self.token, self.start = "", "", 0
+        self.advance()
+
+    def advance(self) -> None:
+        match = _TOKEN.match(self.text, self.position)
+        if match is None:
+            rest = self.text[self.position :].strip()
+            self.start = len(self.text) - len(self.text[self.position :].lstrip())
+            self.kind, self.token = ("end", "") if not rest else ("unknown", rest[0])
+            return
+        self.kind = match.lastgroup or ""
+        self.token, self.start = match[self.kind], match.start(self.kind)
+        self.position = match.end()
+
+    def fail(self, expected: str) -> LiteralError:
+        found = f"'{self.token}'" if self.kind != "end" else "the end"
+        return LiteralError(f"found {found}, expected {expected}", self.start)
+
+    def expect(self, token: str) -> None:
+        if self.token != token or self.kind != "punctuation":
+            raise self.fail(f"'{token}'")
+        self.advance()
+
+    def literal(self) -> Literal:
+        kind, token, start = self.kind, self.token, self.start
+        if token == "[" and kind == "punctuation":
+            return self.items()
+        if kind in ("punctuation", "end", "unknown"):
+            raise self.fail("a literal: number, string, true, false, none, [list] or element type")
+        if kind == "word" and token not in _WORDS:
+            raise self.fail(f'a literal; write "{token}" if a string is meant, or an element type such as f32')
+        self.advance()
+        return _scalar(kind, token, start)
+
+    def items(self) -> tuple[Literal, ...]:
+        self.expect("[")
+        values: list[Literal] = []
+        while self.token != "]":
+            values.append(self.literal())
+            if self.token != "]":
+                self.expect(",")
+        self.expect("]")
+        return tuple(values)
+
+
+def _scalar(kind: str, token: str, start: int) -> Literal:
+    if kind == "string":
+        try:
+            return json.loads(token)
+        except ValueError as error:
+            raise LiteralError(f"found the string {token!r}: {str(error).partition(':')[0]}", start) from None
+    if kind == "int":
+        return int(token)
+    if kind == "float":
+        return float(token)
+    if kind == "complex":
+        try:
+            real, imaginary = map(float, token[len("complex(") : -1].split(","))
+        except ValueError:
+            raise LiteralError("a complex literal is complex(real, imaginary)", start) from None
+        return complex(real, imaginary)
+    if kind == "operand":
+        return SizeOperand(int(token[1:]))
+    if kind == "local":
+        return _local(token, start)
+    return _WORDS[token]
+
+
+def _local(token: str, start: int) -> Local:
+    match = _LOCAL.fullmatch(token)
+    assert match
+    first, bar, second = match[2].partition("|")
+    if bool(bar) != (match[1] in PRECEDENCE):
+        expected = "one shard" if bar else "two shards, as in (8, tp | 8, tp)"
+        raise LiteralError(f"found {token}, expected {expected} in {match[1]}(…)", start)
+    other = _shard("shard", second, token, start) if bar else None
+    plus = int(match[5] or 0) * (-1 if match[4] == "-" else 1)
+    found = _shard(match[1], first, token, start)
+    return attrs.evolve(found, times=int(match[3] or 1), plus=plus, other=other)
+
+
+def _shard(kind: str, inside: str, token: str, start: int) -> Local:
+    extent, *parts = split_entries(inside) or [""]
+    back = re.fullmatch(r"back ([0-9]+)", parts[-1].strip()) if parts else None
+    parts = parts[:-1] if back else parts
+    axes = tuple(part.partition(":")[0].strip() for part in parts)
+    texts = [part.partition(":")[2] for part in parts]
+    if (
+        not (extent.isascii() and extent.strip().isdecimal())
+        or not all(map(is_axis, axes))
+        or (any(texts) and not all(texts))
+    ):
+        raise LiteralError(f"found {token}, expected {kind}(extent, axis, …) or …(extent, axis: placement, …)", start)
+    try:
+        placements = tuple(map(parse_placement, filter(None, texts)))
+    except SpmdirError as error:
+        raise LiteralError(error.message, start) from None
+    if not all(isinstance(placement, ShardPlacement) for placement in placements):
+        raise LiteralError(
+            f"found {token}, expected placements that shard a dimension, as in {kind}(8, tp: S(0))", start
+        )
+    return Local(kind, int(extent), axes, placements=placements, back=int(back[1]) if back else 0)
+
+
+@lru_cache(maxsize=65536)
+def parse_arguments(text: str) -> tuple[tuple[str, Literal], ...]:
+    """Parse `{name = literal, …}` into pairs sorted by name.
+
+    Raises:
+        LiteralError: the text is malformed or names an argument twice.
+    """
+    reader = _Reader(text)
+    reader.expect("{")
+    pairs: dict[str, Literal] = {}
+    while reader.token != "}":
+        name, start = reader.token, reader.start
+        if not name.isidentifier():  # nan_to_num has an argument `nan`
+            raise reader.fail("an argument name")
+        reader.advance()
+        reader.expect("=")
+        if name in pairs:
+            raise LiteralError(f"argument '{name}' is given twice", start)
+        pairs[name] = reader.literal()
+        if reader.token != "}":
+            reader.expect(",")
+    reader.expect("}")
+    return tuple(sorted(pairs.items()))

@@ -1,0 +1,260 @@
+"""Sharding plans: how the arguments, parameters, buffers and activations of a model are laid out; and their text, TOML.
+
+keep = ["tp"]
+out_shardings = ["dp: S(0)", "?"]
+
+[shardings]
+"input:*" = "dp: S(0)"
+"model.layers.*.mlp.up_proj.weight" = "tp: S(0)"
+
+[activations]
+"model.layers.*.mlp" = { inputs = "tp: R", outputs = "tp: S(1), dp: ?" }
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import attrs
+
+from spmdir.core.errors import Location, ParseError, ShardingError, SpmdirError, did_you_mean, shown, wrong_argument
+from spmdir.core.html_text import ShownAsText
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.sharding import Sharding, ShardingLike, as_sharding
+from spmdir.core.toml_text import located_key, place_of, read_toml
+
+INPUTS = "input:*"
+"""The key of every argument that is not part of a step's state."""
+
+_KEYS = ("keep", "out_shardings", "shardings", "activations")
+_SIDES = ("inputs", "outputs")
+_OPEN = "?"
+_FROM_THE_END = re.compile(r"\(\s*-([0-9]+)(?=\s*[,)])")
+RANKS = range(9)
+"""The numbers of dimensions that an activation may have."""
+
+
+@attrs.frozen
+class Layout:
+    """The sharding of an activation, whose dimensions may be counted from the end: `tp: S(-1)`.
+
+    Attributes:
+        text: as in a sharding; `?` leaves an axis to the compiler.
+    """
+
+    text: str
+
+    def of_rank(self, rank: int) -> str:
+        """Return the sharding of a tensor of `rank` dimensions."""
+        return _FROM_THE_END.sub(lambda match: f"({rank - int(match[1])}", self.text)
+
+    def check(self, mesh: Mesh) -> None:
+        """Raise ShardingError or ParseError unless this is a sharding over axes of `mesh`."""
+        as_sharding(self.of_rank(RANKS[-1]), mesh)
+
+
+@attrs.frozen
+class Activation:
+    """How the tensors that a module takes and gives are laid out; what is not named is left to the compiler.
+
+    Attributes:
+        inputs: position or name of an argument of the module's forward → layout.
+        outputs: position in what it returns, or the key where that is a dict → layout; a single tensor is "0".
+    """
+
+    inputs: Mapping[str, Layout] = attrs.field(factory=dict)
+    outputs: Mapping[str, Layout] = attrs.field(factory=dict)
+
+
+@attrs.frozen
+class ShardingPlan(ShownAsText):
+    """How a model is laid out over a mesh; its `str` is the text of a plan file.
+
+    Attributes:
+        shardings: name or glob of parameters, buffers and arguments → sharding, as `import_fx` takes them; `input:*`
+            is every argument that is not part of a step's state.
+        out_shardings: one entry an output, None where it is left open; None if all outputs are.
+        activations: name or glob of modules → the layouts of what they take and give.
+        keep: axes along which a value with a sharding of its own is used as it lies: no op may take it, a view of it or
+            a cast of it, in another placement along them, so that it is not gathered.
+    """
+
+    shardings: Mapping[str, ShardingLike | None] = attrs.field(factory=dict)
+    out_shardings: tuple[ShardingLike | None, ...] | None = None
+    activations: Mapping[str, Activation] = attrs.field(factory=dict)
+    keep: tuple[str, ...] = ()
+
+    def with_inputs(self, first: int, count: int) -> ShardingPlan:
+        """Return this plan for a program whose user inputs `first` to `first + count - 1` are its arguments."""
+        named = {INPUTS: f"input:{first}-{first + count - 1}"}
+        return attrs.evolve(self, shardings={named.get(key, key): value for key, value in self.shardings.items()})
+
+    def over(self, later: ShardingPlan) -> ShardingPlan:
+        """Return this plan with what `later` says, which wins."""
+        return ShardingPlan(
+            {**self.shardings, **later.shardings},
+            self.out_shardings if later.out_shardings is None else later.out_shardings,
+            {**self.activations, **later.activations},
+            tuple(dict.fromkeys([*self.keep, *later.keep])),
+        )
+
+    def __str__(self) -> str:
+        lines = [f"keep = {json.dumps(self.keep)}"] if self.keep else []
+        if self.out_shardings is not None:
+            outputs = [_OPEN if one is None else _text(one) for one in self.out_shardings]
+            lines.append(f"out_shardings = {json.dumps(outputs)}")
+        if self.shardings:
+            lines += ["", "[shardings]"]
+            lines += [f"{json.dumps(name)} = {json.dumps(_text(one))}" for name, one in self.shardings.items()]
+        if self.activations:
+            lines += ["", "[activations]"]
+            lines += [f"{json.dumps(name)} = {_activation_text(one)}" for name, one in self.activations.items()]
+        return "\n".join(lines).strip("\n") + "\n"
+
+
+def _text(sharding: ShardingLike | None) -> str:
+    if sharding is None:
+        return _OPEN
+    if isinstance(sharding, Mapping):
+        return ", ".join(f"{axis}: {placement}" for axis, placement in sharding.items())
+    return str(sharding)
+
+
+def _activation_text(activation: Activation) -> str:
+    sides = [(side, getattr(activation, side)) for side in _SIDES]
+    return "{ " + ", ".join(f"{side} = {_layouts_text(layouts)}" for side, layouts in sides if layouts) + " }"
+
+
+def _layouts_text(layouts: Mapping[str, Layout]) -> str:
+    if list(layouts) == ["0"]:
+        return json.dumps(layouts["0"].text)
+    return "{ " + ", ".join(f"{json.dumps(k)} = {json.dumps(one.text)}" for k, one in layouts.items()) + " }"
+
+
+def as_plan(value: Any, mesh: Mesh) -> ShardingPlan:
+    """Return the plan that the Python API was given for a program: a plan, its text, or a dict of shardings.
+
+    Raises:
+        ShardingError, ParseError: it is none of these; recipes and styles need the model, which a program is not.
+    """
+    if value is None:
+        return ShardingPlan()
+    if isinstance(value, ShardingPlan):
+        return value
+    if isinstance(value, str) and is_plan_text(value):
+        return read_plan(value, "plan", mesh)
+    if isinstance(value, Mapping):
+        return ShardingPlan(value)
+    if isinstance(value, str):
+        raise ShardingError(
+            f"shardings is {shown(value)}; a recipe is made for a model: spmdir.sharding_plan({value!r}, model, mesh)"
+        )
+    expected = 'a dict, as in {"x": "dp: S(0)"}, a recipe, a plan or its text'
+    raise wrong_argument("shardings", value, expected)
+
+
+def is_plan_text(text: str) -> bool:
+    """Return whether `text` is meant as the text of a plan, rather than a recipe or a path."""
+    return "=" in text or "[" in text or not text.strip()
+
+
+def read_plan(text: str, file: str, mesh: Mesh) -> ShardingPlan:
+    """Return the plan that `text` spells for `mesh`.
+
+    Raises:
+        ParseError, ShardingError: the text is not a plan, or a sharding does not fit the mesh; with its place.
+    """
+    document = read_toml(text, file)
+    for key in document:
+        if key not in _KEYS:
+            known = ", ".join(_KEYS)
+            raise ParseError(
+                f"a plan has no '{key}'; it has {known}{did_you_mean(key, _KEYS)}", place_of(text, file, key)
+            )
+    keep, outputs = document.get("keep", []), document.get("out_shardings")
+    if not isinstance(keep, list) or not all(isinstance(axis, str) for axis in keep):
+        raise ParseError("'keep' is not a list of axes; write [\"tp\"]", place_of(text, file, "keep"))
+    for axis in keep:
+        _placed(partial(mesh.require, axis), partial(place_of, text, file, "keep", axis))
+    if outputs is not None and not isinstance(outputs, list):
+        raise ParseError(
+            "'out_shardings' is not a list; write [\"dp: S(0)\", …]", place_of(text, file, "out_shardings")
+        )
+    return ShardingPlan(
+        {
+            located_key(text, file, name): _sharding(value, mesh, partial(place_of, text, file, name, value))
+            for name, value in _flat(_table(document, "shardings", text, file))
+        },
+        None if outputs is None else tuple(
+            _sharding(value, mesh, partial(place_of, text, file, "out_shardings", value)) for value in outputs
+        ),
+        {
+            located_key(text, file, name): _activation(value, mesh, partial(place_of, text, file, name))
+            for name, value in _modules(_table(document, "activations", text, file))
+        },
+        tuple(keep),
+    )  # fmt: skip
+
+
+def _table(document: Mapping[str, Any], name: str, text: str, file: str) -> Mapping[str, Any]:
+    table = document.get(name, {})
+    if not isinstance(table, dict):
+        raise ParseError(f"'{name}' is not a table; write it as [{name}]", place_of(text, file, name))
+    return table
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield dotted name and value: TOML reads an unquoted `a.b = …` as a table in a table."""
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _modules(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield dotted name and value of each module: a table is one if it has inputs or outputs."""
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value and not value.keys() & set(_SIDES):
+            yield from _modules(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def _activation(value: Any, mesh: Mesh, place: Callable[..., Location]) -> Activation:
+    if not isinstance(value, Mapping) or not value or value.keys() - set(_SIDES):
+        raise ParseError(
+            'a module in [activations] has inputs and outputs; write { inputs = "tp: R", outputs = "tp: S(-1)" }',
+            place(),
+        )
+    return Activation(*(_layouts(value.get(side, {}), mesh, place) for side in _SIDES))
+
+
+def _layouts(value: Any, mesh: Mesh, place: Callable[..., Location]) -> dict[str, Layout]:
+    entries = value if isinstance(value, Mapping) else dict(enumerate(value if isinstance(value, list) else [value]))
+    layouts: dict[str, Layout] = {}
+    for key, text in entries.items():
+        if text == _OPEN:
+            continue
+        if not isinstance(text, str):
+            raise ParseError(f'{text!r} is not a layout; expected text such as "dp: S(0), tp: S(-1)"', place())
+        layouts[str(key)] = layout = Layout(text)
+        _placed(partial(layout.check, mesh), partial(place, text))
+    return layouts
+
+
+def _sharding(value: Any, mesh: Mesh, place: Callable[[], Location]) -> Sharding | None:
+    if not isinstance(value, str):
+        raise ParseError(f'{value!r} is not a sharding; expected text such as "dp: S(0), tp: R"', place())
+    return None if value == _OPEN else _placed(partial(as_sharding, value, mesh), place)
+
+
+def _placed(read: Callable[[], Any], place: Callable[[], Location]) -> Any:
+    try:
+        return read()
+    except SpmdirError as error:
+        raise type(error)(error.message, place()) from None

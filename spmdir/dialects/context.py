@@ -1,0 +1,419 @@
+"""Parser and printer of the IR: positions kept, names kept, repeated text read once."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from contextlib import suppress
+from copy import copy
+from functools import cached_property, lru_cache
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+
+from xdsl.context import Context
+from xdsl.dialects import func
+from xdsl.dialects.builtin import (
+    UNKNOWN_LOC,
+    CallSiteLoc,
+    FileLineColLoc,
+    FunctionType,
+    FusedLoc,
+    IntAttr,
+    LocationAttr,
+    NameLoc,
+    StringAttr,
+)
+from xdsl.ir import Attribute, Operation, SSAValue
+from xdsl.parser import Parser
+from xdsl.parser.generic_parser import ParserState
+from xdsl.printer import Printer
+from xdsl.utils.lexer import Input, Span, Token
+from xdsl.utils.mlir_lexer import MLIRLexer, MLIRToken, MLIRTokenKind, StringLiteral
+
+from spmdir.core.admission import LISTED
+from spmdir.core.dtype import DTYPES, unknown_dtype
+from spmdir.core.errors import Location, did_you_mean
+from spmdir.core.limits import FRAMES
+from spmdir.core.placement.literals import LiteralError
+from spmdir.dialects.attributes import ShardingAttr, is_sized, meta_of, print_type
+from spmdir.dialects.collectives import plugin_collective
+from spmdir.dialects.declared import declared_hints
+from spmdir.dialects.layer_calls import LAYER, layer_named, taking_layer
+from spmdir.dialects.locations import LocationAliases, location_parts
+from spmdir.dialects.named import class_of
+from spmdir.dialects.names import full_name, is_number, keep_name
+from spmdir.dialects.op_parser import parse_type
+from spmdir.dialects.sharding_aliases import ShardingAliases
+from spmdir.dialects.value_op import ValueOp
+from spmdir.reshard.collective_spec import CollectiveSpec
+from spmdir.reshard.collectives import PLANNED, collectives
+
+if TYPE_CHECKING:
+    from spmdir.rules import RuleSet
+
+
+_SIZED_TYPE = re.compile(r"tensor<[^<>]*\[(?:[^<>]|<[^<>]*>)*>")
+_PLAIN_TYPE = re.compile(r"tensor<(?:[0-9]+x)*([A-Za-z]\w*)>", re.ASCII)
+
+
+class IRContext(Context):
+    """A context in which every `namespace.op` outside the registered dialects is a torch op.
+
+    Attributes:
+        pipeline: the Pipeline whose passes are run; None for the standard one.
+        rules: the rules of the torch ops; the packaged ones unless set.
+        collectives: those with axes that the planner may choose.
+        rewrites: rewrites of plug-ins, which fuse-collectives uses beside its own; of `read_rewrites`.
+        conditions: name → test, (op, rule) → bool, of plug-ins, which rewrites may ask of `f`.
+    """
+
+    pipeline: Any = None
+    collectives: tuple[CollectiveSpec, ...] = PLANNED
+    rewrites: tuple[Any, ...] = ()
+
+    @cached_property
+    def conditions(self) -> dict[str, Any]:
+        return {}
+
+    @cached_property
+    def rules(self) -> RuleSet:
+        from spmdir.rules import default
+
+        return default()
+
+    def get_optional_op(self, name: str, *, dialect_stack: Any = ()) -> type[Operation] | None:
+        known = super().get_optional_op(name, dialect_stack=dialect_stack)
+        registered = name.partition(".")[0] in self.registered_dialect_names
+        return known or plugin_collective(name) or (None if registered else class_of(name))
+
+    def clone(self) -> IRContext:
+        clone = copy(self)
+        for name, value in vars(super().clone()).items():
+            setattr(clone, name, value)
+        return clone
+
+
+class IRLexer(MLIRLexer):
+    """The lexer of MLIR; a string that is never closed costs linear time, not exponential as in xDSL, and one with
+    escaped UTF-8, as every string is printed, is a string."""
+
+    _unescaped_characters_regex = re.compile(r'"(?:[^"\\\n\v\f]++|\\(?:["nt\\]|[0-9A-Fa-f]{2}))*+"')
+
+    def _lex_string_literal(self, start_pos: int) -> MLIRToken:
+        token = super()._lex_string_literal(start_pos)
+        if token.kind is MLIRTokenKind.BYTES_LIT:
+            with suppress(UnicodeDecodeError):
+                StringLiteral.from_span(token.span).bytes_contents.decode()
+                return Token(MLIRTokenKind.STRING_LIT, token.span)
+        return token
+
+
+_HEAD = re.compile(r"(%[\w$.-]+(?:, %[\w$.-]+)*) = ([a-z_]\w*(?:\.\w+)+)(?=[ (])", re.ASCII)
+
+
+_LAYER_CALL = re.compile(
+    r"(%[\w$.-]+(?:, %[\w$.-]+)*) = func\.call @(\w+)\((%[\w$.-]+(?:, %[\w$.-]+)*)\) "
+    r'\{spmd\.layer = "([\w.]+)"\} : (?=\()',
+    re.ASCII,
+)
+
+
+@lru_cache(maxsize=65536)
+def _int_attr(value: int) -> IntAttr:
+    return IntAttr(value)
+
+
+class IRParser(Parser):
+    """Parses a module; every op without a location gets its place in the text."""
+
+    def __init__(self, ctx: Context, text: str, name: str, first_line: int = 1):
+        super().__init__(ctx, "", name)
+        self._parser_state = ParserState(IRLexer(Input(text, name)))
+        self._file = StringAttr(name)
+        self._first_line = first_line
+        self._op_start = 0
+        self._tensor_ops: dict[str, type[ValueOp] | None] = {}
+        self._types: dict[str, Any] = {}
+        self._places: dict[int, int] = {}  # by identity: to hash a location walks all of it
+        self._lines = [0, *(match.end() for match in re.finditer("\n", text))]
+
+    def place(self, position: int) -> tuple[int, int]:
+        """1-based line and column of a text position."""
+        line = bisect_right(self._lines, position)
+        return line + self._first_line - 1, position - self._lines[line - 1] + 1
+
+    def _parse_alias_def(self) -> None:
+        """Parse an alias; a location that spells more places than `FRAMES`, each alias in it counted, is an error."""
+        start = self.pos
+        super()._parse_alias_def()
+        attribute = next(reversed(self.attribute_aliases.values()))
+        self._places[id(attribute)] = count = 1 + sum(
+            self._places.get(id(part), 1) for part in location_parts(attribute)
+        )
+        line, column = self.place(start)
+        FRAMES.check(count, Location(self._file.data, line, column))
+
+    def parse_operation(self) -> Operation:
+        line, column = self.place(self.pos)
+        self._op_start = self.pos
+        op = self._parse_tensor_op() or self._parse_layer_call() or super().parse_operation()
+        if op.location == UNKNOWN_LOC:
+            op.location = FileLineColLoc(self._file, _int_attr(line), _int_attr(column))
+        return op
+
+    def parse_optional_type(self) -> Any:
+        start = self.pos
+        if plain := _PLAIN_TYPE.match(self.lexer.input.content, start):
+            if plain[1] not in DTYPES:
+                self.raise_error(unknown_dtype(plain[1], f" in '{plain[0]}'"), start, plain.end())
+            if plain[0] not in self._types:
+                self._types[plain[0]] = super().parse_optional_type()
+            else:
+                self._resume_from(plain.end())
+            return self._types[plain[0]]
+        match = _SIZED_TYPE.match(self.lexer.input.content, start)
+        if match is None:
+            return super().parse_optional_type()
+        try:
+            type_ = parse_type(match[0], 0, declared_hints(self))
+        except LiteralError as error:
+            self.raise_error(str(error), start, match.end())
+        expected = f"expected {type_}, whose shape is the example of its sizes"
+        found = f"{match[0]} is the type of a result of an op"
+        return self.raise_error(f"{found}; in a signature {expected}", start, match.end())
+
+    def _parse_tensor_op(self) -> Operation | None:
+        """Return the op here if it has the form `%name = op` and is a tensor op: the lexer need not see every token of
+        it."""
+        text, start = self.lexer.input.content, self.pos
+        head = _HEAD.match(text, start)
+        kind = self._tensor_op_class(head[2]) if head else None
+        if head is None or kind is None:
+            return None
+        op = kind.parse_from(self, head.end())
+        self._bind(op, head[1], Span(start, head.end(), self.lexer.input))
+        return op
+
+    def _parse_layer_call(self) -> Operation | None:
+        """Return the op here if it is the call of an outlined layer, which takes and gives dozens of values."""
+        text, start = self.lexer.input.content, self.pos
+        head = _LAYER_CALL.match(text, start)
+        if head is None:
+            return None
+        operands = [self.ssa_values.get(name[1:]) for name in head[3].split(", ")]
+        if not all(value is not None and len(value) == 1 for value in operands):
+            return None
+        self._resume_from(head.end())
+        type_ = self.parse_type()
+        values = [value[0] for value in operands if value]
+        if not isinstance(type_, FunctionType) or list(type_.inputs) != [value.type for value in values]:
+            self._resume_from(start)
+            return None
+        op = func.CallOp(head[2], values, type_.outputs.data)
+        op.attributes[LAYER] = StringAttr(head[4])
+        self._bind(op, head[1], Span(start, head.end(), self.lexer.input))
+        return op
+
+    def _bind(self, op: Operation, text: str, span: Span) -> None:
+        """Give an op its location, if one is here, and its results the names in `text`, as `%x, %y`."""
+        if self.lexer.input.content.startswith("loc", self.pos):
+            op.location = self.parse_optional_location() or UNKNOWN_LOC
+        names = text.replace("%", "").split(", ")
+        if len(names) != len(op.results):
+            message = f"Operation has {len(op.results)} results, but was given {len(names)} to bind."
+            self.raise_error(message, span.start, span.end)
+        for name, result in zip(names, op.results, strict=True):
+            self._register_ssa_definition(name, (result,), span)
+
+    def _tensor_op_class(self, name: str) -> type[ValueOp] | None:
+        if name not in self._tensor_ops:
+            kind = self.ctx.get_optional_op(name)
+            self._check_namespace(name)
+            self._tensor_ops[name] = kind if kind is not None and issubclass(kind, ValueOp) else None
+        return self._tensor_ops[name]
+
+    def _check_namespace(self, name: str) -> None:
+        """Raise an error for an op of spmd in a namespace that is nearly spmd."""
+        namespace, _, rest = name.partition(".")
+        if namespace not in ("spmd", *LISTED) and did_you_mean(namespace, ("spmd",)):
+            kind = self.ctx.get_optional_op(f"spmd.{rest}")
+            if kind is not None:
+                place = self._op_start
+                self.raise_error(f"'{name}' is no op of a dialect; did you mean '{kind.name}'?", place, place)
+
+    def _get_op_by_name(self, name: str) -> type[Operation]:
+        kind = self.ctx.get_optional_op(name, dialect_stack=self._parser_state.dialect_stack)
+        if kind is None:
+            known = [*(op.name for op in self.ctx.loaded_ops), *(f"spmd.{spec.name}" for spec in collectives())]
+            self.raise_error(
+                f"'{name}' is no op of a dialect, nor of torch{did_you_mean(name, known)}; give a collective of a "
+                "plug-in with --load-plugin",
+                self._op_start,
+                self._op_start,
+            )
+        return kind
+
+    def _register_ssa_definition(self, name: str, values: Any, span: Any) -> None:
+        super()._register_ssa_definition(name, values, span)
+        for value in values:
+            keep_name(value, name)
+
+
+WIDTH = 250
+"""How long a line of arguments of an outlined layer may be."""
+
+
+class IRPrinter(Printer):
+    """Prints a module: one function argument a line, or those of one outlined layer; names as they are.
+
+    Values without a name are numbered behind the numbers of the function; of several with one name the first keeps it.
+
+    Attributes:
+        shardings: the aliases of the shardings that have been printed; None to spell each where it stands.
+    """
+
+    shardings: ShardingAliases | None = None
+    _reserved: frozenset[str] = frozenset()
+
+    @cached_property
+    def locations(self) -> LocationAliases:
+        """Return the aliases of the locations that have been printed."""
+        return LocationAliases()
+
+    def print_ssa_value(self, value: SSAValue) -> str:
+        name = self._ssa_values.get(value)
+        if name is None:
+            name = self._new_name(full_name(value))
+            self._ssa_values[value] = name
+        self.print_string(f"%{name}")
+        return name
+
+    def _new_name(self, hint: str | None) -> str:
+        if hint is None or (is_number(hint) and hint[1:] in self.ssa_names):
+            return self._get_new_valid_name_id()
+        hint = hint[1:] if is_number(hint) else hint
+        name, number = hint, self.ssa_names.get(hint, 0)
+        while name in self.ssa_names or (number and name in self._reserved):
+            number += 1
+            name = f"{hint}_{number}"
+        self.ssa_names[hint] = number
+        self.ssa_names.setdefault(name, 0)
+        return name
+
+    def print_op(self, op: Operation) -> None:
+        if self.print_generic_format or not isinstance(op, (func.FuncOp, func.ReturnOp)):
+            super().print_op(op)
+            return
+        if isinstance(op, func.FuncOp):
+            self.enter_scope()
+            self._reserve_names(op)
+            self._print_function(op)
+            self.exit_scope()
+        else:
+            self._print_return(op)
+        if self.print_debuginfo:
+            self.print_string(" ")
+            self.print_attribute(op.location)
+
+    def _reserve_names(self, function: func.FuncOp) -> None:
+        values = [value for op in function.walk() for value in op.results]
+        values += [value for block in function.body.blocks for value in block.args]
+        names = {name for name in map(full_name, values) if name}
+        self._reserved = frozenset(names)
+        self._next_valid_name_id[-1] = max((int(name[1:]) + 1 for name in names if is_number(name)), default=0)
+
+    def _print_return(self, op: func.ReturnOp) -> None:
+        self.print_string("return")
+        if op.operands:
+            self.print_string(" ")
+            self.print_list(op.operands, self.print_ssa_value)
+            self.print_string(" : ")
+            self.print_list(op.operand_types, self.print_attribute)
+
+    def _print_function(self, op: func.FuncOp) -> None:
+        visibility = f"{op.sym_visibility.data} " if op.sym_visibility else ""
+        self.print_string(f"func.func {visibility}")
+        self.print_symbol_name(op.sym_name.data)
+        self.print_string("(")
+        margin = " " * len(f"func.func {visibility}@{op.sym_name.data}(")
+        layers, width = [taking_layer(argument) for argument in op.args], 0
+        for index, argument in enumerate(op.args):
+            text = self._argument_text(op, index, argument)
+            width += len(", ") + len(text)
+            if index:
+                is_with = layers[index] is not None and layers[index] == layers[index - 1]
+                is_filled = layer_named(op) is not None and len(margin) + width <= WIDTH
+                self.print_string(", " if is_with or is_filled else ",\n" + "  " * self._indent + margin)
+                width = width if is_with or is_filled else len(text)
+            self.print_string(text)
+        self.print_string(")")
+        self._print_results_of(op)
+        if op.attributes:
+            self.print_string(" attributes ")
+            self.print_attr_dict(op.attributes)
+        self.print_string(" ")
+        self.print_region(op.body, print_entry_block_args=False)
+
+    def _argument_text(self, op: func.FuncOp, index: int, argument: SSAValue) -> str:
+        """Return the name, type and attributes of an argument."""
+        stream, self.stream = self.stream, StringIO()
+        self.print_ssa_value(argument)
+        self.print_string(": ")
+        self.print_attribute(argument.type)
+        self._print_attrs(op.arg_attrs, index)
+        text, self.stream = self.stream.getvalue(), stream
+        return text
+
+    def _print_results_of(self, op: func.FuncOp) -> None:
+        types = op.function_type.outputs.data
+        if not types:
+            return
+        parenthesised = len(types) > 1 or bool(op.res_attrs and op.res_attrs.data[0].data)
+        self.print_string(" -> (" if parenthesised else " -> ")
+        for index, type_ in enumerate(types):
+            if index:
+                self.print_string(", ")
+            self.print_attribute(type_)
+            self._print_attrs(op.res_attrs, index)
+        if parenthesised:
+            self.print_string(")")
+
+    def _print_attrs(self, attrs: Any, index: int) -> None:
+        if attrs is not None and attrs.data[index].data:
+            self.print_string(" ")
+            self.print_attr_dict(attrs.data[index].data)
+
+    def print_attribute(self, attribute: Attribute) -> None:
+        if self.print_debuginfo and isinstance(attribute, LocationAttr):
+            self.print_string(self.locations.text(attribute))
+        elif self.shardings is not None and isinstance(attribute, ShardingAttr):
+            self.print_string(self.shardings.text(attribute))
+        # Symbolic sizes as the encoding of a type, which any parser of MLIR's text reads.
+        elif meta_of(attribute) is not None and not is_sized(attribute):
+            self.print_string(print_type(attribute))
+        else:
+            super().print_attribute(attribute)
+
+
+def location_of(op: Operation) -> Location | None:
+    """Return the place of an op in its text, or in the model's source if it was imported."""
+    return _location(op.location)
+
+
+@lru_cache(maxsize=4096)
+def _location(location: Attribute) -> Location | None:
+    if isinstance(location, FileLineColLoc):
+        return Location(location.filename.data, location.line.data, location.column.data)
+    if isinstance(location, NameLoc):
+        return _location(location.location) or Location(location.desc.data, 0, 0)
+    if isinstance(location, CallSiteLoc):
+        return _location(location.callee)
+    if isinstance(location, FusedLoc):
+        places = [place for place in map(_location, location.locations) if place]  # type: ignore
+        return places[0] if places else None
+    return None
+
+
+def text_position(text: str, offset: int, name: str, first_line: int) -> Location:
+    """Return the place of an offset in a text that begins on `first_line` of the file `name`."""
+    return Location(name, text.count("\n", 0, offset) + first_line, offset - text.rfind("\n", 0, offset))

@@ -1,0 +1,365 @@
+"""Reads the text of a tensor op: its operands and, memoised as one text, what stands behind them."""
+
+from __future__ import annotations
+
+import re
+from functools import cache, lru_cache
+from typing import Any
+
+from xdsl.ir import Attribute, SSAValue
+from xdsl.parser import Parser
+
+from spmdir.core.axes import AXIS_TEXT
+from spmdir.core.brackets import scan_balanced
+from spmdir.core.dtype import DTYPES, unknown_dtype
+from spmdir.core.errors import SpmdirError
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.base import until_declared
+from spmdir.core.placement.call import Literal, Structure
+from spmdir.core.placement.literals import LiteralError, parse_arguments
+from spmdir.core.placement.sharding import Sharding, parse_sharding
+from spmdir.core.placement.tensor import sized_meta
+from spmdir.dialects.attributes import (
+    DYNAMIC,
+    ArgumentsAttr,
+    ShapesAttr,
+    ShardingsAttr,
+    host_type,
+    pending,
+    print_type,
+    shardings_attr,
+    type_of,
+)
+from spmdir.dialects.declared import Hints
+from spmdir.dialects.size_types import SizeType, read_measure, read_size
+
+_NAME = r"%[A-Za-z0-9_$.\-]+(?:\#[0-9]+)?"
+
+
+OPERANDS = re.compile(r"\s*\(([^()]*)\)")
+
+
+BARE_OPERANDS = re.compile(rf"\s*((?:{_NAME}(?:\s*,\s*{_NAME})*)?)")
+
+
+_OPERAND_TOKEN = re.compile(rf"\s*({_NAME}|none|\[|\]|,)")
+
+
+_TENSOR = r"tensor<(?:[^<>]|<[^<>]*>)*>"
+_HOST = rf"!spmd\.host<\s*{_TENSOR}\s*>"
+_TYPE = re.compile(rf"\s*({_TENSOR}|none\b|!spmd\.size<[^<>]*>|{_HOST}|!spmd\.pending<\s*(?:{_TENSOR}|{_HOST})\s*>)")
+_WRAPPED = re.compile(r"!spmd\.(pending|host)<\s*(.*?)\s*>", re.DOTALL)
+
+
+_SHAPE = re.compile(r"tensor<((?:(?:[0-9]+|\?|\[[^\[\]]*\])x)*)([A-Za-z]\w*(?:<\w+>)?)>")
+
+
+_SIZE = re.compile(r"([0-9]+|\?|\[[^\[\]]*\])x")
+
+
+_SIZE_OPERAND = re.compile(r'"(?:[^"\\]|\\.)*"|' + f"({_NAME})")
+
+
+_CONTINUED = re.compile(r"\s*(needs|of)\b")
+
+
+_NAMES = re.compile(rf"\[\s*({AXIS_TEXT}(\s*,\s*{AXIS_TEXT})*)?\s*\]")
+
+
+_COLON = re.compile(r"\s*:")
+
+
+_NEEDS = re.compile(r"\s*needs\s*\(")
+
+
+_OF = re.compile(r"\s*of\s+")
+
+
+_TAIL_END = re.compile(
+    r"\s*(?:\n|//|loc\s*\(|\}|\Z)|\s+(?:attributes\s*\{|(?:func\.)?return\b|" + rf"{_NAME}(?::[0-9]+)?\s*[,=])"
+)
+"""What follows an op: the end of its line, or what begins the next op on the same line."""
+
+
+_PASSED = re.compile(r"\s+|\w+|.", re.DOTALL)
+"""What no end of an op begins inside of: blanks are passed at once, or their number would count squared."""
+
+
+def parse_operands(parser: Parser, text: str, offset: int) -> tuple[list[SSAValue], Structure | None]:
+    if "[" not in text and "none" not in text:
+        values = [parser.ssa_values.get(name.strip()[1:]) for name in text.split(",")]
+        if all(value is not None and len(value) == 1 for value in values):
+            return [value[0] for value in values if value], None
+    operands: list[SSAValue] = []
+    structure: list[Any] = []
+    current: list[Any] | None = None
+    position, separated = 0, True
+    while text[position:].strip():
+        match = _OPERAND_TOKEN.match(text, position)
+        if match is None:
+            parser.raise_error("expected operands: %name, none or [list]", offset + position, offset + position + 1)
+        token, position = match[1], match.end()
+        if token not in ",]" and not separated:
+            parser.raise_error(
+                f"found '{token}', expected ',' before it", offset + match.start(1), offset + match.end(1)
+            )
+        separated = token in ",["
+        if token == "[" and current is None:
+            current = []
+        elif token == "]" and current is not None:
+            structure.append(tuple(current))
+            current = None
+        elif token in "[]":
+            parser.raise_error(f"unexpected '{token}' among operands", offset + match.start(1), offset + match.end(1))
+        elif token != ",":
+            (structure if current is None else current).append(int(token != "none"))
+            if token != "none":
+                operands.append(_resolve(parser, token[1:], offset + match.start(1)))
+    if current is not None:
+        parser.raise_error("list of operands is never closed", offset, offset + 1)
+    return operands, None if all(entry == 1 for entry in structure) else tuple(structure)
+
+
+def take_sizes(parser: Parser, text: str, offset: int) -> tuple[str, list[SSAValue]]:
+    """Return `text` with the numbers of its operands in the place of their names, and these operands.
+
+    What stands behind keeps its place, for errors to tell.
+    """
+    sizes: list[SSAValue] = []
+
+    def number(match: re.Match[str]) -> str:
+        if match[1] is None:
+            return match[0]
+        value = _resolve(parser, match[1][1:], offset + match.start())
+        if not isinstance(value.type, SizeType):
+            place = offset + match.start()
+            parser.raise_error(f"{match[1]} is {print_type(value.type)}; expected a size", place, place + len(match[1]))
+        if value not in sizes:
+            sizes.append(value)
+        return f"%{sizes.index(value)}".ljust(len(match[0]))
+
+    return _SIZE_OPERAND.sub(number, text), sizes
+
+
+def _resolve(parser: Parser, name: str, position: int) -> SSAValue:
+    name, _, index = name.partition("#")
+    values = parser.ssa_values.get(name)
+    if values is None:
+        parser.raise_error(f"%{name} is not defined before its use here", position, position + len(name) + 1)
+    if int(index or 0) >= len(values):
+        parser.raise_error(f"%{name} has {len(values)} values, so no #{index}", position, position + len(name) + 1)
+    return values[int(index or 0)]
+
+
+def tail_end(text: str, start: int) -> int:
+    """Return the end of an op: the last line before one that begins something else, brackets balanced."""
+    line = text.find("\n", start)
+    if line >= 0 and _is_complete(text[start:line]) and not _CONTINUED.match(text, line):
+        return line
+    end = _scan_tail(text, start)
+    return len(text) if end < 0 else end
+
+
+@lru_cache(maxsize=65536)
+def _is_complete(line: str) -> bool:
+    """Return whether nothing in `line` ends the op or goes on behind it; memoised, since repeated layers repeat it."""
+    return _scan_tail(line, 0) == len(line)
+
+
+def _scan_tail(text: str, start: int) -> int:
+    """Return where the op ends, -1 if a bracket or a string in it is never closed."""
+    position = start
+    while True:
+        match = _TAIL_END.match(text, position)
+        if match:
+            following = _CONTINUED.match(text, match.end()) if match[0].endswith("\n") else None
+            if following is None:
+                return position
+            position = following.end()
+        elif text[position] in "<{([":
+            position = scan_balanced(text, position)
+            if position < 0:
+                return -1
+        elif text[position] == '"':
+            position = text.find('"', position + 1) + 1
+            if position == 0:
+                return -1
+        else:
+            passed = _PASSED.match(text, position)
+            assert passed is not None  # at the end of the text `_TAIL_END` matches
+            position = passed.end()
+
+
+@until_declared
+@lru_cache(maxsize=65536)
+def parse_tail(
+    clauses: tuple[tuple[str, str], ...], text: str, mesh: Mesh | None, hints: Hints
+) -> tuple[dict[str, Attribute], tuple[Attribute, ...]]:
+    """Return the properties and result types that stand behind the operands; memoised, as repeated layers repeat them.
+
+    Raises:
+        LiteralError: the text is malformed; it says where.
+    """
+    arguments, position = _parse_clauses(clauses, text, mesh)
+    literals, position = _parse_literals(text, position)
+    arguments.update(literals)
+    colon = _COLON.match(text, position)
+    if colon is None:
+        raise LiteralError(
+            f"found '{_next_word(text, position)}', expected ':' and {_expected(clauses, text)}", position
+        )
+    types, shardings, position = _parse_types(text, colon.end(), mesh, hints)
+    needs, position = _parse_needs(text, position, mesh)
+    shapes, position = _parse_shapes(text, position)
+    if text[position:].strip():
+        raise LiteralError(f"found '{_next_word(text, position)}' after the result types", position)
+    properties: dict[str, Attribute | None] = {
+        "arguments": ArgumentsAttr(tuple(sorted(arguments.items()))) if arguments else None,
+        "sharding": shardings_attr(tuple(shardings)) if any(s is not None for s in shardings) else None,
+        "needs": needs,
+        "of": shapes,
+    }
+    return {name: attribute for name, attribute in properties.items() if attribute is not None}, tuple(types)
+
+
+def _next_word(text: str, position: int) -> str:
+    return next(iter(text[position:].split()), "the end")
+
+
+def _expected(clauses: tuple[tuple[str, str], ...], text: str) -> str:
+    missing = ", ".join(f"'{keyword}'" for keyword, _ in clauses if keyword not in text)
+    return "the result types" + (f" or one of {missing}" if missing else "")
+
+
+def _parse_clauses(
+    clauses: tuple[tuple[str, str], ...], text: str, mesh: Mesh | None
+) -> tuple[dict[str, Literal], int]:
+    """Return the arguments in front that have a keyword, and where they end."""
+    found: dict[str, Literal] = {}
+    position, keywords = 0, {keyword for keyword, _ in clauses}
+    for keyword, name in clauses:
+        match = _clause(keyword).match(text, position)
+        if match is None:
+            continue
+        # The next keyword is not a value: this one is a flag.
+        flag = match[1] is None or match[1] in keywords
+        found[name] = True if flag else _parse_clause(match[1], mesh, match.start(1))
+        position = match.start(1) if flag and match[1] else match.end()
+    return found, position
+
+
+@cache
+def _clause(keyword: str) -> re.Pattern[str]:
+    return re.compile(rf"\s*{keyword}\b(?!\s*=)\s*(\[[^\]]*\]|-?\w+|\"[^\"]*\")?")
+
+
+def _parse_literals(text: str, position: int) -> tuple[dict[str, Literal], int]:
+    """Return the arguments in braces, if any, and where they end."""
+    start = len(text) - len(text[position:].lstrip())
+    if not text.startswith("{", start):
+        return {}, start
+    end = scan_balanced(text, start)
+    if end < 0:
+        raise LiteralError("arguments are never closed", start)
+    try:
+        return dict(parse_arguments(text[start:end])), end
+    except LiteralError as error:
+        raise LiteralError(str(error), start + error.offset) from None
+
+
+def _parse_needs(text: str, position: int, mesh: Mesh | None) -> tuple[ShardingsAttr | None, int]:
+    """Return the `needs` clause, if any, and where it ends."""
+    needs = _NEEDS.match(text, position)
+    if needs is None:
+        return None, position
+    end = scan_balanced(text, needs.end() - 1)
+    if end < 0:
+        raise LiteralError("needs ( is never closed", needs.end() - 1)
+    entries = re.findall(r"<[^<>]*>|_", text[needs.end() : end - 1])
+    return shardings_attr(tuple(None if e == "_" else _sharding(e[1:-1], mesh, needs.end()) for e in entries)), end
+
+
+def _parse_shapes(text: str, position: int) -> tuple[ShapesAttr | None, int]:
+    """Return the `of` clause, if any, which ends the text, and where it ends."""
+    of = _OF.match(text, position)
+    if of is None:
+        return None, position
+    try:
+        shapes = dict(parse_arguments("{of = [" + text[of.end() :] + "]}"))["of"]
+    except LiteralError:
+        raise LiteralError("expected global shapes after 'of', as in `of [10, 4], none`", of.end()) from None
+    return ShapesAttr(shapes), len(text)  # type: ignore  # checked where the op is verified
+
+
+def _parse_clause(text: str, mesh: Mesh | None, offset: int) -> Literal:
+    if text.startswith("[") and _NAMES.fullmatch(text):
+        axes = tuple(name.strip() for name in text[1:-1].split(",") if name.strip())
+        return mesh.merge(axes) if mesh else axes
+    if text.isidentifier() and text not in ("true", "false", "none"):
+        return text
+    try:
+        return dict(parse_arguments("{value = " + text + "}"))["value"]
+    except LiteralError as error:
+        raise LiteralError(str(error), offset) from None
+
+
+def _parse_types(
+    text: str, position: int, mesh: Mesh | None, hints: Hints
+) -> tuple[list[Attribute], list[Sharding | None], int]:
+    types: list[Attribute] = []
+    shardings: list[Sharding | None] = []
+    if not text[position:].strip():
+        raise LiteralError("expected a result type, as in tensor<16x64xf32>", position)
+    while True:
+        match = _TYPE.match(text, position)
+        if match is None:
+            raise LiteralError(
+                f"found '{text[position:].strip()[:24]}', expected a type: tensor<16x64xf32> or none", position
+            )
+        types.append(parse_type(match[1], match.start(1), hints))
+        position = match.end()
+        bracket = re.compile(r"\s*<([^<>]*)>").match(text, position)
+        shardings.append(_sharding(bracket[1], mesh, bracket.start(1)) if bracket else None)
+        position = bracket.end() if bracket else position
+        comma = re.compile(r"\s*,").match(text, position)
+        if comma is None:
+            return types, shardings, position
+        position = comma.end()
+
+
+@lru_cache(maxsize=65536)
+def parse_type(text: str, offset: int, hints: Hints) -> Attribute:
+    """Return the type that `text` spells; LiteralError at `offset` if there is none."""
+    if text == "none":
+        return type_of(None)
+    if wrapped := _WRAPPED.fullmatch(text):
+        inner = parse_type(wrapped[2], offset + wrapped.start(2), hints)
+        return pending(inner) if wrapped[1] == "pending" else host_type(inner)
+    if text.startswith("!"):
+        try:
+            return SizeType(read_measure(text[text.index("<") + 1 : -1], hints))
+        except SpmdirError as error:
+            raise LiteralError(error.message, offset) from None
+    match = _SHAPE.fullmatch(text.replace(" ", ""))
+    if match is None:
+        raise LiteralError(f"found '{text}', expected a tensor type such as tensor<16x64xf32>", offset)
+    if match[2] not in DTYPES:
+        raise LiteralError(unknown_dtype(match[2], f" in '{text}'"), offset)
+    try:
+        sizes = tuple(_read_size(size, hints) for size in _SIZE.findall(match[1]))
+        return type_of(sized_meta(sizes, dict(hints), match[2]))
+    except SpmdirError as error:
+        raise LiteralError(error.message, offset) from None
+
+
+def _read_size(text: str, hints: Hints) -> Any:
+    if not text.startswith("["):
+        return DYNAMIC if text == "?" else int(text)
+    return read_size(text[1:-1], hints)
+
+
+def _sharding(text: str, mesh: Mesh | None, offset: int) -> Sharding:
+    try:
+        return parse_sharding(text) if mesh is None else parse_sharding(text, mesh.name).merged(mesh)
+    except SpmdirError as error:
+        raise LiteralError(error.message, offset) from None

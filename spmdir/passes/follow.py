@@ -1,0 +1,153 @@
+"""A program of one rank with the messages and the order of another one, which differs from it in sizes alone.
+
+Ranks meet in the order of their collectives. A schedule goes by times, which depend on sizes, so ranks that run at
+different sizes cannot each schedule their own program: they all follow the schedule for one choice of sizes.
+
+    reference    %a, %b = spmd.wait(all_gather_start(%v, %w)); %x = mm(%x0, %a)     16 rows
+    followed     %x = mm(%x0, %a) with 6 rows; %a = all_gather %v; %b = all_gather %w
+    becomes      %a, %b = spmd.wait(all_gather_start(%v, %w)); %x = mm(%x0, %a)     6 rows
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import attrs
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Operation
+
+from spmdir.analysis.local_programs.globalize import steps
+from spmdir.analysis.units import Unit, set_order
+from spmdir.core.errors import UnsupportedError
+from spmdir.core.mesh import Mesh
+from spmdir.dialects import ir
+from spmdir.dialects.attributes import print_type
+from spmdir.dialects.collectives import Collective, WaitOp
+from spmdir.dialects.context import IRContext, location_of
+from spmdir.dialects.halo import HaloExchangeOp
+from spmdir.dialects.host import HostCopyOp
+from spmdir.dialects.names import Names, distinguish, name_of, text_name
+from spmdir.dialects.ring import RotationOp
+from spmdir.dialects.shard_index_ops import ShardIndexOp
+from spmdir.passes.bucket import BucketPlaces, joined
+from spmdir.passes.split_async import SplitAsyncPass
+from spmdir.pipeline.local_pass import LocalPass
+from spmdir.pipeline.pipeline import Pipeline
+
+Key = tuple[str, ...]
+"""The names of what a unit makes; those of what a start makes are the names of what the wait for it makes."""
+
+
+def follow(module: ModuleOp, reference: ModuleOp, pipeline: Pipeline) -> None:
+    """Schedule a program of one rank, in place, as `reference` is scheduled.
+
+    Args:
+        module: after localize.
+        reference: after all of `pipeline`, from a module that differs in sizes alone.
+
+    Raises:
+        UnsupportedError: the programs differ in more than sizes; located.
+    """
+    FollowPass(reference).apply(pipeline.context(), module)
+    ir.verify(module)
+
+
+def name_values(module: ModuleOp) -> None:
+    """Give each value of a program of one rank a name of its own, the same in programs that differ in sizes alone."""
+    block = ir.main_function(module).body.block
+    names = Names(block)
+    for op in block.ops:
+        for result in op.results:
+            if name_of(result) is None:
+                names.give(result, op.operands[0] if op.operands else result, "value")
+    distinguish(block)
+
+
+@dataclass(frozen=True)
+class FollowPass(LocalPass):
+    """Gives a program the buckets, starts, waits and the order of `reference`."""
+
+    name = "follow"
+
+    reference: ModuleOp
+
+    def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
+        wanted = [unit for _, unit in steps(ir.main_function(self.reference).body.block)]
+        units = {_key(unit): unit for _, unit in steps(function.body.block)}
+        places = BucketPlaces(function)
+        for unit in wanted:
+            if len(unit[0].results) > 1 and (isinstance(unit[0], WaitOp) or _is_whole(unit[0])):
+                members = [units.pop((name,), None) for name in _key(unit)]
+                if None not in members:
+                    units[_key(unit)] = joined(members, mesh, places)  # type: ignore  # none is None
+        set_order(function.body.block, units.values())
+        if any(isinstance(op, (Collective, HostCopyOp)) and op.IS_START for unit in wanted for op in unit):
+            SplitAsyncPass().schedule(ctx, function, mesh)
+        units = {_key(unit): unit for _, unit in steps(function.body.block)}
+        keys = list(map(_key, wanted))
+        if len(units) != len(keys) or units.keys() != set(keys):
+            odd = next((unit for key, unit in units.items() if key not in set(keys)), [function])
+            raise UnsupportedError(
+                "the program for these sizes has other ops or messages than that for the examples, so ranks with sizes "
+                "of their own cannot run it together; give all ranks inputs of one size",
+                location_of(odd[0]),
+            )
+        set_order(function.body.block, [units[key] for key in keys])
+
+
+def _is_whole(op: Operation) -> bool:
+    """Return whether an op is a collective that has no start."""
+    return isinstance(op, Collective) and not op.IS_START
+
+
+def _key(unit: Unit) -> Key:
+    op = unit[0]
+    if isinstance(op, (Collective, RotationOp, HostCopyOp)) and op.IS_START:
+        waits = (use.operation for result in op.results for use in result.uses)
+        made = next(wait for wait in waits if isinstance(wait, WaitOp))
+        return ("start", *map(text_name, made.results))
+    return tuple(text_name(result) for op in unit for result in op.results)
+
+
+@attrs.frozen
+class RankMessage:
+    """What a rank's program sends at one place, or an index of elements of other ranks.
+
+    Attributes:
+        what: the op, the values and the mesh axes.
+        axes: the axes along which ranks must agree on it.
+        form: the types and arguments of the op.
+        is_returned: whether the program only returns what it makes.
+    """
+
+    what: str
+    axes: tuple[str, ...]
+    form: str
+    is_returned: bool
+
+
+def _is_returned(op: Operation) -> bool:
+    users = [use.operation for result in op.results for use in result.uses]
+    return all(isinstance(user, ReturnOp) or (isinstance(user, WaitOp) and _is_returned(user)) for user in users)
+
+
+def messages(module: ModuleOp) -> list[RankMessage]:
+    """Return the messages of a program of one rank in order, with what else must be alike on the ranks of a group."""
+    found = []
+    for op in ir.main_function(module).body.block.ops:
+        if isinstance(op, (Collective, HaloExchangeOp, RotationOp)):
+            axes = tuple(op.axes)
+        elif isinstance(op, ShardIndexOp):
+            axes = op.shard.axes
+        else:
+            continue
+        if isinstance(op, Collective) and op.spec.is_local:
+            continue
+        values = ", ".join(f"'{text_name(value)[1:]}'" for value in op.operands)
+        types = ", ".join(print_type(value.type) for value in op.operands)
+        arguments = {name: str(value) for name, value in op.properties.items()}
+        name = op.name.removeprefix("spmd.").removesuffix("_start")
+        what = f"{name} of {values or 'indices'} on mesh axes [{', '.join(axes)}]"
+        found.append(RankMessage(what, axes, f"{types} {arguments}", _is_returned(op)))
+    return found

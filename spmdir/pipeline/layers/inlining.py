@@ -1,0 +1,170 @@
+"""Calls → the bodies of the functions that they call."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+
+from xdsl.dialects.builtin import CallSiteLoc, ModuleOp, StringAttr
+from xdsl.dialects.func import CallOp, FuncOp
+from xdsl.ir import SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from spmdir.core.errors import UnsupportedError
+from spmdir.core.limits import INLINED
+from spmdir.dialects import ir
+from spmdir.dialects.context import location_of
+from spmdir.dialects.layer_calls import layer_named
+from spmdir.dialects.names import Names, distinguish, keep_name, name_of, take_name, text_name
+from spmdir.dialects.reshard_ops import ConstraintOp
+from spmdir.dialects.stage import is_local
+from spmdir.dialects.values import function_attrs, sharding_of
+from spmdir.pipeline.layers.layer_names import of_layer
+
+
+def inline(module: ModuleOp, layers_only: bool = False, named: dict[str, SSAValue] | None = None) -> None:
+    """Replace calls by the bodies of the functions that they call.
+
+    Args:
+        layers_only: whether calls stay that do not stand for outlined layers.
+        named: gets, by the name of each value of a layer's function, the value that it is in the first of its layers.
+
+    Raises:
+        UnsupportedError: a call cannot be inlined; located.
+    """
+    functions = {function.sym_name.data: function for function in ir.functions(module)}
+    ordered, called = callees_first(functions), set[str]()
+    _check_size(ordered)
+    for function in ordered:
+        calls, names = calls_in(function), Names(function.body.block)
+        calls = [call for call in calls if not layers_only or layer_named(call) is not None]
+        called.update(call.callee.string_value() for call in calls)
+        for call in calls:
+            callee = functions[call.callee.string_value()]
+            _check_call(call, callee, function)
+            values = _inline(call, callee, names)
+            if named is not None and layer_named(call) is not None:
+                named |= {name: value for name, value in values.items() if name not in named}
+        if calls:
+            distinguish(function.body.block)
+    left = {call.callee.string_value() for function in ordered for call in calls_in(function)}
+    called.update(name for name, function in functions.items() if layer_named(function) is not None)
+    for name in sorted(called - left):
+        visibility = functions[name].sym_visibility
+        if visibility is not None and visibility.data == "private":
+            Rewriter.erase_op(functions[name])
+
+
+def calls_in(function: FuncOp) -> list[CallOp]:
+    """Return the calls of a function, in order."""
+    return [op for op in function.body.block.ops if isinstance(op, CallOp)]
+
+
+def callees_first(functions: Mapping[str, FuncOp]) -> list[FuncOp]:
+    """Return functions, given by name, in an order in which each comes after those that it calls.
+
+    Raises:
+        UnsupportedError: a function calls itself, or one that has no body; located.
+    """
+    calls = {name: calls_in(function) for name, function in functions.items()}
+    for call in itertools.chain(*calls.values()):
+        if call.callee.string_value() not in functions:
+            raise UnsupportedError(f"{call.callee} has no body to be inlined; give it one", location_of(call))
+    order = TopologicalSorter({name: {call.callee.string_value() for call in found} for name, found in calls.items()})
+    try:
+        return [functions[name] for name in order.static_order()]
+    except CycleError as error:
+        *_, cycle = error.args
+        path = " -> ".join(f"@{name}" for name in reversed(cycle))
+        raise UnsupportedError(
+            f"functions call each other in a cycle, {path}; expected calls without recursion",
+            location_of(functions[cycle[0]]),
+        ) from None
+
+
+def _check_size(ordered: Sequence[FuncOp]) -> None:
+    """Raise LimitError if inlining functions, callees first, would make more ops than `INLINED`."""
+    sizes: dict[str, int] = {}
+    for function in ordered:
+        called = sum(sizes[call.callee.string_value()] for call in calls_in(function))
+        sizes[function.sym_name.data] = size = called + len(function.body.block.ops)
+        INLINED.check(size, location_of(function))
+
+
+def _check_call(call: CallOp, callee: FuncOp, caller: FuncOp) -> None:
+    """Raise UnsupportedError unless the body of `callee` says all that the call does; located."""
+    if layer_named(call) is not None:
+        return
+    if is_local(callee) or is_local(caller):
+        raise UnsupportedError(
+            "calls between programs of one rank cannot be inlined; run inline before localize", location_of(call)
+        )
+    if call.attributes:
+        raise UnsupportedError(
+            f"a call has no attributes, found {', '.join(call.attributes)}; annotate the results of {call.callee}, or "
+            "add a spmd.constraint",
+            location_of(call),
+        )
+    kinds = [function_attrs(callee, "res_attrs", index).get("spmd.kind") for index in range(len(call.results))]
+    likes = any("spmd.like" in function_attrs(callee, "res_attrs", index) for index in range(len(call.results)))
+    if "spmd.outputs" in callee.attributes or StringAttr("mutation") in kinds or likes:
+        raise UnsupportedError(
+            f"{call.callee} names its outputs, writes to its arguments or has results like them, which only a program "
+            "may; "
+            "return plain values",
+            location_of(call),
+        )
+
+
+def _inline(call: CallOp, callee: FuncOp, names: Names) -> dict[str, SSAValue]:
+    """Replace a call; return what each value of the function, by its name in text, is in its place."""
+    body, layer = callee.body.block, layer_named(call)
+    operands = [_constrained(operand, callee, "arg_attrs", index, call) for index, operand in enumerate(call.operands)]
+    values: dict[SSAValue, SSAValue] = dict(zip(body.args, operands, strict=True))
+    stands_for = {name: name_of(value) for argument, value in values.items() if (name := name_of(argument))}
+    end = ir.terminator(callee)
+    for op in body.ops:
+        if op is end:
+            break
+        new = op.clone(values)
+        if layer is None:
+            new.location = CallSiteLoc(op.location, call.location)
+        else:
+            new.location = of_layer(op.location, layer_named(callee) or "", layer)
+        for before, after in zip(op.results, new.results, strict=True):
+            hint = name_of(before)
+            if hint and (other := stands_for.get(_made_of(hint, stands_for))):
+                keep_name(after, other + hint[len(_made_of(hint, stands_for)) :])
+            elif hint or not call.results or layer is not None:
+                take_name(after, before)
+            else:
+                names.give(after, call.results[0], op.name.split(".")[1])
+        Rewriter.insert_op(new, InsertPoint.before(call))
+    results = [values.get(value, value) for value in end.operands]
+    for index, (old, value) in enumerate(zip(call.results, results, strict=True)):
+        new = _constrained(value, callee, "res_attrs", index, call)
+        if value not in operands:
+            take_name(new, old)
+        old.replace_all_uses_with(new)
+    Rewriter.erase_op(call)
+    return {text_name(old): value for old, value in values.items()}
+
+
+def _made_of(name: str, arguments: Collection[str]) -> str:
+    """Return the argument that a name says a value to be made of, as `w` of `w.reshape`; "" if there is none."""
+    origin = name.rpartition(".")[0]
+    while origin and origin not in arguments:
+        origin = origin.rpartition(".")[0]
+    return origin
+
+
+def _constrained(value: SSAValue, callee: FuncOp, which: str, index: int, call: CallOp) -> SSAValue:
+    """Return `value`, constrained as the function that is called annotates its argument or result `index`."""
+    annotation = function_attrs(callee, which, index).get("spmd.sharding")
+    if annotation is None or annotation.data == sharding_of(value):
+        return value
+    constraint = ConstraintOp.build(value, annotation.data, call.location)
+    take_name(constraint.results[0], value)
+    Rewriter.insert_op(constraint, InsertPoint.before(call))
+    return constraint.results[0]

@@ -1,0 +1,149 @@
+"""Passes from text: a pass by its name, its options by the types of its dataclass fields, and back to text."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Mapping
+from importlib import import_module
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from spmdir.core.byte_size import Bytes
+from spmdir.core.errors import ParseError, did_you_mean
+from spmdir.core.number_text import integer, real
+from spmdir.pipeline.pass_table import PASSES, PassTable
+
+if TYPE_CHECKING:
+    from xdsl.passes import ModulePass
+
+Count = Annotated[int, "from 0 on"]
+"""The type of an option that is a number of things."""
+
+
+def load_pass(name: str, passes: PassTable = PASSES) -> type[ModulePass]:
+    """Return the class of the pass `name`, importing its module if need be.
+
+    Raises:
+        ParseError: there is no such pass.
+    """
+    if name not in passes:
+        raise ParseError(f"unknown pass '{name}'; expected one of {', '.join(passes)}{did_you_mean(name, passes)}")
+    entry = passes[name]
+    if not isinstance(entry, str):
+        return entry
+    home, _, class_name = entry.partition(":")
+    return getattr(import_module(home), class_name)
+
+
+def make_pass(name: str, options: Mapping[str, str], passes: PassTable = PASSES) -> ModulePass:
+    """Return the pass `name` with `options` as text; dashes in option names count as underscores.
+
+    Raises:
+        ParseError: the pass or an option is unknown, or a value does not have the option's type.
+    """
+    kind = load_pass(name, passes)
+    types_of = pass_options(kind)
+    free = next((field for field, hint in types_of.items() if get_origin(hint) is dict), None)
+    values: dict[str, Any] = {}
+    for key, text in options.items():
+        field = key.replace("-", "_")
+        if field not in types_of and free is not None:
+            values.setdefault(free, {})[key] = _number(name, key, text)
+            continue
+        if field not in types_of:
+            known = [_shown(option) for option in types_of]
+            listed = ", ".join(known) or "no options"
+            raise ParseError(f"pass '{name}' has no option '{key}'; it has {listed}{did_you_mean(_shown(key), known)}")
+        try:
+            values[field] = _convert(text, types_of[field])
+        except ValueError:
+            raise ParseError(
+                f"option '{key}' of pass '{name}' cannot be '{text}'; expected {_type_text(types_of[field])}"
+            ) from None
+    return kind(**values)
+
+
+def _shown(option: str) -> str:
+    return option.replace("_", "-")
+
+
+def _number(name: str, key: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise ParseError(f"option '{key}' of pass '{name}' cannot be '{text}'; expected an int")
+    return int(text)
+
+
+def pass_options(kind: type[ModulePass]) -> dict[str, Any]:
+    """Return option name → type of a pass class."""
+    hints = get_type_hints(kind, include_extras=True)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def changed_options(made: ModulePass) -> tuple[tuple[str, str], ...]:
+    """Return the options of a pass that have not their default, with their values as text."""
+    fields = [field for field in dataclasses.fields(made) if getattr(made, field.name) != field.default]
+    return tuple((_shown(field.name), _text(getattr(made, field.name))) for field in fields)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(_text, value))
+    return (
+        {True: "true", False: "false", None: "none"}[value]
+        if value is None or value is True or value is False
+        else str(value)
+    )
+
+
+def describe(name: str, passes: PassTable = PASSES) -> tuple[str, list[str]]:
+    """Return the first line of a pass's docstring, and `option: type = default` for each of its options."""
+    kind = load_pass(name, passes)
+    defaults = {field.name: field.default for field in dataclasses.fields(kind)}
+    options = [
+        f"{_shown(option)}: {_type_text(hint)} = {defaults[option]}" if get_origin(hint) is not dict else "NAME: int"
+        for option, hint in pass_options(kind).items()
+    ]
+    return (kind.__doc__ or "").strip().partition("\n")[0], options
+
+
+def _convert(text: str, kind: Any) -> Any:
+    """Return `text` as a value of type `kind`; raise ValueError if it spells none."""
+    origin, members = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        value = _convert(text, members[0])
+        if not 0 <= value < math.inf:
+            raise ValueError(text)
+        return value
+    if origin is tuple:
+        return tuple(_convert(part, members[0]) for part in filter(None, text.split(",")))
+    if origin is Literal:
+        return members[[str(member) for member in members].index(text)]
+    if origin in (Union, UnionType):
+        for member in members:
+            with contextlib.suppress(ValueError):
+                return _convert(text, member)
+        raise ValueError(text)
+    if kind is bool:
+        return ("false", "true").index(text) == 1
+    if kind is NoneType:
+        if text != "none":
+            raise ValueError(text)
+        return None
+    return {int: integer, float: real}.get(kind, kind)(text)
+
+
+def _type_text(kind: Any) -> str:
+    origin, members = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return f"{_type_text(members[0])} {members[1]}"
+    if origin is dict:
+        return "each by its name, as in {s0=8 s1=5}"
+    if origin is tuple:
+        return f"{_type_text(members[0])},…"
+    if origin is Literal:
+        return "|".join(map(str, members))
+    if origin in (Union, UnionType):
+        return "|".join(map(_type_text, members))
+    return {bool: "true|false", NoneType: "none", Bytes: "a size"}.get(kind) or kind.__name__

@@ -1,0 +1,5 @@
+"""Rewrites of collectives: their language, their matching, and those of spmdir.
+
+May import: core, rules, reshard, dialects, analysis; never torch.
+Start with fuse_collectives.rewrites (the rewrites), then engine.py (match, check conditions, build, compare, replace).
+"""

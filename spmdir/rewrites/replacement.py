@@ -1,0 +1,174 @@
+"""What may replace the root of a match: a graph of ops still to be made, and its insertion into the program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import attrs
+from xdsl.ir import Operation, SSAValue
+from xdsl.rewriter import InsertPoint, Rewriter
+
+from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.tensor import TensorMeta
+from spmdir.dialects.aten import AtenOp
+from spmdir.dialects.attributes import meta_of, shardings_attr
+from spmdir.dialects.collectives import Collective, WaitOp, collective_class
+from spmdir.dialects.names import Names, take_name
+from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import sharding_of
+from spmdir.reshard.steps import Step
+
+
+@attrs.frozen
+class NewCollective:
+    """A collective to be done, or started, on a value or on another node."""
+
+    operand: Node
+    step: Step
+    is_start: bool = False
+
+    @property
+    def operands(self) -> tuple[Node, ...]:
+        return (self.operand,)
+
+    @property
+    def sharding(self) -> Sharding:
+        return self.step.target
+
+
+@attrs.frozen
+class NewWait:
+    """A wait for a collective that has been started."""
+
+    operand: Node
+
+    @property
+    def operands(self) -> tuple[Node, ...]:
+        return (self.operand,)
+
+    @property
+    def sharding(self) -> Sharding:
+        return sharding_at(self.operand)
+
+
+@attrs.frozen
+class Copy:
+    """`op`, a local function, on other operands, its results in another sharding.
+
+    Attributes:
+        sharding: that of its only result.
+    """
+
+    op: AtenOp
+    operands: tuple[Node, ...]
+    sharding: Sharding
+
+
+New = NewCollective | NewWait | Copy
+Node = SSAValue | New
+
+
+def sharding_at(node: Node) -> Sharding:
+    """Return the sharding of a value that is there or that is to be made."""
+    sharding = sharding_of(node) if isinstance(node, SSAValue) else node.sharding
+    assert sharding is not None
+    return sharding
+
+
+def meta_at(node: Node) -> TensorMeta:
+    """Return shape and element type of a value that is there or that is to be made."""
+    while isinstance(node, NewCollective | NewWait):
+        node = node.operand
+    value = node if isinstance(node, SSAValue) else node.op.results[0]
+    meta = meta_of(value.type)
+    assert meta is not None
+    return meta
+
+
+def new_nodes(replacement: Node) -> list[New]:
+    """Return what has to be made, operands first; equal nodes are made once."""
+    found: dict[New, None] = {}
+
+    def visit(node: Node) -> None:
+        if not isinstance(node, SSAValue):
+            for operand in node.operands:
+                visit(operand)
+            found[node] = None
+
+    visit(replacement)
+    return list(found)
+
+
+def existing_values(replacement: Node) -> Iterator[SSAValue]:
+    """Return the existing values that the nodes use."""
+    if isinstance(replacement, SSAValue):
+        yield replacement
+    else:
+        for operand in replacement.operands:
+            yield from existing_values(operand)
+
+
+def dying_ops(ops: tuple[ValueOp, ...], replacement: Node) -> list[ValueOp]:
+    """Return those of `ops`, outermost first, that nothing uses once the first one is replaced."""
+    kept = {value.owner for value in existing_values(replacement)}
+    dying = [ops[0]]
+    for op in ops[1:]:
+        uses = (use for result in op.results for use in result.uses)
+        if op not in dying and op not in kept and all(use.operation in dying for use in uses):
+            dying.append(op)
+    return dying
+
+
+def moved(node: Node, ops: Mapping[ValueOp, ValueOp], values: Mapping[SSAValue, SSAValue]) -> Node:
+    """Return `node` with other ops and values in the place of those that are there."""
+    if isinstance(node, SSAValue):
+        return values[node]
+    if isinstance(node, Copy):
+        return Copy(ops[node.op], tuple(moved(operand, ops, values) for operand in node.operands), node.sharding)  # type: ignore
+    return attrs.evolve(node, operand=moved(node.operand, ops, values))
+
+
+def replace(root: ValueOp, replacement: Node, dying: list[ValueOp], names: Names) -> list[SSAValue]:
+    """Insert `replacement` before `root`, and remove `root` and the ops that die with it.
+
+    Returns: the values whose users changed.
+    """
+    made: dict[Node, SSAValue] = {}
+    for new in new_nodes(replacement):
+        op = _make(new, made, root)
+        made[new] = op.results[0]
+        Rewriter.insert_op(op, InsertPoint.before(root))
+        if isinstance(new, Copy) and new.op in dying:
+            take_name(op.results[0], new.op.results[0])
+        elif new == replacement and isinstance(root, Collective | WaitOp):
+            take_name(op.results[0], root.results[0])
+        else:
+            source = new.op.results[0] if isinstance(new, Copy) else op.operands[0]
+            names.give(op.results[0], source, op.name.split(".")[1])
+    result = _value(made, replacement)
+    root.results[0].replace_all_uses_with(result)
+    gone = {value for op in dying for value in op.results}
+    touched = [value for op in dying for value in op.operands if value not in gone]
+    for op in dying:
+        Rewriter.erase_op(op)
+    return [*touched, *existing_values(replacement), *made.values(), result]
+
+
+def _make(new: New, made: Mapping[Node, SSAValue], root: ValueOp) -> Operation:
+    operands = [_value(made, operand) for operand in new.operands]
+    if isinstance(new, NewCollective):
+        return collective_class(new.step.kind, new.is_start).of_step(new.step, operands[0], root.location)
+    if isinstance(new, NewWait):
+        return WaitOp.build_op(operands, [meta_of(operands[0].type)], (), [new.sharding], location=root.location)
+    properties = {**new.op.properties, "sharding": shardings_attr((new.sharding,))}
+    return type(new.op).create(
+        operands=operands,
+        result_types=new.op.result_types,
+        properties=properties,
+        attributes=new.op.attributes,
+        location=new.op.location,
+    )
+
+
+def _value(made: Mapping[Node, SSAValue], node: Node) -> SSAValue:
+    return node if isinstance(node, SSAValue) else made[node]
