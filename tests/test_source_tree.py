@@ -90,7 +90,7 @@ SCENARIOS = """
     runtime/test_dynamic_shapes runtime/test_python_state runtime/test_rank_group search/test_exhaustive
     simulator/test_symbolic_sizes test_determinism test_hypothesis_profile test_prompt
     test_public_names test_source_tree tools/test_limits tools/test_malformed_text tools/test_page
-    tools/test_trust_pt2 tools/test_trust_text
+    tools/test_trust_pt2 tools/test_trust_text torch_interop/test_private_names
 """
 """Tests of what several modules do together; every other test file has the name of the module or package it tests."""
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._decomp import decomposition_table
 
 from spmdir.importer.canonicalize import REWRITES
 from spmdir.importer.fx_arguments import op_name
 from spmdir.rules import RuleSet
 from spmdir.torch_interop import pytree
+from spmdir.torch_interop.decompositions import can_decompose, decomposition_table
 from spmdir.torch_interop.dispatch import dispatch_functionalize
 from spmdir.torch_interop.fake_tensors import FakeTensor, FakeTensorMode
 from spmdir.torch_interop.ops import OpOverload
@@ -34,7 +34,7 @@ def decomposed(node: fx.Node, rules: RuleSet) -> tuple[fx.Graph, list[fx.Node]] 
     they are, since other ops would draw others.
     """
     target: Any = node.target
-    if not _can_decompose(target):
+    if not can_decompose(target):
         return None
     leaves, spec = pytree.tree_flatten((node.args, node.kwargs))
     given = [leaf for leaf in leaves if isinstance(leaf, fx.Node)]
@@ -85,10 +85,6 @@ def _is_known(node: fx.Node, whole: Any, rules: RuleSet) -> bool:
     if op is whole or is_random(op):
         return False
     return op_name(op) not in _LAID_OUT and has_rule(op_name(op), rules)
-
-
-def _can_decompose(target: Any) -> bool:
-    return target in decomposition_table or target._can_decompose()
 
 
 @cache

@@ -7,14 +7,14 @@ updates of Kingma & Ba (2014) for Adam, Loshchilov & Hutter (2019) for AdamW, Du
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from spmdir.importer.running_statistics import Declaring
-from spmdir.torch_interop.ops import schema_of
+from spmdir.torch_interop.decompositions import composite
+from spmdir.torch_interop.ops import overload_name, schema_of
 
 _aten = torch.ops.aten
 
@@ -46,7 +46,7 @@ def is_written(target: Any) -> bool:
 def entrywise(targets: Iterable[Any]) -> dict[Any, Callable[..., Any]]:
     """Return the functional form of each op on lists among `targets` → the same by ops on entries."""
     ops = dict.fromkeys(_functional(target) for target in targets if works_on_lists(target) and is_known(target))
-    return {op: WRITTEN.get(op) or partial(op._op_dk, torch._C.DispatchKey.CompositeExplicitAutograd) for op in ops}
+    return {op: WRITTEN.get(op) or composite(op) for op in ops}
 
 
 class Entrywise(Declaring):
@@ -71,7 +71,7 @@ class Entrywise(Declaring):
 
 def _functional(target: Any) -> Any:
     packet = schema_of(target).name.removeprefix("aten::").removesuffix("_")
-    return getattr(getattr(_aten, packet), target._overloadname)
+    return getattr(getattr(_aten, packet), overload_name(target))
 
 
 def _zero(self: Tensors) -> list[Tensor]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from torch import fx
 
 from spmdir.importer.running_statistics import writes_statistics
+from spmdir.torch_interop.graphs import MODE_CALLS
 from spmdir.torch_interop.ops import OpOverload
 from spmdir.torch_interop.schemas import is_mutable, is_random
 
@@ -54,12 +55,8 @@ def without_dead_code(module: fx.GraphModule) -> fx.GraphModule:
     return new
 
 
-_MODES = ("_enter_autocast", "_exit_autocast", "_set_grad_enabled")
-"""Functions that change how the calls behind them run."""
-
-
 def _has_effect(node: fx.Node) -> bool:
-    if node.op in ("placeholder", "output") or getattr(node.target, "__name__", "") in _MODES:
+    if node.op in ("placeholder", "output") or getattr(node.target, "__name__", "") in MODE_CALLS:
         return True
     own = is_mutable(node.target) or writes_statistics(node.target, node.args, node.kwargs) or draws(node)
     return own or any(_has_effect(n) for n in inner_nodes(node) if n.op == "call_function")

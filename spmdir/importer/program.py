@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, fx
 
 from spmdir.torch_interop.dispatch import is_of_transform
+from spmdir.torch_interop.tensors import is_zero_tensor
 
 CONSTANT_BYTES = 1 << 20
 """Tensors outside the state dict that are larger than this become arguments, not constants in the text."""
@@ -83,6 +84,6 @@ def is_small(value: Any) -> bool:
 
 def plain_tensor(value: Tensor) -> Tensor:
     """Return `value` on the CPU with elements of its own in memory, which zero gradients and conjugates lack."""
-    if value._is_zerotensor():
+    if is_zero_tensor(value):
         return torch.zeros(value.shape, dtype=value.dtype)
     return value.detach().cpu().resolve_conj().resolve_neg()

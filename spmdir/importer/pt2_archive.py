@@ -18,11 +18,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.export.pt2_archive._package import PT2ArchiveReader, _load_exported_programs
 
 from spmdir.core.errors import SpmdirError
 from spmdir.importer.pt2_strings import check_program
 from spmdir.importer.pt2_trees import with_plain_trees
+from spmdir.torch_interop.archives import PT2ArchiveReader, drop_guards, file_reader, model_program
 from spmdir.torch_interop.pytree import tree_leaves
 
 _PROGRAM = "models/model.json"
@@ -56,7 +56,7 @@ def load_pt2(path: str, trust: bool = False) -> torch.export.ExportedProgram:
         check_archive(path)
         with _weights_only():
             program = _loaded(path)
-        program._guards_code = []  # text that torch would execute in .module()
+        drop_guards(program)
         return program
 
 
@@ -71,7 +71,7 @@ class _Reader(PT2ArchiveReader):
 def _loaded(path: str) -> torch.export.ExportedProgram:
     """Return the program of an archive of the layout that torch.export.save writes, and of no older one."""
     with _Reader(path) as reader:
-        return _load_exported_programs(reader, reader.get_file_names(), None)["model"]
+        return model_program(reader)
 
 
 def check_archive(path: str) -> None:
@@ -106,7 +106,7 @@ def _check_member(reader: Any, member: str, sizes: dict[str, int], path: str) ->
 
 def _open(source: Any) -> Any:
     """Return torch's own reader, so that the members checked are those that torch loads."""
-    return torch._C.PyTorchFileReader(source)
+    return file_reader(source)
 
 
 def _sizes(reader: Any, limit: int, what: str) -> dict[str, int]:

@@ -11,6 +11,8 @@ from typing import Any
 
 from torch import fx
 
+from spmdir.torch_interop.graphs import pytree_info
+
 Names = tuple[str, ...]
 
 
@@ -19,7 +21,7 @@ def argument_names(graph: fx.Graph) -> list[Names]:
 
     The list is empty if the graph remembers no pytrees.
     """
-    info = getattr(graph._codegen, "pytree_info", None)
+    info = pytree_info(graph)
     if info is None:
         return []
     leaves = [(info.orig_args[int(path[0])], path[1:]) for path in _paths(info.in_spec)]
@@ -33,7 +35,7 @@ def argument_names(graph: fx.Graph) -> list[Names]:
 
 def result_names(graph: fx.Graph) -> list[Names]:
     """Return the names of each output, the best first; none where only positions lead to it."""
-    info = getattr(graph._codegen, "pytree_info", None)
+    info = pytree_info(graph)
     return [] if info is None or info.out_spec is None else tree_names(info.out_spec)
 
 

@@ -22,6 +22,7 @@ from spmdir.importer.pytree_names import Names, tree_names
 from spmdir.importer.retrace import decompositions, needs_retrace
 from spmdir.importer.torch_errors import torch_errors
 from spmdir.torch_interop import pytree
+from spmdir.torch_interop.graphs import with_graph
 from spmdir.torch_interop.ops import OpOverload
 from spmdir.torch_interop.tied_names import tied_names
 
@@ -74,7 +75,7 @@ def exported_with_explicit_aliases(exported: torch.export.ExportedProgram) -> to
     for spec, value in zip(signature.output_specs, output.args[0], strict=True):
         if isinstance(value, fx.Node) and isinstance(spec.arg, TensorArgument):
             spec.arg = TensorArgument(value.name)
-    return exported._update(module, signature)
+    return with_graph(exported, module, signature)
 
 
 def _with_draws(exported: torch.export.ExportedProgram) -> tuple[torch.export.ExportedProgram, int]:
@@ -84,7 +85,7 @@ def _with_draws(exported: torch.export.ExportedProgram) -> tuple[torch.export.Ex
     module, drawn = _exposed(exported.graph_module)
     signature = copy.deepcopy(exported.graph_signature)
     signature.output_specs += [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(v.name), None) for v in drawn]
-    program = exported._update(module, signature)
+    program = with_graph(exported, module, signature)
     root = program.module_call_graph[0].signature
     assert root is not None  # the one of the program
     count = sum(spec.kind == OutputKind.USER_OUTPUT for spec in signature.output_specs)

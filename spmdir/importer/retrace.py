@@ -14,9 +14,9 @@ from spmdir.importer.as_strided import SLICED
 from spmdir.importer.foreach_ops import entrywise, is_known, is_written, works_on_lists
 from spmdir.importer.locations import source_line
 from spmdir.importer.running_statistics import writes_statistics
+from spmdir.torch_interop.graphs import AUTOCAST_CALLS
 from spmdir.torch_interop.schemas import is_mutable
 
-_AUTOCAST = ("wrap_with_autocast", "_enter_autocast")
 _PUT = torch.ops.aten.index_put.default
 
 
@@ -36,7 +36,7 @@ def needs_retrace(module: fx.GraphModule) -> bool:
         )
     return any(
         is_mutable(node.target)
-        or getattr(node.target, "__name__", "") in _AUTOCAST
+        or getattr(node.target, "__name__", "") in AUTOCAST_CALLS
         or works_on_lists(node.target)
         or writes_statistics(node.target, node.args, node.kwargs)
         or (node.target is _PUT and any(_is_mask(index.meta.get("val")) for index in node.args[1] if index))  # type: ignore

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import traceback
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from torch import fx
 
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.importer.locations import node_location, source_line
+from spmdir.torch_interop.logs import GUARDS, unlogged
 
 _NEEDS_VALUES = {
     "DataDependentOutputException": "it reads a number out of a tensor; keep it a tensor, since ranks could disagree",
@@ -27,7 +27,7 @@ def torch_errors(what: str, node: fx.Node | None = None) -> Iterator[None]:
     What spmdir's own code raises stays as it is, so that it is seen as the bug that it is.
     """
     try:
-        with _without_guard_logs():
+        with unlogged(GUARDS):
             yield
     except (SpmdirError, Warning):
         raise
@@ -75,14 +75,3 @@ def essential_text(text: str) -> str:
         if kept or (lines and lines[-1] and not start):
             lines.append(kept)
     return "\n".join(lines).strip()
-
-
-@contextmanager
-def _without_guard_logs() -> Iterator[None]:
-    """Silence what torch logs of a guard that it cannot make, a traceback beside the error that it raises."""
-    logger = logging.getLogger("torch._guards")
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.fx._lazy_graph_module import _LazyGraphModule
 from xdsl.dialects.builtin import ModuleOp, NameLoc
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import SSAValue
@@ -64,6 +63,7 @@ from spmdir.pipeline.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.reshard.conditions import refinement
 from spmdir.reshard.steps import Step
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
+from spmdir.torch_interop.graphs import LazyGraphModule, rename
 from spmdir.torch_interop.schemas import is_random
 from spmdir.torch_interop.torch_literals import torch_constant
 
@@ -191,7 +191,7 @@ class _Emitter:
         root = torch.nn.Module()
         for name, tensor in self.constants.items():
             root.register_buffer(name, tensor, persistent=False)
-        return _LazyGraphModule(root, self.graph, class_name="RankProgram")
+        return LazyGraphModule(root, self.graph, class_name="RankProgram")
 
     def call(self, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
         args = tuple(self.constant(arg) if isinstance(arg, (torch.Tensor, Indices)) else arg for arg in args)
@@ -243,7 +243,7 @@ class _Emitter:
             if isinstance(node, fx.Node) and node not in self.origin:
                 self.origin[node] = result
                 if (name := name_of(result)) is not None:
-                    node._rename(_identifier(name))
+                    rename(node, _identifier(name))
                 node.meta[IS_COMPUTED] = not isinstance(op, (Collective, WaitOp))
 
     def emit_aten(self, op: ValueOp) -> Sequence[Any]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -21,6 +20,7 @@ from spmdir.lowering.plugin_lines import failing_line, first_line
 from spmdir.lowering.ranges import Emit, aten
 from spmdir.lowering.site import Kind
 from spmdir.torch_interop import fake_tensors
+from spmdir.torch_interop.logs import FAKE_TENSORS, unlogged
 
 _SAME = (aten.lift_fresh_copy.default, aten.detach.default)
 """Ops of the tracing itself."""
@@ -207,7 +207,7 @@ def _traced(code: Code, given: tuple[Kind, ...]) -> tuple[fx.GraphModule, tuple[
     from torch.fx.experimental.proxy_tensor import make_fx  # slow to import
 
     try:
-        with _unlogged(), torch.no_grad(), fake_tensors.FakeTensorMode(allow_non_fake_inputs=True):
+        with unlogged(FAKE_TENSORS), torch.no_grad(), fake_tensors.FakeTensorMode(allow_non_fake_inputs=True):
             # Functional, since the operand may have other uses and exported programs change nothing in place.
             tensors = [torch.empty(shape, dtype=dtype) for shape, dtype in given]
             program = make_fx(torch.func.functionalize(code))(*tensors)
@@ -242,16 +242,6 @@ _EXPECTED: dict[type, str] = dict.fromkeys((EdgeCode, BeforeCode, AfterCode), "a
 def _kinds_text(kinds: Sequence[Kind]) -> str:
     texts = [f"shape {[*shape]} and {dtype}" for shape, dtype in kinds]
     return f"a tensor of {texts[0]}" if len(texts) == 1 else f"tensors of {', of '.join(texts)}"
-
-
-@contextmanager
-def _unlogged() -> Iterator[None]:
-    """Keep torch from logging the traceback of an op that fails inside: the error says it, at its line."""
-    before, fake_tensors.log.disabled = fake_tensors.log.disabled, True
-    try:
-        yield
-    finally:
-        fake_tensors.log.disabled = before
 
 
 def _drop_updates(graph: fx.Graph) -> None:

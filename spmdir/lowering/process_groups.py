@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
-from datetime import timedelta
 from typing import Any, Protocol
 
 import torch.distributed as dist
 from torch import fx
-from torch.distributed import distributed_c10d
-from torch.fx._lazy_graph_module import _LazyGraphModule
 
 from spmdir.core.axes import is_part
 from spmdir.core.errors import ShardingError, shown
 from spmdir.core.mesh import Mesh
+from spmdir.torch_interop.graphs import generate_code
+from spmdir.torch_interop.group_registry import flat_mesh, register_group, set_timeout
 
 
 class GroupName(Protocol):
@@ -76,7 +74,7 @@ def _group(mesh: Mesh, device_mesh: Any, axes: tuple[str, ...], stream: str | No
     asks for groups in the same order, so that the ranks of each meet in making it.
     """
     if stream is None and not any(map(is_part, axes)):
-        part = device_mesh[axes[0]] if len(axes) == 1 else device_mesh[axes]._flatten()
+        part = device_mesh[axes[0]] if len(axes) == 1 else flat_mesh(device_mesh[axes])
         return part.get_group()
     known = device_mesh.__dict__.setdefault("_spmdir_groups", {})
     if (axes, stream) not in known:
@@ -99,7 +97,7 @@ def name_groups(program: fx.GraphModule, mesh: Mesh, device_mesh: Any, timeout: 
     for name, axes in named.items():
         group = _group(mesh, device_mesh, axes or (), _symbolic_stream(name))
         if timeout is not None:
-            distributed_c10d._set_pg_timeout(timedelta(seconds=timeout), group)
+            set_timeout(group, timeout)
         found[name] = group.group_name
     for node in program.graph.nodes:
         for text in node.args:
@@ -116,7 +114,7 @@ def generate(program: Any) -> Any:
     A program whose groups are named by mesh axes cannot be run, so nothing may ever ask: simulation and reports go by
     its graph, and generating Python takes longer than emitting the graph.
     """
-    _LazyGraphModule.force_recompile(program)
+    generate_code(program)
     return program
 
 
@@ -144,8 +142,6 @@ def connect(program: Any, device_mesh: Any) -> None:
     Raises:
         ShardingError: the device mesh has no such axis.
     """
-    from torch._C import _distributed_c10d as c10d
-
     for name in group_names(program):
         axes = symbolic_axes(name) or ()
         mesh = Mesh(zip(device_mesh.mesh_dim_names or (), device_mesh.mesh.shape, strict=False))
@@ -154,9 +150,7 @@ def connect(program: Any, device_mesh: Any) -> None:
                 mesh.require(axis)
             except ShardingError as error:
                 raise ShardingError(f"the program does not fit the device mesh: {error.message}") from None
-        with contextlib.suppress(RuntimeError, ValueError):
-            c10d._unregister_process_group(name)  # type: ignore  # a GroupName is a str
-        c10d._register_process_group(name, _group(mesh, device_mesh, axes, _symbolic_stream(name)))  # type: ignore
+        register_group(name, _group(mesh, device_mesh, axes, _symbolic_stream(name)))
     generate(program)
 
 

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
@@ -15,6 +12,7 @@ from spmdir.core.errors import UnsupportedError
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.torch_interop import fake_tensors
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH, TORCH_DTYPES
+from spmdir.torch_interop.logs import FAKE_TENSORS, unlogged
 
 DEVICES = ("cpu", "meta")
 """Kernels of CPUs and of other devices may differ in statistics and other by-products; the IR does not know devices."""
@@ -103,9 +101,10 @@ def _results(
 
     Ops of repeated layers are asked once.
     """
-    with _unlogged(), fake_tensors.FakeTensorMode():
+    run = fake_tensors.checked(target)
+    with unlogged(FAKE_TENSORS), fake_tensors.FakeTensorMode():
         try:
-            outputs = target(*_tensors(args, device), **{name: _tensors(value, device) for name, value in kwargs})
+            outputs = run(*_tensors(args, device), **{name: _tensors(value, device) for name, value in kwargs})
         except _UNKNOWN:
             return None
         except Exception as error:
@@ -152,21 +151,6 @@ def _few(value: Any) -> Any:
     if isinstance(value, TensorMeta):
         return TensorMeta(tuple(min(size, 1) for size in value.shape), value.dtype)
     return tuple(map(_few, value)) if isinstance(value, tuple) else value
-
-
-@contextmanager
-def _unlogged() -> Iterator[None]:
-    """Keep torch from logging the traceback of what becomes an error of ours; other threads log as before."""
-    thread = threading.get_ident()
-
-    def is_elsewhere(_: object) -> bool:
-        return threading.get_ident() != thread
-
-    fake_tensors.log.addFilter(is_elsewhere)
-    try:
-        yield
-    finally:
-        fake_tensors.log.removeFilter(is_elsewhere)
 
 
 def _tensors(value: Any, device: str) -> Any:

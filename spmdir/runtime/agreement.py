@@ -18,6 +18,7 @@ from torch.distributed import distributed_c10d
 
 from spmdir.core.errors import CLASSES, DivergenceError, Location, SpmdirError, warnings_issued
 from spmdir.core.progress import shown_on_terminal
+from spmdir.torch_interop.group_registry import default_store, default_timeout
 
 LINGER = 60.0
 """Most seconds for which a rank stays until all know of an error: the store may be its own, and end with it."""
@@ -107,10 +108,10 @@ class RankGroup:
     def join(cls, members: Sequence[int]) -> RankGroup:
         """Return the group of the global ranks `members`, each of which calls this, in the same order of calls."""
         members, me = tuple(members), dist.get_rank()
-        store = distributed_c10d._get_default_store()
+        store = default_store()
         store = distributed_c10d.PrefixStore("spmdir/" + ",".join(map(str, members)), store)
         count = store.add(f"groups of {me}", 1)
-        return cls(members, members.index(me), group_timeout(), distributed_c10d.PrefixStore(str(count), store))
+        return cls(members, members.index(me), default_timeout(), distributed_c10d.PrefixStore(str(count), store))
 
     def part(self, numbers: Sequence[int]) -> RankGroup:
         """Return the group of the members with these numbers, each of which calls this, in the same order of calls."""
@@ -296,16 +297,6 @@ def verdict_of(statuses: Sequence[Mapping[str, Any]], numbers: Sequence[int]) ->
                     message = explain(key, before, status, f"ranks {other} and {number}")
                     return {"message": message, "class": DivergenceError.__name__}
     return {}
-
-
-def group_timeout() -> float:
-    """Return the timeout of the default process group in seconds."""
-    group = distributed_c10d._get_default_group()
-    for device in group._device_types:
-        options = getattr(group._get_backend(device), "options", None)
-        if options is not None:
-            return options._timeout.total_seconds()
-    return distributed_c10d._get_default_store().timeout.total_seconds()  # type: ignore
 
 
 def _encoded(error: Exception) -> dict[str, Any]:

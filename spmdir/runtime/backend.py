@@ -21,6 +21,7 @@ from spmdir.pipeline.pipeline import Pipeline
 from spmdir.plans.resolve import PlanLike
 from spmdir.runtime.parallel import Parallel
 from spmdir.runtime.parallelize import parallelize
+from spmdir.torch_interop.graphs import source_text
 
 Call = Callable[..., Sequence[Tensor]]
 
@@ -122,6 +123,5 @@ def input_names(graph: fx.GraphModule) -> list[str]:
 
 def _path(node: fx.Node) -> tuple[list[str], bool]:
     """Return the keys that lead to an input, and whether it is one that a module holds."""
-    name = getattr(getattr(node, "_dynamo_source", None), "name", node.name)
-    source = str(name() if callable(name) else name)  # a method of earlier versions
+    source = source_text(node)
     return _KEY.findall(source) or [node.name], _HELD.search(source) is not None

@@ -17,6 +17,7 @@ from torch.distributed.checkpoint.planner import TensorWriteData, WriteItem, Wri
 from spmdir.core.errors import UnsupportedError
 from spmdir.runtime.boxes import Box
 from spmdir.torch_interop import pytree
+from spmdir.torch_interop.tensors import wrapper
 
 COPIES = frozenset({
     "alias", "clone", "copy", "copy_", "detach", "empty_like", "equal", "fill_", "full_like", "is_same_size",
@@ -46,9 +47,7 @@ class BoxedShard(Tensor):
 
     @staticmethod
     def __new__(cls, shard: Tensor, boxes: Sequence[Box], is_partition: bool) -> BoxedShard:
-        made = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls, shard.shape, strides=shard.stride(), dtype=shard.dtype, device=shard.device
-        )
+        made = wrapper(cls, shard)
         made.shard, made.boxes, made.is_partition = shard.detach(), tuple(boxes), is_partition
         return made
 

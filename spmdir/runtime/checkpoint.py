@@ -16,7 +16,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint import state_dict as named
-from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -33,6 +32,7 @@ from spmdir.runtime.digests import value_digest
 from spmdir.runtime.local_state import LocalShard, checkpointable
 from spmdir.runtime.parallel import Parallel
 from spmdir.runtime.room import check_values, room
+from spmdir.torch_interop.state_dicts import flatten_state_dict
 
 GENERATORS = "generators"
 FLAT = named.StateDictOptions(flatten_optimizer_state_dict=True)

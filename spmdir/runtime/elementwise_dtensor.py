@@ -3,7 +3,7 @@
 An optimizer updates a parameter by about ten small ops, and DTensor spends 15 us on the layout of each, though all its
 operands have one layout. `ElementwiseDTensor` runs such an op on the local tensors:
 
-    p.addcdiv_(m, v, value=-lr)   →   p._local_tensor.addcdiv_(m._local_tensor, v._local_tensor, value=-lr)
+    p.addcdiv_(m, v, value=-lr)   →   inner_tensor(p).addcdiv_(inner_tensor(m), inner_tensor(v), value=-lr)
 
 All other ops, operands of other layouts, and ops that autograd records are those of DTensor.
 """
@@ -17,6 +17,9 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 from torch.distributed.tensor import DTensor
+
+from spmdir.torch_interop.dispatch import without_torch_function
+from spmdir.torch_interop.dtensors import inner_tensor, spec_of
 
 _INPLACE = (
     "abs_", "add_", "addcdiv_", "addcmul_", "clamp_max_", "clamp_min_", "copy_", "div_", "exp_", "lerp_", "mul_",
@@ -51,8 +54,6 @@ _WRITES = _functions()
 
 _DETACH = Tensor.detach
 
-_native = torch._C._disabled_torch_function_impl
-
 
 class ElementwiseDTensor(DTensor):
     """A DTensor that runs elementwise ops on its shard; its copies do too."""
@@ -63,11 +64,11 @@ class ElementwiseDTensor(DTensor):
     ) -> Any:
         writes = _WRITES.get(func)
         if writes is None or torch.is_grad_enabled() or (kwargs and "out" in kwargs):
-            result = _native(func, types, args, kwargs or {})
+            result = without_torch_function(func, types, args, kwargs or {})
             return elementwise(result) if func is _DETACH else result
         shards = _shards(args if not kwargs else (*args, *kwargs.values()))
         if shards is None:
-            return _native(func, types, args, kwargs or {})
+            return without_torch_function(func, types, args, kwargs or {})
         if not kwargs:
             result = func(*shards)
         else:
@@ -76,7 +77,7 @@ class ElementwiseDTensor(DTensor):
             increment_version(args[0])  # autograd looks there for what has been written to
             return None if result is None else args[0]
         wrapped = _wrapped(result, args[0], shards[0])
-        return _native(func, types, args, kwargs or {}) if wrapped is None else wrapped
+        return without_torch_function(func, types, args, kwargs or {}) if wrapped is None else wrapped
 
     @classmethod
     def __torch_dispatch__(
@@ -84,7 +85,7 @@ class ElementwiseDTensor(DTensor):
     ) -> Any:
         if func is torch.ops.aten.detach.default:  # which autograd calls for each gradient
             tensor = args[0]
-            return on_shard(tensor._local_tensor.detach(), tensor._spec)
+            return on_shard(inner_tensor(tensor).detach(), spec_of(tensor))
         return super().__torch_dispatch__(func, types, args, kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DTensor:
@@ -127,22 +128,22 @@ def _shards(operands: Sequence[Any]) -> list[Any] | None:
             found.append(operand)
         elif kind is ElementwiseDTensor or isinstance(operand, DTensor):
             if spec is None:
-                spec = operand._spec
-            elif operand._spec is not spec and operand._spec != spec:
+                spec = spec_of(operand)
+            elif (other := spec_of(operand)) is not spec and other != spec:
                 return None
-            found.append(operand._local_tensor)
+            found.append(inner_tensor(operand))
         elif isinstance(operand, Tensor):
             if operand.dim():
                 return None
             found.append(operand)
         elif isinstance(operand, (list, tuple)) and operand and isinstance(operand[0], Tensor):
             if all(isinstance(one, DTensor) for one in operand):
-                specs = [one._spec for one in operand]
+                specs = list(map(spec_of, operand))
                 if layouts is None:
                     layouts = specs
                 elif any(one is not other and one != other for one, other in zip(specs, layouts, strict=True)):
                     return None
-                found.append([one._local_tensor for one in operand])
+                found.append(list(map(inner_tensor, operand)))
             elif any(isinstance(one, DTensor) or one.dim() for one in operand):
                 return None
             else:
@@ -161,4 +162,4 @@ def _wrapped(result: Any, like: Any, local: Any) -> Any:
         return None
     if result.dtype != local.dtype or result.device != local.device or result.stride() != local.stride():
         return None
-    return on_shard(result, like._spec)
+    return on_shard(result, spec_of(like))

@@ -36,10 +36,10 @@ _SETTINGS: Mapping[str, tuple[frozenset[str], Callable[[torch.device], Any]]] = 
     "torch.nn.attention.sdpa_kernel": (
         _ALWAYS,
         lambda device: (
-            torch._C._get_flash_sdp_enabled(),
-            torch._C._get_mem_efficient_sdp_enabled(),
-            torch._C._get_math_sdp_enabled(),
-            torch._C._get_cudnn_sdp_enabled(),
+            torch.backends.cuda.flash_sdp_enabled(),
+            torch.backends.cuda.mem_efficient_sdp_enabled(),
+            torch.backends.cuda.math_sdp_enabled(),
+            torch.backends.cuda.cudnn_sdp_enabled(),
         ),
     ),
     "torch.get_float32_matmul_precision()": (_ALWAYS, lambda device: torch.get_float32_matmul_precision()),

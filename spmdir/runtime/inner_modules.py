@@ -9,6 +9,7 @@ from torch.distributed.tensor import DTensor
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.torch_interop import pytree
+from spmdir.torch_interop.modules import remove_forward_pre_hook
 
 
 def watch_inner_modules(module: nn.Module) -> None:
@@ -21,9 +22,7 @@ def watch_inner_modules(module: nn.Module) -> None:
 def leave_inner_modules(module: nn.Module) -> None:
     """Undo `watch_inner_modules`."""
     for inner in module.modules():
-        for key in [key for key, hook in inner._forward_pre_hooks.items() if hook is _reject_plain_tensors]:
-            del inner._forward_pre_hooks[key]
-            inner._forward_pre_hooks_with_kwargs.pop(key, None)
+        remove_forward_pre_hook(inner, _reject_plain_tensors)
 
 
 def _reject_plain_tensors(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -30,6 +30,8 @@ from spmdir.runtime.module_checks import check_traceable
 from spmdir.runtime.rehearsal import Rehearsal, assignments_written, rehearse_module
 from spmdir.torch_interop import joint_export, pytree
 from spmdir.torch_interop.fake_tensors import FakeTensorMode
+from spmdir.torch_interop.graphs import rename
+from spmdir.torch_interop.modules import clear_hooks
 from spmdir.torch_interop.recurrent_layers import recurrent_layers_traced
 
 
@@ -107,8 +109,7 @@ def capture_joint(
     originals = dict((*model.named_parameters(), *model.named_buffers()))
     check_traceable(model)
     traced = fake_copy(model, mode, device)
-    for own in (traced._forward_hooks, traced._forward_pre_hooks, traced._backward_hooks, traced._backward_pre_hooks):
-        own.clear()
+    clear_hooks(traced)
     leaves, in_spec = pytree.tree_flatten((args, dict(kwargs)))
     fakes = [fake(leaf, mode, device) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
     for place, leaf in enumerate(fakes):
@@ -135,7 +136,7 @@ def capture_joint(
         fake_args, fake_kwargs = pytree.tree_map_only(int, float, (fake_args, fake_kwargs))
         say("tracing forward and backward of {}", type(model).__name__)
         joint = joint_export.export_joint(stack, graph, fake_args, fake_kwargs)
-        aliases = [at for at, info in enumerate(joint._aot_state.fw_metadata.output_info) if _shares_memory(info)]
+        aliases = joint_export.outputs_with_aliases(joint)
         if aliases:
             _clone_outputs(graph, aliases)
             joint = joint_export.export_joint(stack, graph, fake_args, fake_kwargs)
@@ -199,11 +200,6 @@ def _tracing(graph: fx.GraphModule) -> Iterator[None]:
         yield
 
 
-def _shares_memory(info: Any) -> bool:
-    kinds = joint_export.OutputType
-    return info.output_type not in (kinds.non_alias, kinds.custom_function_view)
-
-
 def _clone_outputs(graph: fx.GraphModule, places: Sequence[int]) -> None:
     """Let a captured graph return copies of the outputs at `places`, which share memory with inputs or each other."""
     end = next(node for node in graph.graph.nodes if node.op == "output")
@@ -236,5 +232,5 @@ def _name_inputs(module: fx.GraphModule, paths: Sequence[str]) -> None:
         descriptor = node.meta.get("desc")
         if node.op == "placeholder" and isinstance(descriptor, joint_export.descriptors.PlainAOTInput):
             path = node.meta[ARGUMENT] = paths[descriptor.idx]
-            node._rename(path)
+            rename(node, path)
             node.target = node.name

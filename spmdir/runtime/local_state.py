@@ -10,7 +10,6 @@ import attrs
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
-from torch.distributed.tensor.placement_types import _StridedShard
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.mesh import Mesh
@@ -21,6 +20,7 @@ from spmdir.runtime.boxed_shard import BoxedShard
 from spmdir.runtime.boxes import Box, held_boxes
 from spmdir.runtime.elementwise_dtensor import on_shard
 from spmdir.simulator.distribution import local_tensor
+from spmdir.torch_interop.dtensors import StridedShard, inner_tensor, shard_order, spec_of
 
 
 @attrs.frozen(eq=False)
@@ -89,7 +89,7 @@ def local_shard(tensor: DTensor) -> Tensor:
 
     `DTensor.to_local` returns a `BoxedShard` where there is one, on which rank programs cannot run.
     """
-    local: Any = tensor._local_tensor
+    local: Any = inner_tensor(tensor)
     return local.shard if isinstance(local, BoxedShard) else local
 
 
@@ -100,12 +100,12 @@ def like_shard(tensor: DTensor, local: Tensor) -> DTensor:
     `local` is copied if its elements have another order in memory. `DTensor.from_local` has checks that cost as much as
     an update of a small parameter. Specs are not written to, so tensors of one layout may share theirs.
     """
-    held: Any = tensor._local_tensor
+    held: Any = inner_tensor(tensor)
     if isinstance(held, BoxedShard):
         local = BoxedShard(with_strides(local, held.shard), held.boxes, held.is_partition)
     else:
         local = with_strides(local, held)
-    return on_shard(local, tensor._spec)
+    return on_shard(local, spec_of(tensor))
 
 
 def with_strides(tensor: Tensor, like: Tensor) -> Tensor:
@@ -123,19 +123,19 @@ def checkpointable(name: str, tensor: DTensor) -> DTensor:
     """Return a DTensor in the memory of `tensor` that torch.distributed.checkpoint saves and loads rightly.
 
     It does so with shards of torch.chunk, nested in mesh order, and with a `BoxedShard`. It takes others for these: a
-    `_StridedShard` that is several blocks, an order of shards, shards of other sizes.
+    `StridedShard` that is several blocks, an order of shards, shards of other sizes.
 
     Raises:
         UnsupportedError: it is a partial value, or this rank holds another shape than its placements say.
     """
-    local: Any = tensor._local_tensor
+    local: Any = inner_tensor(tensor)
     if isinstance(local, BoxedShard):
         return tensor
-    shape, device_mesh, order = tuple(tensor.shape), tensor.device_mesh, getattr(tensor._spec, "shard_order", None)
+    shape, device_mesh, order = tuple(tensor.shape), tensor.device_mesh, shard_order(tensor)
     axes = [f"axis{index}" for index in range(device_mesh.ndim)]
     mesh = Mesh(dict(zip(axes, device_mesh.mesh.shape, strict=True)))
     sharding = as_sharding(list(tensor.placements), mesh, len(shape))
-    if order and not any(isinstance(placement, _StridedShard) for placement in tensor.placements):
+    if order and not any(isinstance(placement, StridedShard) for placement in tensor.placements):
         sharding = Sharding([(axes[axis], S(entry.tensor_dim)) for entry in order for axis in entry.mesh_dims])
     boxes = held_boxes(sharding, shape, mesh, device_rank(device_mesh))
     expected = sharding.local_shape(shape, mesh, mesh.coordinate(device_rank(device_mesh)))
@@ -156,7 +156,7 @@ def held_parts(name: str, tensor: Tensor | LocalShard) -> tuple[tuple[Box, ...],
     if isinstance(tensor, LocalShard):
         raise UnsupportedError(f"'{name}' is laid out as <{tensor.sharding}>: {tensor.reason}")
     if isinstance(tensor, DTensor):
-        held: Any = checkpointable(name, tensor)._local_tensor
+        held: Any = inner_tensor(checkpointable(name, tensor))
         return held.boxes, held.shard
     nowhere = (0,) * tensor.dim()
     return (Box(nowhere, tuple(tensor.shape), nowhere),), tensor.detach()
@@ -191,7 +191,7 @@ def dtensor_placements(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh) -
         axes = sharding.dim_axes(dim)
         for at, axis in enumerate(axes):
             later = [mesh.sizes[major] for major in axes[:at] if order[major] > order[axis]]
-            placements[order[axis]] = _StridedShard(dim, split_factor=math.prod(later)) if later else Shard(dim)
+            placements[order[axis]] = StridedShard(dim, split_factor=math.prod(later)) if later else Shard(dim)
             if later and size % mesh.group_size(axes):
                 return None
     return placements

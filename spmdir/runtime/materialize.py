@@ -18,6 +18,7 @@ from spmdir.runtime.parallel import Parallel
 from spmdir.runtime.room import on_meta, room
 from spmdir.torch_interop import pytree
 from spmdir.torch_interop.dispatch import TorchDispatchMode
+from spmdir.torch_interop.modules import own_tables
 from spmdir.torch_interop.ops import schema_of
 from spmdir.torch_interop.tied_names import tied_names
 
@@ -113,8 +114,7 @@ def _initialised(
     """Yield name → whole tensor of the modules that have a tensor in `wanted`; it is freed with the next module."""
     for path, module in model.named_modules():
         prefix = f"{path}." if path else ""
-        owners: Any = (module._parameters, module._buffers)
-        held = [(owner, name) for owner in owners for name in owner]
+        held = [(owner, name) for owner in own_tables(module) for name in owner]
         own = {name: (owner, owner[name]) for owner, name in held if owner[name] is not None}
         if not any(prefix + name in wanted for name in own):
             continue

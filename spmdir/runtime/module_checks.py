@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from torch import nn
-from torch.nn.modules import module as every_module
 from torch.nn.parameter import is_lazy
 
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.placement.evaluated import place
-
-_OF_EVERY_MODULE = {
-    "forward": ("_global_forward_hooks", "_global_forward_pre_hooks"),
-    "backward": ("_global_backward_hooks", "_global_backward_pre_hooks"),
-}
-"""Kind of a hook → where torch keeps those of `torch.nn.modules.module.register_module_…`."""
+from spmdir.torch_interop.modules import backward_hooks, global_hooks
 
 _UNWRITABLE = frozenset('"\\')
 """What torch.fx writes into code as it is."""
-
-_BACKWARD = ("_backward_hooks", "_backward_pre_hooks")
-"""Where a module keeps its backward hooks."""
 
 
 def check_initialized(model: nn.Module) -> None:
@@ -46,25 +36,19 @@ def check_traceable(model: nn.Module) -> None:
                 f"the name {name!r} of a submodule or tensor has a quote, a backslash or a line break, which "
                 "TorchDynamo cannot trace; rename it"
             )
-    for kind, hook in _global_hooks():
+    for kind, hook in global_hooks():
         raise UnsupportedError(
             f"the {kind} hook {_name(hook)} is registered for all modules, which cannot be traced; remove it by its "
             "handle, and register it on the submodules that it is for",
             place(hook),
         )
     for name, module in model.named_modules():
-        for hook in (hook for kept in _BACKWARD for hook in vars(module)[kept].values() if name):
+        for hook in backward_hooks(module) if name else ():
             raise UnsupportedError(
                 f"the backward hook {_name(hook)} of submodule '{name}' cannot be traced by shard_module; remove it, "
                 "or train with spmdir.training_step, which traces what backward hooks do",
                 place(hook),
             )
-
-
-def _global_hooks() -> Iterator[tuple[str, Any]]:
-    for kind, places in _OF_EVERY_MODULE.items():
-        for hooks in places:
-            yield from ((kind, hook) for hook in getattr(every_module, hooks).values())
 
 
 def _name(hook: Any) -> str:

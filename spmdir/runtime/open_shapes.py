@@ -12,6 +12,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic
 from spmdir.core.errors import SpmdirError
 from spmdir.runtime.open_dims import is_open
 from spmdir.torch_interop.fake_tensors import FakeTensorMode
+from spmdir.torch_interop.symbolic_numbers import size_source
 
 
 def opened(values: Sequence[Any], dynamic_shapes: Any, mode: FakeTensorMode) -> tuple[Any, ...]:
@@ -53,8 +54,6 @@ class _Opener:
 
     def size(self, example: int, spec: Any, where: str) -> Any:
         """A symbol for the size of a dimension."""
-        from torch._dynamo.source import ConstantSource  # slow to import
-
         name = getattr(spec, "__name__", where)
         if name in self.named:
             size, before = self.named[name]
@@ -67,7 +66,7 @@ class _Opener:
         if example < 2:
             raise SpmdirError(f"{where} has {example} as its example; expected at least 2 where sizes are open")
         environment: Any = self.mode.shape_env
-        source = ConstantSource(where)
+        source = size_source(where)
         symbol = environment.create_symbol(example, source, dynamic_dim=DimDynamic.DYNAMIC)
         size = environment.create_symintnode(symbol, hint=example, source=source)
         # What is asked of a symbol is what the program relies on.

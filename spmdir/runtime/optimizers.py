@@ -23,6 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from spmdir.core.errors import UnsupportedError, shown
 from spmdir.torch_interop.dispatch import dispatch_functionalize
+from spmdir.torch_interop.modules import INIT_GROUP, compiling_flag, has_step_hooks, note_step
 
 Tensors = dict[str, Tensor]
 OptimizerState = dict[str, Tensors]
@@ -93,7 +94,7 @@ class Updates:
             UnsupportedError: another option of a group is not what it was when this was made.
         """
         found = {}
-        self.optimizer._opt_called = True  # pyright: ignore  # schedulers warn of updates that they have not seen
+        note_step(self.optimizer)
         for index, options in self.options.items():
             group = self.optimizer.param_groups[int(index)]
             for key, value in options.items():
@@ -157,7 +158,7 @@ class Updates:
 
     def _made(self, value: Tensor, group: Mapping[str, Any]) -> dict[str, Any]:
         """Return what `_init_group` of the optimizer makes of a parameter of that value."""
-        begin = getattr(type(self.optimizer), "_init_group", None)
+        begin = getattr(type(self.optimizer), INIT_GROUP, None)
         if begin is None:
             raise UnsupportedError(
                 f"{_name(self.optimizer)} has no state, and no _init_group that makes it; load a state, or derive it "
@@ -172,7 +173,7 @@ class Updates:
             begin(replica, *args, **kwargs)
             raise _Begun
 
-        replica._init_group = begun  # type: ignore
+        setattr(replica, INIT_GROUP, begun)
         with suppress(_Begun):
             inspect.unwrap(type(replica).step)(replica)  # type: ignore
         return replica.state[parameter]
@@ -239,17 +240,9 @@ class _NumbersAreTensors(TorchFunctionMode):
 
 @contextmanager
 def _numbers_are_tensors() -> Iterator[None]:
-    """Let optimizers compute with tensors what they compute with numbers.
-
-    The flag that tells them so is one of the process, as where torch.export traces: other threads should not.
-    """
-    before = torch.compiler._is_compiling_flag
-    torch.compiler._is_compiling_flag = True
-    try:
-        with _NumbersAreTensors():
-            yield
-    finally:
-        torch.compiler._is_compiling_flag = before
+    """Let optimizers compute with tensors what they compute with numbers."""
+    with compiling_flag(), _NumbersAreTensors():
+        yield
 
 
 def _with_limits(step: FunctionType) -> Callable[..., Any]:
@@ -306,7 +299,7 @@ def _check(optimizer: Optimizer) -> None:
                 f"a training step cannot be made with {_name(optimizer)}, since {reason}; expected another optimizer, "
                 "such as torch.optim.AdamW"
             )
-    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
+    if has_step_hooks(optimizer):
         raise UnsupportedError(
             f"{_name(optimizer)} has hooks of its step, which a traced step does not call; remove them"
         )

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, fx
-from torch._C._distributed_c10d import _resolve_process_group
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.traits import is_side_effect_free
 
@@ -25,6 +24,7 @@ from spmdir.runtime.signature import NO_SIZES, Argument
 from spmdir.simulator.distribution import local_tensor
 from spmdir.simulator.simulate import check_tensor
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
+from spmdir.torch_interop.group_registry import resolve_group
 
 
 def run_rank(graph: fx.GraphModule, shards: Sequence[Tensor], ranks: Ranks, *, draws: bool = False) -> Sequence[Tensor]:
@@ -190,7 +190,7 @@ def _together(collective: Callable[[Any], Any], what: str, ranks: Ranks) -> None
     """Run a collective in the group of all ranks of the mesh."""
     everyone: Any = device_groups(ranks.mesh, ranks.device_mesh)(ranks.mesh.axis_names)
     try:
-        collective(_resolve_process_group(everyone))
+        collective(resolve_group(everyone))
     except RuntimeError as error:
         axes, reason = ", ".join(ranks.mesh.axis_names), str(error).partition("\n")[0]
         raise SpmdirError(

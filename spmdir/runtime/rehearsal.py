@@ -33,6 +33,7 @@ from spmdir.torch_interop.fake_tensors import FakeTensorMode
 from spmdir.torch_interop.joint_export import compiling
 from spmdir.torch_interop.ops import OpOverload
 from spmdir.torch_interop.schemas import is_random
+from spmdir.torch_interop.tensors import has_storage, storage_key
 
 
 @attrs.frozen(eq=False)
@@ -379,12 +380,12 @@ class _DataOps(TorchDispatchMode):
 
     def _note(self, values: list[Any]) -> None:
         for value in values:
-            if isinstance(value, Tensor) and torch._C._has_storage(value):
+            if isinstance(value, Tensor) and has_storage(value):
                 storage = value.untyped_storage()
-                self._storages[storage._cdata] = storage  # kept, so that no address is used twice
+                self._storages[storage_key(storage)] = storage  # kept, so that no address is used twice
 
     def _is_data(self, value: Tensor) -> bool:
-        return torch._C._has_storage(value) and value.untyped_storage()._cdata in self._storages
+        return has_storage(value) and storage_key(value.untyped_storage()) in self._storages
 
 
 def _is_torchs(func: Any) -> bool:

@@ -20,6 +20,7 @@ from spmdir.torch_interop import pytree
 from spmdir.torch_interop.dispatch import TorchDispatchMode
 from spmdir.torch_interop.ops import OpOverload
 from spmdir.torch_interop.schemas import is_mutable, is_random
+from spmdir.torch_interop.tensors import has_storage
 
 _aten = torch.ops.aten
 
@@ -105,7 +106,7 @@ class _Values:
 
 
 def _storage(value: Tensor) -> Hashable:
-    return StorageWeakRef(value.untyped_storage()) if torch._C._has_storage(value) else id(value)
+    return StorageWeakRef(value.untyped_storage()) if has_storage(value) else id(value)
 
 
 class _StepMode(TorchDispatchMode):

@@ -19,7 +19,9 @@ from spmdir.runtime.rank_calls import apart, input_shard, owned, run_rank, used_
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.signature import Argument, Result
 from spmdir.torch_interop import pytree
+from spmdir.torch_interop.dispatch import without_subclasses
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
+from spmdir.torch_interop.tensors import version
 
 Received = Callable[[dict[str, Tensor]], Mapping[str, Tensor]]
 
@@ -117,8 +119,8 @@ class _Last(torch.autograd.Function):
 def _gradients(ctx: Any, gradients: Sequence[Tensor | None]) -> Mapping[str, Tensor]:
     """Return what the backward gives by the names of arguments, for the gradients of outputs."""
     program, ranks = ctx.program, ctx.ranks
-    for name, tensor, version in ctx.versions:
-        if tensor._version != version:
+    for name, tensor, count in ctx.versions:
+        if version(tensor) != count:
             raise SpmdirError(
                 f"'{name}' was written to between a forward and its backward, which reads it; call the backward "
                 "first, or the forward again"
@@ -151,9 +153,9 @@ def _versions(
     What writes into a DTensor counts in it, and not in its local tensor, of which alone autograd would know.
     """
     read = {tensor.untyped_storage().data_ptr() for tensor in saved}
-    with torch._C.DisableTorchFunctionSubclass():
+    with without_subclasses():
         return [
-            (name, tensor, tensor._version)
+            (name, tensor, version(tensor))
             for name, tensor in held.items()
             if shards[name].untyped_storage().data_ptr() in read
         ]

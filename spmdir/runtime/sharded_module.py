@@ -30,7 +30,7 @@ from spmdir.runtime.signature import Argument
 from spmdir.runtime.state_walk import HOOKS, StateWalk
 from spmdir.runtime.variants import Places, Structure, Variant, Variants
 from spmdir.torch_interop import pytree
-from spmdir.torch_interop.dispatch import is_inside_transform
+from spmdir.torch_interop.dispatch import is_inside_transform, without_subclasses
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 RUNNER = "_spmdir_runner"
@@ -93,7 +93,7 @@ class Runner:
         programs = variant.programs
         sizes = programs.sizes(inputs)
         program = programs.of(sizes, inputs)
-        with torch._C.DisableTorchFunctionSubclass():  # attributes of an ElementwiseDTensor take 1 us each otherwise
+        with without_subclasses():  # attributes of an ElementwiseDTensor take 1 us each otherwise
             held = {a.name: _checked(attribute(module, a.name), a, self.placements[a.name]) for a in program.held}
             frozen = {name: tensor for name, tensor in held.items() if not tensor.requires_grad}
         received = functools.partial(self._received, sums, is_unreduced, frozen)

@@ -58,12 +58,9 @@ from spmdir.runtime.state_values import (
     text_of,
 )
 from spmdir.torch_interop.fake_tensors import FakeTensor
+from spmdir.torch_interop.modules import HOOKS, TABLES, own_tables
+from spmdir.torch_interop.tensors import version, version_code
 
-HOOKS = {"_forward_hooks": "_forward_hooks_with_kwargs", "_forward_pre_hooks": "_forward_pre_hooks_with_kwargs",
-         "_backward_hooks": "", "_backward_pre_hooks": ""}  # fmt: skip
-"""Tables of a module that hold hooks → the one that says which of these take keyword arguments."""
-
-_TABLES = (*HOOKS, "_parameters", "_buffers", "_modules")
 _PRIVATE = frozenset(key for key in vars(nn.Module()) if key.startswith("_"))
 _CONTAINERS = (dict, types.MappingProxyType, list, tuple, deque, set, frozenset)
 _PARTS = ("__func__", "__self__", "func", "args", "keywords", "fget", "fset", "__wrapped__", "default_factory")
@@ -145,7 +142,7 @@ class StateWalk:
         self._kept: list[Any] = []  # so that no id is used twice
         self._root = next(iter(roots.values()))
         modules = [module for root in roots.values() if isinstance(root, nn.Module) for module in root.modules()]
-        self._registered = {id(t) for m in modules for t in (*m._parameters.values(), *m._buffers.values())}
+        self._registered = {id(t) for m in modules for table in own_tables(m) for t in table.values()}
         self._visit_globals(code)
         self.of_globals = len(self.guards)
         for path, value in roots.items():
@@ -249,7 +246,7 @@ class StateWalk:
             fails = f"x is None or x.requires_grad is not {value.requires_grad}"
         else:
             fails = f"{self._constant(weakref.ref(value))}() is not x"
-            fails += "" if value.is_inference() else f" or x._version != {value._version}"
+            fails += "" if value.is_inference() else f" or {version_code('x')} != {version(value)}"
         self._bind(value, path, text, read, fails)
 
     def _class(self, value: type) -> None:
@@ -361,7 +358,7 @@ class StateWalk:
         omitted = self._omitted if is_root else frozenset[str]()
         every, names = EVERY in self._names or has_own_lookup(type(value)), _PRIVATE | omitted
         table = self._table(vars(value), f"{variable}.__dict__", path, without=names, every=every)
-        tables = {key: vars(value)[key] for key in _TABLES if key not in omitted}
+        tables = {key: vars(value)[key] for key in TABLES if key not in omitted}
         empty = [key for key in tables if not tables[key]]
         self._add(path, f"nothing in {empty}", table, " or ".join(f"x[{key!r}]" for key in empty) or "False",
                   lambda table: f"{path}.{next(k for k in empty if table[k])} was empty and is not")  # fmt: skip

@@ -43,7 +43,8 @@ def dtensor_planner(mesh: Mesh) -> Iterator[Callable[[Sequence[int], Sharding, S
     Works on DTensor's own planners, in a process group of one process that pretends to be all ranks.
     """
     import torch.distributed as dist
-    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    from spmdir.torch_interop.dtensor_planner import FakeStore
 
     dist.init_process_group("fake", rank=0, world_size=mesh.world_size, store=FakeStore())
     try:
@@ -65,33 +66,28 @@ def dtensor_planner(mesh: Mesh) -> Iterator[Callable[[Sequence[int], Sharding, S
 
 
 def _spec(sharding: Sharding, device_mesh: Any, shape: tuple[int, ...], mesh: Mesh) -> Any:
-    import torch
     from torch.distributed import tensor
-    from torch.distributed.tensor._dtensor_spec import DTensorSpec, ShardOrderEntry, TensorMeta
+
+    from spmdir.torch_interop.dtensor_planner import spec
 
     def placement(own: Placement) -> Any:
         if own.dim is not None:
             return tensor.Shard(own.dim)
         return tensor.Partial(own.op) if own.op else tensor.Replicate()
 
-    example = torch.empty(shape, device="meta")
     number = {axis: index for index, axis in enumerate(mesh.axis_names)}
     axes_of = {dim: axes for dim in range(len(shape)) if (axes := sharding.dim_axes(dim))}
-    order = tuple(
-        ShardOrderEntry(tensor_dim=dim, mesh_dims=tuple(number[axis] for axis in axes)) for dim, axes in axes_of.items()
-    )
-    placements = tuple(placement(sharding[axis]) for axis in mesh.axis_names)
-    meta = TensorMeta(example.shape, example.stride(), example.dtype)
-    return DTensorSpec(device_mesh, placements, tensor_meta=meta, shard_order=order)
+    order = [(dim, tuple(number[axis] for axis in axes)) for dim, axes in axes_of.items()]
+    return spec(device_mesh, [placement(sharding[axis]) for axis in mesh.axis_names], shape, order)
 
 
 def _planned(
     source: Any, target: Any, graph: bool, here: Sharding, mesh: Mesh, shape: tuple[int, ...]
 ) -> list[Step] | str:
-    from torch.distributed.tensor._redistribute import _gen_transform_infos_non_cached
+    from spmdir.torch_interop.dtensor_planner import transitions
 
     try:
-        infos = _gen_transform_infos_non_cached(source, target, graph)
+        infos = transitions(source, target, graph)
     except Exception as error:
         # Whatever its planner raises is its answer.
         return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

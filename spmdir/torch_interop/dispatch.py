@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor, peek_interpreter_stack
@@ -21,3 +23,8 @@ def is_inside_transform() -> bool:
 def is_of_transform(tensor: Tensor) -> bool:
     """Return whether a transform of torch.func has wrapped a tensor."""
     return is_functorch_wrapped_tensor(tensor)
+
+
+def without_subclasses() -> Any:
+    """Return a context in which attributes and methods of subclasses of Tensor are those of Tensor."""
+    return torch._C.DisableTorchFunctionSubclass()

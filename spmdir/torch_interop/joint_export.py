@@ -16,7 +16,7 @@ try:
     from torch._dynamo.functional_export import _dynamo_graph_capture_for_export as capture_graph
     from torch._export.utils import _compiling_state_context
     from torch._functorch._aot_autograd import descriptors as descriptors
-    from torch._functorch._aot_autograd.schemas import OutputType as OutputType
+    from torch._functorch._aot_autograd.schemas import OutputType
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors as export_joint
     from torch._guards import TracingContext as TracingContext
     from torch._guards import tracing as tracing
@@ -30,7 +30,6 @@ except ImportError as error:
     ) from error
 
 __all__ = [
-    "OutputType",
     "TracingContext",
     "assign_attribute",
     "capture_graph",
@@ -38,6 +37,7 @@ __all__ = [
     "constraints",
     "descriptors",
     "export_joint",
+    "outputs_with_aliases",
     "restore_names",
     "tracing",
 ]
@@ -63,3 +63,10 @@ def compiling() -> Iterator[None]:
     """Let code that runs inside see that it is compiled, and functions under `torch.compile` run as they are."""
     with _compiling_state_context(), torch.compiler.set_stance("force_eager"):
         yield
+
+
+def outputs_with_aliases(joint: Any) -> list[int]:
+    """Return the numbers of the outputs of a joint graph that share memory with inputs or with each other."""
+    separate = (OutputType.non_alias, OutputType.custom_function_view)
+    infos = joint._aot_state.fw_metadata.output_info
+    return [number for number, info in enumerate(infos) if info.output_type not in separate]

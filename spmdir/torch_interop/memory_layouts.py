@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from spmdir.torch_interop.symbolic_numbers import is_open, plain
+from spmdir.torch_interop.tensors import storage_key
 
 _ENUMERATED = 1 << 24
 """Elements up to which layouts are compared one by one; beyond, intervals that meet count as common elements."""
@@ -119,9 +120,8 @@ def layout_of(value: object) -> Layout | None:
     """Return the layout of a tensor; None for what has no strides."""
     if not isinstance(value, Tensor) or value.layout != torch.strided or value.is_quantized:
         return None
-    storage = value.untyped_storage()._cdata
     return Layout(
-        storage,
+        storage_key(value.untyped_storage()),
         tuple(value.shape),
         tuple(value.stride()),
         value.storage_offset(),

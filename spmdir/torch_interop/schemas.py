@@ -9,7 +9,7 @@ import torch
 
 from spmdir.core.admission import LISTED, NAMESPACES, exception, names_file, sentence
 from spmdir.core.errors import UnsupportedError
-from spmdir.torch_interop.ops import OpOverload, schema_of, schema_or_none
+from spmdir.torch_interop.ops import OpOverload, is_registered, schema_of, schema_or_none
 
 _PLAIN = {
     "Tensor", "bool", "complex", "float", "int", "number", "str",
@@ -29,9 +29,7 @@ def resolve(name: str) -> OpOverload | None:
         return None
     namespace, base, overload = [*parts, "default"][:3]
     qualified, key = f"{namespace}::{base}", "" if overload == "default" else overload
-    try:
-        torch._C._dispatch_find_schema_or_throw(qualified, key)
-    except RuntimeError:
+    if not is_registered(qualified, key):
         return None
     found = getattr(getattr(getattr(torch.ops, namespace), base, None), overload, None)
     if not isinstance(found, OpOverload):

@@ -20,3 +20,10 @@ def plain(value: Any) -> Any:
     To compare open numbers themselves would make torch take their examples for what they always are.
     """
     return value.node.expr if is_open(value) else value
+
+
+def size_source(name: str) -> Any:
+    """Return where a symbolic size comes from, as torch's ShapeEnv takes it: `torch._dynamo.source`."""
+    from torch._dynamo.source import ConstantSource  # slow to import
+
+    return ConstantSource(name)

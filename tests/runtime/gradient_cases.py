@@ -65,17 +65,20 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 """Optimizers of torch.optim whose step takes no closure and dense gradients → options."""
 
 
+_MOVES = "in-place operations that require placement changes are not supported"
+_UNKNOWN = "does not have a sharding strategy registered"
+
 REFUSED = {
     **{(name, "fused"): "argument 'fused'" for name in OPTIMIZERS if name not in ("Adagrad", "Adam", "AdamW", "SGD")},
     ("Muon", "foreach"): "argument 'foreach'",
-    ("Adafactor", "plain"): "in-place operations that require placement changes are not supported",
-    ("Adafactor", "foreach"): "in-place operations that require placement changes are not supported",
-    ("Rprop", "plain"): "in-place operations that require placement changes are not supported",
-    ("Rprop", "foreach"): "does not have a sharding strategy registered",
-    ("Adagrad", "fused"): "does not have a sharding strategy registered",
-    ("SGD", "fused"): "does not have a sharding strategy registered",
+    ("Adafactor", "plain"): _MOVES,
+    ("Adafactor", "foreach"): f"{_MOVES}|{_UNKNOWN}",
+    ("Rprop", "plain"): _MOVES,
+    ("Rprop", "foreach"): _UNKNOWN,
+    ("Adagrad", "fused"): _UNKNOWN,
+    ("SGD", "fused"): _UNKNOWN,
 }
-"""Optimizer and form → why torch alone cannot do it with DTensors."""
+"""Optimizer and form → a pattern of why torch alone cannot do it with DTensors; its versions give different reasons."""
 
 ON_SHARDS = {("Adagrad", "fused"), ("SGD", "fused")}
 """What DTensor refuses, and the DTensors of a sharded module do."""

@@ -1,5 +1,6 @@
 """What a backward leaves in `grad` is what it leaves on one device, and torch's optimizers take it."""
 
+import re
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ def ranks(tmp_path_factory) -> list[dict[str, Any]]:
 def test_updates_by_every_optimizer_in_every_form_are_those_of_one_device(ranks):
     for found in (each["optimizers"] for each in ranks):
         for pair, reason in found["refused"].items():
-            assert gradient_cases.REFUSED[pair] in reason
+            assert re.search(gradient_cases.REFUSED[pair], reason)
         for case, pairs in found["pairs"].items():
             for mine, expected in pairs:
                 tolerance = gradient_cases.ROUNDING.get(case[1], 1e-12)

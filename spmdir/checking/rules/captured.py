@@ -21,7 +21,7 @@ from spmdir.checking.rules.values import seed
 from spmdir.torch_interop import pytree
 from spmdir.torch_interop.dispatch import TorchDispatchMode
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH
-from spmdir.torch_interop.ops import schema_of
+from spmdir.torch_interop.ops import op_infos, schema_of
 
 ELEMENT_TYPES = (torch.float64, torch.int64, torch.bool, torch.complex128)
 """What samples are asked for by default."""
@@ -42,10 +42,9 @@ UNSAYABLE: Any = object()
 @cache
 def _opinfos() -> tuple[list[Any], str | None]:
     try:
-        from torch.testing._internal.common_methods_invocations import op_db
+        return op_infos(), None
     except ImportError as error:
         return [], f"torch's OpInfo samples cannot be loaded ({error}); checked the packaged samples alone"
-    return list(op_db), None
 
 
 def opinfo_names() -> tuple[list[str], str | None]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import torch
 
 from spmdir.core.admission import LISTED, TABLE, VERSIONS
+from spmdir.torch_interop.ops import schemas
 from spmdir.torch_interop.schemas import judge
 
 Verdicts = dict[tuple[str, str], set[str]]
@@ -23,9 +24,7 @@ def installed() -> str:
 
 def registered() -> Iterator[tuple[str, str]]:
     """Yield (Name, why it is rejected or "") of every op that torch's dispatcher knows."""
-    for qualified in torch._C._dispatch_get_all_op_names():
-        name, _, overload = qualified.partition(".")
-        schema = torch._C._get_schema(name, overload)
+    for qualified, schema in schemas():
         said = qualified.replace("::", ".")
         yield said, judge(said, schema)
 

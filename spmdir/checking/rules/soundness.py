@@ -7,7 +7,6 @@ from typing import Any
 
 import attrs
 import torch
-from torch._decomp import decomposition_table
 
 from spmdir.checking.rules.exchanges import EXCHANGES, INDICES, RING_OPS
 from spmdir.checking.rules.references import REFERENCES
@@ -26,6 +25,7 @@ from spmdir.rules.local.rank import Rank
 from spmdir.rules.strategies.plugin_placements import plugins_among
 from spmdir.rules.strategies.split_products import SPLIT
 from spmdir.rules.strategies.strategy import shard_counts
+from spmdir.torch_interop.decompositions import decomposition_table, has_cpu_kernel
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH, TORCH_DTYPES
 from spmdir.torch_interop.ops import schema_of
 from spmdir.torch_interop.schemas import is_random, torch_op
@@ -66,8 +66,7 @@ def runnable(name: str) -> Any:
     target = torch_op(name)
     if name in REFERENCES:
         return REFERENCES[name]
-    has_kernel = torch._C._dispatch_has_computed_kernel_for_dispatch_key(target.name(), "CPU")
-    return target if has_kernel else decomposition_table.get(target, target)
+    return target if has_cpu_kernel(target) else decomposition_table.get(target, target)
 
 
 def run_op(name: str, slots: Sequence[Any], tensors: Sequence[torch.Tensor], arguments: Mapping[str, Any]) -> list[Any]:

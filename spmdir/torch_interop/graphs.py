@@ -1,0 +1,42 @@
+"""Parts of torch.fx and torch.export that have no public name in torch 2.11 to 2.13."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+from torch.export import ExportedProgram
+from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
+
+
+def generate_code(program: Any) -> None:
+    """Generate the Python of a `LazyGraphModule`, which otherwise happens when it is first called; others have it."""
+    LazyGraphModule.force_recompile(program)
+
+
+def rename(node: fx.Node, name: str) -> None:
+    """Name a node; a number is added if its graph has the name already."""
+    node._rename(name)
+
+
+def pytree_info(graph: fx.Graph) -> Any:
+    """Return what a graph remembers of the pytrees of its inputs and outputs; None if nothing."""
+    return getattr(graph._codegen, "pytree_info", None)
+
+
+def source_text(node: fx.Node) -> str:
+    """Return the Python expression that TorchDynamo reads a placeholder by; the name of the node if it gives none."""
+    name = getattr(getattr(node, "_dynamo_source", None), "name", node.name)
+    return str(name() if callable(name) else name)  # a method up to 2.12
+
+
+def with_graph(exported: ExportedProgram, module: fx.GraphModule, signature: Any) -> ExportedProgram:
+    """Return an exported program with another graph and the signature of that."""
+    return exported._update(module, signature)
+
+
+AUTOCAST_CALLS = ("wrap_with_autocast", "_enter_autocast")
+"""Names of functions that nodes call where a graph computes under autocast."""
+
+MODE_CALLS = ("_enter_autocast", "_exit_autocast", "_set_grad_enabled")
+"""Names of functions that nodes call and that change how later calls run."""

@@ -1,0 +1,47 @@
+"""Process groups by their names, and what the default group is made with, in torch 2.11 to 2.13."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+from torch._C import _distributed_c10d as c10d
+from torch.distributed import distributed_c10d
+
+
+def resolve_group(name: Any) -> Any:
+    """Return the process group of that name."""
+    return c10d._resolve_process_group(name)
+
+
+def register_group(name: Any, group: Any) -> None:
+    """Let programs of this process find a group by a name, in place of what had the name before."""
+    with suppress(RuntimeError, ValueError):
+        c10d._unregister_process_group(name)
+    c10d._register_process_group(name, group)
+
+
+def set_timeout(group: Any, seconds: float) -> None:
+    """Set the timeout of the collectives of a group."""
+    distributed_c10d._set_pg_timeout(timedelta(seconds=seconds), group)
+
+
+def default_store() -> Any:
+    """Return the store of the default process group."""
+    return distributed_c10d._get_default_store()
+
+
+def default_timeout() -> float:
+    """Return the timeout of the default process group in seconds."""
+    group = distributed_c10d._get_default_group()
+    for device in group._device_types:
+        options = getattr(group._get_backend(device), "options", None)
+        if options is not None:
+            return options._timeout.total_seconds()
+    return default_store().timeout.total_seconds()
+
+
+def flat_mesh(device_mesh: Any) -> Any:
+    """Return the mesh of one axis that has the ranks of a torch DeviceMesh; made once, with its process group."""
+    return device_mesh._flatten()

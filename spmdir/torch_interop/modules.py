@@ -1,0 +1,84 @@
+"""Where modules and optimizers keep tensors and hooks, which have no public name in torch 2.11 to 2.13."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as every_module
+from torch.optim import Optimizer
+
+HOOKS = {"_forward_hooks": "_forward_hooks_with_kwargs", "_forward_pre_hooks": "_forward_pre_hooks_with_kwargs",
+         "_backward_hooks": "", "_backward_pre_hooks": ""}  # fmt: skip
+"""Tables of a module that hold hooks → the one that says which of these take keyword arguments."""
+
+TABLES = (*HOOKS, "_parameters", "_buffers", "_modules")
+"""All tables of a module that calls of it read."""
+
+INIT_GROUP = "_init_group"
+"""The method of torch's optimizers that makes the state of parameters; some classes of users lack it."""
+
+_BACKWARD_HOOKS = ("_backward_hooks", "_backward_pre_hooks")
+_OF_EVERY_MODULE = {
+    "forward": ("_global_forward_hooks", "_global_forward_pre_hooks"),
+    "backward": ("_global_backward_hooks", "_global_backward_pre_hooks"),
+}
+"""Kind of a hook → where torch keeps those of `torch.nn.modules.module.register_module_…`."""
+
+
+def own_tables(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return name → parameter and name → buffer of a module without its submodules, as it keeps them; some are None."""
+    return module._parameters, module._buffers
+
+
+def clear_hooks(module: nn.Module) -> None:
+    """Remove all hooks of a module without its submodules."""
+    for table in HOOKS:
+        getattr(module, table).clear()
+
+
+def remove_forward_pre_hook(module: nn.Module, hook: Any) -> None:
+    """Remove a hook from a module, however often it is registered."""
+    for key in [key for key, known in module._forward_pre_hooks.items() if known is hook]:
+        del module._forward_pre_hooks[key]
+        module._forward_pre_hooks_with_kwargs.pop(key, None)
+
+
+def backward_hooks(module: nn.Module) -> Iterator[Any]:
+    """Yield the backward hooks of a module without its submodules."""
+    for table in _BACKWARD_HOOKS:
+        yield from vars(module)[table].values()
+
+
+def global_hooks() -> Iterator[tuple[str, Any]]:
+    """Yield (`forward` or `backward`, hook) of the hooks that are registered for all modules."""
+    for kind, tables in _OF_EVERY_MODULE.items():
+        for table in tables:
+            yield from ((kind, hook) for hook in getattr(every_module, table).values())
+
+
+def has_step_hooks(optimizer: Optimizer) -> bool:
+    """Return whether hooks run around the step of an optimizer."""
+    return bool(optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks)
+
+
+def note_step(optimizer: Optimizer) -> None:
+    """Let schedulers know that an optimizer has made a step; they warn if they come before the first."""
+    optimizer._opt_called = True  # type: ignore[attr-defined]
+
+
+@contextmanager
+def compiling_flag() -> Iterator[None]:
+    """Let `torch.compiler.is_compiling()` be true, by which optimizers compute with tensors, not numbers.
+
+    The flag is one of the process, as where torch.export traces: other threads should not compute meanwhile.
+    """
+    before = torch.compiler._is_compiling_flag
+    torch.compiler._is_compiling_flag = True
+    try:
+        yield
+    finally:
+        torch.compiler._is_compiling_flag = before
