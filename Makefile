@@ -1,5 +1,7 @@
 PYTHON ?= python3
-VENV ?= .venv
+# A version of torch, as `make test-torch TORCH=2.11`: it has an environment of its own. Without one, the newest supported.
+TORCH =
+VENV ?= .venv$(addprefix -torch-,$(TORCH))
 # Ranks wait for each other, so one more than there are cores.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
 MINUTES ?= 30
@@ -12,6 +14,8 @@ WRONG =
 PLACEMENTS = spmdir/placements/[a-z]*.py
 # Further options of the program of a target, such as `make decisions OPTIONS='--count 10'`; the last of an option counts.
 OPTIONS =
+# Files and folders of test-torch.
+TORCH_TESTS = tests/torch_interop tests/importer tests/lowering tests/simulator tests/placements tests/runtime tests/checking
 MODELS ?= llama,gpt2,vit,t5,odd_llama:sgd,odd_gpt2:sgd,odd_vit:sgd,odd_t5:sgd
 BIN := $(VENV)/bin
 BENCHMARKS ?= startup parse_speed memory memory_model fit_memory partitioner wire_bytes compile_time search_quality flatness reshard_bound redistribute schedule schedule_time outlined program_page gloo_step
@@ -19,7 +23,7 @@ BENCHMARKS ?= startup parse_speed memory memory_model fit_memory partitioner wir
 # One thread a process: the tests already run one process a core, and ranks are processes too.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: env test test-cuda demo bench fuzz explore decisions reshards matrix check-rules check-placements op-table parsed-texts placements site wheel-check
+.PHONY: env test test-torch test-cuda demo bench fuzz explore decisions reshards matrix check-rules check-placements op-table parsed-texts placements site wheel-check
 
 env: $(VENV)/.installed
 
@@ -28,7 +32,7 @@ $(VENV)/.created:
 	touch $@
 
 $(VENV)/.installed: pyproject.toml $(VENV)/.created
-	$(BIN)/python -m pip install --quiet -e '.[test,demo]'
+	$(BIN)/python -m pip install --quiet -e '.[test,demo]' $(patsubst %,'torch==%.*',$(TORCH))
 	touch $@
 
 # What only some targets need: one stamp an extra of pyproject.toml.
@@ -41,6 +45,10 @@ test: env
 	$(BIN)/ruff format --check
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/pytest -q -n $(WORKERS) --maxprocesses 8 --dist loadgroup
+
+# What depends on the version of torch, with that version.
+test-torch: env
+	$(BIN)/pytest -q -n $(WORKERS) --maxprocesses 8 --dist loadgroup $(TORCH_TESTS) $(OPTIONS)
 
 test-cuda: env
 	$(BIN)/pytest -m cuda $(OPTIONS)

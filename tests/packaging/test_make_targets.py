@@ -33,6 +33,10 @@ QUICK_FORMS = {
     "placements": ("OPTIONS='--models llama --plans shipped0 --meshes 3 --sizes 2x4'", "0 cases failed"),
     "reshards": ("COUNT=10 EVERY=10000", r"plans keep the value\n.*\n10 reshards, 0 wrong"),
     "site": ("", "sphinx-build"),
+    "test-torch": (
+        "TORCH=2.11 TORCH_TESTS=tests/torch_interop/test_supported_versions.py OPTIONS='-n 0'",
+        r"[1-9]\d* passed",
+    ),
     "test-cuda": ("OPTIONS='--collect-only -q tests/cuda'", r"[1-9]\d*(/\d+)? tests collected"),
     "wheel-check": ("OPTIONS=--no-isolation", "the wheel works in a fresh environment"),
 }
@@ -83,6 +87,17 @@ def test_every_target_has_a_quick_form() -> None:
 def test_bench_lists_benchmarks() -> None:
     (names,) = re.findall(r"^BENCHMARKS \?= (.*)$", MAKEFILE, re.MULTILINE)
     assert [name for name in names.split() if not (ROOT / f"benchmarks/{name}.py").exists()] == []
+
+
+def test_a_version_of_torch_has_an_environment_of_its_own(tree: Path, shell: tuple[Path, dict[str, str]]) -> None:
+    dry = ["make", "-n", "test-torch", "TORCH=2.11", "PYTHON=python3"]
+    commands = subprocess.run(dry, capture_output=True, text=True, cwd=tree, env=shell[1], check=True).stdout
+    for command in (
+        "python3 -m venv .venv-torch-2.11",
+        ".venv-torch-2.11/bin/python -m pip install --quiet -e '.[test,demo]' 'torch==2.11.*'",
+        ".venv-torch-2.11/bin/pytest -q",
+    ):
+        assert command in commands
 
 
 @pytest.mark.parametrize("target", QUICK_FORMS)
