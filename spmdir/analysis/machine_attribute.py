@@ -19,7 +19,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute
 
 from spmdir.core.errors import ParseError
-from spmdir.dialects.context import location_of
+from spmdir.dialects.locations import location_of
 from spmdir.reshard.topology import TOPOLOGIES, Topology, topology_of_table
 
 if TYPE_CHECKING:

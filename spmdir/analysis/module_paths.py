@@ -8,8 +8,8 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from spmdir.core.equal_layers import layer_of
+from spmdir.dialects.locations import places_of
 from spmdir.dialects.reshard_ops import FORMS
-from spmdir.dialects.source_places import places_of
 from spmdir.dialects.values import signature_kind, signature_name
 
 

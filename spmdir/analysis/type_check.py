@@ -18,7 +18,7 @@ from spmdir.core.errors import RuleError, ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import Placement, R, plugins
-from spmdir.dialects.context import location_of
+from spmdir.dialects.locations import errors_at, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
 from spmdir.reshard.axis_price import axis_price
@@ -272,7 +272,7 @@ def rule_of(op: ValueOp, rules: RuleSet) -> OpRule | None:
             )
         return None
     except RuleError as error:
-        raise RuleError(error.message, location_of(op)) from None
+        raise RuleError(error.message, location_of(op)) from None  # at the op, not in the file of the rule
 
 
 def strategies_of(op: ValueOp, mesh: Mesh, rules: RuleSet) -> tuple[OpRule | None, Choice]:
@@ -294,10 +294,8 @@ def strategies_of(op: ValueOp, mesh: Mesh, rules: RuleSet) -> tuple[OpRule | Non
                     f"'{op.name}' has no rule, so all its values are replicated; found <{sharding}>", location
                 )
         return None, {}
-    try:
+    with errors_at(op, (RuleError, ShardingError)):
         return rule, match(rule, operands, results, mesh, is_split(op))  # type: ignore  # checked above
-    except (RuleError, ShardingError) as error:
-        raise error.about(op.name, location) from None
 
 
 def _undecided(op: ValueOp) -> bool:
@@ -324,10 +322,8 @@ def cheapest_operands(op: ValueOp, current: Sequence[Sharding], mesh: Mesh, rule
     rule = rule_of(op, rules)
     if rule is None:
         return tuple(Sharding((), mesh.name) for _ in current)
-    try:
+    with errors_at(op, (RuleError, ShardingError)):
         return _cheapest(rule, tuple(current), op.shardings, mesh, is_split(op))
-    except (RuleError, ShardingError) as error:
-        raise error.about(op.name, location_of(op)) from None
 
 
 @lru_cache(maxsize=65536)

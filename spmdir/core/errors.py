@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from fnmatch import fnmatchcase
+from typing import AnyStr
 
 import attrs
 
@@ -24,10 +25,10 @@ class Location:
         return f"{self.file}:{self.line}:{self.column}"
 
 
-def place(data: bytes, position: int, file: str) -> Location:
-    """Return the place of a byte in the file that holds `data`."""
-    before = data[:position]
-    return Location(file, before.count(b"\n") + 1, position - before.rfind(b"\n"))
+def text_location(text: AnyStr, offset: int, file: str, first_line: int = 1) -> Location:
+    """Return the place of an offset in a text, or in the bytes of one, that begins on `first_line` of `file`."""
+    newline = "\n" if isinstance(text, str) else b"\n"
+    return Location(file, text.count(newline, 0, offset) + first_line, offset - text.rfind(newline, 0, offset))  # type: ignore
 
 
 SHOWN = 60
@@ -47,9 +48,9 @@ class SpmdirError(Exception):
         self.location = location
         super().__init__(message)
 
-    def about(self, subject: str, location: Location | None) -> SpmdirError:
-        """Return this error with what it is about in front, at `location` unless it has a place of its own."""
-        return type(self)(f"'{subject}': {self.message}", self.location or location)
+    def at(self, location: Location | None, subject: str = "") -> SpmdirError:
+        """Return this error with `subject: ` before its message, at `location` unless it has a location already."""
+        return type(self)(f"{subject}: {self.message}" if subject else self.message, self.location or location)
 
     def __str__(self) -> str:
         prefix = f"{self.location}: " if self.location else ""
@@ -98,8 +99,8 @@ class SpmdirErrors(SpmdirError):
         super().__init__(errors[0].message, errors[0].location)
         self.errors = errors
 
-    def about(self, subject: str, location: Location | None) -> SpmdirError:
-        return SpmdirErrors([error.about(subject, location) for error in self.errors])
+    def at(self, location: Location | None, subject: str = "") -> SpmdirError:
+        return SpmdirErrors([error.at(location, subject) for error in self.errors])
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.errors))

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from spmdir.core.errors import LimitError, Location
+from spmdir.core.errors import LimitError, Location, text_location
 
 
 @attrs.frozen
@@ -93,18 +93,14 @@ def check_nesting(text: str, file: str, first_line: int = 1) -> None:
         if match["skipped"]:
             continue
         if match[0][0].isdigit():
-            raise DIGITS.error(len(match[0]), _location(text, match.start(), file, first_line))
+            raise DIGITS.error(len(match[0]), text_location(text, match.start(), file, first_line))
         depth += 1 if match[0] in "([{" else -1
         if depth > NESTING.most:
-            raise NESTING.error(depth, _location(text, match.start(), file, first_line))
+            raise NESTING.error(depth, text_location(text, match.start(), file, first_line))
 
 
 def check_types(text: str, file: str, first_line: int = 1) -> None:
     """Raise LimitError, located, if a tensor type in `text` has too many dimensions."""
     if match := _WIDE_TYPE.search(text):
         found = text.count("x", match.start(), text.find(">", match.end()))
-        raise DIMENSIONS.error(found, _location(text, match.start(), file, first_line))
-
-
-def _location(text: str, position: int, file: str, first_line: int) -> Location:
-    return Location(file, text.count("\n", 0, position) + first_line, position - text.rfind("\n", 0, position))
+        raise DIMENSIONS.error(found, text_location(text, match.start(), file, first_line))

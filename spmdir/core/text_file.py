@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from spmdir.core.errors import ParseError, SpmdirError, place
+from spmdir.core.errors import ParseError, SpmdirError, text_location
 from spmdir.core.limits import CHARACTERS
 
 _ARCHIVE = b"PK\x03\x04"
@@ -41,7 +41,7 @@ def decoded(data: bytes, name: str) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        where = place(data, error.start, name)
+        where = text_location(data, error.start, name)
         raise ParseError(f"the byte {data[error.start]:#x} is not UTF-8 text", where) from None
 
 

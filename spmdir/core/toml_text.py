@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from spmdir.core.errors import Location, ParseError
+from spmdir.core.errors import Location, ParseError, text_location
 from spmdir.core.limits import check_nesting
 
 _INDENT = 80
@@ -61,7 +61,7 @@ def place_of(text: str, file: str, key: str, value: Any = None) -> Location:
             found = text.find(value, start + len(name)) if isinstance(value, str) else -1
             line = text.rfind("\n", 0, start) + 1
             own = start - len(text[line:start].lstrip())
-            return _location(text, file, own if found < 0 else found)
+            return text_location(text, own if found < 0 else found, file)
     return Location(file, 1, 1)
 
 
@@ -72,15 +72,11 @@ def _is_key(text: str, start: int, end: int) -> bool:
     return not before.strip("[\"' \t\r") and after.startswith(("=", "]"))
 
 
-def _location(text: str, file: str, position: int) -> Location:
-    return Location(file, text.count("\n", 0, position) + 1, position - text.rfind("\n", 0, position))
-
-
 def _malformed(error: tomllib.TOMLDecodeError, text: str, file: str) -> ParseError:
     message = str(error)
     at = re.search(r" \(at (?:line ([0-9]+), column ([0-9]+)|end of document)\)\Z", message)
     if at is None or at[1] is None:
-        place = _location(text, file, len(text))
+        place = text_location(text, len(text), file)
     else:
         place = Location(file, int(at[1]), int(at[2]))
     return ParseError(message[: at.start()] if at else message, place)

@@ -12,17 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from xdsl.context import Context
 from xdsl.dialects import func
-from xdsl.dialects.builtin import (
-    UNKNOWN_LOC,
-    CallSiteLoc,
-    FileLineColLoc,
-    FunctionType,
-    FusedLoc,
-    IntAttr,
-    LocationAttr,
-    NameLoc,
-    StringAttr,
-)
+from xdsl.dialects.builtin import UNKNOWN_LOC, FileLineColLoc, FunctionType, IntAttr, LocationAttr, StringAttr
 from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.parser import Parser
 from xdsl.parser.generic_parser import ParserState
@@ -393,27 +383,3 @@ class IRPrinter(Printer):
             self.print_string(print_type(attribute))
         else:
             super().print_attribute(attribute)
-
-
-def location_of(op: Operation) -> Location | None:
-    """Return the place of an op in its text, or in the model's source if it was imported."""
-    return _location(op.location)
-
-
-@lru_cache(maxsize=4096)
-def _location(location: Attribute) -> Location | None:
-    if isinstance(location, FileLineColLoc):
-        return Location(location.filename.data, location.line.data, location.column.data)
-    if isinstance(location, NameLoc):
-        return _location(location.location) or Location(location.desc.data, 0, 0)
-    if isinstance(location, CallSiteLoc):
-        return _location(location.callee)
-    if isinstance(location, FusedLoc):
-        places = [place for place in map(_location, location.locations) if place]  # type: ignore
-        return places[0] if places else None
-    return None
-
-
-def text_position(text: str, offset: int, name: str, first_line: int) -> Location:
-    """Return the place of an offset in a text that begins on `first_line` of the file `name`."""
-    return Location(name, text.count("\n", 0, offset) + first_line, offset - text.rfind("\n", 0, offset))

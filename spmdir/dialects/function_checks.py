@@ -190,7 +190,7 @@ def _check_function_attribute(place: str, key: str, attribute: Any, mesh: Mesh |
     try:
         check_sharding(attribute.data, mesh, meta, local)
     except ShardingError as error:
-        raise ShardingError(f"{place}: {error.message}", error.location) from None
+        raise error.at(None, place) from None
 
 
 def _check_argument_shards(place: str, given: dict[str, Any], mesh: Mesh | None, meta: Any) -> None:
@@ -205,4 +205,4 @@ def _check_argument_shards(place: str, given: dict[str, Any], mesh: Mesh | None,
     try:
         check_shards(meta, shape.data[0], sharding.data, mesh)
     except ShardingError as error:
-        raise ShardingError(f"{place}: {error.message}", error.location) from None
+        raise error.at(None, place) from None

@@ -17,8 +17,8 @@ from xdsl.ir import Operation
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.collectives import Collective, WaitOp
-from spmdir.dialects.context import location_of
 from spmdir.dialects.halo import HaloExchangeOp
+from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import text_name
 from spmdir.dialects.ring import RotationOp
 from spmdir.dialects.values import global_type

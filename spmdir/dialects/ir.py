@@ -16,14 +16,15 @@ from xdsl.utils.exceptions import ParseError as XdslParseError
 from xdsl.utils.exceptions import VerifyException
 
 from spmdir.core.arguments import FLAG, INTEGER, TEXT, accepts, instance
-from spmdir.core.errors import Location, ParseError, SpmdirError, UnsupportedError, require_type
+from spmdir.core.errors import Location, ParseError, SpmdirError, UnsupportedError, require_type, text_location
 from spmdir.core.limits import check_types
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.cast_first import check_first_cast
-from spmdir.dialects.context import IRContext, IRParser, IRPrinter, location_of, text_position
+from spmdir.dialects.context import IRContext, IRParser, IRPrinter
 from spmdir.dialects.function_checks import check_function, check_layer_call
 from spmdir.dialects.in_flight import check_in_flight
 from spmdir.dialects.layer_calls import layer_named
+from spmdir.dialects.locations import location_of
 from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.observed_stage import check_stage
 from spmdir.dialects.recomputation import check_recomputations
@@ -92,7 +93,7 @@ def parse(text: str, filename: str = "<text>", first_line: int = 1, verify_modul
         unclosed = find_unbalanced(text)
         if unclosed is not None and unclosed.offset <= offset:
             message, offset = unclosed.message, unclosed.offset
-        raise ParseError(message, text_position(text, offset, filename, first_line)) from None
+        raise ParseError(message, text_location(text, offset, filename, first_line)) from None
     except (RecursionError, ValueError, VerifyException) as error:
         # Python refuses numbers of thousands of digits, and says how to allow them.
         message = "nested too deeply to be read" if isinstance(error, RecursionError) else str(error)
@@ -225,7 +226,7 @@ def mistakes(
             yield op, SpmdirError(f"'{op.name}': {error}", location_of(op))
         except SpmdirError as error:
             wrong.add(op)
-            yield op, error.about(op.name, location_of(op))
+            yield op, error.at(location_of(op), f"'{op.name}'")
         if isinstance(op, MeshOp) and wrong:
             return
     for function in functions if not wrong else ():

@@ -1,19 +1,78 @@
-"""Locations as text: each is defined once, before the module, and ops name it, as in `loc(#loc3)`.
+"""Locations of ops: the source line for messages, all module paths and frames, and their text.
 
-MLIR prints the definitions at the end of the file; xDSL's parser reads them only before their first use.
+In the text each location is defined once, before the module, and ops name it, as in `loc(#loc3)`. MLIR prints the
+definitions at the end of the file; xDSL's parser reads them only before their first use.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
 from io import StringIO
 
+import attrs
 from xdsl.dialects.builtin import UNKNOWN_LOC, ArrayAttr, CallSiteLoc, FileLineColLoc, FusedLoc, NameLoc, NoneAttr
-from xdsl.ir import Attribute
+from xdsl.ir import Attribute, Operation
 from xdsl.printer import Printer
 
+from spmdir.core.errors import Location, SpmdirError
+
 _NOWHERE = (UNKNOWN_LOC, NoneAttr())
-"""What stands where a place is not known; xDSL reads the latter inside `loc("name")`."""
+"""Spellings of an unknown location; xDSL reads the latter inside `loc("name")`."""
+
+
+def location_of(op: Operation) -> Location | None:
+    """Return the place of an op in its text, or in the model's source if it was imported."""
+    return _innermost(op.location)
+
+
+@contextmanager
+def errors_at(op: Operation, kinds: type[SpmdirError] | tuple[type[SpmdirError], ...] = SpmdirError) -> Iterator[None]:
+    """Name `op` in errors of `kinds` raised inside the context, and locate them at it unless they have a location."""
+    try:
+        yield
+    except kinds as error:
+        raise error.at(location_of(op), f"'{op.name}'") from None
+
+
+@lru_cache(maxsize=4096)
+def _innermost(location: Attribute) -> Location | None:
+    """Return the first line that a location names; the name of a module, at line 0, if it names none."""
+    if isinstance(location, FileLineColLoc):
+        return Location(location.filename.data, location.line.data, location.column.data)
+    if isinstance(location, NameLoc):
+        return _innermost(location.location) or Location(location.desc.data, 0, 0)
+    # The first part of a call site is the callee, the innermost frame.
+    return next(filter(None, map(_innermost, location_parts(location))), None)
+
+
+@attrs.frozen
+class SourcePlaces:
+    """Where the source has an op.
+
+    Attributes:
+        paths: of the modules that it belongs to, the outermost name first.
+        frames: (file, line) of its call stack.
+    """
+
+    paths: tuple[str, ...] = ()
+    frames: tuple[tuple[str, int], ...] = ()
+
+
+def places_of(location: Attribute) -> SourcePlaces:
+    """Return all places that a location names."""
+    paths: list[str] = []
+    frames: list[tuple[str, int]] = []
+    waiting = [location]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, FileLineColLoc):
+            frames.append((part.filename.data, part.line.data))
+        elif isinstance(part, NameLoc):
+            paths.append(part.desc.data)
+        waiting += reversed([*location_parts(part)])
+    return SourcePlaces(tuple(paths), tuple(frames))
 
 
 class LocationAliases:

@@ -16,8 +16,8 @@ from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.arguments import MODULE
 from spmdir.dialects.collectives import Collective
-from spmdir.dialects.context import location_of
 from spmdir.dialects.function_checks import GIVEN
+from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import text_name
 from spmdir.dialects.reshard_ops import ReshardOp
 from spmdir.dialects.value_op import ValueOp

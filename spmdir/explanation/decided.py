@@ -19,10 +19,9 @@ from spmdir.core.placement.base import Placement, parse_placement
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.progress import say
 from spmdir.dialects import ir
-from spmdir.dialects.context import location_of
 from spmdir.dialects.function_checks import GIVEN
+from spmdir.dialects.locations import SourcePlaces, location_of, places_of
 from spmdir.dialects.names import text_name
-from spmdir.dialects.source_places import SourcePlaces, places_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, signature_name
 from spmdir.explanation.asked import opened, shardings_of_all

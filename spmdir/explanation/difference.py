@@ -22,9 +22,9 @@ from spmdir.core.time_text import milliseconds, time_text
 from spmdir.dialects import ir
 from spmdir.dialects.arguments import MODULE
 from spmdir.dialects.attributes import ShardingAttr
+from spmdir.dialects.locations import places_of
 from spmdir.dialects.names import text_name
 from spmdir.dialects.reshard_ops import unresharded
-from spmdir.dialects.source_places import places_of
 from spmdir.dialects.stage import is_local
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of

@@ -9,8 +9,8 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import BlockArgument, Operation
 
 from spmdir.dialects import ir
+from spmdir.dialects.locations import places_of
 from spmdir.dialects.names import text_name
-from spmdir.dialects.source_places import places_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.explanation.places import is_at, nothing_there
 from spmdir.pipeline.finish import named_in_layers, without_layers

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from spmdir.core.errors import SpmdirError, did_you_mean, printable, shown
-from spmdir.dialects.source_places import SourcePlaces
+from spmdir.dialects.locations import SourcePlaces
 
 _LINE = re.compile(r"(.+):([0-9]{1,9})")
 

@@ -20,9 +20,9 @@ from spmdir.core.placement.base import Placement, parse_placement
 from spmdir.core.placement.sharding import Sharding, ShardingLike, as_sharding
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of, sharding_attr
+from spmdir.dialects.locations import SourcePlaces, places_of
 from spmdir.dialects.names import text_name
 from spmdir.dialects.reshard_ops import ConstraintOp
-from spmdir.dialects.source_places import SourcePlaces, places_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.explanation.asked import PROGRAM, KeepsSource, asked_about, opened

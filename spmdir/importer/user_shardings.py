@@ -150,7 +150,7 @@ def _checked(value: object, meta: TensorMeta, mesh: Mesh, what: str, place: Loca
         sharding = as_sharding(value, mesh, meta.rank)
         sharding.check(mesh, meta.rank)
     except SpmdirError as error:
-        raise type(error)(f"sharding of {what} ({meta}): {error.message}", error.location or place) from None
+        raise error.at(place, f"sharding of {what} ({meta})") from None
     return sharding
 
 

@@ -17,7 +17,7 @@ from spmdir.core.placement.base import placement_type
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.text import head_of
 from spmdir.dialects.attributes import print_type
-from spmdir.dialects.context import location_of
+from spmdir.dialects.locations import location_of
 from spmdir.dialects.named import class_of
 from spmdir.dialects.spmd import Spmd
 from spmdir.dialects.value_op import ValueOp

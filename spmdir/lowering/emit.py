@@ -16,7 +16,7 @@ from xdsl.ir import SSAValue
 
 from spmdir.core.arguments import INTEGER, SIZES, accepts
 from spmdir.core.dtype import I64
-from spmdir.core.errors import SpmdirError, UnsupportedError, shown
+from spmdir.core.errors import UnsupportedError, shown
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.call import Local
 from spmdir.core.placement.sharding import Sharding
@@ -26,9 +26,9 @@ from spmdir.dialects.arguments import MODULE
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import DYNAMIC, meta_of
 from spmdir.dialects.collectives import Collective, WaitOp
-from spmdir.dialects.context import location_of
 from spmdir.dialects.halo import HaloExchangeOp
 from spmdir.dialects.host import HostCopyOp
+from spmdir.dialects.locations import errors_at, location_of
 from spmdir.dialects.names import name_of
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.ring import AssembleOp, ChooseOp, PackOp, RotationOp, StateOp
@@ -179,10 +179,8 @@ class _Emitter:
             if isinstance(op, CallOp):
                 raise UnsupportedError(f"calls {op.callee}; run inline first", location_of(op))
             if isinstance(op, ValueOp):
-                try:
+                with errors_at(op):
                     self.emit_op(op)
-                except SpmdirError as error:
-                    raise error.about(op.name, location_of(op)) from None
         self.graph.output(tuple(self.node(value) for value in ir.terminator(self.function).operands))
         if self.unneeded:
             results = (node for node in self.graph.nodes if node.target is operator.getitem)

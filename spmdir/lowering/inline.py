@@ -212,7 +212,7 @@ def _traced(code: Code, given: tuple[Kind, ...]) -> tuple[fx.GraphModule, tuple[
             tensors = [torch.empty(shape, dtype=dtype) for shape, dtype in given]
             program = make_fx(torch.func.functionalize(code))(*tensors)
     except SpmdirError as error:
-        raise SpmdirError(f"{code} fails: {error.message}", error.location or _place(code, error)) from None
+        raise error.at(_place(code, error), f"{code} fails") from None
     except _NEEDS_VALUES as error:
         raise SpmdirError(
             f"{code} depends on the values of a tensor; it is traced once for all values, so use torch ops whose "

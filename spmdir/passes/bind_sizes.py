@@ -25,7 +25,8 @@ from spmdir.core.symbolic.parser import parse_number
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import ArgumentsAttr, is_sized, meta_of, sizes_of, type_of
-from spmdir.dialects.context import IRContext, location_of
+from spmdir.dialects.context import IRContext
+from spmdir.dialects.locations import errors_at, location_of
 from spmdir.dialects.sizes import SizeOp, open_sizes, sizes_op
 from spmdir.dialects.value_op import ValueOp
 from spmdir.passes.expand import expansion_of
@@ -72,10 +73,8 @@ def _bind_function(function: FuncOp, given: Mapping[str, int]) -> None:
         _bind_type(argument, given)
     for op in list(block.ops):
         if isinstance(op, ValueOp) and not isinstance(op, SizeOp):
-            try:
+            with errors_at(op):
                 _bind_op(op, given)
-            except SpmdirError as error:
-                raise error.about(op.name, location_of(op)) from None
     for op in reversed(list(block.ops)):
         if isinstance(op, SizeOp):
             Rewriter.erase_op(op)

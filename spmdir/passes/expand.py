@@ -23,7 +23,8 @@ from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp, op_class
 from spmdir.dialects.attributes import shardings_attr
-from spmdir.dialects.context import IRContext, location_of
+from spmdir.dialects.context import IRContext
+from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.values import sharding_of
 from spmdir.pipeline.preconditions import FunctionPass

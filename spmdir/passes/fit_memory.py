@@ -21,7 +21,8 @@ from spmdir.analysis.units import Unit
 from spmdir.core.byte_size import size_text
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
-from spmdir.dialects.context import IRContext, location_of
+from spmdir.dialects.context import IRContext
+from spmdir.dialects.locations import location_of
 from spmdir.pipeline.local_pass import LocalPass
 from spmdir.pipeline.noted_options import Memory, machine_of
 from spmdir.pipeline.pipeline import as_pipeline

@@ -24,9 +24,10 @@ from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import print_type
 from spmdir.dialects.collectives import Collective, WaitOp
-from spmdir.dialects.context import IRContext, location_of
+from spmdir.dialects.context import IRContext
 from spmdir.dialects.halo import HaloExchangeOp
 from spmdir.dialects.host import HostCopyOp
+from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import Names, distinguish, name_of, text_name
 from spmdir.dialects.ring import RotationOp
 from spmdir.dialects.shard_index_ops import ShardIndexOp

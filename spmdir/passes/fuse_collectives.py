@@ -22,7 +22,8 @@ from spmdir.analysis.machine_attribute import Machine
 from spmdir.core.errors import ParseError, did_you_mean, raise_all
 from spmdir.dialects import ir
 from spmdir.dialects.collectives import SpmdOp
-from spmdir.dialects.context import IRContext, location_of
+from spmdir.dialects.context import IRContext
+from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import Names
 from spmdir.dialects.value_op import ValueOp
 from spmdir.pipeline.limited_memory import most_bytes, peak_bytes, restore

@@ -22,8 +22,9 @@ from spmdir.core.placement.standard import plugins
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
-from spmdir.dialects.context import IRContext, location_of
+from spmdir.dialects.context import IRContext
 from spmdir.dialects.function_checks import GIVEN
+from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import Names, text_name
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp, has_lossy
 from spmdir.dialects.value_op import ValueOp

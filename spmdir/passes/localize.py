@@ -31,7 +31,8 @@ from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import DYNAMIC, ArgumentsAttr, Of, ShapesAttr, meta_of, of_type, retyped
-from spmdir.dialects.context import IRContext, location_of
+from spmdir.dialects.context import IRContext
+from spmdir.dialects.locations import errors_at, location_of
 from spmdir.dialects.names import Names
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.spmd import ConstantOp
@@ -180,10 +181,8 @@ def _type_of_op(op: AtenOp, mesh: Mesh, rules: RuleSet) -> _Typed:
     meta, sharding = rule.call.results[0], op.shardings[0]
     if not rule.shape_arguments or meta is None or not sharding:
         return _Typed(rule, choice)
-    try:
+    with errors_at(op, UnsupportedError):
         sizes = local_sizes(meta, sharding, mesh)
-    except UnsupportedError as error:
-        raise error.about(op.name, location_of(op)) from None
     arguments = {**op.argument, **{name: sizes for name in rule.shape_arguments if name in op.argument}}
     return _Typed(rule, choice, False, ArgumentsAttr(tuple(sorted(arguments.items()))))
 

@@ -36,7 +36,8 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
-from spmdir.dialects.context import IRContext, location_of
+from spmdir.dialects.context import IRContext
+from spmdir.dialects.locations import location_of
 from spmdir.dialects.sizes import SizeOp, sizes_op
 from spmdir.dialects.stage import PASSES_RUN, write_stage
 from spmdir.dialects.value_op import ValueOp
@@ -225,7 +226,7 @@ def _certify(function: FuncOp, problem: Problem, objective: float, counted: Sequ
     try:
         certificate = certify(problem, objective, counted, overlap)
     except UnsupportedError as error:
-        raise UnsupportedError(error.message, location_of(function)) from None
+        raise error.at(location_of(function)) from None
     write_certificate(function, certificate)
     print(remark(str(certificate), location_of(function)), file=sys.stderr)
 
@@ -250,7 +251,7 @@ def _annotated_mesh(function: FuncOp, mesh: Mesh) -> Mesh:
     try:
         return annotated_splits(_annotations(function), mesh)
     except ShardingError as error:
-        raise ShardingError(error.message, location_of(function)) from None
+        raise error.at(location_of(function)) from None
 
 
 def _annotations(function: FuncOp) -> list[Sharding]:

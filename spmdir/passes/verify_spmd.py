@@ -23,7 +23,8 @@ from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
-from spmdir.dialects.context import IRContext, location_of
+from spmdir.dialects.context import IRContext
+from spmdir.dialects.locations import errors_at, location_of
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.stage import is_local
@@ -76,7 +77,7 @@ def _check(function: FuncOp, mesh: Mesh, ctx: IRContext, results: bool = True) -
         try:
             _check_op(child, mesh, ctx)
         except SpmdirError as error:
-            errors.append(error if error.location else type(error)(error.message, location_of(child)))
+            errors.append(error.at(location_of(child)))
     needs = any(isinstance(child, ValueOp) and child.needs for child in function.body.block.ops)
     errors += () if not results or needs else result_errors(function, mesh)
     raise_all(errors)
@@ -91,10 +92,8 @@ def _check_op(op: Operation, mesh: Mesh, ctx: IRContext) -> None:
         source, target, meta = op.source, op.target, meta_of(op.operands[0].type)
         if source is None or target is None or meta is None or source.open_axes or target.open_axes:
             raise ShardingError(f"'{op.name}' has an axis that is still open; run propagate first", location)
-        try:
+        with errors_at(op):
             plan_reshard(meta.shape, meta.dtype, source, target, mesh)
-        except SpmdirError as error:
-            raise error.about(op.name, location) from None
     elif isinstance(op, ConstantOp):
         sharding = op.shardings[0]
         if sharding is None or sharding.entries:

@@ -13,7 +13,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects.collectives import Collective
-from spmdir.dialects.context import location_of
+from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import text_name
 from spmdir.dialects.values import global_type, sharding_of
 from spmdir.pipeline.finish import at_examples, inlined, rest

@@ -21,7 +21,7 @@ from xdsl.passes import ModulePass
 from spmdir.analysis.machine_attribute import Machine, written_topology
 from spmdir.core.byte_size import Size
 from spmdir.core.errors import ParseError
-from spmdir.dialects.context import location_of
+from spmdir.dialects.locations import location_of
 from spmdir.dialects.stage import written_stage
 from spmdir.pipeline.options import changed_options
 from spmdir.pipeline.pipeline import Pipeline, Step, parse_steps

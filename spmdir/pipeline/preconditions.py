@@ -13,8 +13,9 @@ from xdsl.passes import ModulePass
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.dialects import ir
-from spmdir.dialects.context import IRContext, location_of
+from spmdir.dialects.context import IRContext
 from spmdir.dialects.layer_calls import layer_named
+from spmdir.dialects.locations import location_of
 from spmdir.dialects.observed_stage import last_stage, stage_of
 from spmdir.dialects.sizes import sizes_op
 from spmdir.dialects.stage import is_at_least, is_local, write_stage, written_stage

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from xdsl.dialects.func import FuncOp
 
 from spmdir.analysis.sent_messages import SentMessages
-from spmdir.dialects.context import location_of
+from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import text_name
 from spmdir.report.op_costs import MEASURED, OpCost
 from spmdir.report.shares import Share

@@ -15,7 +15,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.collectives import Collective, SpmdOp
-from spmdir.dialects.context import location_of
+from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import text_name
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.value_op import ValueOp

@@ -19,7 +19,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.collectives import Collective, SpmdOp
-from spmdir.dialects.context import location_of
+from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import name_of
 from spmdir.dialects.reshard_ops import has_lossy
 from spmdir.dialects.stage import is_local

@@ -9,7 +9,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import BlockArgument, Operation
 
 from spmdir.core.mesh import Mesh
-from spmdir.dialects.context import location_of
+from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import text_name
 from spmdir.report.op_costs import INPUTS, OpCost
 from spmdir.report.rank_step import RankStep

@@ -11,7 +11,7 @@ from spmdir.analysis.local_forms import EXPANSION, Note, at, noted
 from spmdir.analysis.op_seconds import ShardedType
 from spmdir.analysis.type_check import rule_of
 from spmdir.core.dtype import I1
-from spmdir.core.errors import Location, SpmdirError
+from spmdir.core.errors import Location
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.call import Call
 from spmdir.core.placement.sharding import Sharding
@@ -19,7 +19,7 @@ from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.collectives import SpmdOp
-from spmdir.dialects.context import location_of
+from spmdir.dialects.locations import errors_at, location_of
 from spmdir.dialects.names import text_name
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
@@ -71,15 +71,13 @@ def torch_ops(ops: Sequence[ValueOp], mesh: Mesh, rules: RuleSet) -> Iterator[tu
     for first, op in enumerate(torch):
         if op in complete:
             continue
-        try:
+        with errors_at(op):
             note = noted(op, EXPANSION)
             members = torch[first : first + note.places.count] if note is not None else []
             if note is not None and _is_whole(members, note):
                 complete |= dict.fromkeys(members)
                 complete[members[-1]] = _replaced(members, note, mesh, rules)
                 continue
-        except SpmdirError as error:
-            raise error.about(op.name, location_of(op)) from None
         complete[op] = _as_is(op, rules)
     for op in ops:
         yield op, complete.get(op)

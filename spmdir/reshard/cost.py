@@ -189,7 +189,7 @@ def _specs(edge: Edge) -> list[CollectiveSpec]:
     try:
         return [collective(name) for name in edge.collectives]
     except ShardingError as error:
-        raise ShardingError(error.message, edge.place) from None
+        raise error.at(edge.place) from None
 
 
 def _moved(sizes: Sizes) -> float:

@@ -59,6 +59,6 @@ def step_state(step: Step, meta: TensorMeta, mesh: Mesh) -> tuple[StepState, ...
         try:
             check_shape(whole.shape)
         except LimitError as error:
-            raise error.about(name, place(state.shape)) from None
+            raise error.at(place(state.shape), f"'{name}'") from None
         found.append(StepState(name, whole, sharding, state.initial, state.feedback))
     return tuple(found)

@@ -8,7 +8,7 @@ import attrs
 from xdsl.ir import SSAValue
 
 from spmdir.core.errors import Location
-from spmdir.dialects.context import location_of
+from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import full_name, is_number
 from spmdir.dialects.value_op import ValueOp
 from spmdir.rewrites.benefit import RewriteCost

@@ -26,7 +26,7 @@ from spmdir.core.errors import UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects import ir
-from spmdir.dialects.context import location_of
+from spmdir.dialects.locations import location_of
 from spmdir.dialects.values import sharding_of, signature_kind, signature_name
 from spmdir.runtime.local_state import own_shard
 from spmdir.simulator.simulate import arrange_outputs

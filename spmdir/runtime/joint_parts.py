@@ -13,7 +13,7 @@ from xdsl.ir import Block, Region
 from spmdir.analysis.local_programs.split_backward import split_backward
 from spmdir.core.errors import UnsupportedError
 from spmdir.dialects import ir
-from spmdir.dialects.context import location_of
+from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import take_name
 from spmdir.dialects.values import function_attrs, signature_kind, signature_name
 from spmdir.pipeline.pipeline import Pipeline

@@ -14,7 +14,7 @@ from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import ShardingLike
 from spmdir.dialects import ir
-from spmdir.dialects.context import location_of
+from spmdir.dialects.locations import location_of
 from spmdir.pipeline.pipeline import Pipeline
 from spmdir.plans.resolve import PlanLike
 from spmdir.runtime.capture import Capture

@@ -13,7 +13,7 @@ from spmdir.core.errors import ShardingError, SpmdirError
 from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.collectives import SpmdOp
-from spmdir.dialects.context import location_of
+from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import name_of
 from spmdir.dialects.reshard_ops import ConstraintOp
 from spmdir.dialects.sizes import SizeOp, sizes_op

@@ -17,7 +17,7 @@ from xdsl.ir import Operation, OpResult, SSAValue
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Noise, Placement
 from spmdir.dialects.collectives import Collective, WaitOp
-from spmdir.dialects.context import location_of
+from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import name_of
 from spmdir.dialects.values import global_type
 from spmdir.reshard.cost import local_shape

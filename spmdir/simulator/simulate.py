@@ -23,7 +23,7 @@ from spmdir.core.symbolic.symbols import size_places, solve
 from spmdir.dialects import ir
 from spmdir.dialects.arguments import MODULE
 from spmdir.dialects.attributes import ArgumentsAttr, meta_of, sizes_of
-from spmdir.dialects.context import location_of
+from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import name_of
 from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.stage import is_local
@@ -131,7 +131,7 @@ def _simulated(
             exact = measuring.exact.get(started_value(value)) if measuring is not None else None
             results.append(_collected(shards, value, mesh) if exact is None else exact)
         except SpmdirError as error:
-            raise type(error)(f"result {index}: {error.message}", error.location or _place(value)) from None
+            raise error.at(_place(value), f"result {index}") from None
     kept = [index for index in range(len(results)) if signature_kind(function, "res_attrs", index) == "state"]
     state.update((signature_name(function, "res_attrs", index), results[index]) for index in kept)
     return arrange_outputs(function, results)
@@ -373,7 +373,7 @@ def _distributed(value: SSAValue, tensor: torch.Tensor, mesh: Mesh, noise: Noise
     try:
         return distribute(tensor, _sharding(value, mesh), mesh, noise)
     except SpmdirError as error:
-        raise error.about(name_of(value) or "an input", location_of(value.owner.parent_op())) from None  # type: ignore
+        raise error.at(location_of(value.owner.parent_op()), f"'{name_of(value) or 'an input'}'") from None  # type: ignore
 
 
 def _collected(shards: Sequence[Any], value: SSAValue, mesh: Mesh) -> Any:

@@ -127,7 +127,7 @@ def check_roundtrip(module: ModuleOp) -> None:
         try:
             found = ir.print_ir(ir.parse(ir.print_ir(module, generic=generic), f"<{form} form>"))
         except SpmdirError as error:
-            raise SpmdirError(f"the {form} form is not read back: {error.message}", error.location) from None
+            raise error.at(None, f"the {form} form is not read back") from None
         if found != expected:
             number, one, other = _first_difference(expected, found)
             difference = f"line {number} is '{one}' before and '{other}' after"

@@ -147,7 +147,7 @@ def random_inputs(
     import torch
 
     from spmdir.dialects import ir
-    from spmdir.dialects.context import location_of
+    from spmdir.dialects.locations import location_of
     from spmdir.dialects.values import global_type
     from spmdir.torch_interop.dtypes import TORCH_DTYPES
 

@@ -69,7 +69,7 @@ def test_a_plan_of_long_names_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -
     def counted(*arguments: object) -> Location:
         raise AssertionError("the place of what is right is not asked for")
 
-    monkeypatch.setattr(toml_text, "_location", counted)
+    monkeypatch.setattr(toml_text, "text_location", counted)
     name = "shards" * 100_000
     text = f'[shardings]\n"{name}" = "dp: S(0)"\n' + "".join(f'"{name}{i}" = ""\n' for i in range(3))
     assert len(read_plan(text, "plan.toml", MESH).shardings) == 4

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from xdsl.dialects.builtin import CallSiteLoc
 
-from spmdir.dialects.context import location_of
 from spmdir.dialects.ir import parse, print_ir
+from spmdir.dialects.locations import location_of
 from spmdir.importer.importer import import_fx
 from spmdir.importer.locations import call_stack, frames, source_line
 from tests.importer.imported_programs import MESH, export, op

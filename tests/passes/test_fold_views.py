@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spmdir.dialects import ir
-from spmdir.dialects.context import location_of
+from spmdir.dialects.locations import location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.importer.importer import import_fx
 from spmdir.pipeline.pipeline import run_passes

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import spmdir
 from spmdir.core.placement.sharding_plan import ShardingPlan
 from spmdir.dialects import ir
-from spmdir.dialects.source_places import places_of
+from spmdir.dialects.locations import places_of
 from spmdir.runtime.joint_capture import capture_joint
 
 HERE = Path(__file__).name

@@ -13,14 +13,15 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
 from spmdir.analysis.local_forms import NOTE, Note, at, noted
-from spmdir.core.errors import ShardingError, SpmdirError
+from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import ArgumentsAttr, meta_of, retyped, sharding_attr, shardings_attr
 from spmdir.dialects.collectives import COLLECTIVES
-from spmdir.dialects.context import IRContext, location_of
+from spmdir.dialects.context import IRContext
+from spmdir.dialects.locations import errors_at
 from spmdir.dialects.names import full_name, keep_name
 from spmdir.dialects.stage import STAGE
 from spmdir.dialects.values import function_attrs, global_type
@@ -46,13 +47,11 @@ def steps(block: Block) -> Iterator[tuple[Note | None, Sequence[Operation]]]:
     ops = list(block.ops)[:-1]
     start = 0
     while start < len(ops):
-        try:
+        with errors_at(ops[start], ShardingError):
             found = noted(ops[start])
             count = 1 if found is None else found.places.count
             if not 0 < count <= len(ops) - start:
                 raise ShardingError(f"{NOTE} is of {count} ops; {len(ops) - start} are left")
-        except ShardingError as error:
-            raise error.about(ops[start].name, location_of(ops[start])) from None
         yield found, ops[start : start + count]
         start += count
 
@@ -71,10 +70,8 @@ class _Globalizer:
         for argument, new in self.values.items():
             keep_name(new, full_name(argument) or "")
         for form, ops in steps(self.local.body.block):
-            try:
+            with errors_at(ops[0]):
                 self.block.add_op(self.op(ops[0]) if form is None else self.global_op(form, ops))
-            except SpmdirError as error:
-                raise error.about(ops[0].name, location_of(ops[0])) from None
         end = ir.terminator(self.local)
         returned = ReturnOp(*(self.value(value) for value in end.operands))
         returned.location = end.location

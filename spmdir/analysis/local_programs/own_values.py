@@ -37,7 +37,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.aten import op_class
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.collectives import Collective, collective_class
-from spmdir.dialects.context import location_of
+from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import take_name, text_name
 from spmdir.dialects.values import is_given, sharding_of
 

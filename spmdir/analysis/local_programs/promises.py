@@ -11,7 +11,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import ShardingAttr, meta_of
-from spmdir.dialects.context import location_of
+from spmdir.dialects.locations import location_of
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.reshard.conditions import refinement
 

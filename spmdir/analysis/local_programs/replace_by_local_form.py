@@ -21,8 +21,8 @@ from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects.aten import op_class
 from spmdir.dialects.attributes import DYNAMIC, Of, ShapesAttr, meta_of
 from spmdir.dialects.collectives import WaitOp
-from spmdir.dialects.context import location_of
 from spmdir.dialects.halo import HALO_CLASSES
+from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.ring import RING_CLASSES
 from spmdir.dialects.shard_index_ops import SHARD_INDEX_CLASSES

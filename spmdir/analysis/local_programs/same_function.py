@@ -11,7 +11,7 @@ from xdsl.ir import Operation, SSAValue
 from spmdir.analysis.local_forms import NOTE
 from spmdir.core.errors import ShardingError, SpmdirError, raise_all
 from spmdir.dialects.attributes import print_type
-from spmdir.dialects.context import location_of
+from spmdir.dialects.locations import location_of
 from spmdir.dialects.op_printer import print_tail
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs

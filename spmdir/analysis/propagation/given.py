@@ -14,8 +14,8 @@ from xdsl.ir import Attribute, BlockArgument, OpResult, SSAValue
 
 from spmdir.core.errors import ShardingError, shown
 from spmdir.dialects.attributes import ShardingAttr, sharding_attr
-from spmdir.dialects.context import location_of
 from spmdir.dialects.function_checks import GIVEN
+from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import text_name
 from spmdir.dialects.stage import STAGE
 from spmdir.dialects.value_op import ValueOp

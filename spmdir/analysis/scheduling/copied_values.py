@@ -7,8 +7,8 @@ from xdsl.ir import OpResult, SSAValue
 
 from spmdir.analysis.live_memory import LiveMemory
 from spmdir.core.errors import UnsupportedError
-from spmdir.dialects.context import location_of
 from spmdir.dialects.host import HostCopyOp
+from spmdir.dialects.locations import errors_at
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.values import sharding_of
 from spmdir.reshard.host_copy import host_seconds
@@ -37,7 +37,5 @@ def host_transfer(op: HostCopyOp, size: float, topology: Topology) -> Transfer:
     Raises:
         UnsupportedError: the topology has no bandwidth to the host; located.
     """
-    try:
+    with errors_at(op, UnsupportedError):
         return copy_transfer(op.TO_HOST, size, host_seconds(size, topology))
-    except UnsupportedError as error:
-        raise error.about(op.name, location_of(op)) from None

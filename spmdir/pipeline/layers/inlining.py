@@ -14,8 +14,8 @@ from xdsl.rewriter import InsertPoint, Rewriter
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.limits import INLINED
 from spmdir.dialects import ir
-from spmdir.dialects.context import location_of
 from spmdir.dialects.layer_calls import layer_named
+from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import Names, distinguish, keep_name, name_of, take_name, text_name
 from spmdir.dialects.reshard_ops import ConstraintOp
 from spmdir.dialects.stage import is_local

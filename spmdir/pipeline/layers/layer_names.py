@@ -12,8 +12,8 @@ from xdsl.dialects.builtin import CallSiteLoc, FusedLoc, NameLoc, StringAttr
 from xdsl.ir import BlockArgument, Operation, SSAValue
 
 from spmdir.core.equal_layers import numbered_layer
+from spmdir.dialects.locations import places_of
 from spmdir.dialects.names import name_of
-from spmdir.dialects.source_places import places_of
 
 
 def layer_of(ops: Iterable[Operation], taken: Iterable[SSAValue]) -> tuple[str, int] | None:

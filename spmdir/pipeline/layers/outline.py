@@ -17,9 +17,9 @@ from spmdir.analysis.phases import phases
 from spmdir.core.errors import UnsupportedError
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import ShapesAttr, sharding_attr
-from spmdir.dialects.context import location_of
 from spmdir.dialects.function_checks import GIVEN
 from spmdir.dialects.layer_calls import LAYER
+from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import distinguish, keep_name, name_of, take_name
 from spmdir.dialects.stage import STAGE
 from spmdir.dialects.values import function_attrs, sharding_of

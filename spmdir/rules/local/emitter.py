@@ -67,7 +67,7 @@ class Emitter:
             try:
                 returned = self._run(statement)
             except RuleError as error:
-                raise RuleError(error.message, error.location or statement.location) from None
+                raise error.at(statement.location) from None
             if returned is not None:
                 return returned
         return None
