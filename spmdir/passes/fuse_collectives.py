@@ -101,7 +101,7 @@ class FuseCollectivesPass(ModulePass):
                 pricing = Pricing(mesh, context.rules, machine)
                 engine = Engine(pricing, conditions, attempts.append if on_attempt else None, holds_no_more)
                 may_hold_more |= self._rewrite(function.body.block, rewrites, engine)
-            if not may_hold_more or _fits(module, original, pipeline, min(machine().memory for machine in machines)):
+            if not may_hold_more or _fits(module, original, context, min(machine().memory for machine in machines)):
                 for attempt in attempts if on_attempt else ():
                     on_attempt(attempt)  # type: ignore  # not None
                 return
@@ -145,12 +145,12 @@ class FuseCollectivesPass(ModulePass):
         return [rewrite for rewrite in rewrites if not self.only or rewrite.name in self.only]
 
 
-def _fits(module: ModuleOp, original: ModuleOp, pipeline: Pipeline, limit: float) -> bool:
+def _fits(module: ModuleOp, original: ModuleOp, context: IRContext, limit: float) -> bool:
     """Return whether a rank holds no more than `limit`, or than in the `original` of `module`."""
     if limit == math.inf or max(most_bytes(one, ir.mesh(module)) for one in ir.functions(module)) <= limit:
         return True
-    peak = peak_bytes(module, pipeline)
-    return peak <= limit or peak <= peak_bytes(original, pipeline)
+    peak = peak_bytes(module, context)
+    return peak <= limit or peak <= peak_bytes(original, context)
 
 
 def _sweep(ops: Sequence[ValueOp], rewriting: Rewriting, waiting: set[Operation] | None) -> set[Operation]:

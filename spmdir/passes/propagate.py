@@ -46,7 +46,6 @@ from spmdir.passes.propagation.mesh_search import MeshSearch
 from spmdir.pipeline.limited_memory import most_bytes
 from spmdir.pipeline.noted_options import Memory, memory_limit, note_options, remark_other_costs
 from spmdir.pipeline.options import Count
-from spmdir.pipeline.pipeline import as_pipeline
 from spmdir.pipeline.preconditions import FunctionPass
 from spmdir.reshard.cost import node_count
 from spmdir.reshard.costs import Costs
@@ -160,7 +159,7 @@ class PropagatePass(FunctionPass):
             function,
             makers,
             effort=self.effort,
-            pipeline=as_pipeline(ctx.pipeline),
+            context=ctx,
             shares_messages=self.overlap == "messages",
         )
         searches: list[MeshSearch] = []

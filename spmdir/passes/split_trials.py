@@ -16,7 +16,7 @@ from spmdir.dialects.attributes import meta_of, sharding_attr
 from spmdir.dialects.context import IRContext
 from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.values import sharding_of
-from spmdir.passes.localize import LocalizePass
+from spmdir.pipeline.trials import run_trial
 from spmdir.reshard.topology import Topology
 from spmdir.schedule.simulate import simulate
 
@@ -43,7 +43,7 @@ class Trials:
         return self._known[key]
 
     def _seconds(self, module: ModuleOp) -> float:
-        LocalizePass().apply(self._ctx, module)
+        run_trial(self._ctx, module, "localize")
         program, _ = rank_program(ir.main_function(module), ir.mesh(module), self._ctx.rules, self._topology)
         return simulate(program).seconds
 

@@ -13,9 +13,11 @@ from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.collectives import SpmdOp
+from spmdir.dialects.context import IRContext
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
-from spmdir.pipeline.pipeline import PARTITIONING, Pipeline, parse_steps, run_passes
+from spmdir.pipeline.pipeline import PARTITIONING, parse_steps
+from spmdir.pipeline.trials import run_trial
 from spmdir.reshard.collectives import SHIPPED
 from spmdir.reshard.cost import local_bytes
 from spmdir.schedule import memory as schedule
@@ -105,7 +107,7 @@ class _Bound:
         return self._sizes[key]
 
 
-def peak_bytes(module: ModuleOp, pipeline: Pipeline) -> float:
+def peak_bytes(module: ModuleOp, context: IRContext) -> float:
     """Return the most bytes that a rank holds at once in a decided program, which is localized on a copy.
 
     Raises:
@@ -113,8 +115,8 @@ def peak_bytes(module: ModuleOp, pipeline: Pipeline) -> float:
     """
     # fuse-collectives asks what its own result holds.
     steps = tuple(step for step in parse_steps(PARTITIONING) if step.name != "fuse-collectives")
-    local = run_passes(module.clone(), pipeline.with_steps(steps))
-    memories = [live_memory(one, ir.mesh(local), pipeline.rules, {}) for one in ir.functions(local)]
+    local = run_trial(context, module.clone(), steps)
+    memories = [live_memory(one, ir.mesh(local), context.rules, {}) for one in ir.functions(local)]
     return max(schedule.peak_bytes(memory.program) for memory in memories)
 
 

@@ -98,14 +98,17 @@ def _text(value: Any) -> str:
 
 
 def describe(name: str, passes: PassTable = PASSES) -> tuple[str, list[str]]:
-    """Return the first line of a pass's docstring, and `option: type = default` for each of its options."""
+    """Return the first line of a pass's docstring; then its stages, if it states them, and `option: type = default` for
+    each of its options."""
     kind = load_pass(name, passes)
     defaults = {field.name: field.default for field in dataclasses.fields(kind)}
     options = [
         f"{_shown(option)}: {_type_text(hint)} = {defaults[option]}" if get_origin(hint) is not dict else "NAME: int"
         for option, hint in pass_options(kind).items()
     ]
-    return (kind.__doc__ or "").strip().partition("\n")[0], options
+    requires, produces = (getattr(kind, attribute, None) for attribute in ("requires", "produces"))
+    stages = [f"stage {requires} → {produces}" if produces else f"from stage {requires} on"] if requires else []
+    return (kind.__doc__ or "").strip().partition("\n")[0], [*stages, *options]
 
 
 def _convert(text: str, kind: Any) -> Any:

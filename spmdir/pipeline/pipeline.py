@@ -38,16 +38,13 @@ if TYPE_CHECKING:
     from spmdir.rewrites.terms import Rewrite
     from spmdir.rules.rule_set import RuleSet
 
-PARTITIONING = "expand,insert-reshard,lower-reshard,fuse-collectives,localize"
-"""The passes that take a decided program to that of one rank, in the standard pipeline."""
-
-STANDARD = f"inline,propagate,{PARTITIONING}"
+STANDARD = "inline,propagate,expand,insert-reshard,lower-reshard,fuse-collectives,localize"
 """The standard pipeline, from an imported program to the program of one rank."""
 
-SCHEDULED = (
-    "inline,propagate{overlap=messages},expand,insert-reshard,lower-reshard,fuse-collectives,localize,"
-    "schedule{spare=25}"
-)
+PARTITIONING = STANDARD.partition("propagate,")[2]
+"""The passes that take a decided program to that of one rank, in the standard pipeline."""
+
+SCHEDULED = STANDARD.replace("propagate", "propagate{overlap=messages}") + ",schedule{spare=25}"
 """The pipeline of programs that run on real ranks: the standard one, decided for the messages that a schedule shares,
 then the schedule of what a rank does. At the begin of a backward activations take most memory, and without any to spare
 each gradient would be sent alone, and waited for at once."""

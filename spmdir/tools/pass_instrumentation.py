@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from spmdir.core.errors import SpmdirError
+from spmdir.pipeline.trials import Trial, total_by_steps
 from spmdir.tools.command import write_text
 from spmdir.tools.reproducer import reproducer
 
@@ -32,6 +33,11 @@ class Stopwatch:
             print(f"{time.perf_counter() - self._last:10.4f} s  {stage}", file=sys.stderr)
             self.restart()
 
+    def of_these(self, seconds: float, what: str) -> None:
+        """Print a part of the stage that was printed last."""
+        if self.on:
+            print(f"{seconds:10.4f} s  of these, {what}", file=sys.stderr)
+
     def restart(self) -> None:
         """Leave the time since the last lap out of account."""
         self._last = time.perf_counter()
@@ -45,8 +51,15 @@ class Instrumentation:
         done: how many of them have.
     """
 
-    def __init__(self, steps: Sequence[Step], options: Namespace, watch: Stopwatch, text: Callable[[ModuleOp], str]):
-        self.steps, self.done = steps, 0
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        options: Namespace,
+        watch: Stopwatch,
+        text: Callable[[ModuleOp], str],
+        trials: list[Trial],
+    ):
+        self.steps, self.done, self._trials = steps, 0, trials
         self._options, self._watch, self._text = options, watch, text
         self._before = "" if options.reproducer or options.print_ir_after_change else None
 
@@ -72,6 +85,9 @@ class Instrumentation:
 
     def _after(self, name: str, current: Callable[[], ModuleOp]) -> None:
         self._watch.lap(name)
+        for steps, (count, seconds) in total_by_steps(self._trials).items():
+            self._watch.of_these(seconds, f"{count} trial runs of {steps}")
+        self._trials.clear()
         self.done += 1
         text = self._text(current()) if self._before is not None else None
         changed = text is None or text != self._before

@@ -67,12 +67,13 @@ def _transform(text: str, file: str, first_line: int, pipeline: Pipeline, option
 
         program = DecidedProgram(module, pipeline)
         print(*(explanations(program, at, MOST) for at in options.explain), sep="\n\n", file=sys.stderr)
-    with Instrumentation(pipeline.steps, options, watch, print_ir).around(module) as after:
-        run_passes(module, pipeline, options.verify_each, after=after)
+    context = pipeline.context()
+    with Instrumentation(pipeline.steps, options, watch, print_ir, context.trials).around(module) as after:
+        run_passes(module, pipeline, options.verify_each, context=context, after=after)
     output = _shown(module, pipeline, options, print_ir)
     watch.lap("print")
     if options.timing and (rules := pipeline.rules).instances:
-        print(f"{rules.clock.seconds:10.4f} s  of these, rules of {rules.instances} different calls", file=sys.stderr)
+        watch.of_these(rules.clock.seconds, f"rules of {rules.instances} different calls")
     if options.verify_roundtrip:
         check_roundtrip(module)
     if options.cost_report or options.cost_by:

@@ -149,6 +149,17 @@ def test_the_pages_list_the_passes_that_produce_each_stage_and_the_standard_pipe
     assert re.findall(r"`([\w-]+)`", standard[1]) == [step.name for step in Pipeline().steps]
 
 
+def test_the_page_of_passes_lists_them_in_the_order_of_the_table() -> None:
+    page = (DOCS / "passes.md").read_text().partition("## Usage")[0]
+    assert re.findall(r"^\| \[?`([\w-]+)`", page, re.MULTILINE) == list(PASSES)
+
+
+def test_the_diagram_of_the_readme_is_the_scheduled_pipeline() -> None:
+    diagram = (DOCS.parent / "README.md").read_text().partition("program of one rank ──")[0]
+    names = re.findall(r"^   │  ([\w-]+) ", diagram, re.MULTILINE)
+    assert names == ["import_fx", *(step.name for step in Pipeline(SCHEDULED).steps)]
+
+
 def _produced(name: str) -> str | None:
     return getattr(load_pass(name), "produces", None)
 

@@ -14,6 +14,7 @@ from xdsl.dialects.builtin import ModuleOp
 import spmdir
 from spmdir.dialects import ir
 from spmdir.pipeline.pass_table import PASSES
+from spmdir.pipeline.pipeline import PARTITIONING
 from spmdir.rules.rule_set import packaged
 from spmdir.tools import SCRIPTS, process_input, spmd_opt
 
@@ -131,6 +132,12 @@ def test_timing_tells_what_rules_take_of_it(run) -> None:
     *stages, rules = err.splitlines()
     assert [line.split()[2] for line in stages] == ["parse", "print-rules", "print"]
     assert re.fullmatch(r" +\d+\.\d{4} s  of these, rules of \d+ different calls", rules)
+
+
+def test_timing_tells_what_a_pass_takes_for_trials(run) -> None:
+    _, _, err = run("in.mlir", "--propagate=memory=least", "--timing")
+    trials = next(line for line in err.splitlines() if "trial" in line)
+    assert re.fullmatch(rf" +\d+\.\d{{4}} s  of these, \d+ trial runs of {re.escape(PARTITIONING)}", trials)
 
 
 def test_an_internal_error_has_status_2_and_no_traceback(run, monkeypatch: pytest.MonkeyPatch) -> None:

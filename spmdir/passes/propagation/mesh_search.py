@@ -20,11 +20,13 @@ from spmdir.analysis.scheduling.exposure import exposed_parts
 from spmdir.analysis.scheduling.rank_program import rank_program
 from spmdir.analysis.sub_axes import fits
 from spmdir.dialects import ir
+from spmdir.dialects.context import IRContext
 from spmdir.dialects.names import text_name
 from spmdir.dialects.reshard_ops import unresharded
 from spmdir.dialects.value_op import ValueOp
 from spmdir.pipeline.finish import at_examples
-from spmdir.pipeline.pipeline import PARTITIONING, Pipeline, Step, parse_steps, run_passes
+from spmdir.pipeline.pipeline import PARTITIONING, Step, as_pipeline
+from spmdir.pipeline.trials import run_trial
 from spmdir.schedule.memory import at_peak
 from spmdir.schedule.simulate import simulate
 from spmdir.search.budget import Decision, Held, cheapest_within
@@ -47,7 +49,7 @@ class MeshSearch:
     Args:
         makers: what each node of `problem` stands for.
         effort: the most turns of messages.
-        pipeline: by whose rules, rewrites and machine the program goes on.
+        context: by whose pipeline the program goes on.
         is_even: whether axes that shard one factor must shard it evenly if they are parts of one axis.
         shares_messages: whether the latency of messages that a schedule shares does not count.
 
@@ -65,11 +67,11 @@ class MeshSearch:
         makers: Sequence[Maker],
         problem: Problem,
         effort: int,
-        pipeline: Pipeline,
+        context: IRContext,
         is_even: bool = False,
         shares_messages: bool = False,
     ):
-        self.function, self.makers, self.problem, self.pipeline = function, makers, problem, pipeline
+        self.function, self.makers, self.problem, self._context = function, makers, problem, context
         self._is_even, self.rules = is_even, rules_of(problem)
         self._nodes = {_NODE.format(index): index for index in range(len(problem.nodes))}
         self._annotations = [user_annotations(function, maker, problem.mesh) for maker in makers]
@@ -176,9 +178,9 @@ class MeshSearch:
         if limit < math.inf and self._held(local).peak_bytes > limit:
             return never
         memory = str(math.ceil(limit)) if limit < math.inf else "none"
-        run_passes(local, self.pipeline.with_steps((Step("schedule", (("memory", memory),)),)))
+        run_trial(self._context, local, (Step("schedule", (("memory", memory),)),))
         function, mesh = ir.functions(local)[0], ir.mesh(local)
-        program, units = rank_program(function, mesh, self.pipeline.rules, self.problem.topology)
+        program, units = rank_program(function, mesh, self._context.rules, self.problem.topology)
         run = simulate(program)
         exposed = exposed_parts(run, units, self._owner, self.problem.values, self.problem.topology.intra_bandwidth)
         return Scheduled(solution, run.seconds, exposed)
@@ -189,12 +191,12 @@ class MeshSearch:
         Raises:
             SpmdirError: it cannot be partitioned.
         """
-        return run_passes(self._copy(), self.pipeline.with_steps(parse_steps(PARTITIONING)))
+        return run_trial(self._context, self._copy(), PARTITIONING)
 
     def _held(self, local: ModuleOp) -> Held:
         """Return what a rank holds that runs a copy of the function; what is held inside an op counts as its first
         result."""
-        memory = live_memory(ir.functions(local)[0], ir.mesh(local), self.pipeline.rules, {})
+        memory = live_memory(ir.functions(local)[0], ir.mesh(local), self._context.rules, {})
         most, _, held = at_peak(memory.program)
         live: list[tuple[int, bool, float]] = []
         for buffer in held:
@@ -216,7 +218,7 @@ class MeshSearch:
         for old, new in zip(*ops, strict=True):
             if isinstance(old, ValueOp) and old in nodes:
                 new.location = NameLoc(StringAttr(_NODE.format(nodes[old])), new.location)
-        return at_examples(copy, self.pipeline)
+        return at_examples(copy, as_pipeline(self._context.pipeline))
 
     def _owner(self, value: SSAValue) -> tuple[int, bool] | None:
         """Return the value of the problem that a value of the copy is, or is a copy of, and whether it is one."""

@@ -1,0 +1,53 @@
+"""Pipelines that a pass runs on copies of its program, to see what a decision comes to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import attrs
+
+from spmdir.pipeline.pipeline import Step, as_pipeline, parse_steps, run_passes
+
+if TYPE_CHECKING:
+    from xdsl.dialects.builtin import ModuleOp
+
+    from spmdir.dialects.context import IRContext
+
+
+@attrs.frozen
+class Trial:
+    """A pipeline that was run on a copy.
+
+    Attributes:
+        steps: the text of the pipeline.
+        seconds: the wall time that it took.
+    """
+
+    steps: str
+    seconds: float
+
+
+def run_trial(context: IRContext, copy: ModuleOp, steps: str | tuple[Step, ...]) -> ModuleOp:
+    """Run passes in place on a copy that a pass made of its program, and record the time in `context.trials`.
+
+    The passes have the plug-ins, the topology and the costs of the pipeline that runs the pass.
+
+    Raises:
+        SpmdirError: a pass rejects the copy.
+    """
+    pipeline = as_pipeline(context.pipeline).with_steps(parse_steps(steps))
+    start = time.perf_counter()
+    run_passes(copy, pipeline)
+    context.trials.append(Trial(str(pipeline), time.perf_counter() - start))
+    return copy
+
+
+def total_by_steps(trials: Sequence[Trial]) -> dict[str, tuple[int, float]]:
+    """Return the text of each pipeline → how often it was run, and the seconds that all its runs took."""
+    totals: dict[str, tuple[int, float]] = {}
+    for trial in trials:
+        count, seconds = totals.get(trial.steps, (0, 0.0))
+        totals[trial.steps] = count + 1, seconds + trial.seconds
+    return totals
