@@ -55,7 +55,7 @@ class IRContext(Context):
         collectives: those with axes that the planner may choose.
         rewrites: rewrites of plug-ins, which fuse-collectives uses beside its own; of `read_rewrites`.
         conditions: name → test, (op, rule) → bool, of plug-ins, which rewrites may ask of `f`.
-        trials: the pipelines that passes ran on copies of the program so far, each a Trial.
+        trials: the pipelines that passes ran on copies of the program so far, each a TrialRun.
     """
 
     pipeline: Any = None

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen
-class Trial:
+class TrialRun:
     """A pipeline that was run on a copy.
 
     Attributes:
@@ -40,11 +40,11 @@ def run_trial(context: IRContext, copy: ModuleOp, steps: str | tuple[Step, ...])
     pipeline = as_pipeline(context.pipeline).with_steps(parse_steps(steps))
     start = time.perf_counter()
     run_passes(copy, pipeline)
-    context.trials.append(Trial(str(pipeline), time.perf_counter() - start))
+    context.trials.append(TrialRun(str(pipeline), time.perf_counter() - start))
     return copy
 
 
-def total_by_steps(trials: Sequence[Trial]) -> dict[str, tuple[int, float]]:
+def total_by_steps(trials: Sequence[TrialRun]) -> dict[str, tuple[int, float]]:
     """Return the text of each pipeline → how often it was run, and the seconds that all its runs took."""
     totals: dict[str, tuple[int, float]] = {}
     for trial in trials:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from spmdir.core.errors import SpmdirError
-from spmdir.pipeline.trials import Trial, total_by_steps
+from spmdir.pipeline.trials import TrialRun, total_by_steps
 from spmdir.tools.command import write_text
 from spmdir.tools.reproducer import reproducer
 
@@ -57,7 +57,7 @@ class Instrumentation:
         options: Namespace,
         watch: Stopwatch,
         text: Callable[[ModuleOp], str],
-        trials: list[Trial],
+        trials: list[TrialRun],
     ):
         self.steps, self.done, self._trials = steps, 0, trials
         self._options, self._watch, self._text = options, watch, text
