@@ -74,23 +74,23 @@ ACROSS = {"benchmarks", "cuda", "docs", "fuzz", "golden", "models", "packaging",
 
 SCENARIOS = """
     checking/placements/test_laws checking/rules/test_pairs core/test_sub_axes core/test_symbolic_expressions
-    core/test_wrong_arguments importer/test_errors importer/test_exported importer/test_in_place
-    importer/test_models importer/test_optimizers importer/test_random_streams importer/test_shardings
-    importer/test_text importer/test_traced lowering/test_every_reshard lowering/test_gloo lowering/test_indexing
-    lowering/test_payloads lowering/test_placements lowering/test_placements_gloo lowering/test_reshards_gloo
-    lowering/test_sub_axes passes/test_absent_results passes/test_local_types passes/test_lossy_steps passes/test_names
-    passes/test_precision passes/test_whole_program pipeline/test_rest_of_pipeline pipeline/test_state_is_text
-    placements/test_fused_projections placements/test_joint_values placements/test_local_types placements/test_programs
-    placements/test_offered placements/test_ring_attention placements/test_ring_training placements/test_rings
-    placements/test_values reshard/test_every_pair reshard/test_large_meshes reshard/test_not_slower_than_dtensor
-    reshard/test_simulation rules/local/test_empty_shards rules/local/test_running_totals
-    rules/strategies/test_exactness rules/strategies/test_left_out runtime/test_returned_values
-    rules/strategies/test_plugin_strategies rules/test_admission rules/test_attention rules/test_core_coverage
-    rules/test_errors rules/test_losses rules/test_random rules/test_schemas rules/test_soundness
-    runtime/test_dynamic_shapes runtime/test_python_state runtime/test_rank_group search/test_exhaustive
-    simulator/test_symbolic_sizes test_determinism test_hypothesis_profile test_prompt
-    test_public_names test_source_tree tools/test_limits tools/test_malformed_text tools/test_page
-    tools/test_trust_pt2 tools/test_trust_text torch_interop/test_private_names
+    core/test_wrong_arguments importer/test_errors importer/test_exported importer/test_in_place importer/test_models
+    importer/test_optimizers importer/test_random_streams importer/test_shardings importer/test_text
+    importer/test_traced language_server/test_rule_layout lowering/test_every_reshard lowering/test_gloo
+    lowering/test_indexing lowering/test_payloads lowering/test_placements lowering/test_placements_gloo
+    lowering/test_reshards_gloo lowering/test_sub_axes passes/test_absent_results passes/test_local_types
+    passes/test_lossy_steps passes/test_names passes/test_precision passes/test_step_states passes/test_whole_program
+    pipeline/test_rest_of_pipeline pipeline/test_state_is_text placements/test_fused_projections
+    placements/test_joint_values placements/test_local_types placements/test_offered placements/test_programs
+    placements/test_ring_attention placements/test_ring_training placements/test_rings placements/test_values
+    reshard/test_every_pair reshard/test_large_meshes reshard/test_not_slower_than_dtensor reshard/test_simulation
+    rules/local/test_empty_shards rules/local/test_running_totals rules/strategies/test_exactness
+    rules/strategies/test_left_out rules/strategies/test_plugin_strategies rules/test_admission rules/test_attention
+    rules/test_core_coverage rules/test_errors rules/test_losses rules/test_random rules/test_schemas
+    rules/test_soundness runtime/test_dynamic_shapes runtime/test_python_state runtime/test_rank_group
+    runtime/test_returned_values search/test_exhaustive simulator/test_symbolic_sizes test_determinism
+    test_hypothesis_profile test_prompt test_public_names test_source_tree tools/test_limits tools/test_malformed_text
+    tools/test_page tools/test_trust_pt2 tools/test_trust_text torch_interop/test_private_names
 """
 """Tests of what several modules do together; every other test file has the name of the module or package it tests."""
 

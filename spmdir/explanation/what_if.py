@@ -26,7 +26,6 @@ from spmdir.dialects.reshard_ops import ConstraintOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.explanation.asked import PROGRAM, KeepsSource, asked_about, opened
-from spmdir.explanation.constrained import other_constraints
 from spmdir.explanation.decided import DecidedProgram
 from spmdir.explanation.difference import Difference, compare
 from spmdir.explanation.places import is_at, module_named, nothing_there
@@ -37,7 +36,33 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
     from xdsl.dialects.func import FuncOp
 
+
+from spmdir.dialects.reshard_ops import unresharded
+from spmdir.explanation.difference import Constrained
+from spmdir.reshard.plan_tree import Planner, plan_tree
+
 _OPEN = parse_placement("?")
+
+
+def other_constraints(before: DecidedProgram, after: DecidedProgram) -> Iterator[Constrained]:
+    """Yield the constraints of a decided program that another does not have so."""
+    known = {text_name(op.results[0]): op.target for op in _constraints(before)}
+    root, problem = after.mesh.root or after.mesh, after.problem
+    planner = Planner(root, problem.topology, problem.collectives)
+    for op in _constraints(after):
+        made, given, meta = op.source, op.target, meta_of(op.results[0].type)
+        if made is None or given is None or meta is None or known.get(text_name(op.results[0])) == given:
+            continue
+        name = text_name(unresharded(op.operands[0]))
+        if made == given:
+            yield Constrained(name, made, given, (), 0.0)
+            continue
+        tree = plan_tree(meta, made, (given,), planner)
+        yield Constrained(name, made, given, tuple(map(str, tree.steps.values())), tree.seconds)
+
+
+def _constraints(program: DecidedProgram) -> Iterator[ConstraintOp]:
+    return (op for op in ir.main_function(program.module).body.block.ops if isinstance(op, ConstraintOp))
 
 
 @accepts(

@@ -14,35 +14,70 @@ import attrs
 from xdsl.context import Context
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, ModuleOp
 from xdsl.dialects.func import CallOp, FuncOp
-from xdsl.ir import Attribute, SSAValue
+from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
+from xdsl.rewriter import InsertPoint, Rewriter
 
-from spmdir.analysis.local_forms import EXPANSION, is_split
+from spmdir.analysis.local_forms import EXPANSION, NOTE, is_split, note, places_among
 from spmdir.analysis.local_programs.promises import argument_errors, result_errors
 from spmdir.analysis.local_programs.replace_by_local_form import replace_by_local_form, retype
-from spmdir.analysis.local_programs.ring_blocks import join_blocks
 from spmdir.analysis.local_programs.trusted import trust
 from spmdir.analysis.type_check import Choice, strategies_of
 from spmdir.core.errors import ShardingError, UnsupportedError, raise_all
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.call import Local, shard_of
+from spmdir.core.placement.call import Call, Local, shard_of
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import DYNAMIC, ArgumentsAttr, Of, ShapesAttr, meta_of, of_type, retyped
+from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.context import IRContext
 from spmdir.dialects.locations import errors_at, location_of
-from spmdir.dialects.names import Names
+from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
+from spmdir.dialects.ring import AssembleOp, RotateStartOp
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.stage import is_local, write_stage
 from spmdir.dialects.value_op import ValueOp
-from spmdir.dialects.values import function_attrs, sharding_of
+from spmdir.dialects.values import function_attrs, global_type, sharding_of
 from spmdir.dialects.verification import common_type
 from spmdir.pipeline.preconditions import flat_functions, reject_open_sizes
 from spmdir.rules import OpRule, RuleSet
 from spmdir.rules.strategies.split_products import SPLIT
+
+
+def join_blocks(function: FuncOp, mesh: Mesh) -> None:
+    """Replace each all_gather in a local `function` by `spmd.assemble` where a ring before it had all blocks here.
+
+    The ring is one that a product of the same value is split into, along the same axes.
+    """
+    rings: dict[tuple[SSAValue, tuple[str, ...]], list[SSAValue]] = {}
+    root: dict[SSAValue, SSAValue] = {}
+    for op in list(function.body.block.ops):
+        if isinstance(op, WaitOp) and isinstance(start := op.operands[0].owner, RotateStartOp):
+            held = start.operands[0]
+            first = root[op.results[0]] = root.get(held, held)
+            rings.setdefault((first, start.axes), [first]).append(op.results[0])
+        elif isinstance(op, Collective) and op.spec.name == "all_gather" and len(op.operands) == 1:
+            blocks = rings.get((op.operands[0], op.axes), [])
+            if not op.IS_START and len(blocks) == mesh.group_size(op.axes):
+                _join(op, blocks, mesh)
+
+
+def _join(op: Collective, blocks: list[SSAValue], mesh: Mesh) -> None:
+    """Put the `blocks` of the operand of the all_gather `op` together in its place."""
+    (value,), (result,) = op.operands, op.results
+    call = Call(op.name, tuple(filter(None, [global_type(value, mesh)])), (), (global_type(result, mesh),))
+    arguments = (("axes", op.axes), ("dim", op.dim))
+    new: Operation = AssembleOp.build_op(blocks, op.metas, arguments, op.shardings, location=op.location)
+    if op.of is not None:
+        new.properties["of"] = op.of
+    new.attributes[NOTE] = note(op, call, [sharding_of(value)], places_among([new], [value], new.results))
+    Rewriter.insert_op(new, InsertPoint.before(op))
+    take_name(new.results[0], result)
+    result.replace_all_uses_with(new.results[0])
+    Rewriter.erase_op(op)
 
 
 @dataclass(frozen=True)

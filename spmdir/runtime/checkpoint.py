@@ -6,6 +6,7 @@ other, the digests of their files, the checks before anything is written, and th
 
 from __future__ import annotations
 
+import io
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,7 +18,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint import state_dict as named
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, WriteItem
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
@@ -25,8 +28,8 @@ from torch.optim import Optimizer
 
 from spmdir.core.arguments import PATH, Kind, accepts, keyed
 from spmdir.core.errors import SpmdirError, UnsupportedError, shown
+from spmdir.core.progress import say
 from spmdir.runtime.checkpoint_files import begin, check_files, chosen, complete, file_digest, publish, read_metadata
-from spmdir.runtime.checkpoint_progress import ToldLoadPlanner, ToldSavePlanner
 from spmdir.runtime.default_group import checked, from_first, of_all, own_rank, shown_by_first
 from spmdir.runtime.digests import value_digest
 from spmdir.runtime.local_state import LocalShard, checkpointable
@@ -44,6 +47,32 @@ _STEP = Kind(
     lambda value: type(value) is int and 0 <= value < 10**18, "the number of a step, from 0 to below 10**18"
 ).optional
 _KEEP = Kind(lambda value: type(value) is int and value > 0, "a number of checkpoints, 1 or more").optional
+
+
+class ToldSavePlanner(DefaultSavePlanner):
+    """The planner by default, which says what it writes."""
+
+    _written = 0
+
+    def resolve_data(self, write_item: WriteItem) -> Tensor | io.BytesIO:
+        self._written += 1
+        say("saving {} ({} of {})", write_item.index.fqn, self._written, len(self.plan.items))
+        return super().resolve_data(write_item)
+
+
+class ToldLoadPlanner(DefaultLoadPlanner):
+    """The planner by default, which says what it reads."""
+
+    _read = _all = 0
+
+    def finish_plan(self, new_plan: LoadPlan) -> LoadPlan:
+        self._all = len(new_plan.items)
+        return super().finish_plan(new_plan)
+
+    def resolve_tensor(self, read_item: ReadItem) -> Any:
+        self._read += 1
+        say("loading {} ({} of {})", read_item.dest_index.fqn, self._read, self._all)
+        return super().resolve_tensor(read_item)
 
 
 @accepts(directory=PATH)

@@ -9,8 +9,7 @@ import pytest
 
 import spmdir
 from spmdir.core.errors import SpmdirError
-from spmdir.language_server.formatting import formatted
-from spmdir.language_server.rule_layout import laid_out
+from spmdir.language_server.formatting import formatted, laid_out
 from spmdir.rewrites.rewrite_text import parse_rewrites
 from spmdir.rules.language.parser import parse_rule, parse_strategy
 from spmdir.rules.language.records import read, read_strategies

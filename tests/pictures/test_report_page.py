@@ -15,11 +15,10 @@ import spmdir
 from spmdir.core.errors import SpmdirError
 from spmdir.dialects import ir
 from spmdir.explanation.decided import DecidedProgram
-from spmdir.pictures.dearest_reasons import dearest_reasons
 from spmdir.pictures.mesh_traffic import group_numbers
 from spmdir.pictures.model_explorer import write_model_explorer
 from spmdir.pictures.program_graph import program_graph
-from spmdir.pictures.report_data import report_data
+from spmdir.pictures.report_data import dearest_reasons, report_data
 from spmdir.pictures.report_page import page_of
 from spmdir.pipeline.finish import localized
 from spmdir.pipeline.pipeline import Pipeline

@@ -10,12 +10,12 @@ from xdsl.dialects.builtin import ModuleOp
 
 import spmdir
 from spmdir.analysis.live_memory import live_memory
-from spmdir.analysis.scheduling.exposure import UNSENT, exposed_parts
 from spmdir.analysis.scheduling.rank_program import rank_program
 from spmdir.core.dtype import F32
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects.ir import main_function, mesh
+from spmdir.passes.propagation.mesh_search import UNSENT, exposed_parts
 from spmdir.pipeline.pipeline import PARTITIONING, as_pipeline
 from spmdir.reshard.topology import H100X8
 from spmdir.schedule.memory import peak_bytes

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from statistics import mean
 
 import attrs
 from xdsl.dialects.builtin import ModuleOp, NameLoc, StringAttr
@@ -16,10 +17,12 @@ from xdsl.rewriter import Rewriter
 from spmdir.analysis.live_memory import live_memory
 from spmdir.analysis.propagation.annotate import Maker, annotate, user_annotations
 from spmdir.analysis.propagation.op_strategies import rules_of
-from spmdir.analysis.scheduling.exposure import exposed_parts
 from spmdir.analysis.scheduling.rank_program import rank_program
 from spmdir.analysis.sub_axes import fits
+from spmdir.analysis.units import Unit
+from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects import ir
+from spmdir.dialects.collectives import Collective
 from spmdir.dialects.context import IRContext
 from spmdir.dialects.names import text_name
 from spmdir.dialects.reshard_ops import unresharded
@@ -28,7 +31,7 @@ from spmdir.pipeline.finish import at_examples
 from spmdir.pipeline.pipeline import PARTITIONING, Step, as_pipeline
 from spmdir.pipeline.trials import run_trial
 from spmdir.schedule.memory import at_peak
-from spmdir.schedule.simulate import simulate
+from spmdir.schedule.simulate import Execution, simulate
 from spmdir.search.budget import Decision, Held, cheapest_within
 from spmdir.search.hidden import Scheduled, fastest
 from spmdir.search.joint_cost import compute_seconds
@@ -41,6 +44,51 @@ from spmdir.search.worth import PLAIN, Worth
 
 _NODE = "node {} of the search"
 """The name of the location of an op of a copy: its node."""
+
+
+UNSENT = 0.5
+"""The least part that is exposed of a reshard that there is not: others may want to be hidden by the same compute."""
+
+
+def exposed_parts(
+    run: Execution,
+    units: Sequence[Unit],
+    owner: Callable[[SSAValue], tuple[int, bool] | None],
+    values: Sequence[TensorMeta],
+    bandwidth: float,
+) -> tuple[float, ...]:
+    """Return, by value, the part of the time of its reshards that is exposed, as the program runs.
+
+    Of a value that is not sent it is what does not fit, at full bandwidth, between where it is made and where it is
+    used, but at least `UNSENT`.
+
+    Args:
+        units: the ops of each task of `run`.
+        owner: returns the value that a value of the program is or is a copy of, and whether it is one.
+        values: by number, what they are before they are sharded.
+        bandwidth: of a rank, in bytes a second.
+    """
+    parts: list[list[float]] = [[] for _ in values]
+    made, used = [0.0] * len(values), [run.seconds] * len(values)
+    for task, ops in enumerate(units):
+        read = [found[0] for op in ops for value in op.operands if (found := owner(value))]
+        written = [found[0] for op in ops for value in op.results if (found := owner(value)) and not found[1]]
+        for value in read:
+            used[value] = min(used[value], run.first[task])
+        for value in written:
+            made[value] = max(made[value], run.last[task])
+        transfer = run.program.tasks[task].transfer
+        if transfer is not None and transfer.seconds and isinstance(ops[0], Collective) and len(ops) == 1:
+            for value in read:
+                parts[value].append(min(run.sent[task].exposed / transfer.seconds, 1.0))
+    return tuple(
+        mean(found) if found else _unsent(last - first, meta.bytes / bandwidth)
+        for found, first, last, meta in zip(parts, made, used, values, strict=True)
+    )
+
+
+def _unsent(window: float, seconds: float) -> float:
+    return max(UNSENT, 1 - window / seconds) if seconds else 1.0
 
 
 class MeshSearch:
