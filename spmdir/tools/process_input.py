@@ -67,8 +67,9 @@ def _transform(text: str, file: str, first_line: int, pipeline: Pipeline, option
 
         program = DecidedProgram(module, pipeline)
         print(*(explanations(program, at, MOST) for at in options.explain), sep="\n\n", file=sys.stderr)
-    context = pipeline.context()
-    with Instrumentation(pipeline.steps, options, watch, print_ir, context.trials).around(module) as after:
+    context = pipeline.context() if pipeline.steps else None  # it loads the rules
+    trials = [] if context is None else context.trials
+    with Instrumentation(pipeline.steps, options, watch, print_ir, trials).around(module) as after:
         run_passes(module, pipeline, options.verify_each, context=context, after=after)
     output = _shown(module, pipeline, options, print_ir)
     watch.lap("print")
