@@ -18,9 +18,9 @@ from spmdir.core.placement.standard import Shard as S
 from spmdir.lowering.process_groups import device_rank
 from spmdir.runtime.boxed_shard import BoxedShard
 from spmdir.runtime.boxes import Box, held_boxes
-from spmdir.runtime.elementwise_dtensor import on_shard
 from spmdir.simulator.distribution import local_tensor
-from spmdir.torch_interop.dtensors import StridedShard, inner_tensor, shard_order, spec_of
+from spmdir.torch_interop.dtensors import StridedShard, dtensor_spec, inner_tensor, shard_order
+from spmdir.torch_interop.elementwise_dtensor import on_shard
 
 
 @attrs.frozen(eq=False)
@@ -105,7 +105,7 @@ def like_shard(tensor: DTensor, local: Tensor) -> DTensor:
         local = BoxedShard(with_strides(local, held.shard), held.boxes, held.is_partition)
     else:
         local = with_strides(local, held)
-    return on_shard(local, spec_of(tensor))
+    return on_shard(local, dtensor_spec(tensor))
 
 
 def with_strides(tensor: Tensor, like: Tensor) -> Tensor:

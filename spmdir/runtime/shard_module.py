@@ -27,7 +27,6 @@ from spmdir.plans.resolve import PlanLike, resolve
 from spmdir.runtime.anomaly import support_anomaly_detection
 from spmdir.runtime.decision import decide
 from spmdir.runtime.earlier_optimizers import warn_of_earlier_optimizers
-from spmdir.runtime.elementwise_dtensor import elementwise
 from spmdir.runtime.initial_state import initial_state
 from spmdir.runtime.joint_call import JointCall
 from spmdir.runtime.joint_capture import (
@@ -52,6 +51,7 @@ from spmdir.runtime.sharded_module import Runner, asking, guards_of, sharded_cop
 from spmdir.runtime.signature import Argument, read_signature
 from spmdir.runtime.variants import Places, Structure, Variant, shapes_of
 from spmdir.torch_interop import pytree
+from spmdir.torch_interop.elementwise_dtensor import elementwise
 
 NOTHING: Mapping[str, Sharding] = MappingProxyType({})
 NO_SIZES: Mapping[str, Any] = MappingProxyType({})

@@ -11,7 +11,7 @@ from torch.distributed.tensor.placement_types import _StridedShard as StridedSha
 inner_tensor: Any = attrgetter("_local_tensor")
 """Return what a DTensor holds on this rank, outside autograd; `DTensor.to_local` is a function of autograd."""
 
-spec_of: Any = attrgetter("_spec")
+dtensor_spec: Any = attrgetter("_spec")
 """Return the mesh, placements, shape and strides of a DTensor, in a value that DTensors may share."""
 
 

@@ -49,6 +49,9 @@ LISTED = {
     "dtensors.py": """
         ._local_tensor ._spec torch.distributed.tensor.placement_types._StridedShard
     """,
+    "elementwise_dtensor.py": """
+        ._local_tensor ._spec
+    """,
     "fake_tensors.py": """
         torch._subclasses.fake_tensor.DataDependentOutputException
         torch._subclasses.fake_tensor.DynamicOutputShapeException torch._subclasses.fake_tensor.FakeTensor

@@ -3,7 +3,7 @@
 An optimizer updates a parameter by about ten small ops, and DTensor spends 15 us on the layout of each, though all its
 operands have one layout. `ElementwiseDTensor` runs such an op on the local tensors:
 
-    p.addcdiv_(m, v, value=-lr)   →   inner_tensor(p).addcdiv_(inner_tensor(m), inner_tensor(v), value=-lr)
+    p.addcdiv_(m, v, value=-lr)   →   p._local_tensor.addcdiv_(m._local_tensor, v._local_tensor, value=-lr)
 
 All other ops, operands of other layouts, and ops that autograd records are those of DTensor.
 """
@@ -19,7 +19,6 @@ from torch.autograd.graph import increment_version
 from torch.distributed.tensor import DTensor
 
 from spmdir.torch_interop.dispatch import without_torch_function
-from spmdir.torch_interop.dtensors import inner_tensor, spec_of
 
 _INPLACE = (
     "abs_", "add_", "addcdiv_", "addcmul_", "clamp_max_", "clamp_min_", "copy_", "div_", "exp_", "lerp_", "mul_",
@@ -85,7 +84,7 @@ class ElementwiseDTensor(DTensor):
     ) -> Any:
         if func is torch.ops.aten.detach.default:  # which autograd calls for each gradient
             tensor = args[0]
-            return on_shard(inner_tensor(tensor).detach(), spec_of(tensor))
+            return on_shard(tensor._local_tensor.detach(), tensor._spec)
         return super().__torch_dispatch__(func, types, args, kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> DTensor:
@@ -128,22 +127,22 @@ def _shards(operands: Sequence[Any]) -> list[Any] | None:
             found.append(operand)
         elif kind is ElementwiseDTensor or isinstance(operand, DTensor):
             if spec is None:
-                spec = spec_of(operand)
-            elif (other := spec_of(operand)) is not spec and other != spec:
+                spec = operand._spec
+            elif operand._spec is not spec and operand._spec != spec:
                 return None
-            found.append(inner_tensor(operand))
+            found.append(operand._local_tensor)
         elif isinstance(operand, Tensor):
             if operand.dim():
                 return None
             found.append(operand)
         elif isinstance(operand, (list, tuple)) and operand and isinstance(operand[0], Tensor):
             if all(isinstance(one, DTensor) for one in operand):
-                specs = list(map(spec_of, operand))
+                specs = [one._spec for one in operand]
                 if layouts is None:
                     layouts = specs
                 elif any(one is not other and one != other for one, other in zip(specs, layouts, strict=True)):
                     return None
-                found.append(list(map(inner_tensor, operand)))
+                found.append([one._local_tensor for one in operand])
             elif any(isinstance(one, DTensor) or one.dim() for one in operand):
                 return None
             else:
@@ -162,4 +161,4 @@ def _wrapped(result: Any, like: Any, local: Any) -> Any:
         return None
     if result.dtype != local.dtype or result.device != local.device or result.stride() != local.stride():
         return None
-    return on_shard(result, spec_of(like))
+    return on_shard(result, like._spec)

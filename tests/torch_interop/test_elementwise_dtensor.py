@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from spmdir.runtime.elementwise_dtensor import ElementwiseDTensor, elementwise
+from spmdir.torch_interop.elementwise_dtensor import ElementwiseDTensor, elementwise
 
 
 @pytest.fixture(scope="module")
