@@ -126,7 +126,7 @@ def capture_joint(
         stack.enter_context(known_outputs(traced, rehearsal.output))
         stack.callback(rehearsal.caches.remove_fakes)
         constraints = joint_export.constraints(traced, fake_args, fake_kwargs, dynamic_shapes)
-        capture = joint_export.capture_graph(traced, constraints=constraints, dynamic_shapes=dynamic_shapes)
+        capture = joint_export.capture_graph(traced, constraints, dynamic_shapes)
         say("tracing the forward of {}", type(model).__name__)
         graph = capture(*fake_args, **fake_kwargs)
         _name_parameters(traced, graph)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ from spmdir.core.admission import VERSIONS
 from spmdir.core.errors import UnsupportedError
 
 try:
-    from torch._dynamo.functional_export import _dynamo_graph_capture_for_export as capture_graph
+    import torch._dynamo.functional_export as functional_export
     from torch._export.utils import _compiling_state_context
     from torch._functorch._aot_autograd import descriptors as descriptors
     from torch._functorch._aot_autograd.schemas import OutputType
@@ -41,6 +41,35 @@ __all__ = [
     "restore_names",
     "tracing",
 ]
+
+
+def capture_graph(
+    model: nn.Module, constraints: list[Any] | None, dynamic_shapes: Any
+) -> Callable[..., torch.fx.GraphModule]:
+    """Return what captures a call of a module with the arguments that it is given, as a graph.
+
+    Dynamo makes guards of a capture only to compare them with `dynamic_shapes`, which takes a third of its time for a
+    module with many layers. Without dynamic shapes there is nothing to compare.
+
+    Args:
+        constraints: as `constraints` returns them.
+    """
+    capture = functional_export._dynamo_graph_capture_for_export(
+        model, constraints=constraints, dynamic_shapes=dynamic_shapes
+    )
+    return capture if dynamic_shapes is not None else _without_guards(capture)
+
+
+def _without_guards(capture: Callable[..., torch.fx.GraphModule]) -> Callable[..., torch.fx.GraphModule]:
+    def captured(*args: Any, **kwargs: Any) -> torch.fx.GraphModule:
+        check = functional_export._suggest_or_raise_constraint_violation
+        functional_export._suggest_or_raise_constraint_violation = lambda *_: None
+        try:
+            return capture(*args, **kwargs)
+        finally:
+            functional_export._suggest_or_raise_constraint_violation = check
+
+    return captured
 
 
 def constraints(

@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from torch._dynamo import convert_frame
 from torch.export import Dim
 
 from spmdir.core.errors import SpmdirError, UnsupportedError
@@ -147,6 +148,15 @@ def test_open_sizes_of_a_module_with_its_gradients_have_ranges_and_arguments_the
     assert "t: tensor<2x3x4xf32, #spmd.dims<s0, s1, 4>>" in print_ir(module)
     with pytest.raises(UnsupportedError, match=r"the module cannot be captured: .*'y'"):
         capture_joint(Flattened(), (x,), {"scale": 2.0}, CPU, ShardingPlan({}), dynamic_shapes={"y": {0: Dim("b")}})
+
+
+@pytest.mark.parametrize(("shapes", "made"), [(None, 0), ({"t": {0: Dim("b")}, "scale": None}, 1)])
+def test_dynamo_makes_guards_only_to_check_open_sizes(monkeypatch, shapes, made):
+    managers = []
+    build = convert_frame.GraphCaptureOutput.build_guards
+    monkeypatch.setattr(convert_frame.GraphCaptureOutput, "build_guards", lambda *args: managers.append(build(*args)))
+    capture_joint(Flattened(), (torch.ones(2, 3, 4),), {"scale": 2.0}, CPU, ShardingPlan({}), dynamic_shapes=shapes)
+    assert len(managers) == made
 
 
 class Squares(torch.nn.Module):
