@@ -57,6 +57,7 @@ NOTHING: Mapping[str, Sharding] = MappingProxyType({})
 NO_SIZES: Mapping[str, Any] = MappingProxyType({})
 
 
+@ir.collector_paused()
 def shard_module(
     model: nn.Module,
     mesh: Mesh | DeviceMesh,
@@ -201,6 +202,7 @@ def shard_module(
         if isinstance(leaf, Tensor)
     }
 
+    @ir.collector_paused()
     def compiled(
         sharded: nn.Module, structure: Structure, is_unreduced: bool, asked: Places, given: tuple[Any, Any]
     ) -> Variant:
