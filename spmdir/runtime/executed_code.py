@@ -213,14 +213,24 @@ def recorded_code(code: ExecutedCode) -> Iterator[None]:
 
 
 @contextmanager
-def unrecorded() -> Iterator[None]:
-    """Record no code inside."""
+def unrecorded() -> Iterator[Any]:
+    """Record no code inside; yields what `recorded_again` takes."""
     before = sys.gettrace()
     sys.settrace(None)
     try:
-        yield
+        yield before
     finally:
         sys.settrace(before)
+
+
+@contextmanager
+def recorded_again(before: Any) -> Iterator[None]:
+    """Record the code inside, where `unrecorded` has yielded `before`."""
+    sys.settrace(before)
+    try:
+        yield
+    finally:
+        sys.settrace(None)
 
 
 def _noting(function: Callable[..., Any], names: set[str]) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import attrs
@@ -21,7 +21,7 @@ from spmdir.core.errors import UnsupportedError
 from spmdir.core.progress import say
 from spmdir.importer.running_statistics import written
 from spmdir.runtime.copies import fake, fake_copy
-from spmdir.runtime.executed_code import ExecutedCode, recorded_code, unrecorded
+from spmdir.runtime.executed_code import ExecutedCode, recorded_again, recorded_code, unrecorded
 from spmdir.runtime.guards import Guards
 from spmdir.runtime.known_outputs import PLAIN
 from spmdir.runtime.op_record import OpRecord
@@ -365,17 +365,22 @@ class _DataOps(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        leaves = pytree.tree_leaves((args, kwargs))
-        with unrecorded() if _is_torchs(func) else nullcontext():
-            result = func(*args, **kwargs)
-        if func.namespace == "prim":  # asks for the device or layout of a tensor, which Python may keep
-            return result
-        if self._record is not None:
-            self._record.note(func, leaves, pytree.tree_leaves(result))
-        if is_random(func) or any(isinstance(leaf, Tensor) and self._is_data(leaf) for leaf in leaves):
-            self._ops.append((func, *map(_form, leaves)))
-            self._note(pytree.tree_leaves(result))
-            self._note(list(written(func, args, kwargs)))
+        with unrecorded() as recording:
+            if func.namespace == "prim":  # asks for the device or layout of a tensor, which Python may keep
+                return func(*args, **kwargs)
+            leaves = pytree.leaves_of((*args, *kwargs.values()))
+            if _is_torchs(func):
+                result = func(*args, **kwargs)
+            else:
+                with recorded_again(recording):
+                    result = func(*args, **kwargs)
+            results = pytree.leaves_of((result,))
+            if self._record is not None:
+                self._record.note(func, leaves, results)
+            if is_random(func) or any(isinstance(leaf, Tensor) and self._is_data(leaf) for leaf in leaves):
+                self._ops.append((func, *map(_form, leaves)))
+                self._note(results)
+                self._note(list(written(func, args, kwargs)))
         return result
 
     def _note(self, values: list[Any]) -> None:
@@ -390,7 +395,7 @@ class _DataOps(TorchDispatchMode):
 
 def _is_torchs(func: Any) -> bool:
     """Return whether an op is one of torch's, whose kernels for fake tensors execute no code of the user."""
-    return isinstance(func, OpOverload) and func.namespace in ("aten", "prims", "prim")
+    return isinstance(func, OpOverload) and func.namespace in ("aten", "prims")
 
 
 def _form(leaf: Any) -> Any:

@@ -1,5 +1,10 @@
 """Nested containers of tensors: `torch.utils._pytree`, which has no public name in torch 2.11 to 2.13."""
 
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
 from torch.utils._pytree import TreeSpec as TreeSpec
 from torch.utils._pytree import keystr as keystr
 from torch.utils._pytree import tree_flatten as tree_flatten
@@ -11,3 +16,23 @@ from torch.utils._pytree import tree_structure as tree_structure
 from torch.utils._pytree import tree_unflatten as tree_unflatten
 from torch.utils._pytree import treespec_dumps as treespec_dumps
 from torch.utils._pytree import treespec_loads as treespec_loads
+
+from spmdir.torch_interop.fake_tensors import FakeTensor
+
+_LEAVES = frozenset((
+    torch.Tensor, nn.Parameter, FakeTensor, bool, int, float, complex, str, type(None),
+    torch.dtype, torch.device, torch.layout, torch.memory_format,
+))  # fmt: skip
+"""Types of most arguments of ops, none of which is a container."""
+
+
+def leaves_of(values: Iterable[Any]) -> list[Any]:
+    """Return the leaves of `values`, as `tree_leaves` of a list of them does, in a quarter of the time for an op."""
+    leaves: list[Any] = []
+    for value in values:
+        kind = type(value)
+        if kind in _LEAVES:
+            leaves.append(value)
+        else:
+            leaves.extend(leaves_of(value) if kind is list or kind is tuple else tree_leaves(value))
+    return leaves
