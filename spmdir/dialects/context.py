@@ -27,9 +27,9 @@ from spmdir.core.limits import FRAMES
 from spmdir.core.placement.literals import LiteralError
 from spmdir.dialects.attributes import ShardingAttr, is_sized, meta_of, print_type
 from spmdir.dialects.collectives import plugin_collective
-from spmdir.dialects.declared import declared_hints
+from spmdir.dialects.declared import declared_hints, declared_mesh
 from spmdir.dialects.layer_calls import LAYER, layer_named, taking_layer
-from spmdir.dialects.locations import LocationAliases, location_parts
+from spmdir.dialects.locations import LocationAliases, location_parts, read_alias
 from spmdir.dialects.named import class_of
 from spmdir.dialects.names import full_name, is_number, keep_name
 from spmdir.dialects.op_parser import parse_type
@@ -113,6 +113,12 @@ _LAYER_CALL = re.compile(
 )
 
 
+_LOCATION = re.compile(r"loc\((?:unknown|(#\w+))\)", re.ASCII)
+
+
+_DICTIONARY = re.compile(r'\{[^{}"]*+(?:"[^"\\{}\n]*+"[^{}"]*+)*+\}')
+
+
 @lru_cache(maxsize=65536)
 def _int_attr(value: int) -> IntAttr:
     return IntAttr(value)
@@ -129,6 +135,7 @@ class IRParser(Parser):
         self._op_start = 0
         self._tensor_ops: dict[str, type[ValueOp] | None] = {}
         self._types: dict[str, Any] = {}
+        self._dictionaries: dict[tuple[Any, ...], dict[str, Attribute]] = {}
         self._places: dict[int, int] = {}  # by identity: to hash a location walks all of it
         self._lines = [0, *(match.end() for match in re.finditer("\n", text))]
 
@@ -140,13 +147,51 @@ class IRParser(Parser):
     def _parse_alias_def(self) -> None:
         """Parse an alias; a location that spells more places than `FRAMES`, each alias in it counted, is an error."""
         start = self.pos
-        super()._parse_alias_def()
+        if not self._parse_printed_alias():
+            super()._parse_alias_def()
         attribute = next(reversed(self.attribute_aliases.values()))
         self._places[id(attribute)] = count = 1 + sum(
             self._places.get(id(part), 1) for part in location_parts(attribute)
         )
         line, column = self.place(start)
         FRAMES.check(count, Location(self._file.data, line, column))
+
+    def _parse_printed_alias(self) -> bool:
+        """Parse the alias of a location here if it is as most are printed: the lexer need not see every token of it."""
+        found = read_alias(self.lexer.input.content, self.pos, self.attribute_aliases)
+        if found is None:
+            return False
+        name, location, end = found
+        self.attribute_aliases[name] = location
+        self._resume_from(end)
+        return True
+
+    def parse_optional_location(self) -> LocationAttr | None:
+        text = self.lexer.input.content
+        if not text.startswith("loc", self.pos):
+            return None
+        match = _LOCATION.match(text, self.pos)
+        location = (self.attribute_aliases.get(match[1]) if match[1] else UNKNOWN_LOC) if match else None
+        if match is None or not isinstance(location, LocationAttr):
+            return super().parse_optional_location()
+        self._resume_from(match.end())
+        return location
+
+    def parse_optional_dictionary_attr_dict(self) -> dict[str, Attribute]:
+        """Parse `{name = value, …}`; one without nested braces, which repeated arguments repeat, is read once."""
+        text = self.lexer.input.content
+        match = _DICTIONARY.match(text, self.pos)
+        if match is None:
+            return super().parse_optional_dictionary_attr_dict()
+        key = match[0], declared_mesh(self), declared_hints(self)
+        if key in self._dictionaries:
+            self._resume_from(match.end())
+        else:
+            read = super().parse_optional_dictionary_attr_dict()
+            if text[match.end() : self.pos].strip():
+                return read  # what closes the braces is elsewhere
+            self._dictionaries[key] = read
+        return dict(self._dictionaries[key])
 
     def parse_operation(self) -> Operation:
         line, column = self.place(self.pos)
@@ -211,8 +256,7 @@ class IRParser(Parser):
 
     def _bind(self, op: Operation, text: str, span: Span) -> None:
         """Give an op its location, if one is here, and its results the names in `text`, as `%x, %y`."""
-        if self.lexer.input.content.startswith("loc", self.pos):
-            op.location = self.parse_optional_location() or UNKNOWN_LOC
+        op.location = self.parse_optional_location() or UNKNOWN_LOC
         names = text.replace("%", "").split(", ")
         if len(names) != len(op.results):
             message = f"Operation has {len(op.results)} results, but was given {len(names)} to bind."

@@ -6,13 +6,26 @@ definitions at the end of the file; xDSL's parser reads them only before their f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from io import StringIO
+from typing import Any
 
 import attrs
-from xdsl.dialects.builtin import UNKNOWN_LOC, ArrayAttr, CallSiteLoc, FileLineColLoc, FusedLoc, NameLoc, NoneAttr
+from xdsl.dialects.builtin import (
+    UNKNOWN_LOC,
+    ArrayAttr,
+    CallSiteLoc,
+    FileLineColLoc,
+    FusedLoc,
+    IntAttr,
+    LocationAttr,
+    NameLoc,
+    NoneAttr,
+    StringAttr,
+)
 from xdsl.ir import Attribute, Operation
 from xdsl.printer import Printer
 
@@ -73,6 +86,33 @@ def places_of(location: Attribute) -> SourcePlaces:
             paths.append(part.desc.data)
         waiting += reversed([*location_parts(part)])
     return SourcePlaces(tuple(paths), tuple(frames))
+
+
+_ALIAS = re.compile(
+    r'(#\w+) = loc\((?:"([ !#-\[\]-~]*)":([0-9]{1,9}):([0-9]{1,9})|"([ !#-\[\]-~]*)"\((#\w+)\)|'
+    r"callsite\((#\w+) at (#\w+)\))\)\n",
+    re.ASCII,
+)
+"""The definition of a line of a file, a name or a call as it is printed, if no string in it has escapes."""
+
+
+def read_alias(text: str, start: int, known: Mapping[str, Attribute]) -> tuple[str, LocationAttr, int] | None:
+    """Return the new name that is defined at `start`, its location and the end; None for what `_ALIAS` does not match.
+
+    Args:
+        known: the aliases before it.
+    """
+    match = _ALIAS.match(text, start)
+    if match is None or match[1] in known:
+        return None
+    name, file, line, column, path, *inner = match.groups()
+    if file is not None:
+        place = FileLineColLoc(StringAttr(file), IntAttr(int(line)), IntAttr(int(column)))
+        return name, place, match.end()
+    parts: list[Any] = [known.get(part) for part in inner if part is not None]
+    if not all(isinstance(part, LocationAttr) for part in parts):
+        return None
+    return name, CallSiteLoc(*parts) if path is None else NameLoc(StringAttr(path), *parts), match.end()
 
 
 class LocationAliases:

@@ -81,6 +81,10 @@ _TAIL_END = re.compile(
 """What follows an op: the end of its line, or what begins the next op on the same line."""
 
 
+_LOCATION_END = re.compile(r" loc\((?:unknown|#\w+)\)$", re.ASCII)
+"""The location of an op as it is printed, at the end of its line."""
+
+
 _PASSED = re.compile(r"\s+|\w+|.", re.DOTALL)
 """What no end of an op begins inside of: blanks are passed at once, or their number would count squared."""
 
@@ -154,8 +158,11 @@ def _resolve(parser: Parser, name: str, position: int) -> SSAValue:
 def tail_end(text: str, start: int) -> int:
     """Return the end of an op: the last line before one that begins something else, brackets balanced."""
     line = text.find("\n", start)
-    if line >= 0 and _is_complete(text[start:line]) and not _CONTINUED.match(text, line):
-        return line
+    if line >= 0:
+        location = _LOCATION_END.search(text, start, line)
+        end = location.start() if location else line
+        if _is_complete(text[start:end]) and (location or not _CONTINUED.match(text, line)):
+            return end
     end = _scan_tail(text, start)
     return len(text) if end < 0 else end
 
