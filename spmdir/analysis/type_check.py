@@ -7,21 +7,18 @@ order in every operand and result.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from spmdir.analysis.local_forms import is_split
-from spmdir.analysis.sub_axes import wanted_splits
 from spmdir.core.admission import listed_twin
 from spmdir.core.errors import RuleError, ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
-from spmdir.core.placement.standard import Placement, R, plugins
+from spmdir.core.placement.standard import Placement, plugins
 from spmdir.dialects.locations import errors_at, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
-from spmdir.reshard.axis_price import axis_price
 from spmdir.reshard.conditions import refinement
 from spmdir.rules import OpRule, RuleSet, Strategy
 from spmdir.rules.strategies.obstacle import Dropped
@@ -284,7 +281,7 @@ def strategies_of(op: ValueOp, mesh: Mesh, rules: RuleSet) -> tuple[OpRule | Non
     operands = required(op)
     results = op.shardings
     location = location_of(op)
-    if _undecided(op) or any(sharding is None for sharding in operands):
+    if is_undecided(op) or any(sharding is None for sharding in operands):
         raise ShardingError(f"'{op.name}' has values without a sharding; run propagate first", location)
     rule = rule_of(op, rules)
     if rule is None:
@@ -298,7 +295,7 @@ def strategies_of(op: ValueOp, mesh: Mesh, rules: RuleSet) -> tuple[OpRule | Non
         return rule, match(rule, operands, results, mesh, is_split(op))  # type: ignore  # checked above
 
 
-def _undecided(op: ValueOp) -> bool:
+def is_undecided(op: ValueOp) -> bool:
     """Return whether a present result has no sharding yet."""
     return any(sharding is None and meta for sharding, meta in zip(op.shardings, op.metas, strict=True))
 
@@ -308,98 +305,4 @@ def required(op: ValueOp) -> tuple[Sharding | None, ...]:
     needs = op.needs.data if op.needs else (None,) * len(op.tensors)
     return tuple(
         need if need is not None else sharding_of(value) for need, value in zip(needs, op.tensors, strict=True)
-    )
-
-
-def cheapest_operands(op: ValueOp, current: Sequence[Sharding], mesh: Mesh, rules: RuleSet) -> tuple[Sharding, ...]:
-    """Return the operand shardings that give the op's result shardings, cheapest to reach axis by axis.
-
-    Raises:
-        ShardingError: no strategies of the op's rule give its results; located.
-    """
-    if _undecided(op):
-        raise ShardingError(f"'{op.name}' has a result without a sharding; run propagate first", location_of(op))
-    rule = rule_of(op, rules)
-    if rule is None:
-        return tuple(Sharding((), mesh.name) for _ in current)
-    with errors_at(op, (RuleError, ShardingError)):
-        return _cheapest(rule, tuple(current), op.shardings, mesh, is_split(op))
-
-
-@lru_cache(maxsize=65536)
-def _cheapest(
-    rule: OpRule, current: tuple[Sharding, ...], made: tuple[Sharding | None, ...], mesh: Mesh, may_split: bool
-) -> tuple[Sharding, ...]:
-    with contextlib.suppress(ShardingError):
-        match(rule, current, made, mesh, may_split)
-        return current
-    results = [sharding for sharding in made if sharding]
-    rejected: ShardingError | None = None
-    for fine in _refinements(rule, current, results, mesh):
-        try:
-            return _cheapest_on(rule, current, made, mesh, fine)
-        except ShardingError as error:
-            rejected = rejected or error
-    assert rejected is not None
-    raise rejected
-
-
-def _refinements(rule: OpRule, current: Sequence[Sharding], made: Sequence[Sharding], mesh: Mesh) -> Iterator[Mesh]:
-    """Yield the meshes on which an op's strategies may give its results, the simplest first."""
-    annotated = refinement(mesh, *made)
-    yield annotated
-    with contextlib.suppress(ShardingError):
-        yield refinement(mesh, *made, *current)
-    split = wanted_splits({(rule, axis): 1.0 for axis in mesh.axis_names}, annotated)
-    if split != annotated:
-        yield split
-
-
-def _cheapest_on(
-    rule: OpRule, current: tuple[Sharding, ...], made: tuple[Sharding | None, ...], mesh: Mesh, fine: Mesh
-) -> tuple[Sharding, ...]:
-    refined = [sharding.refined(fine) if sharding else None for sharding in made]
-    entries = [entry for s in refined if s for entry in s.entries]
-    # Axes nest in the order in which results are sharded; the order in which partial placements are listed is
-    # arbitrary.
-    order = dict.fromkeys(axis for axis, placement in entries if placement.dim is not None)
-    order.update(dict.fromkeys(axis for axis, _ in entries))
-    order.update(dict.fromkeys(axis for s in current for named, _ in s.entries for axis in _overlapping(named, fine)))
-    extras = plugins_of((*current, *made))
-    choice: dict[str, Strategy] = {}
-    while len(choice) < len(order):
-        # A minor factor can be sharded once its major ones are, so the axis of these is chosen first.
-        for axis in (axis for axis in order if axis not in choice):
-            results = tuple(sharding[axis] if sharding else R for sharding in refined)
-            strategies = rule.strategies(fine.sizes[axis], sharded_factors(choice, fine), extras)
-            strategies = [strategy for strategy in strategies if strategy.results == results]
-            if strategies:
-                prices = [_price(rule, strategy, axis, current, fine) for strategy in strategies]
-                choice[axis] = strategies[prices.index(min(prices))]
-                break
-        else:
-            axis = next(axis for axis in order if axis not in choice)
-            results = [sharding[axis] if sharding else R for sharding in refined]
-            raise ShardingError(
-                f"no strategy of its rule gives ({', '.join(map(str, results))}) on axis '{axis}'; "
-                "give the op a sharding it can make and reshard the result"
-            )
-    operands = tuple(
-        Sharding([(axis, choice[axis].operands[index]) for axis in order], mesh.name).merged(mesh)
-        for index in range(len(current))
-    )
-    if fine is not mesh:
-        match(rule, operands, made, mesh)
-    return operands
-
-
-def _overlapping(axis: str, fine: Mesh) -> list[str]:
-    """Return the axes of `fine` that overlap `axis`."""
-    return [other for other in fine.axis_names if other == axis or fine.root_axis(other) == fine.root_axis(axis)]
-
-
-def _price(rule: OpRule, strategy: Strategy, axis: str, current: Sequence[Sharding], mesh: Mesh) -> float:
-    return sum(
-        axis_price(has.along(axis, mesh) or R, wanted, meta.bytes, mesh.sizes[axis]).wire_bytes
-        for has, wanted, meta in zip(current, strategy.operands, rule.call.operands, strict=True)
     )

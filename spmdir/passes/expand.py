@@ -16,7 +16,8 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from spmdir.analysis.local_forms import EXPANSION, note, places_among
-from spmdir.analysis.type_check import cheapest_operands, required, sharded_factors, strategies_of
+from spmdir.analysis.operand_choice import OperandChoice
+from spmdir.analysis.type_check import required, sharded_factors, strategies_of
 from spmdir.core.errors import ShardingError, UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
@@ -27,7 +28,10 @@ from spmdir.dialects.context import IRContext
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.values import sharding_of
+from spmdir.pipeline.noted_options import machine_of
+from spmdir.pipeline.pipeline import as_pipeline
 from spmdir.pipeline.preconditions import FunctionPass
+from spmdir.reshard.plan_tree import Planner
 from spmdir.rules import RuleSet
 from spmdir.rules.local.expansion import Expansion, Value
 from spmdir.rules.strategies.expansion_layout import ExpansionLayout
@@ -45,46 +49,57 @@ class ExpandPass(FunctionPass):
     takes_layers: ClassVar[bool] = True
 
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
-        expand_all(function, ir.mesh(module), ctx.rules)
+        expand_all(function, ir.mesh(module), ctx)
 
 
-def expand_all(function: FuncOp, mesh: Mesh, rules: RuleSet) -> None:
+def expand_all(function: FuncOp, mesh: Mesh, ctx: IRContext) -> None:
     """Replace every op of `function` whose shardings ask for it.
 
     Raises:
         ShardingError: such an op is ill typed. UnsupportedError: an op of its expansion cannot be sharded as it is.
     """
+    choice = operand_choice(function, mesh, ctx)
     expanding: dict[str, bool] = {}
     found: list[AtenOp] = []
     for op in function.body.block.ops:
         if op.name not in expanding:
-            alternatives = rules.alternatives(op.name) if isinstance(op, AtenOp) else ()
+            alternatives = ctx.rules.alternatives(op.name) if isinstance(op, AtenOp) else ()
             expanding[op.name] = any(clause.kind == "expand" for rule in alternatives for clause in rule.clauses)
         if expanding[op.name] and _is_sharded(op):  # type: ignore  # a torch op
             found.append(op)  # type: ignore
     if found:
         names = Names(function.body.block)
         for op in found:
-            _replace(op, mesh, rules, names)
+            _replace(op, choice, names)
+
+
+def operand_choice(function: FuncOp, mesh: Mesh, ctx: IRContext) -> OperandChoice:
+    """Return the choice of operand shardings by the machine that `function` is decided for, as lower-reshard plans."""
+
+    def planner() -> Planner:
+        return Planner(mesh, machine_of(function, as_pipeline(ctx.pipeline)).topology, ctx.collectives)
+
+    return OperandChoice(mesh, ctx.rules, planner)
 
 
 def _is_sharded(op: AtenOp) -> bool:
     return any(sharding and sharding.entries for sharding in (*required(op), *op.shardings))
 
 
-def _replace(op: AtenOp, mesh: Mesh, rules: RuleSet, names: Names) -> None:
+def _replace(op: AtenOp, choice: OperandChoice, names: Names) -> None:
     """Put an expansion in the place of `op`, if it cannot run as it is, and note on its first op what it replaces."""
     if op.needs is None:
-        _want_operands(op, mesh, rules)
+        _want_operands(op, choice)
     operands, call, needs = tuple(op.operands), op.call(), required(op)
-    ops, results = _expand(op, mesh, rules, names)
+    ops, results = _expand(op, choice, names)
     if ops != [op]:
         ops[0].attributes[EXPANSION] = note(op, call, needs, places_among(ops, operands, results))
 
 
-def _expand(op: AtenOp, mesh: Mesh, rules: RuleSet, names: Names) -> tuple[list[AtenOp], list[SSAValue | None]]:
+def _expand(op: AtenOp, choice: OperandChoice, names: Names) -> tuple[list[AtenOp], list[SSAValue | None]]:
     """Return the ops that are in the place of `op` then, and their values that are its results; None of absent ones."""
-    found = expansion_of(op, mesh, rules)
+    mesh = choice.mesh
+    found = expansion_of(op, mesh, choice.rules)
     if found is None:
         return [op], list(op.results)
     expansion, layouts = found
@@ -119,8 +134,8 @@ def _expand(op: AtenOp, mesh: Mesh, rules: RuleSet, names: Names) -> tuple[list[
     for new, expands in made:
         results = tuple(new.results)
         if expands and new.needs is None:
-            _want_operands(new, mesh, rules)
-        inner = _expand(new, mesh, rules, names) if expands else ([new], results)
+            _want_operands(new, choice)
+        inner = _expand(new, choice, names) if expands else ([new], results)
         ops += inner[0]
         finished.update(zip(results, inner[1], strict=True))
     returned = [value and values[value] for value in expansion.results]
@@ -156,10 +171,10 @@ def expansion_of(op: AtenOp, mesh: Mesh, rules: RuleSet) -> tuple[Expansion, Lay
     return expansion, layouts
 
 
-def _want_operands(op: AtenOp, mesh: Mesh, rules: RuleSet) -> None:
+def _want_operands(op: AtenOp, choice: OperandChoice) -> None:
     """Decide on the operands of an op that was sharded by hand, as insert-reshard would."""
     current = [_known(operand, op) for operand in op.tensors]
-    _set_needs(op, cheapest_operands(op, current, mesh, rules))
+    _set_needs(op, choice.cheapest(op, current))
 
 
 def _known(value: SSAValue, user: AtenOp) -> Sharding:

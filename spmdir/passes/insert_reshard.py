@@ -14,9 +14,8 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from spmdir.analysis.local_forms import is_split
-from spmdir.analysis.type_check import cheapest_operands
+from spmdir.analysis.operand_choice import OperandChoice
 from spmdir.core.errors import Location, ShardingError
-from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import plugins
 from spmdir.dialects import ir
@@ -29,7 +28,7 @@ from spmdir.dialects.names import Names, text_name
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp, has_lossy
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, needed_result, sharding_of
-from spmdir.passes.expand import expand_all
+from spmdir.passes.expand import expand_all, operand_choice
 from spmdir.pipeline.preconditions import FunctionPass
 from spmdir.rewrites.trace import remark
 
@@ -65,7 +64,8 @@ class InsertReshardPass(FunctionPass):
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
         mesh = ir.mesh(module)
         function.attributes.pop(GIVEN, None)  # what is decided again is what propagate gave
-        expand_all(function, mesh, ctx.rules)
+        expand_all(function, mesh, ctx)
+        choice = operand_choice(function, mesh, ctx)
         made = _Reshards(Names(function.body.block))
         wanted_by: dict[Hashable, tuple[Sharding, ...]] = {}
         constraints: list[_Constraint] = []
@@ -73,7 +73,7 @@ class InsertReshardPass(FunctionPass):
             if isinstance(user, AtenOp):
                 operands = tuple(user.operands)
                 shardings = tuple([_known(operand, user) for operand in operands])
-                for index, wanted in enumerate(_wanted(user, shardings, mesh, ctx, wanted_by)):
+                for index, wanted in enumerate(_wanted(user, shardings, choice, wanted_by)):
                     if wanted != shardings[index]:
                         user.operands[index] = made.resharded(operands[index], wanted, user)
                 user.properties.pop("needs", None)
@@ -116,9 +116,9 @@ class _Constraint:
 
 
 def _wanted(
-    op: AtenOp, current: tuple[Sharding, ...], mesh: Mesh, ctx: IRContext, known: dict[Hashable, tuple[Sharding, ...]]
+    op: AtenOp, current: tuple[Sharding, ...], choice: OperandChoice, known: dict[Hashable, tuple[Sharding, ...]]
 ) -> tuple[Sharding, ...]:
-    """Return the operand shardings of an op: as propagate decided, else the cheapest that give its results.
+    """Return the operand shardings of an op: as propagate decided, else those that reach its results in least time.
 
     Args:
         known: what was found for the ops before, by all that it depends on.
@@ -128,7 +128,7 @@ def _wanted(
     types = [meta_of(value.type) for value in (*op.operands, *op.results)]
     key = (op.name, is_split(op), current, *types, *map(op.properties.get, ("arguments", "structure", "sharding")))
     if key not in known:
-        known[key] = cheapest_operands(op, current, mesh, ctx.rules)
+        known[key] = choice.cheapest(op, current)
     return known[key]
 
 
