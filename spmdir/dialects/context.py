@@ -52,7 +52,7 @@ class IRContext(Context):
     Attributes:
         pipeline: the Pipeline whose passes are run; None for the standard one.
         rules: the rules of the torch ops; the packaged ones unless set.
-        collectives: those with axes that the planner may choose.
+        collectives: those that the planner may choose.
         rewrites: rewrites of plug-ins, which fuse-collectives uses beside its own; of `read_rewrites`.
         conditions: name → test, (op, rule) → bool, of plug-ins, which rewrites may ask of `f`.
         trials: the pipelines that passes ran on copies of the program so far, each a TrialRun.

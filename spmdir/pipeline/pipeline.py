@@ -225,7 +225,7 @@ class Pipeline:
 
     @property
     def collectives(self) -> tuple[CollectiveSpec, ...]:
-        """The collectives with axes that the planner may choose."""
+        """The collectives that the planner may choose."""
         return planned(spec for plugin in self.plugins for spec in plugin.values(CollectiveSpec))
 
     @property

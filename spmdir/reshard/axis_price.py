@@ -8,15 +8,15 @@ from collections.abc import Iterable, Sequence
 from spmdir.core.placement.base import Edge, PartialPlacement, Placement, edge_between
 from spmdir.core.placement.standard import R
 from spmdir.core.placement.tensor import TensorMeta
-from spmdir.reshard.collective_spec import CollectiveSpec, Sizes, Traffic
-from spmdir.reshard.collectives import PLANNED, collective
+from spmdir.reshard.collective_spec import COPY, CollectiveSpec, Sizes, Traffic
+from spmdir.reshard.collectives import PLANNED, between
 from spmdir.reshard.cost import Cost, cost, edge_collectives
 from spmdir.reshard.topology import DEFAULT, Topology
 
 NOTHING = Cost(0.0, 0.0)
 _NEVER = Cost(math.inf, math.inf)
 
-_LOCAL = {("replicated", "replicated"): Traffic(), ("shard", "partial"): collective("rearrange").traffic or Traffic()}
+_LOCAL = {("replicated", "replicated"): Traffic(), ("shard", "partial"): COPY}
 """Traits before and after between which nothing is ever sent: a shard is put among identities."""
 
 ITEMSIZE = 4
@@ -55,8 +55,7 @@ def axis_price(
         if (source.trait, target.trait) in _LOCAL:
             local_step = _LOCAL[source.trait, target.trait]
             return cost(local_step, _sizes(source, target, local_bytes, count), nodes, topology)
-        legal = [spec for spec in collectives if (spec.before, spec.after) == (source.trait, target.trait)]
-        if legal:
+        if legal := between(source.trait, target.trait, collectives):
             sizes = _sizes(source, target, local_bytes, count)
             costs = [cost(spec.traffic or Traffic(), sizes, nodes, topology) for spec in legal]
             return min(costs, key=lambda found: found.seconds)

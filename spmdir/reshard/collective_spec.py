@@ -115,6 +115,8 @@ class Traffic:
         passes: how often a rank has to do with each of the others, one hop apart: once round a ring, or with one
             message to each where ranks exchange directly; 0 where it sends to one or two of them only.
         rounds: how many collectives it takes, one after the other.
+        keeps_bounds: whether it takes a hop for each rank but one whose values come together, and sends the bytes that
+            ranks lack, or more of both: what `QuickBound` assumes. For others, bounds on seconds are 0.
         name: by which measured times are found; that of the collective unless given.
     """
 
@@ -125,7 +127,12 @@ class Traffic:
     crossing: Callable[[int, int], float] | None = None
     passes: int = 0
     rounds: int = 1
+    keeps_bounds: bool = False
     name: str = ""
+
+
+COPY = Traffic(copied=lambda sizes: sizes.target, kernels=lambda sizes: 1, keeps_bounds=True)
+"""The cost of a local collective that writes its result."""
 
 
 def ring(ranks: int, nodes: int) -> float:
@@ -170,7 +177,7 @@ class CollectiveSpec:
         clauses: what its text says, in order.
         before, after: the trait of its axes before and after, "replicated", "shard" or "partial". Axes join a
             dimension innermost, those of a "shard" before have to be its innermost ones, in nesting order.
-        check: (source, target, mesh, global shape) → None, or raises ShardingError unless the step is legal.
+        check: (spec, source, target, mesh, global shape) → None, or raises ShardingError unless the step is legal.
         axes: (source, target, mesh) → the axes of its group.
         traffic: its cost; None for `convert`, whose cost is that of an edge.
         buffers: what it allocates one after the other, names of BUFFERS, each made of the one before, the last being
@@ -179,8 +186,8 @@ class CollectiveSpec:
             other one; for those that find that out rank by rank.
         may_be_async: whether there is `NAME_start`, which starts it for a later `spmd.wait`.
         may_be_bucketed: whether it may take several tensors at once, with one message for all.
-        is_planned: of a collective that names axes, whether the planner may choose it wherever its traits fit. Those
-            that name none it knows by itself: permute, exchange, two_round_exchange and convert, see `moves`.
+        is_planned: whether the planner may choose it: one that names axes wherever its traits fit, others for what they
+            move, where `check` allows it.
         if_local: the name of the local collective that does it where nothing is sent.
         lower: its emitter, (site, operand) → `spmdir.lowering.site.Message`; or where that is found once something is
             lowered, as `"mine.emitters:scatter"`, so that nothing imports torch before.
@@ -194,7 +201,7 @@ class CollectiveSpec:
     clauses: tuple[Clause, ...] = ()
     before: str | None = None
     after: str | None = None
-    check: Callable[[Sharding, Sharding, Mesh, tuple[int, ...]], object] | None = None
+    check: Callable[[CollectiveSpec, Sharding, Sharding, Mesh, tuple[int, ...]], object] | None = None
     axes: Callable[[Sharding, Sharding, Mesh], tuple[str, ...]] | None = None
     traffic: Traffic | None = Traffic()
     buffers: tuple[str, ...] = ()
@@ -245,6 +252,17 @@ class CollectiveSpec:
     def names_axes(self) -> bool:
         """Whether its text names mesh axes."""
         return self.axes is None
+
+    @property
+    def moves(self) -> str:
+        """What it moves: the "axes" that its text names, along an "edge" that a placement declares, "elements" that
+        ranks lack, as `exchange` does, or whole "shards", as `permute` does.
+        """
+        if self.names_axes:
+            return "axes"
+        if self.traffic is None:
+            return "edge"
+        return "shards" if self.loads is None else "elements"
 
     @property
     def orders_axes(self) -> bool:

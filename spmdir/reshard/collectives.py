@@ -19,6 +19,7 @@ import attrs
 
 from spmdir.core.errors import ShardingError, did_you_mean
 from spmdir.reshard.collective_spec import (
+    COPY,
     DIM,
     FROM,
     ON,
@@ -54,17 +55,20 @@ def _kernels(sizes: Sizes) -> int:
     return 1 + _joins(sizes) + sizes.combined - 1
 
 
+_bounded = functools.partial(Traffic, keeps_bounds=True)
+
 _EXCHANGE = CollectiveSpec(
     name="exchange",
     summary="A generalised all-to-all: every rank gets what it lacks from ranks that hold it, and reduces it if needed",
-    check=functools.partial(check_exchange, "exchange"),
+    check=check_exchange,
     axes=exchanged_axes,
-    traffic=Traffic(wire=lambda s: s.moved, copied=_received, kernels=_kernels, crossing=direct, passes=1),
+    traffic=_bounded(wire=lambda s: s.moved, copied=_received, kernels=_kernels, crossing=direct, passes=1),
     buffers=("sent", "received", "joined", "result"),
     loads=exchange_loads,
     may_be_async=True,
     may_be_bucketed=True,
     if_local="rearrange",
+    is_planned=True,
     lower="spmdir.lowering.exchange:exchange_message",
 )
 
@@ -75,7 +79,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         clauses=(ON, DIM),
         before="replicated",
         after="shard",
-        traffic=Traffic(copied=lambda s: s.target if s.dim else 0.0, kernels=lambda s: bool(s.dim)),
+        traffic=_bounded(copied=lambda s: s.target if s.dim else 0.0, kernels=lambda s: bool(s.dim)),
         is_planned=True,
         lower="spmdir.lowering.collectives:slice_message",
     ),
@@ -85,7 +89,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         clauses=(ON, OP),
         before="replicated",
         after="partial",
-        traffic=Traffic(copied=lambda s: s.target, kernels=lambda s: 1),
+        traffic=COPY,
         is_planned=True,
         lower="spmdir.lowering.collectives:partition_message",
     ),
@@ -96,7 +100,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         before="shard",
         after="replicated",
         # A ring passes n − 1 shards on.
-        traffic=Traffic(
+        traffic=_bounded(
             wire=lambda s: (s.group - 1) * s.source,
             copied=lambda s: s.source if s.dim else 0.0,
             kernels=lambda s: bool(s.dim),
@@ -115,7 +119,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         before="shard",
         after="shard",
         # A chunk goes to every other rank, at most all that a rank holds.
-        traffic=Traffic(
+        traffic=_bounded(
             wire=lambda s: min((s.group - 1) * s.chunk, max(s.source, s.target)),
             copied=lambda s: s.chunk * (bool(s.to_dim) + bool(s.dim)),
             packed=lambda s: s.chunk * bool(s.to_dim),
@@ -135,7 +139,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         before="partial",
         after="replicated",
         # A ring reduce-scatter and a ring all-gather, one after the other.
-        traffic=Traffic(wire=lambda s: 2 * (s.group - 1) * s.source / s.group, crossing=ring, passes=2),
+        traffic=_bounded(wire=lambda s: 2 * (s.group - 1) * s.source / s.group, crossing=ring, passes=2),
         may_be_async=True,
         may_be_bucketed=True,
         is_planned=True,
@@ -147,7 +151,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         clauses=(ON, DIM, OP),
         before="partial",
         after="shard",
-        traffic=Traffic(
+        traffic=_bounded(
             wire=lambda s: (s.group - 1) * s.target,
             copied=lambda s: s.target if s.dim else 0.0,
             packed=lambda s: s.target if s.dim else 0.0,
@@ -175,17 +179,18 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         summary="Shards move between ranks as they are",
         check=check_permute,
         axes=permuted_axes,
-        traffic=Traffic(wire=lambda s: s.source, crossing=anywhere),
+        traffic=_bounded(wire=lambda s: s.source, crossing=anywhere),
         may_be_async=True,
+        is_planned=True,
         lower="spmdir.lowering.collectives:permute_message",
     ),
     _EXCHANGE,
     CollectiveSpec(
         name="two_round_exchange",
         summary="An exchange in two rounds: ranks are sent partial values, reduce them and send the sums on",
-        check=functools.partial(check_exchange, "two_round_exchange"),
+        check=check_exchange,
         axes=two_round_axes,
-        traffic=Traffic(
+        traffic=_bounded(
             wire=lambda s: s.moved,
             copied=lambda s: _received(s) + s.moved,
             kernels=lambda s: 2 + _kernels(s),
@@ -196,6 +201,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         buffers=("sent", "received", "sent", "received", "result"),
         loads=two_round_loads,
         may_be_async=True,
+        is_planned=True,
         lower="spmdir.lowering.exchange:two_round_exchange_message",
     ),
     attrs.evolve(
@@ -203,11 +209,12 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         name="rearrange",
         summary="An exchange that sends nothing: every rank has what its new shard is made of; local",
         check=check_rearrange,
-        traffic=Traffic(copied=lambda s: s.target, kernels=lambda s: 1),
+        traffic=COPY,
         buffers=("result",),
         loads=None,
         may_be_async=False,
         may_be_bucketed=False,
+        is_planned=False,
         if_local=None,
     ),
     CollectiveSpec(
@@ -216,13 +223,14 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         check=check_convert,
         axes=converted_axes,
         traffic=None,
+        is_planned=True,
         lower="spmdir.lowering.collectives:convert_message",
     ),
 )
 """The collectives that come with spmdir."""
 
 PLANNED = tuple(spec for spec in SHIPPED if spec.is_planned)
-"""Those that the planner may choose; they name axes."""
+"""Those that the planner may choose."""
 
 _SPECS: dict[str, tuple[CollectiveSpec, str]] = {}
 """Name → spec and the module that declares it."""
@@ -244,6 +252,16 @@ def collective(name: str) -> CollectiveSpec:
             f"unknown collective '{name}'; expected one of {', '.join(_SPECS)}{did_you_mean(name, _SPECS)}"
         )
     return _SPECS[name][0]
+
+
+def between(before: str, after: str, collectives: Iterable[CollectiveSpec] = PLANNED) -> tuple[CollectiveSpec, ...]:
+    """Return those of `collectives` that take axes from one trait to another."""
+    return tuple(spec for spec in collectives if (spec.before, spec.after) == (before, after))
+
+
+def keep_bounds(collectives: Iterable[CollectiveSpec]) -> bool:
+    """Return whether none of `collectives` costs less than bounds assume, but for edges, which no bound is about."""
+    return all(spec.traffic is None or spec.traffic.keeps_bounds for spec in collectives)
 
 
 def planned(added: Iterable[CollectiveSpec]) -> tuple[CollectiveSpec, ...]:

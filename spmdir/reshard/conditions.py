@@ -10,6 +10,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement, edge_between
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import R
+from spmdir.reshard.collective_spec import CollectiveSpec
 
 
 def refinement(mesh: Mesh, *of: Sharding | Sequence[str]) -> Mesh:
@@ -39,16 +40,16 @@ def splits_evenly(sharding: Sharding, fine: Mesh, shape: Sequence[int]) -> bool:
     )
 
 
-def moves_jointly(kind: str, axes: Sequence[str], sides: Iterable[Sharding]) -> bool:
+def moves_jointly(spec: CollectiveSpec, axes: Sequence[str], sides: Iterable[Sharding]) -> bool:
     """Whether one step may move `axes`: what it does not know as whole or chunks must be the same on their product.
 
     A declared step knows nothing of several axes.
     """
-    known = ("replicated", "shard") if kind != "convert" else ()
+    known = ("replicated", "shard") if spec.moves != "edge" else ()
     return len(axes) == 1 or all(p.splits or p.trait in known for p in (side[axis] for side in sides for axis in axes))
 
 
-def blocking_axes(kind: str, axes: Sequence[str], source: Sharding, target: Sharding) -> set[str]:
+def blocking_axes(spec: CollectiveSpec, axes: Sequence[str], source: Sharding, target: Sharding) -> set[str]:
     """The axes whose placement alone knows what ranks hold, where a step on `axes` would have to know it.
 
     Of a step that names no axes, these are all. One that names some works on what ranks hold where that is the tensor
@@ -61,7 +62,7 @@ def blocking_axes(kind: str, axes: Sequence[str], source: Sharding, target: Shar
     if not axes:
         return set(own)
     dims = {side[axis].dim for side in (source, target) for axis in axes}
-    if kind == "convert":
+    if spec.moves == "edge":
         first = min(map(axis_order, axes))
         moved = {side[axis] for side in (source, target) for axis in axes}
         return {
@@ -74,18 +75,18 @@ def blocking_axes(kind: str, axes: Sequence[str], source: Sharding, target: Shar
     return {axis for axis, placement in own.items() if not all(placement.keeps(dim) for dim in touched)}
 
 
-def check_own_steps(kind: str, axes: Sequence[str], source: Sharding, target: Sharding) -> None:
+def check_own_steps(spec: CollectiveSpec, axes: Sequence[str], source: Sharding, target: Sharding) -> None:
     """Raise ShardingError where a placement has a step of its own, or knows alone what shape ranks hold."""
-    for axis in axes if kind != "convert" else ():
+    for axis in axes if spec.moves != "edge" else ():
         if has_own_step(source[axis], target[axis]):
             raise ShardingError(
-                f"{kind} takes {source[axis]} to {target[axis]}, which declare a step for that; convert"
+                f"{spec.name} takes {source[axis]} to {target[axis]}, which declare a step for that; convert"
                 + (" to R, and slice" if edge_between(source[axis], target[axis]) is None else "")
             )
-    for axis in sorted(blocking_axes(kind, axes, source, target)):
+    for axis in sorted(blocking_axes(spec, axes, source, target)):
         held = source[axis]
         raise ShardingError(
-            f"{kind} moves [{', '.join(axes)}] where {held} on '{axis}' says what ranks hold; move it first"
+            f"{spec.name} moves [{', '.join(axes)}] where {held} on '{axis}' says what ranks hold; move it first"
         )
 
 
@@ -99,15 +100,15 @@ def has_own_step(before: Placement, after: Placement) -> bool:
     return before.trait == "partial" and after.trait == "shard" and edge_between(before, R) is not None
 
 
-def check_joint(kind: str, axes: Sequence[str], sides: Sequence[Sharding]) -> None:
-    if not moves_jointly(kind, axes, sides):
+def check_joint(spec: CollectiveSpec, axes: Sequence[str], sides: Sequence[Sharding]) -> None:
+    if not moves_jointly(spec, axes, sides):
         found = " to ".join(str(side[axes[0]]) for side in sides)
-        raise ShardingError(f"{kind} on [{', '.join(axes)}] takes {found}, which goes by one axis after the other")
+        raise ShardingError(f"{spec.name} on [{', '.join(axes)}] takes {found}, which goes by one axis after the other")
 
 
-def check_split(kind: str, mesh: Mesh, fine: Mesh, shape: Sequence[int], *shardings: Sharding) -> None:
+def check_split(spec: CollectiveSpec, mesh: Mesh, fine: Mesh, shape: Sequence[int], *shardings: Sharding) -> None:
     for sharding in shardings:
         if not splits_evenly(sharding, fine, shape):
             raise ShardingError(
-                f"{kind} takes <{sharding.merged(mesh)}> apart, which cuts {list(shape)} unevenly; move whole axes"
+                f"{spec.name} takes <{sharding.merged(mesh)}> apart, which cuts {list(shape)} unevenly; move whole axes"
             )

@@ -21,9 +21,9 @@ from spmdir.core.placement.base import (
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import R, Shard
 from spmdir.reshard.collective_spec import CollectiveSpec
+from spmdir.reshard.collectives import between
 from spmdir.reshard.conditions import blocking_axes, has_own_step, moves_jointly
-from spmdir.reshard.moved_axes import exchanged_axes, permuted_axes, two_round_axes
-from spmdir.reshard.multi_axis_steps import check_permute, unmovable
+from spmdir.reshard.multi_axis_steps import unmovable
 from spmdir.reshard.steps import Step, make_step
 
 
@@ -69,8 +69,8 @@ def moves(
 ) -> tuple[Step, ...]:
     """Return the steps from `source` that move `free` axes, towards the wanted `partial` placements.
 
-    Of the collectives that name axes the `collectives` are used. Shapes do not come in, so the steps are found once for
-    all tensors; permutes are those that even division allows. A step that a placement declares stands for
+    The `collectives` are used, but for exchanges. Shapes do not come in, so the steps are found once for all tensors;
+    those that move whole shards are the ones that even division allows. A step that a placement declares stands for
     the one that its trait would give. None leads to partial values of different kinds, which do not commute.
     """
     steps: list[Step] = []
@@ -84,23 +84,21 @@ def moves(
         axes = [axis for axis in free if source[axis].trait == trait]
         return [axis for axis in axes if not has_own_step(source[axis], to)]
 
-    def between(before: str, after: str) -> list[CollectiveSpec]:
-        return [spec for spec in collectives if (spec.before, spec.after) == (before, after)]
-
+    known = functools.partial(between, collectives=collectives)
     for place, before in itertools.product(shard_placements, ("replicated", "partial")):
-        for spec in between(before, "shard"):
+        for spec in known(before, "shard"):
             for axes in _choices(of_trait(before, place)):
                 add(spec, axes, place, dim=place.dim)
     for dim in dict.fromkeys(place.dim for place in shard_placements):
         movable = tuple(itertools.takewhile(lambda axis: axis in free, reversed(source.dim_axes(dim))))[::-1]
         for start in range(len(movable)):
             axes = movable[start:]
-            for spec in between("shard", "replicated") if set(axes) <= {*of_trait("shard", R)} else ():
+            for spec in known("shard", "replicated") if set(axes) <= {*of_trait("shard", R)} else ():
                 add(spec, axes, dim=dim)
-            for spec, place in itertools.product(between("shard", "shard"), shard_placements):
+            for spec, place in itertools.product(known("shard", "shard"), shard_placements):
                 if place.dim != dim and set(axes) <= {*of_trait("shard", place)}:
                     add(spec, axes, place, dim=dim, to_dim=place.dim)
-    for spec in between("partial", "replicated"):
+    for spec in known("partial", "replicated"):
         for axes in _subsets(of_trait("partial", R)):
             add(spec, axes)
     for placement in dict.fromkeys(p for _, p in partial if isinstance(p, PartialPlacement) and p.from_replicated):
@@ -108,13 +106,15 @@ def moves(
             continue
         replicated = of_trait("replicated", placement)
         axes = tuple(axis for axis, wanted in partial if wanted == placement and axis in replicated)
-        for spec, chosen in itertools.product(between("replicated", "partial"), _subsets(axes)):
+        for spec, chosen in itertools.product(known("replicated", "partial"), _subsets(axes)):
             add(spec, chosen, placement, reduction=placement.op)
-    return (
-        *steps,
-        *_conversions(source, partial, free, shard_placements, mesh),
-        *_permutes_from(source, free, shard_placements, mesh),
-    )
+    for spec in collectives:
+        if spec.moves == "edge":
+            steps += _conversions(spec, source, partial, free, shard_placements, mesh)
+    for spec in collectives:
+        if spec.moves == "shards":
+            steps += _permutes_from(spec, source, free, shard_placements, mesh)
+    return tuple(steps)
 
 
 @functools.lru_cache(maxsize=65536)
@@ -126,18 +126,18 @@ def _move(
     Args:
         given: further arguments of `make_step`.
     """
-    kind = spec.name
     target = Sharding([(axis, to) for axis in axes], source.mesh) if to is not None else None
-    if not moves_jointly(kind, axes, [source, *([target] if target else [])]):
+    if not moves_jointly(spec, axes, [source, *([target] if target else [])]):
         return None
-    if source.has_own_type and blocking_axes(kind, axes, source, target or source):
+    if source.has_own_type and blocking_axes(spec, axes, source, target or source):
         return None
     dims = (*(placement.dim for _, placement in source.entries), given.get("dim"), given.get("to_dim"))
     rank = 1 + max((dim for dim in dims if dim is not None), default=-1)
-    return make_step(kind, source, mesh, (0,) * rank, axes=axes, target=target, **given)
+    return make_step(spec.name, source, mesh, (0,) * rank, axes=axes, target=target, **given)
 
 
 def _conversions(
+    spec: CollectiveSpec,
     source: Sharding,
     partial: tuple[tuple[str, Placement], ...],
     free: tuple[str, ...],
@@ -154,10 +154,10 @@ def _conversions(
             for chosen in _choices(axes) if after.dim is not None else _subsets(axes):
                 rest = [entry for entry in source.entries if entry[0] not in chosen]
                 target = Sharding([*rest, *((axis, after) for axis in chosen)], source.mesh)
-                if len(target.kinds) > 1 or not moves_jointly("convert", chosen, (source, target)):
+                if len(target.kinds) > 1 or not moves_jointly(spec, chosen, (source, target)):
                     continue
                 if before.dim is None or source.dim_axes(before.dim)[-len(chosen) :] == chosen:
-                    yield Step("convert", tuple(axis for axis in mesh.axis_names if axis in chosen), source, target)
+                    yield Step(spec.name, tuple(axis for axis in mesh.axis_names if axis in chosen), source, target)
 
 
 def _subsets(axes: Sequence[str]) -> Iterator[tuple[str, ...]]:
@@ -171,12 +171,17 @@ def _choices(axes: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _permutes_from(
-    source: Sharding, free: tuple[str, ...], shard_placements: tuple[ShardPlacement, ...], mesh: Mesh
+    spec: CollectiveSpec,
+    source: Sharding,
+    free: tuple[str, ...],
+    shard_placements: tuple[ShardPlacement, ...],
+    mesh: Mesh,
 ) -> Iterator[Step]:
     """Permutes to the shardings that shard each dimension into as many chunks, by other or reordered axes.
 
     Chunks that are no blocks go from rank to rank by an exchange.
     """
+    assert spec.axes is not None
     if any(source[axis].trait == "shard" and not source[axis].splits for axis in free):
         return
     still = [(axis, placement) for axis, placement in source.entries if axis not in free or placement.dim is None]
@@ -186,7 +191,7 @@ def _permutes_from(
     for layout in _layouts(counts, usable, mesh):
         target = Sharding([*still, *layout], source.mesh)
         if target != source:
-            yield Step("permute", permuted_axes(source, target, mesh), source, target)
+            yield Step(spec.name, spec.axes(source, target, mesh), source, target)
 
 
 def _layouts(
@@ -217,7 +222,9 @@ def _choices_of(count: int, axes: tuple[tuple[str, int], ...]) -> tuple[tuple[st
     return tuple(tuple(axes[index][0] for index in at) for at in found)
 
 
-def exchanges(source: Sharding, target: Sharding, mesh: Mesh) -> Iterator[Step]:
+def exchanges(
+    source: Sharding, target: Sharding, mesh: Mesh, collectives: tuple[CollectiveSpec, ...]
+) -> Iterator[Step]:
     """Yield the exchanges to the target, to what only reductions take to it, and to what partial values are made of.
 
     The last one is for reductions of different kinds, of which one is done before the others begin.
@@ -227,21 +234,24 @@ def exchanges(source: Sharding, target: Sharding, mesh: Mesh) -> Iterator[Step]:
     mixed = len(source.kinds | target.kinds) > 1
     reduced = [Sharding([(axis, p) for axis, p in target.entries if p.kind is None], source.mesh)] if mixed else []
     for wanted in dict.fromkeys((target, later, *reduced)):
-        kinds = {"exchange": exchanged_axes}
-        if source.partial or wanted.partial:
-            kinds["two_round_exchange"] = two_round_axes
-        for kind, axes_of in kinds.items():
-            axes = axes_of(source, wanted, mesh)
+        for spec in collectives:
+            if spec.moves != "elements" or spec.axes is None or spec.traffic is None:
+                continue
+            if spec.traffic.rounds > 1 and not (source.partial or wanted.partial):
+                continue  # there is nothing to reduce in between
+            axes = spec.axes(source, wanted, mesh)
             small = source != wanted and axes and mesh.group_size(axes) <= EXCHANGED.most
-            if small and unmovable(kind, source, wanted) is None:
-                yield Step(kind, axes, source, wanted)
+            if small and unmovable(spec, source, wanted) is None:
+                yield Step(spec.name, axes, source, wanted)
 
 
 @functools.lru_cache(maxsize=65536)
-def permutes(source: Sharding, target: Sharding, shape: tuple[int, ...], mesh: Mesh) -> bool:
-    """Return whether a permute that is legal under even division is legal for this shape."""
+def is_legal(step: Step, mesh: Mesh, shape: tuple[int, ...]) -> bool:
+    """Return whether a step that names no axes, and was found without the shape of the tensor, is legal for `shape`."""
+    if step.spec.check is None:
+        return True
     try:
-        check_permute(source, target, mesh, shape)
+        step.spec.check(step.spec, step.source, step.target, mesh, shape)
     except ShardingError:
         return False
     return True

@@ -15,6 +15,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import PartialPlacement, edge_between, shard_lengths
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import Partial, R
+from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.conditions import check_joint, check_own_steps, has_own_step, refinement
 from spmdir.reshard.exchange import exchange_loads
 from spmdir.reshard.moved_axes import converted_axes, exchanged_axes, permuted_axes
@@ -23,12 +24,13 @@ from spmdir.reshard.runs import cut_length, mark_runs, representatives
 _T = TypeVar("_T")
 
 
-def unmovable(kind: str, source: Sharding, target: Sharding) -> str | None:
+def unmovable(spec: CollectiveSpec, source: Sharding, target: Sharding) -> str | None:
     """Return what an exchange from `source` to `target` would have to do and cannot; None if it can do it.
 
     Reductions are done, and partial values made, chunk by chunk, so none can be made that has no identity, such as
-    averages. What it does not touch may be anything.
+    averages. What it does not touch may be anything; in two rounds it touches all partial values.
     """
+    touches_all = spec.traffic is not None and spec.traffic.rounds > 1
     if len(source.kinds | target.kinds) > 1:
         return "turn one kind of partial value into another"
     axes = dict.fromkeys(axis for axis, _ in (*source.entries, *target.entries))
@@ -37,8 +39,7 @@ def unmovable(kind: str, source: Sharding, target: Sharding) -> str | None:
     for before, after in ((source[axis], target[axis]) for axis in axes):
         if before != after and has_own_step(before, after):
             return f"take {before} to {after}, which declare a step for that"
-        touched = before != after or kind == "two_round_exchange"
-        for placement, found in ((before, reduced), (after, made)) if touched else ():
+        for placement, found in ((before, reduced), (after, made)) if before != after or touches_all else ():
             if isinstance(placement, PartialPlacement) and not placement.has_own_type:
                 found.append(placement)
             elif placement.trait not in ("replicated", "shard"):
@@ -66,15 +67,17 @@ def _uncombined(reduced: Sequence[PartialPlacement], made: Sequence[PartialPlace
     return f"make {made[0]}, which has no identity" if reduced and made and made[0].identity is None else None
 
 
-def check_exchange(kind: str, source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
-    """Raise ShardingError unless an exchange of `kind` makes `target` of `source`, shardings of a tensor of `shape`."""
+def check_exchange(
+    spec: CollectiveSpec, source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]
+) -> None:
+    """Raise ShardingError unless an exchange makes `target` of `source`, shardings of a tensor of `shape`."""
     target.check_shape(mesh, shape)
-    check_own_steps(kind, (), source, target)
-    if what := unmovable(kind, source, target):
-        raise ShardingError(f"{kind} cannot {what}, found <{target}> from <{source}>")
+    check_own_steps(spec, (), source, target)
+    if what := unmovable(spec, source, target):
+        raise ShardingError(f"{spec.name} cannot {what}, found <{target}> from <{source}>")
 
 
-def check_convert(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
+def check_convert(spec: CollectiveSpec, source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
     """Raise ShardingError unless a declared edge, along some axes, makes `target` of `source`."""
     target.check_shape(mesh, shape)
     fine = refinement(mesh, source, target)
@@ -83,38 +86,43 @@ def check_convert(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[i
     ends = {(before[axis], after[axis]) for axis in axes}
     if len(ends) != 1:
         found = ", ".join(f"{a} to {b}" for a, b in sorted(ends, key=str)) or "none"
-        raise ShardingError(f"convert takes its axes from one placement to another one, found {found}")
+        raise ShardingError(f"{spec.name} takes its axes from one placement to another one, found {found}")
     ((leaving, joining),) = ends
     if edge_between(leaving, joining) is None:
         raise ShardingError(f"{leaving} declares no edge to {joining}, nor {joining} from {leaving}")
-    check_joint("convert", axes, (before, after))
-    check_own_steps("convert", axes, before, after)
+    check_joint(spec, axes, (before, after))
+    check_own_steps(spec, axes, before, after)
     for side, placement in ((before, leaving), (after, joining)):
         if placement.dim is not None and set(side.dim_axes(placement.dim)[-len(axes) :]) != set(axes):
-            raise ShardingError(f"convert needs {list(axes)} innermost on dimension {placement.dim}, found <{side}>")
+            raise ShardingError(
+                f"{spec.name} needs {list(axes)} innermost on dimension {placement.dim}, found <{side}>"
+            )
     kept = [tuple(entry for entry in side.entries if entry[0] not in axes) for side in (before, after)]
     if kept[0] != kept[1]:
-        raise ShardingError(f"convert moves {list(axes)} alone, found <{target}> from <{source}>")
+        raise ShardingError(f"{spec.name} moves {list(axes)} alone, found <{target}> from <{source}>")
 
 
-def check_permute(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
+def check_permute(spec: CollectiveSpec, source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
     """Raise ShardingError unless some permutation of whole blocks makes `target` of `source`."""
     target.check(mesh, len(shape))
-    check_own_steps("permute", (), source, target)
+    check_own_steps(spec, (), source, target)
     if source.partial != target.partial:
-        raise ShardingError(f"permute keeps partial values, found <{source}> and <{target}>")
+        raise ShardingError(f"{spec.name} keeps partial values, found <{source}> and <{target}>")
     fine = refinement(mesh, source, target)
     before, after = source.refined(fine), target.refined(fine)
     if 0 not in shape and all(placement.splits for side in (before, after) for _, placement in side.entries):
         if not all(_permutes_chunks(before, after, fine, *of) for of in enumerate(shape)):
-            raise ShardingError(_NO_PERMUTATION.format(source, target, "", list(shape)))
+            raise ShardingError(f"{spec.name} " + _NO_PERMUTATION.format(source, target, "", list(shape)))
         return
     for rank in representatives(permuted_axes(before, after, fine), fine, shape, before, after):
-        senders(source, target, mesh, shape, rank)
+        try:
+            senders(source, target, mesh, shape, rank)
+        except ShardingError as error:
+            raise ShardingError(f"{spec.name} {error.message}") from None
 
 
 _NO_PERMUTATION = (
-    "permute needs every rank's block to be as large before as after and to be held once for each rank that wants it; "
+    "needs every rank's block to be as large before as after and to be held once for each rank that wants it; "
     "from <{}> to <{}> this fails{} at {}"
 )
 
@@ -160,7 +168,7 @@ def senders(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ..
     axes = permuted_axes(source, target, mesh)
     if mesh.group_size(axes) > ENUMERATED.most:
         raise ShardingError(
-            f"permute from <{source}> to <{target}> of {list(shape)} moves blocks among {mesh.group_size(axes)} ranks, "
+            f"from <{source}> to <{target}> of {list(shape)} moves blocks among {mesh.group_size(axes)} ranks, "
             f"one by one; expected at most {ENUMERATED.most}, or reshard by collectives"
         )
     return _senders(source, target, mesh, shape, mesh.group(rank, axes)[0])
@@ -191,11 +199,13 @@ def _block(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh, rank: int) ->
     return held if all(held) else tuple(((0, length(ranges)),) for ranges in held)
 
 
-def check_rearrange(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> None:
+def check_rearrange(
+    spec: CollectiveSpec, source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]
+) -> None:
     """Raise ShardingError unless an exchange from `source` to `target` is legal and sends nothing."""
-    check_exchange("rearrange", source, target, mesh, shape)
+    check_exchange(spec, source, target, mesh, shape)
     ranks = mesh.group_size(exchanged_axes(source, target, mesh))
     if ranks > EXCHANGED.most:
-        raise ShardingError(f"rearrange is among {ranks} ranks; expected at most {EXCHANGED.most}")
+        raise ShardingError(f"{spec.name} is among {ranks} ranks; expected at most {EXCHANGED.most}")
     if any(exchange_loads(source, target, mesh, shape)):
-        raise ShardingError(f"rearrange sends nothing, but for <{target}> from <{source}> ranks lack elements")
+        raise ShardingError(f"{spec.name} sends nothing, but for <{target}> from <{source}> ranks lack elements")

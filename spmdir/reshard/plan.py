@@ -71,7 +71,7 @@ def plan_reshard(
         mesh: a Mesh, or a torch DeviceMesh with named dimensions.
         topology: what the mesh runs on, as a value, the name of a preset or a TOML file; `h100x8` if None. On
             `flat` the plan of fewest bytes is found.
-        collectives: those with axes that the plan may use; `Pipeline.collectives` has those of its plug-ins too.
+        collectives: those that the plan may use; `Pipeline.collectives` has those of its plug-ins too.
 
     Raises:
         ShardingError: a sharding does not fit the mesh or the shape, or leaves an axis open.

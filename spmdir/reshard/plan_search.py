@@ -18,7 +18,7 @@ from spmdir.reshard.bound import lower_bound
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.conditions import blocking_axes, splits_evenly
 from spmdir.reshard.cost import Cost, least_cost, step_cost
-from spmdir.reshard.moves import exchanges, free_axes, moves, permutes, useful_placements
+from spmdir.reshard.moves import exchanges, free_axes, is_legal, moves, useful_placements
 from spmdir.reshard.quick_bound import QuickBound
 from spmdir.reshard.steps import Step
 from spmdir.reshard.topology import Topology
@@ -66,7 +66,7 @@ class Reshard:
     Attributes:
         shape: the global shape.
         itemsize: bytes of an element.
-        collectives: the ones that name axes and that the plan may use.
+        collectives: the ones that the plan may use.
         is_quick: a good plan will do, found soon: of steps that move only axes that one side places.
     """
 
@@ -173,7 +173,8 @@ class PlanSearch:
         reshard, best = self.reshard, self.best
         steps = moves(here, self.wanted, self.free, self.shard_placements, reshard.mesh, reshard.collectives)
         self.seen += len(steps)
-        for step in self._legal(here, reached, (*steps, *exchanges(here, reshard.target, reshard.mesh))):
+        direct = exchanges(here, reshard.target, reshard.mesh, reshard.collectives)
+        for step in self._legal(here, reached, (*steps, *direct)):
             if step.spec.loads is None:
                 self._reach(reached, step)
                 continue
@@ -189,8 +190,8 @@ class PlanSearch:
         mesh, shape = reshard.mesh, reshard.shape
         for step in steps:
             target = step.target
-            named = step.axes if step.spec.names_axes or step.kind == "convert" else ()
-            if self.has_own_type and blocking_axes(step.kind, named, here, target):
+            named = step.axes if step.spec.moves in ("axes", "edge") else ()
+            if self.has_own_type and blocking_axes(step.spec, named, here, target):
                 continue
             if self.has_lossy and self._loses_more(here, target):
                 continue
@@ -226,7 +227,7 @@ class PlanSearch:
         total = _sum(reached, _charged(step, cost))
         if total >= self.best.get(step.target, _INFINITE):
             return
-        if step.kind != "permute" or permutes(step.source, step.target, reshard.shape, reshard.mesh):
+        if is_legal(step, reshard.mesh, reshard.shape):
             self.best[step.target], self.last_step[step.target] = total, step
             self._push(_sum(total, self._to_go(step.target)), step.target, total, next(self._order))
 
@@ -269,7 +270,7 @@ def _is_possible(sharding: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> bool
 
 
 def _charged(step: Step, cost: Cost) -> PlanCost:
-    extra = _TWO_ROUND_GAIN if step.kind == "two_round_exchange" else 0
+    extra = _TWO_ROUND_GAIN if step.spec.traffic is not None and step.spec.traffic.rounds > 1 else 0
     return (round(cost.seconds / _TICK) + extra, cost.wire_bytes, 1)
 
 

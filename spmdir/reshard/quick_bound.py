@@ -16,7 +16,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import Partial, Shard
 from spmdir.reshard.collective_spec import CollectiveSpec
-from spmdir.reshard.collectives import PLANNED
+from spmdir.reshard.collectives import PLANNED, keep_bounds
 from spmdir.reshard.cost import node_count
 from spmdir.reshard.topology import Topology
 
@@ -24,13 +24,13 @@ from spmdir.reshard.topology import Topology
 class QuickBound:
     """The least that remains from any sharding of a tensor to one target.
 
-    For placements of plug-ins, whose steps may take any number of hops, latency is that of no hop. With collectives of
-    plug-ins and with measured times, which may take any time, the bound on seconds is 0.
+    For placements of plug-ins, whose steps may take any number of hops, latency is that of no hop. With measured
+    times, and with collectives whose cost does not keep bounds, the bound on seconds is 0.
 
     Args:
         shape: the global shape.
         itemsize: bytes of an element.
-        collectives: those with axes that plans may use.
+        collectives: those that plans may use.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class QuickBound:
         topology: Topology,
         collectives: tuple[CollectiveSpec, ...] = PLANNED,
     ):
-        is_modelled = topology.costs is None and {*collectives} <= {*PLANNED}
+        is_modelled = topology.costs is None and keep_bounds(collectives)
         self._shape, self._itemsize, self._sizes = shape, itemsize, mesh.sizes
         self._is_known = is_modelled and _is_standard(target)
         self._left = [axis for axis, _ in target.partial]

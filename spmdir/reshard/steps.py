@@ -134,8 +134,8 @@ def transition(
     if spec.check is not None:
         if target is None:
             raise ShardingError(f"{kind} says nothing about its result; give the target sharding")
-        spec.check(source, target, mesh, tuple(shape))
-        check_split(kind, mesh, refinement(mesh, source, target), shape, source, target)
+        spec.check(spec, source, target, mesh, tuple(shape))
+        check_split(spec, mesh, refinement(mesh, source, target), shape, source, target)
         return target
     _check_axes(kind, axes, mesh)
     fine = refinement(mesh, source, axes, *([target] if target else []))
@@ -143,7 +143,7 @@ def transition(
         return _moved(spec, source, mesh, len(shape), tuple(axes), target, **given)
     parts = tuple(part for axis in axes for part in fine.parts(axis))
     result = _moved(spec, source.refined(fine), fine, len(shape), parts, target and target.refined(fine), **given)
-    check_split(kind, mesh, fine, shape, source, result)
+    check_split(spec, mesh, fine, shape, source, result)
     return result.merged(mesh)
 
 
@@ -173,8 +173,8 @@ def _moved(
         source.mesh,
     )
     result.check(mesh, rank)
-    check_joint(kind, axes, (source, result))
-    check_own_steps(kind, axes, source, result)
+    check_joint(spec, axes, (source, result))
+    check_own_steps(spec, axes, source, result)
     return result
 
 

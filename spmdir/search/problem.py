@@ -216,7 +216,7 @@ class Problem:
         values: shape and element type of each value.
         nodes: in program order.
         plugin_placements: the plug-in placements that values may have.
-        collectives: those with axes by which values may be resharded.
+        collectives: those by which values may be resharded.
         topology: the machine that says how long everything takes.
         ties: values that are never resharded, so that the nodes that share one are placed alike.
         apart: axes along which ranks have other sizes.

@@ -43,7 +43,7 @@ class Quotient:
         node_class: node of the program → its part.
         value_class: value of the program → its merged value.
         plugin_placements: the plug-in placements that values may have.
-        collectives: those with axes by which values may be resharded.
+        collectives: those by which values may be resharded.
         topology: the machine that says how long everything takes.
         ties: the merged values that are never resharded.
         apart, unsent, unsliced: as of `Problem`, of merged values.

@@ -14,8 +14,8 @@ from typing import Generic, TypeVar
 
 import attrs
 
-from spmdir.reshard.collective_spec import Sizes
-from spmdir.reshard.collectives import collective
+from spmdir.reshard.collective_spec import Sizes, Traffic
+from spmdir.reshard.collectives import between
 from spmdir.reshard.cost import node_count, terms
 from spmdir.reshard.topology import Topology
 from spmdir.search.hidden import LEAST
@@ -79,11 +79,10 @@ def counted_parts(problem: Problem) -> tuple[float, ...]:
     )
     axes = problem.mesh.axis_names
     group, nodes = problem.mesh.group_size(axes), node_count(axes, problem.mesh)
-    traffic = collective("all_gather").traffic
-    assert traffic is not None  # a collective of its own
+    gathers = between("shard", "replicated", problem.collectives)
 
     def part(size: float) -> float:
-        found = terms(traffic, Sizes(group, size / group, size), nodes, problem.topology)
+        found = terms(gathers[0].traffic or Traffic(), Sizes(group, size / group, size), nodes, problem.topology)
         return max(1 - found.latency / found.seconds, LEAST) if found.seconds else 1.0
 
     return tuple(part(meta.bytes) if value in shared else 1.0 for value, meta in enumerate(problem.values))

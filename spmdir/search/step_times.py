@@ -1,6 +1,6 @@
 """How long the cheapest steps between joint placements take: tables for all pairs of placements at once.
 
-A step is a collective on axes that have one placement before and one after, a permute, or an exchange, as in
+A step is a collective on axes that have one placement before and one after, or moves whole shards or elements, as in
 `spmdir.reshard.moves`; times are those of the planner if all chunks are of one length. Sequences of steps lead through
 the placements that divide the value evenly, through partial ones too where plans do not. Exchanges that make partial
 values, or take two rounds, are left out.
@@ -16,8 +16,7 @@ import numpy as np
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.tensor import TensorMeta
-from spmdir.reshard.collective_spec import CollectiveSpec, Sizes
-from spmdir.reshard.collectives import collective
+from spmdir.reshard.collective_spec import CollectiveSpec, Sizes, Traffic
 from spmdir.reshard.cost import cost, node_count
 from spmdir.reshard.topology import Topology
 from spmdir.search.catalogue import LARGE
@@ -62,6 +61,7 @@ class StepTimes:
         dimensions = range(int(dims.max()) + 1)
         factors = [np.prod(np.where(self._dims == dim, counts, 1), axis=1) for dim in dimensions]
         self._parts = np.stack(factors, axis=1).astype(int) if factors else np.zeros((len(self._rows), 0), dtype=int)
+        self._touched = self._find_touched()
         self._lines = [self._collective_steps(), *self._rearrangements()]
         self._known: dict[object, Numbers] = {}
 
@@ -99,6 +99,7 @@ class StepTimes:
     def _collective_steps(self) -> Line:
         """Return the times of collectives that name axes; several axes move alike, innermost in their dimensions."""
         rows, (start, each) = self._rows, self._nothing()
+        start[self._touched == 0] = 0.0
         for chosen, count, nodes in self._groups():
             first, others = chosen[0], [axis for axis in self._axes if axis not in chosen]
             alike = (rows[:, chosen] == rows[:, first : first + 1]).all(1)
@@ -120,40 +121,38 @@ class StepTimes:
     def _bits(self, axes: Sequence[int]) -> int:
         return sum(int(self._bit[axis]) for axis in axes)
 
-    def _rearrangements(self) -> tuple[Line, Line]:
-        """Return the times of permutes, and of exchanges, which may reduce standard partial values."""
+    def _rearrangements(self) -> Iterator[Line]:
+        """Yield the times of collectives that move shards, or elements, which may reduce standard partial values."""
         shares, partial = self.shares, self._standard & (self._traits == "partial")
         movable = ~self._own_type & ((self._traits == "shard") | (self._traits == "replicated"))
         combined = np.ones(self._moved.shape)
         for axis, bit in enumerate(self._bit):
             combined[partial[:, axis, None] & ((self._moved & bit) != 0)] *= self._counts[axis]
         sent = shares[None, :] * (combined - self._kept())
-        touched, same_parts = self._touched(), _equal(self._parts)
-        permute, exchange = [self._nothing() for _ in range(2)]
-        permute[0][touched == 0] = 0.0
-        for chosen, count, nodes in self._groups():
-            legal = (touched == self._bits(chosen)) & movable[:, chosen].all(1)[None, :]
-            whole = (movable & self._standard)[:, chosen].all(1)
-            _enter(
-                permute,
-                legal & whole[:, None] & whole & same_parts,
-                self._times("permute", count, nodes),
-                shares[None, :],
-            )
-            reduced = (movable | partial)[:, chosen].all(1)[:, None]
-            for several in np.unique(combined[legal & reduced]).tolist():
-                times = self._times("exchange", count, nodes, int(several))
-                _enter(exchange, legal & reduced & (combined == several), times, shares[None, :], sent)
-        return permute, exchange
+        same_parts = _equal(self._parts)
+        for spec in self._collectives:
+            if spec.moves not in ("shards", "elements") or spec.traffic is None or spec.traffic.rounds > 1:
+                continue
+            line = self._nothing()
+            for chosen, count, nodes in self._groups():
+                legal = (self._touched == self._bits(chosen)) & movable[:, chosen].all(1)[None, :]
+                if spec.moves == "shards":
+                    whole = (movable & self._standard)[:, chosen].all(1)
+                    times = self._times(spec.traffic, count, nodes)
+                    _enter(line, legal & whole[:, None] & whole & same_parts, times, shares[None, :])
+                    continue
+                legal &= (movable | partial)[:, chosen].all(1)[:, None]
+                for several in np.unique(combined[legal]).tolist():
+                    times = self._times(spec.traffic, count, nodes, int(several))
+                    _enter(line, legal & (combined == several), times, shares[None, :], sent)
+            yield line
 
     def _nothing(self) -> Line:
         size = len(self._rows)
         return np.full((size, size), np.inf), np.zeros((size, size))
 
-    def _times(self, kind: str, count: int, nodes: int, combined: int = 1) -> tuple[float, float, float]:
+    def _times(self, traffic: Traffic, count: int, nodes: int, combined: int = 1) -> tuple[float, float, float]:
         """Return the seconds to start a step, and those for each byte that a rank has after it and that it receives."""
-        traffic = collective(kind).traffic
-        assert traffic is not None  # a step of the planner's own
 
         def seconds(held: float, moved: float) -> float:
             sizes = Sizes(count, held, held, combined=combined, moved=moved)
@@ -162,7 +161,7 @@ class StepTimes:
         start = seconds(0.0, 0.0)
         return start, (seconds(LARGE, 0.0) - start) / LARGE, (seconds(0.0, LARGE) - start) / LARGE
 
-    def _touched(self) -> Numbers:
+    def _find_touched(self) -> Numbers:
         """Return, [before, after], the axes that move, or are inside one that does, as bits."""
         weights = np.array(self._bit)
         outer = (self._nested * weights[:, None]).sum(1, dtype=weights.dtype)  # [placement, inner]: outer axes as bits

@@ -12,6 +12,7 @@ from spmdir.core.intervals import length
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import ShardPlacement, parse_placement
 from spmdir.core.placement.sharding import Sharding, parse_sharding
+from spmdir.reshard.collectives import collective
 from spmdir.reshard.moves import moves
 from spmdir.reshard.multi_axis_steps import check_permute, permuted_axes
 
@@ -69,7 +70,7 @@ def test_a_permute_is_legal_where_going_through_the_ranks_says_so(axes: dict[str
         )
         shape = tuple(draw.choice((1, 2, 3, 5, 6, 8, 9, 11, 12, 24)) for _ in range(2))
         try:
-            check_permute(source, target, mesh, shape)
+            check_permute(collective("permute"), source, target, mesh, shape)
             found.append(True)
         except ShardingError:
             found.append(False)

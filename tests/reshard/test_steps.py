@@ -9,7 +9,7 @@ import pytest
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import parse_sharding
-from spmdir.reshard.collectives import collectives
+from spmdir.reshard.collectives import collective, collectives
 from spmdir.reshard.moved_axes import permuted_axes
 from spmdir.reshard.multi_axis_steps import check_permute, senders
 from spmdir.reshard.steps import make_step, transition
@@ -162,8 +162,8 @@ def test_a_permute_of_uneven_shards_is_legal_only_if_each_rank_keeps_its_length(
     mesh = Mesh({"a": 2, "b": 3})
     source, target = parse_sharding("a: S(0), b: S(0)"), parse_sharding("b: S(0), a: S(0)")
     if legal:
-        check_permute(source, target, mesh, (size,))
+        check_permute(collective("permute"), source, target, mesh, (size,))
         assert senders(source, target, mesh, (size,), 0)[0] == 0
     else:
         with pytest.raises(ShardingError, match="as large before as after"):
-            check_permute(source, target, mesh, (size,))
+            check_permute(collective("permute"), source, target, mesh, (size,))

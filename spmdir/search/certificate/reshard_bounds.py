@@ -21,7 +21,7 @@ from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import Partial, Placement, R, Shard
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.bound import lower_bound
-from spmdir.reshard.collectives import PLANNED
+from spmdir.reshard.collectives import keep_bounds
 from spmdir.reshard.plan import least_seconds, plan_reshard
 from spmdir.search.certificate.all_states import Placed
 from spmdir.search.problem import Problem
@@ -156,7 +156,7 @@ class ReshardBounds:
     def _is_even(self, pair: tuple[Placed, Placed], even: set[int]) -> bool:
         """Return whether shards are equally long, and no plug-in says what a reshard sends."""
         are_even = all(p in (R, *map(Shard, even)) or isinstance(p, Partial) for side in pair for p in side)
-        return are_even and {*self.collectives} <= {*PLANNED}
+        return are_even and keep_bounds(self.collectives)
 
     def _pattern(self, made: Placed, needed: Placed) -> int:
         """Return the number of the pattern of a reshard between two placements."""
