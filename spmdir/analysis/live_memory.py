@@ -254,7 +254,7 @@ class _Program:
         sizes = step_buffers(step, meta, self.mesh)
         if strides is None or is_contiguous(local_shape(step.source, meta.shape, self.mesh), strides):
             return sizes
-        if step.kind == "slice":
+        if step.spec.is_slice:
             is_view = is_contiguous(local_shape(step.target, meta.shape, self.mesh), strides)
             sliced = local_bytes(step.target, meta.shape, meta.dtype.itemsize, self.mesh)
             return [] if is_view else [("result", sliced)]

@@ -1,7 +1,6 @@
 """The ops of collectives, each verifying its own transition. They name mesh axes, never ranks or groups.
 
-What a collective is stands in its spec, see `spmdir.reshard.collectives`; from it the class of its op is made, for one
-of a plug-in when a text first names it.
+The class of an op is made of the spec of its collective, see `spmdir.reshard.collectives`.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_shape, global_type, sharding_of
 from spmdir.dialects.verification import mesh_of
 from spmdir.reshard.collective_spec import STANDARD_ARGUMENTS, START, STREAM, Clause, CollectiveSpec
-from spmdir.reshard.collectives import SHIPPED, collective, collectives
+from spmdir.reshard.collectives import collective, collectives
 from spmdir.reshard.edge_state import StepState, step_state
 from spmdir.reshard.steps import Step, make_step, transition
 
@@ -429,13 +428,9 @@ def _class_of(spec: CollectiveSpec, starts: bool = False) -> type[Collective]:
     return made
 
 
-def _classes(specs: Iterable[CollectiveSpec]) -> dict[str, type[Collective]]:
-    every = [(spec, starts) for spec in specs for starts in (False, True)[: 1 + spec.may_be_async]]
-    return {spec.name + START * starts: _class_of(spec, starts) for spec, starts in every}
-
-
-COLLECTIVES: dict[str, type[Collective]] = _classes(SHIPPED)
-"""Name of each op that does or starts a collective of spmdir → its class."""
+def collective_ops(specs: Iterable[CollectiveSpec]) -> list[type[Collective]]:
+    """Return the classes of the ops that do or start these collectives."""
+    return [_class_of(spec, starts) for spec in specs for starts in (False, True)[: 1 + spec.may_be_async]]
 
 
 @irdl_op_definition
@@ -486,10 +481,10 @@ def check_waited(start: Operation) -> None:
         raise VerifyException(f"is waited for {found} times; expected one `spmd.wait`")
 
 
-def plugin_collective(name: str) -> type[Collective] | None:
-    """Return the class of the op `name`, such as `spmd.scatter`, if it is a collective of a plug-in."""
-    known = _classes(spec for spec in collectives() if spec.name not in COLLECTIVES)
-    return known.get(name.removeprefix("spmd."))
+def find_collective(name: str) -> type[Collective] | None:
+    """Return the class of the op `name`, such as `spmd.all_gather_start`, if a collective of the table has it."""
+    known = collective_ops(collectives()) if name.startswith("spmd.") else ()
+    return next((kind for kind in known if kind.name == name), None)
 
 
 def collective_class(name: str, starts: bool = False) -> type[Collective]:

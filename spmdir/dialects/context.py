@@ -26,7 +26,7 @@ from spmdir.core.errors import Location, did_you_mean
 from spmdir.core.limits import FRAMES
 from spmdir.core.placement.literals import LiteralError
 from spmdir.dialects.attributes import ShardingAttr, is_sized, meta_of, print_type
-from spmdir.dialects.collectives import plugin_collective
+from spmdir.dialects.collectives import find_collective
 from spmdir.dialects.declared import declared_hints, declared_mesh
 from spmdir.dialects.layer_calls import LAYER, layer_named, taking_layer
 from spmdir.dialects.locations import LocationAliases, location_parts, read_alias
@@ -79,7 +79,7 @@ class IRContext(Context):
     def get_optional_op(self, name: str, *, dialect_stack: Any = ()) -> type[Operation] | None:
         known = super().get_optional_op(name, dialect_stack=dialect_stack)
         registered = name.partition(".")[0] in self.registered_dialect_names
-        return known or plugin_collective(name) or (None if registered else class_of(name))
+        return known or find_collective(name) or (None if registered else class_of(name))
 
     def clone(self) -> IRContext:
         clone = copy(self)

@@ -24,7 +24,7 @@ def sent_state(op: Collective, mesh: Mesh) -> object | None:
     Packs of the same tensors are one state, and before localize all results of an op are. Edges that a plug-in declares
     send by themselves.
     """
-    if op.spec.name != "convert":
+    if op.spec.moves != "edge":
         return None
     step = op.step(mesh)
     source, target = step.source[step.axes[0]], step.target[step.axes[0]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from xdsl.ir import Dialect
+from xdsl.ir import Dialect, Operation
 from xdsl.irdl import irdl_op_definition, traits_def
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
@@ -20,7 +20,7 @@ from spmdir.dialects.attributes import (
     StructureAttr,
     meta_of,
 )
-from spmdir.dialects.collectives import COLLECTIVES, WaitOp
+from spmdir.dialects.collectives import WaitOp, collective_ops, find_collective
 from spmdir.dialects.halo import HaloOp, HaloReduceOp
 from spmdir.dialects.host import OffloadOp, OffloadStartOp, ReloadOp, ReloadStartOp
 from spmdir.dialects.mesh_op import MeshAttr, MeshOp
@@ -30,6 +30,7 @@ from spmdir.dialects.shard_index_ops import LocalIndexOp, PositionsOp
 from spmdir.dialects.size_types import DimsAttr, SizesAttr, SizeType
 from spmdir.dialects.sizes import SizeOfOp, SizesOp
 from spmdir.dialects.value_op import ValueOp
+from spmdir.reshard.collectives import SHIPPED
 
 
 @irdl_op_definition
@@ -62,7 +63,7 @@ Spmd = Dialect(
         ConstantOp,
         ConstraintOp,
         ReshardOp,
-        *COLLECTIVES.values(),
+        *collective_ops(SHIPPED),
         WaitOp,
         OffloadOp,
         OffloadStartOp,
@@ -88,3 +89,8 @@ Spmd = Dialect(
         PendingType,
     ],
 )
+
+
+def find_spmd_op(name: str) -> type[Operation] | None:
+    """Return the class of the op `name` of the dialect, those of plug-ins included."""
+    return find_collective(name) or next((kind for kind in Spmd.operations if kind.name == name), None)

@@ -14,7 +14,7 @@ from spmdir.core.dtype import DTYPES
 from spmdir.core.placement.base import placement_classes
 from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.dialects.attributes import print_type
-from spmdir.dialects.spmd import Spmd
+from spmdir.dialects.spmd import Spmd, find_spmd_op
 from spmdir.dialects.value_op import ValueOp
 from spmdir.language_server.document import Document
 from spmdir.language_server.renaming import axes_of
@@ -129,7 +129,7 @@ def _placements() -> Iterator[tuple[str, str]]:
 
 
 def _clauses(op: str) -> Iterable[str]:
-    kind = next((kind for kind in Spmd.operations if kind.name == op), None)
+    kind = find_spmd_op(op)
     return (keyword for keyword, _ in kind.CLAUSES) if kind is not None and issubclass(kind, ValueOp) else ()
 
 

@@ -19,7 +19,7 @@ from spmdir.core.placement.text import head_of
 from spmdir.dialects.attributes import print_type
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.named import class_of
-from spmdir.dialects.spmd import Spmd
+from spmdir.dialects.spmd import find_spmd_op
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
 from spmdir.language_server.document import Document
@@ -28,7 +28,6 @@ from spmdir.language_server.scan import NameScope, TextSpan
 from spmdir.language_server.shards import mesh_at, shards_of
 from spmdir.pipeline.noted_options import machine_of
 from spmdir.report.collective_costs import collective_costs
-from spmdir.reshard.collectives import collectives
 from spmdir.rules.language.functions import FUNCTIONS
 from spmdir.rules.rule_set import RuleSet
 from spmdir.rules.shapes.maps import MAPS
@@ -162,11 +161,9 @@ def rule_texts(rules: RuleSet, name: str) -> Iterator[str]:
 
 
 def _collective_texts(name: str) -> Iterator[str]:
-    kind = next((kind for kind in Spmd.operations if kind.name == name), None)
+    kind = find_spmd_op(name)
     if kind is not None and kind.__doc__:
         yield _first_lines(kind.__doc__)
-    elif any(f"spmd.{spec.name}" == name for spec in collectives()):
-        yield f"`{name}`: a collective of a plug-in"
 
 
 def _first_lines(doc: str | None) -> str:

@@ -48,7 +48,7 @@ from spmdir.rules.strategies.split_products import SPLIT
 
 
 def join_blocks(function: FuncOp, mesh: Mesh) -> None:
-    """Replace each all_gather in a local `function` by `spmd.assemble` where a ring before it had all blocks here.
+    """Replace each gather in a local `function` by `spmd.assemble` where a ring before it had all blocks here.
 
     The ring is one that a product of the same value is split into, along the same axes.
     """
@@ -59,14 +59,14 @@ def join_blocks(function: FuncOp, mesh: Mesh) -> None:
             held = start.operands[0]
             first = root[op.results[0]] = root.get(held, held)
             rings.setdefault((first, start.axes), [first]).append(op.results[0])
-        elif isinstance(op, Collective) and op.spec.name == "all_gather" and len(op.operands) == 1:
+        elif isinstance(op, Collective) and op.spec.traits == ("shard", "replicated") and len(op.operands) == 1:
             blocks = rings.get((op.operands[0], op.axes), [])
             if not op.IS_START and len(blocks) == mesh.group_size(op.axes):
                 _join(op, blocks, mesh)
 
 
 def _join(op: Collective, blocks: list[SSAValue], mesh: Mesh) -> None:
-    """Put the `blocks` of the operand of the all_gather `op` together in its place."""
+    """Put the `blocks` of the operand of the gather `op` together in its place."""
     (value,), (result,) = op.operands, op.results
     call = Call(op.name, tuple(filter(None, [global_type(value, mesh)])), (), (global_type(result, mesh),))
     arguments = (("axes", op.axes), ("dim", op.dim))

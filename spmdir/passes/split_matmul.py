@@ -56,7 +56,7 @@ class SplitMatmulPass(FunctionPass):
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
         trials: Trials | None = None  # the file of a machine that nothing is priced by need not be there
         for collective, choices in _Sites(function.body.block, ir.mesh(module), ctx.rules, self.always).all():
-            split = _SPLITS[collective.spec.name]
+            split = _SPLITS[collective.spec.traits]
             if self.always:
                 split(collective, choices[0])
                 continue
@@ -94,9 +94,9 @@ class _Sites:
         for op in list(self.block.ops):
             if not isinstance(op, Collective) or op.IS_START or len(op.operands) != 1 or len(op.axes) != 1:
                 continue
-            if op.spec.name == "all_gather" and (self.everywhere or op.operands[0] in behind):
+            if op.spec.traits == _GATHER and (self.everywhere or op.operands[0] in behind):
                 choices = [(user,) for user in self._ready_users(op) if self._may_gather(user, op)]
-            elif op.spec.name == "reduce_scatter" and (self.everywhere or op.results[0] in before):
+            elif op.spec.traits == _SCATTER and (self.everywhere or op.results[0] in before):
                 added = self._added(op.operands[0])
                 choices = [added] if added and all(self._may_scatter(one, op) for one in added) else []
             else:
@@ -193,5 +193,7 @@ def _scatter(scatter: Collective, chosen: Sequence[AtenOp]) -> None:
     Rewriter.erase_op(scatter)
 
 
-_SPLITS: Mapping[str, Split] = {"all_gather": _gather, "reduce_scatter": _scatter}
-"""Collective → what splits products beside it."""
+_GATHER, _SCATTER = ("shard", "replicated"), ("partial", "shard")
+
+_SPLITS: Mapping[tuple[str | None, str | None], Split] = {_GATHER: _gather, _SCATTER: _scatter}
+"""Traits of the axes of a collective → what splits products beside it."""

@@ -18,13 +18,10 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.pipeline.pipeline import PARTITIONING, parse_steps
 from spmdir.pipeline.trials import run_trial
-from spmdir.reshard.collectives import SHIPPED
+from spmdir.reshard.collectives import collectives
 from spmdir.reshard.cost import local_bytes
 from spmdir.schedule import memory as schedule
 from spmdir.search.timeline import Timeline, live_bytes
-
-MOST_BUFFERS = max(len(spec.buffers) for spec in SHIPPED)
-"""The most buffers that a collective allocates; what ops hold inside is counted as often."""
 
 
 def most_bytes(function: FuncOp, mesh: Mesh) -> float:
@@ -42,6 +39,7 @@ class _Bound:
     def __init__(self, function: FuncOp, mesh: Mesh):
         self.function, self.mesh, self.timeline = function, mesh, Timeline()
         self.buffers: dict[SSAValue, dict[Sharding | None, int]] = {}
+        self._most_buffers = max(len(spec.buffers) for spec in collectives())
         self._sizes: dict[tuple[object, Sharding | None], float] = {}
 
     def run(self) -> float:
@@ -85,8 +83,8 @@ class _Bound:
         return self._size(value, need) + (self._whole(value) if need != made else 0.0)
 
     def _inside(self, size: float) -> None:
-        """Hold what is allocated at this step alone."""
-        self.timeline.hold("", MOST_BUFFERS * size, "communication buffers")
+        """Hold what is allocated at this step alone, as often as a collective allocates buffers."""
+        self.timeline.hold("", self._most_buffers * size, "communication buffers")
 
     def _hold(self, value: SSAValue, sharding: Sharding | None) -> int:
         buffer = self.timeline.hold("", self._size(value, sharding), "activations")

@@ -244,9 +244,9 @@ class CollectiveSpec:
 
     @property
     def _allocated(self) -> tuple[str, ...]:
-        if self.is_local and (self.before, self.after) == ("replicated", "shard"):
+        if self.is_slice:
             return ("unpacked",)  # of a leading dimension, a view
-        return ALLOCATED.get((self.before, self.after), ("result",))
+        return ALLOCATED.get(self.traits, ("result",))
 
     @property
     def names_axes(self) -> bool:
@@ -265,9 +265,19 @@ class CollectiveSpec:
         return "shards" if self.loads is None else "elements"
 
     @property
+    def traits(self) -> tuple[str | None, str | None]:
+        """The traits of its axes before and after."""
+        return self.before, self.after
+
+    @property
+    def is_slice(self) -> bool:
+        """Whether its result is a part of what a rank has, and a view of it where that is contiguous."""
+        return self.is_local and self.traits == ("replicated", "shard")
+
+    @property
     def orders_axes(self) -> bool:
         """Whether the order of its axes matters: it is the nesting order of a dimension that they leave or join."""
-        return "shard" in (self.before, self.after)
+        return "shard" in self.traits
 
     @property
     def is_local(self) -> bool:

@@ -256,7 +256,7 @@ def collective(name: str) -> CollectiveSpec:
 
 def between(before: str, after: str, collectives: Iterable[CollectiveSpec] = PLANNED) -> tuple[CollectiveSpec, ...]:
     """Return those of `collectives` that take axes from one trait to another."""
-    return tuple(spec for spec in collectives if (spec.before, spec.after) == (before, after))
+    return tuple(spec for spec in collectives if spec.traits == (before, after))
 
 
 def keep_bounds(collectives: Iterable[CollectiveSpec]) -> bool:
@@ -323,12 +323,11 @@ def _check(spec: CollectiveSpec, origin: str, taken: Collection[str]) -> None:
 
 def _needed(spec: CollectiveSpec) -> tuple[Clause, ...]:
     """Return the clauses that a collective between the traits of `spec` needs."""
-    traits = (spec.before, spec.after)
     if not spec.names_axes:
         return ()
-    if traits == ("shard", "shard"):
+    if spec.traits == ("shard", "shard"):
         return (ON, FROM, TO)
-    return (ON, *([DIM] if "shard" in traits else []), *([OP] if "partial" in traits else []))
+    return (ON, *([DIM] if "shard" in spec.traits else []), *([OP] if "partial" in spec.traits else []))
 
 
 def _constants(clauses: tuple[Clause, ...]) -> str:

@@ -21,6 +21,7 @@ from spmdir.reshard.exchange import exchange_loads
 from spmdir.reshard.moved_axes import converted_axes, exchanged_axes, permuted_axes
 from spmdir.reshard.runs import cut_length, mark_runs, representatives
 
+Shape = tuple[int, ...]
 _T = TypeVar("_T")
 
 
@@ -67,9 +68,7 @@ def _uncombined(reduced: Sequence[PartialPlacement], made: Sequence[PartialPlace
     return f"make {made[0]}, which has no identity" if reduced and made and made[0].identity is None else None
 
 
-def check_exchange(
-    spec: CollectiveSpec, source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]
-) -> None:
+def check_exchange(spec: CollectiveSpec, source: Sharding, target: Sharding, mesh: Mesh, shape: Shape) -> None:
     """Raise ShardingError unless an exchange makes `target` of `source`, shardings of a tensor of `shape`."""
     target.check_shape(mesh, shape)
     check_own_steps(spec, (), source, target)
@@ -199,9 +198,7 @@ def _block(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh, rank: int) ->
     return held if all(held) else tuple(((0, length(ranges)),) for ranges in held)
 
 
-def check_rearrange(
-    spec: CollectiveSpec, source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]
-) -> None:
+def check_rearrange(spec: CollectiveSpec, source: Sharding, target: Sharding, mesh: Mesh, shape: Shape) -> None:
     """Raise ShardingError unless an exchange from `source` to `target` is legal and sends nothing."""
     check_exchange(spec, source, target, mesh, shape)
     ranks = mesh.group_size(exchanged_axes(source, target, mesh))

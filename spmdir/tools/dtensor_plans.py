@@ -10,21 +10,11 @@ from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import Partial, Placement, R, Shard, plugins
+from spmdir.reshard.collectives import between
 from spmdir.reshard.steps import Step, make_step
 
 PLANNERS = {"DTensor, greedy": False, "DTensor, min-cost": True}
 """Name of a planner → what `use_graph_based_transform` is for it; the first is DTensor's default."""
-
-_MOVES: dict[tuple[str, str], str] = {
-    ("shard", "replicated"): "all_gather",
-    ("shard", "shard"): "all_to_all",
-    ("partial", "replicated"): "all_reduce",
-    ("partial", "shard"): "reduce_scatter",
-    ("replicated", "shard"): "slice",
-    ("replicated", "partial"): "partition",
-}
-"""Traits before and after → the step; DTensor knows no other."""
-
 
 Plans = dict[str, list[Step] | str]
 """Name of a planner → its steps, or the reason why it has none. Steps over several axes at once are not merged."""
@@ -95,9 +85,10 @@ def _planned(
     for info in infos:
         axis = mesh.axis_names[info.mesh_dim]
         before, after = (_own(placement) for placement in info.src_dst_placements)
-        kind = _MOVES.get((before.trait, after.trait))
-        if kind is None:
+        found = between(before.trait, after.trait)
+        if not found:
             return f"plans {before} to {after} on [{axis}] in one step, which it cannot run"
+        kind = found[0].name
         dim, to_dim = (before.dim, after.dim) if before.dim is not None else (after.dim, None)
         try:
             step = make_step(

@@ -17,7 +17,7 @@ from spmdir.core.placement.base import TRAITS
 from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import print_type
-from spmdir.dialects.collectives import COLLECTIVES, collective_class
+from spmdir.dialects.collectives import collective_class, collective_ops
 from spmdir.dialects.spmd import Spmd
 from spmdir.plugins import load_plugin
 from spmdir.reshard import collectives as table
@@ -38,8 +38,8 @@ def test_each_shipped_collective_has_a_spec_a_class_in_the_dialect_and_an_emitte
     names = {spec.name for spec in table.SHIPPED}
     starts = {f"{spec.name}_start" for spec in table.SHIPPED if spec.may_be_async}
     assert all(callable(spec.emitter) for spec in table.SHIPPED)
-    assert names | starts == set(COLLECTIVES)
-    assert {f"spmd.{name}" for name in COLLECTIVES} <= {op.name for op in Spmd.operations}
+    assert {f"spmd.{name}" for name in names | starts} == {op.name for op in collective_ops(table.SHIPPED)}
+    assert set(collective_ops(table.SHIPPED)) <= set(Spmd.operations)
     for spec in table.SHIPPED:
         assert spec.names_axes == (ON in spec.clauses) == (spec.before in TRAITS and spec.after in TRAITS)
 
@@ -146,9 +146,9 @@ func.func @f(%x: tensor<7x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)
 
 def test_an_op_is_built_with_the_sharding_that_follows_and_tells_its_arguments() -> None:
     module = ir.parse(PROGRAM)
-    gather: Any = next(op for op in module.walk() if isinstance(op, COLLECTIVES["all_gather"]))
+    gather: Any = next(op for op in module.walk() if isinstance(op, collective_class("all_gather")))
     assert (gather.axes, gather.dim, gather.to_dim, gather.reduction) == (("tp",), 0, None, None)
-    made = COLLECTIVES["all_gather"].build(gather.operands[0], axes=("tp",), dim=0)
+    made = collective_class("all_gather").build(gather.operands[0], axes=("tp",), dim=0)
     assert (str(made.target), made.argument, made.IS_START) == ("", {"axes": ("tp",), "dim": 0}, False)
     started = collective_class("all_gather", starts=True).build(gather.operands[0], axes=("tp",), dim=0)
     assert (str(started.target), started.argument, started.IS_START) == ("", {"axes": ("tp",), "dim": 0}, True)
@@ -158,7 +158,7 @@ def test_an_op_is_built_with_the_sharding_that_follows_and_tells_its_arguments()
     reduced = collective_class("partition").build(gather.results[0], axes=("tp",), reduction="sum")
     assert (str(reduced.target), reduced.reduction) == ("tp: P(sum)", "sum")
     with pytest.raises(ShardingError, match="needs these to be the innermost axes"):
-        COLLECTIVES["all_gather"].build(gather.operands[0], axes=("dp",), dim=0)
+        collective_class("all_gather").build(gather.operands[0], axes=("dp",), dim=0)
 
 
 OWN_OP = """

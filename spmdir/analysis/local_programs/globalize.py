@@ -19,7 +19,7 @@ from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import ArgumentsAttr, meta_of, retyped, sharding_attr, shardings_attr
-from spmdir.dialects.collectives import COLLECTIVES
+from spmdir.dialects.collectives import Collective
 from spmdir.dialects.context import IRContext
 from spmdir.dialects.locations import errors_at
 from spmdir.dialects.names import full_name, keep_name
@@ -103,7 +103,8 @@ class _Globalizer:
     def global_op(self, form: Note, ops: Sequence[Operation]) -> Operation:
         """Return the op that a local form replaces."""
         kind = self.ctx.get_optional_op(form.op)
-        if kind is None or not (issubclass(kind, AtenOp) or kind is COLLECTIVES["all_gather"]):
+        traits = kind.SPEC.traits if kind is not None and issubclass(kind, Collective) else None
+        if kind is None or not (issubclass(kind, AtenOp) or traits == ("shard", "replicated")):
             raise ShardingError(
                 f"{NOTE} names '{form.op}', which has no local forms; "
                 f"expected an op of torch: leave {NOTE} as localize wrote it"

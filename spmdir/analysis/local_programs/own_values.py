@@ -40,6 +40,7 @@ from spmdir.dialects.collectives import Collective, collective_class
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import take_name, text_name
 from spmdir.dialects.values import is_given, sharding_of
+from spmdir.reshard.collectives import between
 
 _FACTORS: dict[str, Callable[[int], float]] = {
     "sum": float,
@@ -61,6 +62,10 @@ class BatchSizes:
 
     dims: Mapping[str, Set[int]]
     numbers: Set[str] = frozenset()
+
+
+_REDUCE = collective_class(between("partial", "replicated")[0].name)
+"""The collective that reduces a value for all ranks."""
 
 
 def keep_own_values(module: ModuleOp, axes: Sequence[str], sizes: BatchSizes, reduces_alone: bool = True) -> None:
@@ -183,7 +188,7 @@ class _OwnValues:
         value = self._scaled(op.operands[0], along, rest, op)
         if others:
             reduction = step.source[others[0]].op
-            reduced = collective_class("all_reduce").build(
+            reduced = _REDUCE.build(
                 value, axes=tuple(others), reduction=reduction, sharding=step.target, mesh=self.mesh
             )
             Rewriter.insert_op(reduced, InsertPoint.before(op))
@@ -234,7 +239,7 @@ class _OwnValues:
             )
         axes = [axis for axis in self.mesh.axis_names if axis in self.axes]
         partial = self._product(value, 1.0 / self.mesh.group_size(axes), _summed(sharding, axes), before)
-        mean = collective_class("all_reduce").build(partial, axes=tuple(axes), reduction="sum", mesh=self.mesh)
+        mean = _REDUCE.build(partial, axes=tuple(axes), reduction="sum", mesh=self.mesh)
         Rewriter.insert_op(mean, InsertPoint.before(before))
         return mean.results[0]
 
