@@ -83,7 +83,8 @@ SCENARIOS = """
     pipeline/test_rest_of_pipeline pipeline/test_state_is_text placements/test_fused_projections
     placements/test_joint_values placements/test_local_types placements/test_offered placements/test_programs
     placements/test_ring_attention placements/test_ring_training placements/test_rings placements/test_values
-    reshard/test_every_pair reshard/test_large_meshes reshard/test_not_slower_than_dtensor reshard/test_simulation
+    reshard/test_every_pair reshard/test_large_meshes reshard/test_not_slower_than_dtensor
+    reshard/test_renamed_collectives reshard/test_simulation
     rules/local/test_empty_shards rules/local/test_running_totals rules/strategies/test_exactness
     rules/strategies/test_left_out rules/strategies/test_plugin_strategies rules/test_admission rules/test_attention
     rules/test_core_coverage rules/test_errors rules/test_losses rules/test_random rules/test_schemas

@@ -226,46 +226,6 @@ def test_an_emitter_that_cannot_be_imported_is_an_error_at_the_op() -> None:
         spmdir.simulate(ir.parse(PROGRAM.replace("all_gather", "gather_nowhere")), [torch.randn(7, 4)])
 
 
-AGAIN = """
-from functools import partial
-from spmdir.reshard.collective_spec import CollectiveSpec
-from spmdir.reshard.collectives import collective
-
-SHIPPED = [collective(name) for name in ("all_gather", "reduce_scatter", "all_to_all", "all_reduce")]
-GATHER, SCATTER, EXCHANGE, REDUCE = (
-    CollectiveSpec(name=f"{spec.name}_again", summary="", clauses=spec.clauses, before=spec.before, after=spec.after,
-                   traffic=spec.traffic, lower=lambda site, x: x)
-    for spec in SHIPPED
-)
-"""
-
-FOUR = """
-spmd.mesh @mesh <a = 8>
-func.func @f(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, a: S(1)>})
-    -> (tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {
-  %0 = spmd.all_gather %x on [a] dim 1 : tensor<64x64xf32> <>
-  %1 = spmd.partition %0 on [a] op sum : tensor<64x64xf32> <a: P(sum)>
-  %2 = spmd.reduce_scatter %1 on [a] dim 1 op sum : tensor<64x64xf32> <a: S(1)>
-  %3 = spmd.all_to_all %2 on [a] from 1 to 0 : tensor<64x64xf32> <a: S(0)>
-  %4 = spmd.all_gather %3 on [a] dim 0 : tensor<64x64xf32> <>
-  %5 = spmd.partition %4 on [a] op sum : tensor<64x64xf32> <a: P(sum)>
-  %6 = spmd.all_reduce %5 on [a] op sum : tensor<64x64xf32> <>
-  return %6 : tensor<64x64xf32>
-}
-"""
-
-
-def test_a_copy_of_a_shipped_collective_has_the_same_memory_report(tmp_path: Path) -> None:
-    path = tmp_path / "again.py"
-    path.write_text(AGAIN)
-    spmdir.load_plugin(path)
-    copied = FOUR
-    for name in ("all_gather", "reduce_scatter", "all_to_all", "all_reduce"):
-        copied = copied.replace(f"spmd.{name} ", f"spmd.{name}_again ")
-    own, other = (spmdir.memory_report(spmdir.run_passes(spmdir.parse(text), "localize")) for text in (FOUR, copied))
-    assert "communication buffers" in str(own) and str(own) == str(other).replace("_again", "")
-
-
 def test_a_buffer_that_there_is_not_is_an_error() -> None:
     with pytest.raises(ShardingError, match="collective 'mine' allocates 'sending'; expected names of sent, packed"):
         CollectiveSpec(name="mine", summary="", buffers=("sending",))
