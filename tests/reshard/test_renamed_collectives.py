@@ -18,6 +18,8 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import parse_sharding
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects import ir
+from spmdir.dialects.collectives import collective_class
+from spmdir.dialects.spmd import find_spmd_op
 from spmdir.reshard import collectives as table
 from spmdir.reshard.plan import least_seconds
 from spmdir.reshard.topology import TOPOLOGIES
@@ -106,6 +108,8 @@ def test_renamed_collectives(kind: str) -> None:
             spmdir.schedule_report(scheduled).timeline(),
             *(spmdir.lower_to_fx(scheduled, rank).code for rank in range(MESH.world_size)),
             error.value,
+            vars(collective_class(name))["CLAUSES"],
+            find_spmd_op(f"spmd.{name}").__doc__,
         ]
         assert name in str(error.value)
         found.append(([named_back(text) for text in texts], spmdir.simulate(scheduled, values)))
