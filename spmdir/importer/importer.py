@@ -126,7 +126,7 @@ def import_compared(
     comparisons: list[Comparison] = []
     if original and not isinstance(source, Program):
         whole = source if isinstance(source, fx.GraphModule) else source.graph_module
-        comparisons = check_import(module, original, program, decomposes_nothing and is_exact(whole))
+        comparisons = check_import(module, original, program, decomposes_nothing and is_exact(whole, program.graph))
     if fold_views:
         with collector_paused():
             FoldViewsPass().apply(context(), module)

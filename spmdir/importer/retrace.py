@@ -12,6 +12,7 @@ from spmdir.core.errors import UnsupportedError
 from spmdir.importer.admitted_nodes import calls
 from spmdir.importer.as_strided import SLICED
 from spmdir.importer.foreach_ops import entrywise, is_known, is_written, works_on_lists
+from spmdir.importer.liveness import without_dead_code
 from spmdir.importer.locations import source_line
 from spmdir.importer.running_statistics import writes_statistics
 from spmdir.torch_interop.graphs import AUTOCAST_CALLS
@@ -44,9 +45,17 @@ def needs_retrace(module: fx.GraphModule) -> bool:
     )
 
 
-def is_exact(module: fx.GraphModule) -> bool:
-    """Return whether what is imported for each op is this op, or one that gives the same bits."""
-    return not any(is_written(node.target) for node in calls(module))
+def is_exact(module: fx.GraphModule, imported: fx.Graph) -> bool:
+    """Return whether what is imported for each op is this op, or one that gives the same bits.
+
+    An op that torch composes of others, as binary_cross_entropy_with_logits, is these if the graph was traced again.
+
+    Args:
+        imported: the graph that is imported for `module`.
+    """
+    kept = {node.target for node in imported.nodes}
+    live = calls(without_dead_code(module))
+    return not any(is_written(n.target) or not (is_mutable(n.target) or n.target in kept) for n in live)
 
 
 def decompositions(module: fx.GraphModule) -> dict[Any, Callable[..., Any]]:

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn import functional as F
 
 from spmdir.core.errors import CheckError, SpmdirError, UnsupportedError
 from spmdir.importer import aliases, graph_builder, read_exported, read_traced
-from spmdir.importer.importer import import_fx
+from spmdir.importer.importer import import_compared, import_fx
 from tests.importer.imported_programs import MESH, Function, export
 
 X = torch.randn(5, dtype=torch.float64)
@@ -138,3 +139,14 @@ def test_bugs_of_the_importer_are_no_rejections(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(aliases, "INVERTED", None)
     with pytest.raises(TypeError, match="NoneType"):
         import_fx(make_fx(lambda x: x.relu_())(X.clone()), MESH)
+
+
+def test_an_op_that_a_second_trace_composes_of_others_may_round_in_another_way() -> None:
+    def program(x: Tensor) -> Tensor:
+        normal = F.layer_norm(x, x.shape, eps=0.1)
+        F.mse_loss(normal, normal).uniform_()  # what is written in place is traced again
+        return F.binary_cross_entropy_with_logits(F.normalize(normal, dim=0), normal)
+
+    x = torch.randn(4, dtype=torch.float64)
+    (comparison,) = import_compared(make_fx(program)(x), MESH, example_inputs=(x,), fold_views=False, check=True)[1]
+    assert 0 < comparison.error <= comparison.tolerance
