@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -28,15 +29,20 @@ def writes_statistics(target: Any, args: Any, kwargs: Any) -> bool:
 
 def written(target: Any, args: Any, kwargs: Any) -> Iterator[Any]:
     """Yield the leaves of the arguments that a call writes to, running statistics among them."""
-    schema = schema_or_none(target)
-    if schema is None:
+    if schema_or_none(target) is None:
         return
-    given: dict[str, Any] = {**dict(zip((a.name for a in schema.arguments), args, strict=False)), **kwargs}
-    for argument in schema.arguments:
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            yield from pytree.tree_leaves(given.get(argument.name))
+    for place, name in _written_arguments(target):
+        yield from pytree.tree_leaves(args[place] if place < len(args) else kwargs.get(name))
     if writes_statistics(target, args, kwargs):
+        given = {**dict(zip((a.name for a in schema_of(target).arguments), args, strict=False)), **kwargs}
         yield from (given["running_mean"], given["running_var"])
+
+
+@lru_cache(maxsize=65536)
+def _written_arguments(target: Any) -> tuple[tuple[int, str], ...]:
+    """Return the places and names of the arguments that an op writes to, as its schema says."""
+    arguments = enumerate(schema_of(target).arguments)
+    return tuple((place, a.name) for place, a in arguments if a.alias_info is not None and a.alias_info.is_write)
 
 
 class Declaring(fx.Interpreter):

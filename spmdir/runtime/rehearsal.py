@@ -29,7 +29,7 @@ from spmdir.runtime.result_caches import Caches
 from spmdir.runtime.state_walk import StateWalk
 from spmdir.torch_interop import pytree
 from spmdir.torch_interop.dispatch import TorchDispatchMode
-from spmdir.torch_interop.fake_tensors import FakeTensorMode
+from spmdir.torch_interop.fake_tensors import FakeTensor, FakeTensorMode
 from spmdir.torch_interop.joint_export import compiling
 from spmdir.torch_interop.ops import OpOverload
 from spmdir.torch_interop.schemas import is_random
@@ -364,6 +364,8 @@ class _DataOps(TorchDispatchMode):
         self._note(data)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
+            return args[0].device  # what the op would return; kernels ask for it twice as often as they run ops
         kwargs = kwargs or {}
         with unrecorded() as recording:
             if func.namespace == "prim":  # asks for the device or layout of a tensor, which Python may keep
