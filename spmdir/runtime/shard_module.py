@@ -170,8 +170,7 @@ def shard_module(
             with own.pipeline.rules:
                 decided = decide(module, own.pipeline, cache, type(model).__name__)
                 text = ir.print_ir(decided, debuginfo=True)
-                named_alike = ir.read_printed(text)
-            found.append(_Decided.of(joint.call, rehearsal, text, source, own, named_alike))
+            found.append(_Decided.of(joint.call, rehearsal, text, source, own, decided))
             return json.dumps(found[0].data(call))
 
         with warnings_issued(issued=issued):
@@ -264,7 +263,6 @@ class _Decided:
         sizes: of the examples.
         parts: the program of a rank for the examples.
         outline: the signature with symbolic sizes, as `JointParts.outline`.
-        module: the decided program, on the rank that has it.
     """
 
     call: JointCall
@@ -275,7 +273,6 @@ class _Decided:
     sizes: Mapping[str, int]
     parts: JointParts
     outline: ModuleOp
-    module: ModuleOp | None = None
 
     @classmethod
     def of(
@@ -286,7 +283,7 @@ class _Decided:
         with setup.pipeline.rules:
             example = sized(module, sizes, setup.pipeline)
             parts = JointParts.of(example, partial(localized, pipeline=setup.pipeline), call, setup.pipeline)
-            return cls(call, rehearsal, text, source, setup, sizes, parts, outline(module), module)
+            return cls(call, rehearsal, text, source, setup, sizes, parts, outline(module))
 
     def data(self, call: tuple[Any, Any]) -> dict[str, Any]:
         """Return it in a form that JSON has, for ranks whose `call` is built alike."""
@@ -336,7 +333,7 @@ class _Decided:
         )
 
     def _read(self) -> ModuleOp:
-        return self.module or ir.read_printed(self.text)
+        return ir.read_printed(self.text)  # on all ranks, so that they name values alike
 
     def _lowered(self, module: ModuleOp, localize: Localize) -> JointProgram:
         parts = JointParts.of(module, localize, self.call, self.setup.pipeline)
