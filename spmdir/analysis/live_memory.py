@@ -231,7 +231,7 @@ class _Program:
             for end in ("source", "target")
         )
         keep = [keeps_operand(step, meta, self.mesh) for step, meta in zip(steps, metas, strict=True)]
-        return together(op.spec.name, sizes, sources, targets, keep)
+        return together(op.spec, sizes, sources, targets, keep)
 
     def _made(self, way: _UnderWay, op: Collective | RotationOp | WaitOp) -> list[Stage]:
         """Return the stages of a collective that are left, or those of its start, and put results into buffers."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import attrs
 
 from spmdir.reshard.buffers import ARRIVES, Sized
-from spmdir.reshard.collectives import collective
+from spmdir.reshard.collective_spec import PACKED, CollectiveSpec
 
 
 @attrs.frozen
@@ -60,7 +60,7 @@ def alone(sizes: Sequence[Sized], keeps_operand: bool = False) -> Allocations:
 
 
 def together(
-    kind: str,
+    spec: CollectiveSpec,
     members: Sequence[Sequence[Sized]],
     sources: Sequence[float],
     targets: Sequence[float],
@@ -69,7 +69,6 @@ def together(
     """Return the allocations of a collective of several tensors, which sends one buffer and receives one.
 
     Args:
-        kind: of the collective.
         members: what each allocates alone, as `step_buffers` gives it.
         sources, targets: the local bytes of each before and after; an exchange sends and receives what it allocates
             for that.
@@ -94,31 +93,13 @@ def together(
     )
     sent = allocate(sum(sends), 0, *packed)
     received = allocate(sum(receives), 0, sent)
-    if not is_copied_apart(kind):
+    if not spec.is_copied_apart:
         return Allocations(tuple(made), len(made), (sent,), (received,) * len(members))
     arrived = len(made)
     results = [allocate(size, member, received) for member, size in enumerate(receives)]
-    for member, sizes in enumerate(members if arrives_in_parts(kind) else ()):
+    for member, sizes in enumerate(members if spec.arrives_in_parts else ()):
         kept = (~member,) if keep_operands and keep_operands[member] else ()
         names = [name for name, _ in sizes]
         for _, size in sizes[names.index(ARRIVES) + 1 :] if ARRIVES in names else ():
             results[member] = allocate(size, member, results[member], *kept)
     return Allocations(tuple(made), arrived, (sent,), tuple(results))
-
-
-def is_copied_apart(kind: str) -> bool:
-    """Return whether what arrives for several tensors is copied into one result each; else results are views of it."""
-    return arrives_in_parts(kind) or "unpacked" in collective(kind).buffers
-
-
-def arrives_in_parts(kind: str) -> bool:
-    """Return whether a member arrives in parts, which are joined before it does with them what it does alone.
-
-    So it does where chunks are packed for other ranks, and what comes from them is unpacked or joined: all_to_all.
-    """
-    buffers = collective(kind).buffers
-    return not {"unpacked", "joined"}.isdisjoint(buffers) and not set(PACKED).isdisjoint(buffers)
-
-
-PACKED = ("packed", "sent")
-"""The buffers that a member packs itself, before it is part of a message."""

@@ -9,7 +9,6 @@ import attrs
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.tensor import TensorMeta
-from spmdir.reshard.allocations import arrives_in_parts, is_copied_apart
 from spmdir.reshard.collective_spec import Sizes, Traffic
 from spmdir.reshard.cost import Terms, in_turn, node_count, step_sizes, step_terms, terms
 from spmdir.reshard.steps import Step
@@ -44,9 +43,9 @@ def collective_terms(steps: Sequence[Step], metas: Sequence[TensorMeta], mesh: M
     packed = [traffic.packed(one) for one in each]
     unpacked = [traffic.copied(one) - before for one, before in zip(each, packed, strict=True)]
     before, after, kernels = source + math.fsum(packed), 0.0, 1 + sum(map(bool, packed))
-    if is_copied_apart(steps[0].kind):
+    if steps[0].spec.is_copied_apart:
         after, kernels = after + target, kernels + len(each)
-    if arrives_in_parts(steps[0].kind):
+    if steps[0].spec.arrives_in_parts:
         own = sum(traffic.kernels(one) - bool(before) for one, before in zip(each, packed, strict=True))
         after, kernels = after + math.fsum(unpacked), kernels + own
     joint = attrs.evolve(traffic, packed=lambda _: before, copied=lambda _: before + after, kernels=lambda _: kernels)

@@ -155,6 +155,9 @@ BUFFERS = ("sent", "packed", "received", "joined", "unpacked", "result")
 sent, which a leading dimension needs none of, `sent` is what leaves the rank, and `joined` are partial values put
 together of what several ranks sent."""
 
+PACKED = ("packed", "sent")
+"""The buffers that a tensor is packed into before it is part of a message of several."""
+
 ALLOCATED: dict[tuple[str | None, str | None], tuple[str, ...]] = {
     ("replicated", "shard"): ("packed", "received"),
     ("shard", "replicated"): ("received", "unpacked"),
@@ -273,6 +276,18 @@ class CollectiveSpec:
     def is_slice(self) -> bool:
         """Whether its result is a part of what a rank has, and a view of it where that is contiguous."""
         return self.is_local and self.traits == ("replicated", "shard")
+
+    @property
+    def arrives_in_parts(self) -> bool:
+        """Whether what arrives of one of several tensors is joined before the rest is done as for one: it was packed
+        for other ranks, and is unpacked or joined, as by all_to_all.
+        """
+        return not ({"unpacked", "joined"}.isdisjoint(self.buffers) or set(PACKED).isdisjoint(self.buffers))
+
+    @property
+    def is_copied_apart(self) -> bool:
+        """Whether what arrives for several tensors is copied into one result each; else results are views of it."""
+        return self.arrives_in_parts or "unpacked" in self.buffers
 
     @property
     def orders_axes(self) -> bool:

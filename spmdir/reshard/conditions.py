@@ -19,12 +19,8 @@ def refinement(mesh: Mesh, *of: Sharding | Sequence[str]) -> Mesh:
     Raises:
         ShardingError: they have no common refinement.
     """
-    names = [axis for one in of for axis in (_axes(one) if isinstance(one, Sharding) else one)]
+    names = [axis for one in of for axis in (dict(one.entries) if isinstance(one, Sharding) else one)]
     return mesh.refine(names)
-
-
-def _axes(sharding: Sharding) -> list[str]:
-    return [axis for axis, _ in sharding.entries]
 
 
 def splits_evenly(sharding: Sharding, fine: Mesh, shape: Sequence[int]) -> bool:

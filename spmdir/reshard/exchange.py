@@ -27,21 +27,6 @@ from spmdir.reshard.moved_axes import exchanged_axes
 from spmdir.reshard.parts import Chunk, Grid, Loads, Part, Share, in_order, moved, shared, split
 from spmdir.reshard.runs import representatives
 
-__all__ = [
-    "Cell",
-    "Grid",
-    "Loads",
-    "Part",
-    "cells_of",
-    "exchange",
-    "exchange_loads",
-    "grid_of",
-    "least_received",
-    "loads_of",
-    "partial_axes",
-    "reduced_axes",
-]
-
 
 def reduced_axes(source: Sharding, target: Sharding) -> tuple[str, ...]:
     """Return the axes whose partial values an exchange reduces."""

@@ -112,8 +112,9 @@ def moves(
         if spec.moves == "edge":
             steps += _conversions(spec, source, partial, free, shard_placements, mesh)
     for spec in collectives:
-        if spec.moves == "shards":
-            steps += _permutes_from(spec, source, free, shard_placements, mesh)
+        if spec.moves == "shards" and spec.axes is not None:
+            targets = _permuted(source, free, shard_placements, mesh)
+            steps += [Step(spec.name, spec.axes(source, to, mesh), source, to) for to in targets]
     return tuple(steps)
 
 
@@ -170,18 +171,13 @@ def _choices(axes: Sequence[str]) -> Iterator[tuple[str, ...]]:
     return itertools.chain.from_iterable(itertools.permutations(axes, length + 1) for length in range(len(axes)))
 
 
-def _permutes_from(
-    spec: CollectiveSpec,
-    source: Sharding,
-    free: tuple[str, ...],
-    shard_placements: tuple[ShardPlacement, ...],
-    mesh: Mesh,
-) -> Iterator[Step]:
-    """Permutes to the shardings that shard each dimension into as many chunks, by other or reordered axes.
+def _permuted(
+    source: Sharding, free: tuple[str, ...], shard_placements: tuple[ShardPlacement, ...], mesh: Mesh
+) -> Iterator[Sharding]:
+    """Yield the other shardings that shard each dimension into as many chunks, by other or reordered axes.
 
     Chunks that are no blocks go from rank to rank by an exchange.
     """
-    assert spec.axes is not None
     if any(source[axis].trait == "shard" and not source[axis].splits for axis in free):
         return
     still = [(axis, placement) for axis, placement in source.entries if axis not in free or placement.dim is None]
@@ -191,7 +187,7 @@ def _permutes_from(
     for layout in _layouts(counts, usable, mesh):
         target = Sharding([*still, *layout], source.mesh)
         if target != source:
-            yield Step(spec.name, spec.axes(source, target, mesh), source, target)
+            yield target
 
 
 def _layouts(

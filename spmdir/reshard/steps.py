@@ -166,8 +166,7 @@ def _moved(
     for found, trait in ((leaving, spec.before), (joining, spec.after)):
         if trait == "shard" and (found is None or not 0 <= found < rank):
             raise ShardingError(f"{kind} needs a dimension of a tensor of rank {rank}, found {found}")
-    assert spec.before is not None  # it names axes
-    _LEAVE[spec.before](kind, source, axes, leaving, reduction)
+    _check_leaving(spec, source, axes, leaving, reduction)
     result = Sharding(
         [*(e for e in source.entries if e[0] not in axes), *_joined(spec, axes, target, leaving, joining, reduction)],
         source.mesh,
@@ -228,34 +227,23 @@ def _check_axes(kind: str, axes: Sequence[str], mesh: Mesh) -> None:
         mesh.require(axis)
 
 
-def _leave_replicated(
-    kind: str, source: Sharding, axes: tuple[str, ...], dim: int | None, reduction: str | None
+def _check_leaving(
+    spec: CollectiveSpec, source: Sharding, axes: tuple[str, ...], dim: int | None, reduction: str | None
 ) -> None:
-    for axis in axes:
-        if source[axis].trait != "replicated":
-            raise ShardingError(f"{kind} on '{axis}' needs it replicated, found {source[axis]} in <{source}>")
-
-
-def _leave_shard(kind: str, source: Sharding, axes: tuple[str, ...], dim: int | None, reduction: str | None) -> None:
-    assert dim is not None
-    found = source.dim_axes(dim)
-    if found[-len(axes) :] != axes:
+    """Raise ShardingError unless `axes` have the trait before `spec`, and are innermost in the dimension they leave."""
+    if dim is not None and (found := source.dim_axes(dim))[-len(axes) :] != axes:
         raise ShardingError(
-            f"{kind} on [{', '.join(axes)}] needs these to be the innermost axes of dimension {dim} in nesting order, "
-            f"found [{', '.join(found)}] in <{source}>; move the inner axes first"
+            f"{spec.name} on [{', '.join(axes)}] needs these to be the innermost axes of dimension {dim} in nesting "
+            f"order, found [{', '.join(found)}] in <{source}>; move the inner axes first"
         )
-
-
-def _leave_partial(kind: str, source: Sharding, axes: tuple[str, ...], dim: int | None, reduction: str | None) -> None:
-    for axis in axes:
-        if source[axis].trait != "partial":
-            raise ShardingError(f"{kind} on '{axis}' needs it partial, found {source[axis]} in <{source}>")
-    needed = partial_op(source, axes)
-    if reduction is not None and reduction != needed:
-        raise ShardingError(f"{kind} by {reduction} does another reduction than <{source}> needs, which is {needed}")
-
-
-_LEAVE = {"replicated": _leave_replicated, "shard": _leave_shard, "partial": _leave_partial}
+    for axis in axes if dim is None else ():
+        if source[axis].trait != spec.before:
+            raise ShardingError(f"{spec.name} on '{axis}' needs it {spec.before}, found {source[axis]} in <{source}>")
+    needed = partial_op(source, axes) if spec.before == "partial" else reduction
+    if reduction not in (None, needed):
+        raise ShardingError(
+            f"{spec.name} by {reduction} does another reduction than <{source}> needs, which is {needed}"
+        )
 
 
 def partial_op(source: Sharding, axes: Sequence[str]) -> str:

@@ -18,8 +18,9 @@ from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.core.placement.sharding import Sharding, parse_sharding
 from spmdir.core.placement.standard import Partial, Placement, R, Shard
 from spmdir.reshard.cost import sends_anything
-from spmdir.reshard.exchange import Grid, Part, exchange, grid_of, partial_axes, reduced_axes
+from spmdir.reshard.exchange import exchange, grid_of, partial_axes, reduced_axes
 from spmdir.reshard.multi_axis_steps import senders
+from spmdir.reshard.parts import Grid, Part
 from spmdir.reshard.plan import plan_reshard
 from spmdir.reshard.steps import Step, make_step, transition
 from spmdir.reshard.topology import CPU_GLOO, H100X8, Topology
