@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -13,7 +13,7 @@ from spmdir.importer.canonicalize import REWRITES
 from spmdir.importer.fx_arguments import op_name
 from spmdir.rules import RuleSet
 from spmdir.torch_interop import pytree
-from spmdir.torch_interop.decompositions import can_decompose, decomposition_table
+from spmdir.torch_interop.decompositions import can_decompose, decomposition_table, sized_form, with_right_states
 from spmdir.torch_interop.dispatch import dispatch_functionalize
 from spmdir.torch_interop.fake_tensors import FakeTensor, FakeTensorMode
 from spmdir.torch_interop.ops import OpOverload
@@ -49,13 +49,17 @@ def decomposed(node: fx.Node, rules: RuleSet) -> tuple[fx.Graph, list[fx.Node]] 
 
     # What torch has in C++ binds open sizes, and so does the first method below, which keeps mutations of shapes.
     is_sized = any(is_open(size) for v in values if isinstance(v, Tensor) for size in v.shape)
-    run = decomposition_table.get(target, target) if is_sized else target
+    run = sized_form(target) if is_sized else target
     fakes = [mode.from_tensor(v) if isinstance(v, Tensor) and not isinstance(v, FakeTensor) else v for v in values]
+    known = node.meta.get("val")
+    results = None if known is None else pytree.tree_leaves(with_right_states(target, known))
     # The second method cannot trace checks of numbers.
     methods = [torch.func.functionalize(call, remove="mutations"), dispatch_functionalize(call)]
     for functional in methods[is_sized:]:
         graph = _traced(functional, fakes, mode, rules)
-        if graph is not None and all(_is_known(inner, target, rules) for inner in _calls(graph)):
+        if graph is None or (results is not None and not _returns(graph, results)):
+            continue
+        if all(_is_known(inner, target, rules) for inner in _calls(graph)):
             for inner in graph.nodes:
                 inner.meta.update({key: node.meta[key] for key in _SAID if key in node.meta})
             return graph, given
@@ -65,6 +69,25 @@ def decomposed(node: fx.Node, rules: RuleSet) -> tuple[fx.Graph, list[fx.Node]] 
 def has_rule(name: str, rules: RuleSet) -> bool:
     """Return whether the op `name` has a rule, or is said by one that has."""
     return name in rules.records or name in REWRITES
+
+
+def _returns(graph: fx.Graph, expected: Sequence[Any]) -> bool:
+    """Return whether a graph gives tensors of the shapes and element types of `expected`.
+
+    Sizes that are open may be written in different ways.
+    """
+    (output,) = graph.find_nodes(op="output")
+    found = [leaf.meta.get("val") if isinstance(leaf, fx.Node) else leaf for leaf in pytree.tree_leaves(output.args)]
+    return len(found) == len(expected) and all(
+        one.dtype == other.dtype and _may_be_equal(one.shape, other.shape)
+        for one, other in zip(found, expected, strict=True)
+        if isinstance(one, Tensor) and isinstance(other, Tensor)
+    )
+
+
+def _may_be_equal(shape: Sequence[Any], other: Sequence[Any]) -> bool:
+    sizes = zip(shape, other, strict=False)
+    return len(shape) == len(other) and all(is_open(m) or is_open(n) or m == n for m, n in sizes)
 
 
 def _calls(graph: fx.Graph) -> list[fx.Node]:

@@ -2,19 +2,61 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._decomp import decomposition_table as decomposition_table
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from spmdir.torch_interop.ops import OpOverload
+
+_IS_EARLY = tuple(map(int, torch.__version__.split(".")[:2])) < (2, 13)
+"""Whether `linear` of torch decides open sizes, and fake tensors say that states of an LSTM have four dimensions."""
 
 
 def can_decompose(op: OpOverload) -> bool:
     """Return whether torch knows an op by others, in Python or in C++."""
     return op in decomposition_table or op._can_decompose()
+
+
+def sized_form(op: OpOverload) -> Callable[..., Any]:
+    """Return what computes an op by other ops for all sizes; what torch has in C++ decides those that are open."""
+    run = decomposition_table.get(op, op)
+
+    def corrected(*args: Any, **kwargs: Any) -> Any:
+        with _OpenLinear():
+            return with_right_states(op, run(*args, **kwargs))
+
+    return corrected if _IS_EARLY else run
+
+
+def with_right_states(op: OpOverload, results: Any) -> Any:
+    """Return the results of an op on fake tensors, with the states of an LSTM in the shape that they have.
+
+    Up to torch 2.12, the decomposition of an LSTM in Python adds a dimension to the states of more than one example.
+    """
+    if not _IS_EARLY or op.overloadpacket is not torch.ops.aten.lstm:
+        return results
+    output, *states = results
+    return output, *(state.squeeze(1) if state.dim() == 4 else state for state in states)
+
+
+class _OpenLinear(TorchFunctionMode):
+    """Runs `linear` as a product of matrices, whose sizes torch leaves open."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return (_linear if func is functional.linear else func)(*args, **(kwargs or {}))
+
+
+def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    sizes = input.shape[:-1]
+    product = input.reshape(math.prod(sizes), input.shape[-1]) @ weight.t()
+    return (product if bias is None else product + bias).view(*sizes, weight.shape[0])
 
 
 def composite(op: OpOverload) -> Callable[..., Any]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 import spmdir
 from spmdir.core.errors import SpmdirError, SpmdirWarning, UnsupportedError
 from spmdir.dialects import ir
+from spmdir.importer import decompose
 from spmdir.rules import default
 
 MESH = spmdir.Mesh({"dp": 2})
@@ -70,6 +71,15 @@ def test_a_recurrent_layer_that_drops_stays_whole():
     model, x = nn.GRU(6, 3, num_layers=2, dropout=0.5), torch.randn(4, 2, 6)
     with pytest.raises(UnsupportedError, match=r"aten\.gru\.input"):
         spmdir.import_fx(torch.export.export(model, (x,)), MESH, missing_rule="error")
+
+
+def test_a_decomposition_that_gives_another_shape_is_not_taken(monkeypatch):
+    op = torch.ops.aten.inner.default
+    monkeypatch.setattr(decompose, "sized_form", lambda target: lambda *args: op(*args)[None])
+    model, x = Apply(lambda x: torch.inner(x, x)), torch.rand(4, 6)
+    program = torch.export.export(model, (x,), dynamic_shapes=({0: torch.export.Dim.AUTO},))
+    with pytest.raises(UnsupportedError, match=r"'inner' calls aten\.inner, which has no rule and consists of no ops"):
+        spmdir.import_fx(program, MESH, {"x": "dp: S(0)"}, missing_rule="error")
 
 
 def test_the_expanded_ops_stand_where_the_op_stood():

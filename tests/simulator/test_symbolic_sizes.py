@@ -145,7 +145,9 @@ def llama() -> nn.Module:
 
 def test_llama_runs_at_all_sizes_with_its_decisions_made_once():
     model = llama()
-    program = exported(model, torch.randint(64, (4, 6)))
+    program = torch.export.export(
+        model, (torch.randint(64, (4, 6)),), dynamic_shapes=(({0: Dim.DYNAMIC, 1: Dim.DYNAMIC},),)
+    )
     plan = {f"*{name}_proj.weight": "tp: S(0)" for name in ("q", "k", "v", "gate", "up")}
     module = spmdir.import_fx(program, MESH, {**plan, "*o_proj.weight": "tp: S(1)", "input:0": "dp: S(0)"})
     spmdir.run_passes(module, "propagate")
