@@ -22,6 +22,9 @@ import torch
 _LIBRARIES = ("torch", "numpy", "sympy", "spmdir", "xdsl", "triton", "functorch", "torchgen", "attr", "attrs")
 """Packages whose objects and globals no program depends on, beside those of Python itself."""
 
+_LIBRARY_FILES = ("typing_extensions",)
+"""Modules of one file that are libraries too: torch 2.11 executes it when it imports a part of itself."""
+
 _STANDARD = tuple(os.path.realpath(sysconfig.get_path(key)) + os.sep for key in ("stdlib", "platstdlib"))
 _TORCH = os.path.dirname(os.path.realpath(torch.__file__)) + os.sep
 _TORCH_MODULES = tuple(os.path.join(_TORCH, "nn", *part) for part in (("modules", ""), ("utils", ""), ("parallel", "")))
@@ -45,10 +48,11 @@ _LOOKUPS = frozenset({"__getattr__", "__getattribute__", "__setattr__", "__delat
 
 
 @lru_cache(maxsize=1)
-def _library_folders() -> tuple[str, ...]:
-    specs = [importlib.util.find_spec(name) for name in _LIBRARIES]
-    origins = [os.path.realpath(spec.origin) for spec in specs if spec and spec.origin]
-    return tuple(os.path.dirname(origin) + os.sep for origin in origins)
+def _library_places() -> tuple[str, ...]:
+    """Return the folders of packages and the files of modules that are libraries."""
+    specs = [importlib.util.find_spec(name) for name in (*_LIBRARIES, *_LIBRARY_FILES)]
+    origins = {spec.name: os.path.realpath(spec.origin) for spec in specs if spec and spec.origin}
+    return tuple(at if name in _LIBRARY_FILES else os.path.dirname(at) + os.sep for name, at in origins.items())
 
 
 @lru_cache(maxsize=65536)
@@ -57,7 +61,7 @@ def is_library_file(file: str) -> bool:
     path = os.path.realpath(file)
     if path.startswith(_TORCH_MODULES):
         return path == os.path.join(_TORCH_MODULES[0], "module.py")
-    if path.startswith(_library_folders()):
+    if path.startswith(_library_places()):
         return True
     return path.startswith(_STANDARD) and not _is_in_packages(path)
 

@@ -65,20 +65,22 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 """Optimizers of torch.optim whose step takes no closure and dense gradients → options."""
 
 
-_MOVES = "in-place operations that require placement changes are not supported"
-_UNKNOWN = "does not have a sharding strategy registered"
+_BY_DTENSOR = (
+    "in-place operations that require placement changes are not supported|does not have a sharding strategy registered"
+)
+"""What DTensor says; which of both depends on the version of torch."""
 
 REFUSED = {
     **{(name, "fused"): "argument 'fused'" for name in OPTIMIZERS if name not in ("Adagrad", "Adam", "AdamW", "SGD")},
     ("Muon", "foreach"): "argument 'foreach'",
-    ("Adafactor", "plain"): _MOVES,
-    ("Adafactor", "foreach"): f"{_MOVES}|{_UNKNOWN}",
-    ("Rprop", "plain"): _MOVES,
-    ("Rprop", "foreach"): _UNKNOWN,
-    ("Adagrad", "fused"): _UNKNOWN,
-    ("SGD", "fused"): _UNKNOWN,
+    ("Adafactor", "plain"): _BY_DTENSOR,
+    ("Adafactor", "foreach"): _BY_DTENSOR,
+    ("Rprop", "plain"): _BY_DTENSOR,
+    ("Rprop", "foreach"): _BY_DTENSOR,
+    ("Adagrad", "fused"): _BY_DTENSOR,
+    ("SGD", "fused"): _BY_DTENSOR,
 }
-"""Optimizer and form → a pattern of why torch alone cannot do it with DTensors; its versions give different reasons."""
+"""Optimizer and form → a pattern of why torch alone cannot do it with DTensors."""
 
 ON_SHARDS = {("Adagrad", "fused"), ("SGD", "fused")}
 """What DTensor refuses, and the DTensors of a sharded module do."""
