@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
-from typing import Any
 
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp
@@ -20,7 +19,6 @@ from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.stage import is_at_least, is_local, passes_run, written_stage
 from spmdir.pipeline.layer_runner import is_outlined
 from spmdir.pipeline.layers.inlining import inline
-from spmdir.pipeline.options import load_pass
 from spmdir.pipeline.pipeline import Pipeline, Step, run_passes
 
 _RESHARDING = ("insert-reshard", "lower-reshard")
@@ -39,12 +37,9 @@ def bound(module: ModuleOp, sizes: Mapping[str, int], pipeline: Pipeline) -> Mod
         if type(number) is not int:
             raise SpmdirError(f"size '{name}' is {number!r}; expected an int")
     copy = without_layers(module).clone()
-    if is_undecided(ir.main_function(copy)):
-        run_passes(copy, rest(pipeline.through("propagate"), copy))
-    bind_sizes: Any = load_pass("bind-sizes")
-    bind_sizes(sizes=dict(sizes)).apply(pipeline.context(), copy)
-    ir.verify(copy)
-    return copy
+    deciding = rest(pipeline.through("propagate"), copy).steps if is_undecided(ir.main_function(copy)) else ()
+    bind_sizes = Step("bind-sizes", tuple((name, str(number)) for name, number in sizes.items()))
+    return run_passes(copy, pipeline.with_steps((*deciding, bind_sizes)))
 
 
 def at_examples(module: ModuleOp, pipeline: Pipeline) -> ModuleOp:
