@@ -12,8 +12,9 @@ from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.conditions import refinement
 from spmdir.reshard.topology import Topology
 from spmdir.rules import OpRule
+from spmdir.rules.strategies.strategy import Strategy
 from spmdir.search.kernels import Step, works
-from spmdir.search.problem import NodeStrategy, local_work
+from spmdir.search.problem import local_work
 from spmdir.search.work import Work
 
 ShardedType = tuple[TensorMeta, Sharding]
@@ -55,7 +56,7 @@ def op_work(work: Work, operands: tuple[ShardedType, ...], results: tuple[Sharde
     return local_work(work, joint, [fine.sizes[axis] for axis in fine.axis_names])
 
 
-def _strategy(axis: str, operands: Sequence[ShardedType], results: Sequence[ShardedType]) -> NodeStrategy:
+def _strategy(axis: str, operands: Sequence[ShardedType], results: Sequence[ShardedType]) -> Strategy:
     """Return the strategy on `axis` that shardings show; its factor is the first dimension that it shards."""
     required, made = ([sharding[axis] for _, sharding in side] for side in (operands, results))
     before = 0
@@ -63,6 +64,6 @@ def _strategy(axis: str, operands: Sequence[ShardedType], results: Sequence[Shar
         placement = sharding[axis]
         if isinstance(placement, ShardPlacement):
             partition = placement, meta.shape[placement.dim]
-            return NodeStrategy(tuple(required), tuple(made), (before + placement.dim,), partition=partition)
+            return Strategy(tuple(required), tuple(made), (before + placement.dim,), partition=partition)
         before += meta.rank
-    return NodeStrategy(tuple(required), tuple(made))
+    return Strategy(tuple(required), tuple(made))

@@ -15,7 +15,8 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
 from spmdir.core.placement.sharding import Sharding
 from spmdir.rules import OpRule
-from spmdir.search.problem import NodeStrategy, Problem
+from spmdir.rules.strategies.strategy import Strategy
+from spmdir.search.problem import Problem
 from spmdir.search.solve import Solution
 
 MOST_AXES = 4
@@ -76,7 +77,7 @@ def split_weights(
     return weights
 
 
-def fits(problem: Problem, rules: Sequence[OpRule | None], strategies: Mapping[str, Sequence[NodeStrategy]]) -> bool:
+def fits(problem: Problem, rules: Sequence[OpRule | None], strategies: Mapping[str, Sequence[Strategy]]) -> bool:
     """Return whether factors that several sub-axes of one axis shard are sharded evenly, as merged names require."""
     mesh = problem.mesh
     for index, rule in enumerate(rules):
@@ -92,7 +93,7 @@ def fits(problem: Problem, rules: Sequence[OpRule | None], strategies: Mapping[s
     return True
 
 
-def _moved(problem: Problem, strategies: Sequence[NodeStrategy]) -> set[int]:
+def _moved(problem: Problem, strategies: Sequence[Strategy]) -> set[int]:
     """Return the values that some node needs in another placement than they are made in."""
     made: dict[int, Placement] = {}
     moved: set[int] = set()

@@ -30,9 +30,10 @@ from spmdir.pipeline.finish import named_in_layers
 from spmdir.pipeline.pipeline import Pipeline, run_passes
 from spmdir.reshard.plan_tree import Planner, PlanTree, plan_tree
 from spmdir.rules import OpRule
+from spmdir.rules.strategies.strategy import Strategy
 from spmdir.search.joint_states import Unsolvable
 from spmdir.search.nesting import Nested
-from spmdir.search.problem import Annotation, NodeStrategy, StrategySource
+from spmdir.search.problem import Annotation, StrategySource
 from spmdir.search.restricted import Restricted, ends_of
 
 _OPEN = parse_placement("?")
@@ -50,7 +51,7 @@ class Otherwise:
         seconds: how long a step of a rank takes so.
     """
 
-    strategies: Mapping[str, list[NodeStrategy]]
+    strategies: Mapping[str, list[Strategy]]
     seconds: float
 
 
@@ -279,7 +280,7 @@ class DecidedProgram:
             raise ShardingError(f"{named} cannot be placed otherwise on axis '{error.axis}'; forbid less") from None
         search.write(solution)
 
-    def _without(self, axis: str, leaves_out: Callable[[NodeStrategy], bool]) -> _Change:
+    def _without(self, axis: str, leaves_out: Callable[[Strategy], bool]) -> _Change:
         """Return the change that leaves strategies of a node on an axis out."""
 
         def restricted(source: StrategySource) -> StrategySource:

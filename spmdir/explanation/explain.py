@@ -16,7 +16,7 @@ from spmdir.explanation.places import is_at, nothing_there
 from spmdir.pipeline.pipeline import PIPELINE, Pipeline
 from spmdir.reshard.cost import step_cost
 from spmdir.rules.strategies.obstacle import Dropped
-from spmdir.search.problem import NodeStrategy
+from spmdir.rules.strategies.strategy import Strategy
 from spmdir.search.restricted import ends_of
 
 if TYPE_CHECKING:
@@ -217,5 +217,5 @@ def _user(program: DecidedProgram, value: int, node: int, slot: int, times: int)
     return UserReason(program.name(node), program.op(node), program.location(node), choices, times)
 
 
-def _text(strategy: NodeStrategy) -> str:
+def _text(strategy: Strategy) -> str:
     return f"({', '.join(map(str, strategy.operands))}) -> ({', '.join(map(str, strategy.results))})"

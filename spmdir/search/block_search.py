@@ -16,6 +16,7 @@ import numpy as np
 
 from spmdir.core.progress import say
 from spmdir.reshard.plan_tree import PRECISE_AXES
+from spmdir.rules.strategies.strategy import Strategy
 from spmdir.search.assignment import Assignment
 from spmdir.search.catalogue import catalogue
 from spmdir.search.forest import adopt, improve_forest
@@ -24,7 +25,7 @@ from spmdir.search.joint_states import StateFinder, StateTable
 from spmdir.search.joint_strategies import Joint
 from spmdir.search.messages import Messages
 from spmdir.search.prices import Prices
-from spmdir.search.problem import FEW_NODES, NodeStrategy, Problem
+from spmdir.search.problem import FEW_NODES, Problem
 from spmdir.search.repeats import Quotient
 
 LEAST = 1e-9
@@ -90,7 +91,7 @@ class BlockSearch:
         shared: Quotient,
         axes: Sequence[str],
         block: Sequence[int],
-        fixed: Sequence[Sequence[NodeStrategy | None]] | None,
+        fixed: Sequence[Sequence[Strategy | None]] | None,
         orders: Sequence[tuple[int, ...]] = (),
     ):
         say("propagate: deciding axes {}", ", ".join(axes[axis] for axis in block))
@@ -203,7 +204,7 @@ class BlockSearch:
             improve_forest(self.now, order, least)
 
 
-def _position(states: StateTable, joint: Sequence[NodeStrategy | None], order: tuple[int, ...]) -> int:
+def _position(states: StateTable, joint: Sequence[Strategy | None], order: tuple[int, ...]) -> int:
     """Return which of the states has these strategies, and this nesting order if one has; the cheapest if none has."""
     wanted = [(s.operands, s.results) if s is not None else None for s in joint]
     found = [

@@ -15,8 +15,8 @@ from spmdir.reshard.axis_price import axis_price
 from spmdir.reshard.collective_spec import Sizes
 from spmdir.reshard.cost import NEIGHBOURS, cost, node_count
 from spmdir.reshard.plan_tree import Planner, plan_tree
-from spmdir.rules.strategies.strategy import shard_counts
-from spmdir.search.problem import AVOIDED, NodeStrategy, Problem, local_seconds
+from spmdir.rules.strategies.strategy import Strategy, shard_counts
+from spmdir.search.problem import AVOIDED, Problem, local_seconds
 from spmdir.search.repeats import Quotient
 from spmdir.search.work import Work
 
@@ -29,7 +29,7 @@ Placed = tuple[tuple[str, Placement], ...]
 def joint_cost(
     mesh: Mesh,
     shared: Quotient,
-    chosen: Mapping[str, Sequence[NodeStrategy]],
+    chosen: Mapping[str, Sequence[Strategy]],
     orders: Sequence[tuple[int, ...]] | None = None,
 ) -> float:
     """Return the cost of a decision on all axes in seconds: compute, and the reshards of each value as planned.
@@ -71,7 +71,7 @@ def _is_avoided(value: int, made: Placed, wanted: Iterable[Placed], shared: Quot
 
 def compute_seconds(
     problem: Quotient | Problem,
-    chosen: Mapping[str, Sequence[NodeStrategy]],
+    chosen: Mapping[str, Sequence[Strategy]],
     mesh: Mesh,
     weight: Sequence[float] | None = None,
 ) -> float:
@@ -92,7 +92,7 @@ def compute_seconds(
 
 
 def node_seconds(
-    work: Work, joint: Sequence[NodeStrategy], axes: Sequence[str], mesh: Mesh, shared: Quotient | Problem
+    work: Work, joint: Sequence[Strategy], axes: Sequence[str], mesh: Mesh, shared: Quotient | Problem
 ) -> float:
     """Return how long a node takes with a strategy on each of `axes`: its compute, and what it sends inside the op."""
     spent = local_seconds(work, shared.topology, joint, [mesh.sizes[axis] for axis in axes])
@@ -109,13 +109,13 @@ def node_seconds(
     return spent
 
 
-def _sending(joint: Sequence[NodeStrategy]) -> list[tuple[list[int], NodeStrategy]]:
+def _sending(joint: Sequence[Strategy]) -> list[tuple[list[int], Strategy]]:
     """Return the positions of the axes that send together inside an op, and what: values that several axes reduce by
     an expansion are reduced once, over all of them."""
-    found: dict[object, tuple[list[int], NodeStrategy]] = {}
+    found: dict[object, tuple[list[int], Strategy]] = {}
     for at, strategy in enumerate(joint):
         if strategy.inner_bytes or strategy.sent_bytes:
-            found.setdefault(strategy.inner_bytes if strategy.expands else at, ([], strategy))[0].append(at)
+            found.setdefault(strategy.inner_bytes if strategy.rewrite == "expand" else at, ([], strategy))[0].append(at)
     return list(found.values())
 
 

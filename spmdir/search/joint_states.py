@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import attrs
 import numpy as np
 
+from spmdir.rules.strategies.strategy import Strategy
 from spmdir.search.joint_cost import node_seconds
 from spmdir.search.joint_placements import JointPlacements, Numbers
 from spmdir.search.joint_strategies import Joint, idle_strategies, joint_strategies
-from spmdir.search.problem import NodeStrategy, Problem, StrategySource, fractions
+from spmdir.search.problem import Problem, StrategySource, fractions
 from spmdir.search.repeats import Quotient
 from spmdir.search.work import NO_WORK
 
@@ -46,7 +47,7 @@ class Numbered:
         sends: whether it sends something inside the op.
     """
 
-    strategy: NodeStrategy
+    strategy: Strategy
     placed: tuple[int, ...]
     shards: tuple[float, ...]
     factor: int
@@ -68,7 +69,7 @@ class StateTable:
         operands, results: [states, operands] and [states, results], joint placements.
     """
 
-    by_axis: Sequence[Sequence[NodeStrategy]]
+    by_axis: Sequence[Sequence[Strategy]]
     chosen: Numbers
     order: Sequence[tuple[int, ...]]
     seconds: Numbers
@@ -89,12 +90,12 @@ class StateFinder:
         self._natural = tuple(range(len(self.axes)))
         self._dims = np.array([-1 if p.dim is None else p.dim for p in placements.catalogue.placements])
         self._known: dict[object, StateTable] = {}
-        self._numbered: dict[tuple[NodeStrategy, int], Numbered] = {}
-        none = (frozenset[NodeStrategy](),) * len(shared.nodes)
+        self._numbered: dict[tuple[Strategy, int], Numbered] = {}
+        none = (frozenset[Strategy](),) * len(shared.nodes)
         idle = [none if problem.is_small else self._idle_on(axis, count) for axis, count in self.axes]
         self._idle = list(zip(*idle, strict=True))
 
-    def of(self, part: int, block: Sequence[int], fixed: Sequence[NodeStrategy | None] | None) -> StateTable:
+    def of(self, part: int, block: Sequence[int], fixed: Sequence[Strategy | None] | None) -> StateTable:
         """Return the states of a part of the program.
 
         Args:
@@ -120,11 +121,11 @@ class StateFinder:
             found = self._known[key] = self._states(source, block, by_axis, np.array(rows))
         return found
 
-    def _idle_on(self, axis: str, count: int) -> list[frozenset[NodeStrategy]]:
+    def _idle_on(self, axis: str, count: int) -> list[frozenset[Strategy]]:
         """Return, by part, its idle strategies on an axis."""
         shared = self.shared
         makers = [[(slot, shared.producer[value]) for slot, value in uses] for uses in shared.uses]
-        known: dict[StrategySource, Sequence[NodeStrategy]] = {}
+        known: dict[StrategySource, Sequence[Strategy]] = {}
         for node in shared.nodes:
             if node.source not in known:
                 known[node.source] = node.source.candidates(axis, count)
@@ -136,7 +137,7 @@ class StateFinder:
                 return axis
         return self.axes[block[-1]][0]
 
-    def _number(self, strategy: NodeStrategy, count: int) -> Numbered:
+    def _number(self, strategy: Strategy, count: int) -> Numbered:
         found = self._numbered.get((strategy, count))
         if found is None:
             index = self.placements.catalogue.index

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 import attrs
 
 from spmdir.core.placement.base import Placement
-from spmdir.rules.strategies.strategy import shard_counts
-from spmdir.search.problem import NodeStrategy, StrategySource
+from spmdir.rules.strategies.strategy import Strategy, shard_counts
+from spmdir.search.problem import StrategySource
 
-Joint = tuple[NodeStrategy, ...]
+Joint = tuple[Strategy, ...]
 """The strategy of a node on each axis."""
 
 Axes = Sequence[tuple[str, int]]
@@ -35,7 +35,7 @@ class JointStrategies:
         chosen: which of these each joint strategy takes.
     """
 
-    by_axis: tuple[Sequence[NodeStrategy], ...]
+    by_axis: tuple[Sequence[Strategy], ...]
     chosen: Sequence[tuple[int, ...]]
 
     def joints(self) -> list[Joint]:
@@ -46,8 +46,8 @@ class JointStrategies:
 def joint_strategies(
     source: StrategySource,
     axes: Axes,
-    idle: Sequence[frozenset[NodeStrategy]],
-    fixed: Sequence[NodeStrategy | None] | None = None,
+    idle: Sequence[frozenset[Strategy]],
+    fixed: Sequence[Strategy | None] | None = None,
 ) -> JointStrategies:
     """Return the legal joint strategies of a node that has the fixed ones, without idle ones.
 
@@ -70,8 +70,8 @@ def joint_strategies(
 
 
 def idle_strategies(
-    by_node: Sequence[Sequence[NodeStrategy]], makers: Sequence[Iterable[tuple[int, tuple[int, int]]]]
-) -> list[frozenset[NodeStrategy]]:
+    by_node: Sequence[Sequence[Strategy]], makers: Sequence[Iterable[tuple[int, tuple[int, int]]]]
+) -> list[frozenset[Strategy]]:
     """Return, by node, the strategies on one axis that only pass on partial values that no node makes.
 
     A node that has no replicated strategy, by which it could do the same, has no idle ones. Replicated and idle
@@ -82,8 +82,8 @@ def idle_strategies(
         makers: for each node, (operand index, (node, result index) that makes it).
     """
     made: set[tuple[int, int, Placement]] = set()
-    suspects: dict[int, list[NodeStrategy]] = {}
-    known: dict[int, tuple[list[NodeStrategy], list[tuple[int, Placement]]]] = {}
+    suspects: dict[int, list[Strategy]] = {}
+    known: dict[int, tuple[list[Strategy], list[tuple[int, Placement]]]] = {}
     for node, strategies in enumerate(by_node):
         if id(strategies) not in known:
             known[id(strategies)] = _passing(strategies)
@@ -105,7 +105,7 @@ def idle_strategies(
     return [frozenset(suspects.get(node, ())) for node in range(len(by_node))]
 
 
-def _passing(strategies: Sequence[NodeStrategy]) -> tuple[list[NodeStrategy], list[tuple[int, Placement]]]:
+def _passing(strategies: Sequence[Strategy]) -> tuple[list[Strategy], list[tuple[int, Placement]]]:
     """Return the strategies that may be idle, and (result index, partial value) of what the others make."""
     whole = [s for s in strategies if not s.factors]
     passing = [s for s in whole if any(s.kinds[: len(s.operands)])] if any(not s.kinds for s in whole) else []
@@ -113,15 +113,15 @@ def _passing(strategies: Sequence[NodeStrategy]) -> tuple[list[NodeStrategy], li
     return passing, list(dict.fromkeys(made for strategy in others for made in _partial(strategy)))
 
 
-def _partial(strategy: NodeStrategy) -> list[tuple[int, Placement]]:
+def _partial(strategy: Strategy) -> list[tuple[int, Placement]]:
     return [(position, p) for position, p in enumerate(strategy.results) if p.kind is not None]
 
 
 def _legal(
     source: StrategySource,
     axes: Axes,
-    by_axis: Sequence[Sequence[NodeStrategy]],
-    idle: Sequence[frozenset[NodeStrategy]],
+    by_axis: Sequence[Sequence[Strategy]],
+    idle: Sequence[frozenset[Strategy]],
 ) -> list[tuple[int, ...]]:
     """Return which strategies of each axis are legal together and not idle.
 
@@ -133,7 +133,7 @@ def _legal(
     found: list[tuple[int, ...]] = [()]
     for (axis, count), strategies, left_out in zip(axes, by_axis, idle, strict=True):
         number = {s: index for index, s in enumerate(strategies) if s not in left_out}
-        beside: dict[object, list[tuple[int, NodeStrategy]]] = {}
+        beside: dict[object, list[tuple[int, Strategy]]] = {}
         longer: list[tuple[int, ...]] = []
         for before in found:
             joint = [of[index] for of, index in zip(by_axis, before, strict=False)]
@@ -162,7 +162,7 @@ def _mixes(kinds: Sequence[tuple[str | None, ...]]) -> bool:
     return any(len({*value} - {None}) > 1 for value in zip(*kinds, strict=True))
 
 
-def is_listed(source: StrategySource, axes: Axes, joint: Sequence[NodeStrategy]) -> bool:
+def is_listed(source: StrategySource, axes: Axes, joint: Sequence[Strategy]) -> bool:
     """Return whether each strategy of a node, one an axis, is listed beside all others."""
     for at, (axis, count) in enumerate(axes):
         others = [(joint[other], ranks) for other, (_, ranks) in enumerate(axes) if other != at]

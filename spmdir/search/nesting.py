@@ -18,8 +18,9 @@ from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.plan_tree import Planner, plan_tree
 from spmdir.rules import OpRule
+from spmdir.rules.strategies.strategy import Strategy
 from spmdir.search.nesting_orders import Key, Orders
-from spmdir.search.problem import NodeStrategy, Problem
+from spmdir.search.problem import Problem
 
 TRIES = 4
 """How often the orders of a dimension are tried, in the mean."""
@@ -48,7 +49,7 @@ class Nested:
 
 def nest(
     problem: Problem,
-    strategies: Mapping[str, Sequence[NodeStrategy]],
+    strategies: Mapping[str, Sequence[Strategy]],
     annotations: Sequence[Sequence[Sharding]],
     rules: Sequence[OpRule | None],
     searched: Sequence[Sequence[int]] = (),

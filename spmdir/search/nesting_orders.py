@@ -18,7 +18,8 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
 from spmdir.core.placement.sharding import Sharding
 from spmdir.rules import OpRule
-from spmdir.search.problem import NodeStrategy, Problem
+from spmdir.rules.strategies.strategy import Strategy
+from spmdir.search.problem import Problem
 
 Order = tuple[str, ...]
 
@@ -97,7 +98,7 @@ class Orders:
     def __init__(
         self,
         problem: Problem,
-        strategies: Mapping[str, Sequence[NodeStrategy]],
+        strategies: Mapping[str, Sequence[Strategy]],
         annotations: Sequence[Sequence[Sharding]],
         rules: Sequence[OpRule | None],
     ):
@@ -157,7 +158,7 @@ class Orders:
     def _key(self, value: int, dim: int, axes: Order, node: int | None) -> Key:
         return (~value, dim) if node is None else self.forms[node].key(node, axes)
 
-    def _forms_of(self, strategies: Mapping[str, Sequence[NodeStrategy]]) -> list[Form]:
+    def _forms_of(self, strategies: Mapping[str, Sequence[Strategy]]) -> list[Form]:
         axes = self._mesh.axis_names
         known: dict[tuple[int, ...], Form] = {}
         forms: list[Form] = []

@@ -22,8 +22,7 @@ from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import PLANNED
 from spmdir.reshard.topology import DEFAULT, Topology
-from spmdir.rules.language.syntax_tree import TextStrategy
-from spmdir.rules.strategies.strategy import ShardCounts
+from spmdir.rules.strategies.strategy import ShardCounts, Strategy
 from spmdir.search.work import NO_WORK, Work
 
 FEW_NODES = 40
@@ -31,42 +30,6 @@ FEW_NODES = 40
 
 AVOIDED = 1e3
 """Seconds added to the price of what is done only if there is no other way."""
-
-
-@attrs.frozen(cache_hash=True)
-class NodeStrategy:
-    """One choice of a node on one axis.
-
-    Attributes:
-        operands: the required placement of each operand.
-        results: the placement of each result.
-        factors: the factors that are sharded.
-        inner_bytes: (bytes, factors) of the values that the choice all-reduces inside the op.
-        sent_bytes: (bytes, factors) of what a rank sends inside the op, one collective each.
-        expands: the op is replaced by several, as its rule says.
-        partition: by which placement the first of the factors is sharded, and its elements; None if none is.
-        factor_placements: how the factors are sharded, if not by S; see `Strategy.factor_placements`.
-        text: the text that declares the strategy; see `Strategy.text`.
-        kinds: the kind of the partial value that each operand and result is, None if it is not; empty if none is.
-    """
-
-    operands: tuple[Placement, ...]
-    results: tuple[Placement, ...]
-    factors: tuple[int, ...] = ()
-    inner_bytes: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    expands: bool = False
-    partition: tuple[ShardPlacement, int] | None = None
-    factor_placements: tuple[Placement, ...] = ()
-    text: TextStrategy | None = None
-    sent_bytes: tuple[tuple[int, tuple[int, ...]], ...] = ()
-    kinds: tuple[str | None, ...] = attrs.field(
-        init=False, eq=False, repr=False, default=attrs.Factory(lambda self: _kinds(self), takes_self=True)
-    )
-
-
-def _kinds(strategy: NodeStrategy) -> tuple[str | None, ...]:
-    kinds = tuple([placement.kind for placement in (*strategy.operands, *strategy.results)])
-    return kinds if any(kinds) else ()
 
 
 @attrs.frozen(cache_hash=True)
@@ -94,7 +57,7 @@ def splits(size: int, count: int, before: int) -> bool:
     return before == 1 or size % (count * before) == 0
 
 
-def fractions(joint: Iterable[NodeStrategy], counts: Iterable[int]) -> list[float]:
+def fractions(joint: Iterable[Strategy], counts: Iterable[int]) -> list[float]:
     """Return, by axis, the fraction of what the axes before it leave of a node that the busiest rank has.
 
     Args:
@@ -124,7 +87,7 @@ def largest_part(placement: ShardPlacement, size: int, count: int) -> float:
         return 1.0  # the size may be legal in another order of axes, which is not known here
 
 
-def _local(meta: TensorMeta, operand: int, parts: Iterable[tuple[NodeStrategy, float]]) -> TensorMeta:
+def _local(meta: TensorMeta, operand: int, parts: Iterable[tuple[Strategy, float]]) -> TensorMeta:
     """Return the type of an operand on the busiest rank."""
     shape = list(meta.shape)
     for strategy, fraction in parts:
@@ -134,12 +97,12 @@ def _local(meta: TensorMeta, operand: int, parts: Iterable[tuple[NodeStrategy, f
     return TensorMeta(tuple(shape), meta.dtype)
 
 
-def local_seconds(work: Work, topology: Topology, joint: Sequence[NodeStrategy], counts: Sequence[int]) -> float:
+def local_seconds(work: Work, topology: Topology, joint: Sequence[Strategy], counts: Sequence[int]) -> float:
     """Return how long a node computes on the busiest rank, by its strategies on axes of so many ranks."""
     return local_work(work, joint, counts).time(topology).seconds
 
 
-def local_work(work: Work, joint: Sequence[NodeStrategy], counts: Sequence[int]) -> Work:
+def local_work(work: Work, joint: Sequence[Strategy], counts: Sequence[int]) -> Work:
     """Return what a node computes on the busiest rank, by its strategies on axes of so many ranks."""
     parts = list(zip(joint, fractions(joint, counts), strict=True))
 
@@ -179,11 +142,11 @@ class StrategySource(Protocol):
         """Return factor → the factors that are outside it in some dimension."""
         ...
 
-    def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[NodeStrategy, ...]:
+    def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[Strategy, ...]:
         """Return the strategies on `axis` with `count` ranks, where other axes shard factors as `sharded` says."""
         ...
 
-    def candidates(self, axis: str, count: int) -> tuple[NodeStrategy, ...]:
+    def candidates(self, axis: str, count: int) -> tuple[Strategy, ...]:
         """Return the strategies on `axis` with `count` ranks that are legal beside some of other axes."""
         ...
 
@@ -268,7 +231,7 @@ class Annotation:
     parts: tuple[str, ...] = ()
     plugin_placements: AxisPlacements = NO_PLACEMENTS
     is_tied: bool = False
-    _known: dict[object, tuple[NodeStrategy, ...]] = attrs.field(factory=dict, eq=False, init=False, repr=False)
+    _known: dict[object, tuple[Strategy, ...]] = attrs.field(factory=dict, eq=False, init=False, repr=False)
 
     @property
     def annotations(self) -> Collection[Sharding]:
@@ -278,13 +241,13 @@ class Annotation:
     def majors(self) -> Mapping[int, Collection[int]]:
         return {}
 
-    def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[NodeStrategy, ...]:
+    def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[Strategy, ...]:
         found = self.candidates(axis, count)
         if axis not in self.parts or self._is_fixed(axis):
             return found
         return tuple(s for s in found if not s.partition or splits(s.partition[1], count, sharded.of(s.factors[0])))
 
-    def candidates(self, axis: str, count: int) -> tuple[NodeStrategy, ...]:
+    def candidates(self, axis: str, count: int) -> tuple[Strategy, ...]:
         placed = self.sharding[axis] if self.sharding is not None and self._is_fixed(axis) else None
         extras = self.plugin_placements.on(axis) if placed is None else ()
         key = placed, count, extras
@@ -299,9 +262,9 @@ class Annotation:
     def _is_fixed(self, axis: str) -> bool:
         return self.sharding is not None and axis not in self.sharding.open_axes
 
-    def _strategy(self, placement: Placement) -> NodeStrategy:
+    def _strategy(self, placement: Placement) -> Strategy:
         placed = (placement,) * (1 + self.is_tied)
-        return NodeStrategy(
+        return Strategy(
             () if self.role == "input" else placed,
             () if self.role == "output" else placed,
             () if placement.dim is None else (placement.dim,),

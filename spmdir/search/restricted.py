@@ -9,15 +9,15 @@ import attrs
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
 from spmdir.core.placement.sharding import Sharding
-from spmdir.rules.strategies.strategy import ShardCounts
-from spmdir.search.problem import NodeStrategy, StrategySource
+from spmdir.rules.strategies.strategy import ShardCounts, Strategy
+from spmdir.search.problem import StrategySource
 from spmdir.search.work import Work
 
 Ends = tuple[tuple[Placement, ...], tuple[Placement, ...]]
 """What a strategy is told by: the placements of the operands and of the results of a node on one axis."""
 
 
-def ends_of(strategy: NodeStrategy) -> Ends:
+def ends_of(strategy: Strategy) -> Ends:
     """Return the placements of the operands and of the results of a strategy."""
     return strategy.operands, strategy.results
 
@@ -48,16 +48,16 @@ class Restricted:
     def majors(self) -> Mapping[int, Collection[int]]:
         return self.source.majors
 
-    def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[NodeStrategy, ...]:
+    def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[Strategy, ...]:
         return self._left(axis, self.source.strategies(axis, count, sharded))
 
-    def candidates(self, axis: str, count: int) -> tuple[NodeStrategy, ...]:
+    def candidates(self, axis: str, count: int) -> tuple[Strategy, ...]:
         return self._left(axis, self.source.candidates(axis, count))
 
     def on(self, mesh: Mesh) -> Restricted:
         return attrs.evolve(self, source=self.source.on(mesh))
 
-    def _left(self, axis: str, strategies: Iterable[NodeStrategy]) -> tuple[NodeStrategy, ...]:
+    def _left(self, axis: str, strategies: Iterable[Strategy]) -> tuple[Strategy, ...]:
         if axis != self.axis:
             return tuple(strategies)
         return tuple([one for one in strategies if ends_of(one) not in self.without])

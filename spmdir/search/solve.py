@@ -16,10 +16,11 @@ from operator import itemgetter
 
 import attrs
 
+from spmdir.rules.strategies.strategy import Strategy
 from spmdir.search.block_search import BlockEnd, BlockSearch
 from spmdir.search.colours import Colours
 from spmdir.search.joint_cost import joint_cost
-from spmdir.search.problem import NodeStrategy, Problem
+from spmdir.search.problem import Problem
 from spmdir.search.repeats import as_if_repeated, quotient
 from spmdir.search.worth import PLAIN, Worth
 
@@ -45,14 +46,14 @@ class Solution:
         worth: what else counted.
     """
 
-    strategies: dict[str, list[NodeStrategy]]
+    strategies: dict[str, list[Strategy]]
     cost: float
     orders: Sequence[tuple[int, ...]] = ()
     ends: tuple[BlockEnd, ...] = ()
     worth: Worth = PLAIN
 
 
-Decision = dict[str, list[NodeStrategy]]
+Decision = dict[str, list[Strategy]]
 """Axis → the strategy of each part."""
 
 
@@ -79,7 +80,7 @@ class Search:
         """Return the nodes of the program that are merged with `node`, itself among them."""
         return self._shared.members[self._shared.node_class[node]]
 
-    def _joints(self, decided: Solution) -> list[tuple[NodeStrategy, ...]]:
+    def _joints(self, decided: Solution) -> list[tuple[Strategy, ...]]:
         """Return the strategies on all axes of the first node of each part."""
         axes = self.problem.mesh.axis_names
         return [tuple([decided.strategies[axis][first] for axis in axes]) for first, *_ in self._shared.members]

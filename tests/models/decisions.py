@@ -11,8 +11,8 @@ from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import Partial, Placement
-from spmdir.rules.strategies.strategy import UNSHARDED, shard_counts
-from spmdir.search.problem import Node, NodeStrategy, Problem
+from spmdir.rules.strategies.strategy import UNSHARDED, Strategy, shard_counts
+from spmdir.search.problem import Node, Problem
 from spmdir.search.solve import Search, Solution
 
 SHARDING_RATE = 0.85
@@ -21,7 +21,7 @@ SHARDING_RATE = 0.85
 TRIES = 100
 """How often strategies of all axes are drawn for a node, until they go together."""
 
-Choice = dict[str, NodeStrategy]
+Choice = dict[str, Strategy]
 """Axis → the strategy of a node."""
 
 
@@ -40,7 +40,7 @@ def random_solution(seed: str) -> Callable[..., Solution]:
         problem = search.problem
         choice = random.Random(seed)
         held: dict[str, dict[int, Placement]] = {axis: {} for axis in problem.mesh.sizes}
-        chosen: dict[str, list[NodeStrategy]] = {axis: [] for axis in problem.mesh.sizes}
+        chosen: dict[str, list[Strategy]] = {axis: [] for axis in problem.mesh.sizes}
         for node in problem.nodes:
             drawn = (_drawn(choice, node, problem.mesh, held) for _ in range(TRIES))
             taken = next(one for one in drawn if _go_together(problem, node, one))
@@ -84,7 +84,7 @@ def _go_together(problem: Problem, node: Node, taken: Choice) -> bool:
     return True
 
 
-def _fits(strategy: NodeStrategy, held: list[Placement], others: list[NodeStrategy]) -> bool:
+def _fits(strategy: Strategy, held: list[Placement], others: list[Strategy]) -> bool:
     if any(_kind(want) and want != have for want, have in zip(strategy.operands, held, strict=True)):
         return False
     mine = (*strategy.operands, *strategy.results)

@@ -15,12 +15,12 @@ import pytest
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
-from spmdir.rules.strategies.strategy import shard_counts
+from spmdir.rules.strategies.strategy import Strategy, shard_counts
 from spmdir.search.joint_cost import joint_cost
-from spmdir.search.problem import Node, NodeStrategy, Problem
+from spmdir.search.problem import Node, Problem
 from spmdir.search.repeats import Quotient
 
-Joint = tuple[NodeStrategy, ...]
+Joint = tuple[Strategy, ...]
 """The strategy of a node on each axis, in the order of the mesh."""
 
 Order = tuple[int, ...]
@@ -37,7 +37,7 @@ Live = tuple[tuple[int, Placed, frozenset[Placed]], ...]
 class Optimum:
     """The best decision: axis → the strategy of each node, their nesting orders, and what `joint_cost` says of it."""
 
-    strategies: Mapping[str, Sequence[NodeStrategy]]
+    strategies: Mapping[str, Sequence[Strategy]]
     orders: Sequence[Order]
     cost: float
 
@@ -203,7 +203,7 @@ class _Prices:
             sides = [made, *required]
             axes = self.problem.mesh.axis_names
             places = [tuple(axes.index(axis) for axis, _ in side) for side in sides]
-            joints = [tuple(NodeStrategy((side[axis],), (side[axis],)) for axis in axes) for side in map(dict, sides)]
+            joints = [tuple(Strategy((side[axis],), (side[axis],)) for axis in axes) for side in map(dict, sides)]
             uses = [(index + 1, 0) for index in range(len(required))]
             alone = _quotient(self.problem, [], [self.problem.values[value]], [(0, 0)], [uses])
             self._values[key] = self._cost(alone, joints, places)

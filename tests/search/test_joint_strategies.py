@@ -9,11 +9,12 @@ from hypothesis import given, settings
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.standard import Partial, R, Shard, plugins
+from spmdir.rules.strategies.strategy import Strategy
 from spmdir.search.certificate.alike import alike
 from spmdir.search.certificate.all_states import Placed, states_of
 from spmdir.search.certificate.certificate import DEPTH
 from spmdir.search.joint_strategies import idle_strategies, joint_strategies
-from spmdir.search.problem import Node, NodeStrategy, Problem, fractions
+from spmdir.search.problem import Node, Problem, fractions
 from spmdir.search.solve import solve
 from tests.search import exhaustive
 from tests.search.random_programs import Program, programs
@@ -45,13 +46,13 @@ func.func @main(%x: tensor<24x24xf32> {{spmd.sharding = #spmd.sharding<@mesh, a:
 """
 
 
-def placed(joint: tuple[NodeStrategy, ...]) -> tuple[tuple[Placed, ...], tuple[Placed, ...]]:
+def placed(joint: tuple[Strategy, ...]) -> tuple[tuple[Placed, ...], tuple[Placed, ...]]:
     """Return the placements of each operand and of each result on all axes."""
     operands, results = zip(*[(strategy.operands, strategy.results) for strategy in joint], strict=True)
     return tuple(zip(*operands, strict=True)), tuple(zip(*results, strict=True))
 
 
-def free(problem: Problem, node: Node) -> set[tuple[NodeStrategy, ...]]:
+def free(problem: Problem, node: Node) -> set[tuple[Strategy, ...]]:
     return set(joint_strategies(node.source, problem.mesh.axes, [frozenset()] * len(problem.mesh.axes)).joints())
 
 
@@ -133,9 +134,9 @@ def test_fixed_strategies_that_leave_none_are_given_up() -> None:
 
 def test_strategies_that_pass_on_what_no_node_makes_are_idle_unless_there_are_no_others() -> None:
     total = Partial("sum")
-    makes, passes = NodeStrategy((Shard(0),), (total,), (0,)), NodeStrategy((total,), (total,))
-    replicated = NodeStrategy((R,), (R,))
-    nodes = [[NodeStrategy((), (R,))], [replicated, passes], [replicated, makes], [replicated, passes], [passes]]
+    makes, passes = Strategy((Shard(0),), (total,), (0,)), Strategy((total,), (total,))
+    replicated = Strategy((R,), (R,))
+    nodes = [[Strategy((), (R,))], [replicated, passes], [replicated, makes], [replicated, passes], [passes]]
     makers = [[], [(0, (0, 0))], [(0, (1, 0))], [(0, (2, 0))], [(0, (1, 0))]]
     assert idle_strategies(nodes, makers) == [frozenset(), {passes}, frozenset(), frozenset(), frozenset()]
 
@@ -143,7 +144,7 @@ def test_strategies_that_pass_on_what_no_node_makes_are_idle_unless_there_are_no
 @pytest.mark.parametrize("size", [3, 5, 6, 7, 24])
 @pytest.mark.parametrize("counts", [(2, 3), (3, 2), (2, 2, 2), (4, 2)])
 def test_axes_that_shard_one_factor_leave_the_largest_shard_of_all_their_ranks(size: int, counts: tuple[int]) -> None:
-    strategy = NodeStrategy((Shard(0),), (Shard(0),), (0,), partition=(Shard(0), size))
+    strategy = Strategy((Shard(0),), (Shard(0),), (0,), partition=(Shard(0), size))
     total, ranks = 1.0, 1
     for fraction, count in zip(fractions([strategy] * len(counts), counts), counts, strict=True):
         total, ranks = total * fraction, ranks * count
@@ -151,6 +152,6 @@ def test_axes_that_shard_one_factor_leave_the_largest_shard_of_all_their_ranks(s
 
 
 def test_axes_that_shard_other_factors_leave_their_own_parts() -> None:
-    some = NodeStrategy((Shard(0),), (Shard(0),), (0,), partition=(Shard(0), 3))
-    other = NodeStrategy((Shard(1),), (Shard(1),), (1,), partition=(Shard(1), 8))
-    assert fractions([some, NodeStrategy((R,), (R,)), other], (2, 2, 4)) == [pytest.approx(2 / 3), 1.0, 0.25]
+    some = Strategy((Shard(0),), (Shard(0),), (0,), partition=(Shard(0), 3))
+    other = Strategy((Shard(1),), (Shard(1),), (1,), partition=(Shard(1), 8))
+    assert fractions([some, Strategy((R,), (R,)), other], (2, 2, 4)) == [pytest.approx(2 / 3), 1.0, 0.25]

@@ -18,9 +18,9 @@ from spmdir.dialects import ir
 from spmdir.pipeline.pipeline import run_passes
 from spmdir.reshard.axis_price import axis_price
 from spmdir.reshard.topology import FLAT
-from spmdir.rules.strategies.strategy import UNSHARDED
+from spmdir.rules.strategies.strategy import UNSHARDED, Strategy
 from spmdir.search import solve
-from spmdir.search.problem import NodeStrategy, Problem, local_seconds
+from spmdir.search.problem import Problem, local_seconds
 from spmdir.simulator.simulate import run_single, simulate
 from tests.search.merged import merged
 from tests.search.random_programs import Program, programs
@@ -45,7 +45,7 @@ def problem_of(text: str) -> Problem:
     return build_problem(ir.main_function(module), ir.mesh(module), ir.context().rules, FLAT)[1]
 
 
-def cost(problem: Problem, strategies: Sequence[NodeStrategy]) -> float:
+def cost(problem: Problem, strategies: Sequence[Strategy]) -> float:
     """The cost of a decision on a mesh of one axis, as docs/propagation.md states it."""
     ((_, count),) = problem.mesh.axes
 
@@ -68,7 +68,7 @@ def cost(problem: Problem, strategies: Sequence[NodeStrategy]) -> float:
     return total
 
 
-def all_decisions(problem: Problem) -> Iterator[Sequence[NodeStrategy]]:
+def all_decisions(problem: Problem) -> Iterator[Sequence[Strategy]]:
     ((axis, count),) = problem.mesh.axes
     return itertools.product(*(node.source.strategies(axis, count, UNSHARDED) for node in problem.nodes))
 
@@ -101,7 +101,7 @@ def test_small_programs_are_decided_as_well_as_by_trying_everything() -> None:
     assert sum(optimal) >= 0.95 * len(optimal)
 
 
-def replicated(problem: Problem) -> list[NodeStrategy]:
+def replicated(problem: Problem) -> list[Strategy]:
     """The decision that replicates whatever may be replicated."""
     ((axis, count),) = problem.mesh.axes
     return [

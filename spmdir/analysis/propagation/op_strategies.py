@@ -14,7 +14,7 @@ from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import R
 from spmdir.rules import OpRule, Strategy
 from spmdir.rules.strategies.strategy import UNSHARDED, ShardCounts, shard_counts
-from spmdir.search.problem import NO_PLACEMENTS, AxisPlacements, NodeStrategy, Problem, parts_of, splits
+from spmdir.search.problem import NO_PLACEMENTS, AxisPlacements, Problem, parts_of, splits
 from spmdir.search.work import Work
 
 _ADDING = ("sum", "avg", "product")
@@ -49,8 +49,8 @@ class OpStrategies:
     plugin_placements: AxisPlacements = NO_PLACEMENTS
     apart: tuple[str, ...] = ()
     rows: tuple[frozenset[int], ...] = ()
-    _known: dict[object, tuple[NodeStrategy, ...]] = attrs.field(factory=dict, eq=False, init=False, repr=False)
-    _made: dict[object, NodeStrategy] = attrs.field(factory=dict, eq=False, init=False, repr=False)
+    _known: dict[object, tuple[Strategy, ...]] = attrs.field(factory=dict, eq=False, init=False, repr=False)
+    _made: dict[object, Strategy] = attrs.field(factory=dict, eq=False, init=False, repr=False)
 
     @property
     def annotations(self) -> Collection[Sharding]:
@@ -64,9 +64,9 @@ class OpStrategies:
     def majors(self) -> Mapping[int, Collection[int]]:
         return self.rule.majors if self.rule is not None else {}
 
-    def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[NodeStrategy, ...]:
+    def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[Strategy, ...]:
         if self.rule is None:
-            return (NodeStrategy((R,) * self.operands, (R,) * len(self.results)),)
+            return (Strategy((R,) * self.operands, (R,) * len(self.results)),)
         key = (
             axis if any(self._asked) or axis in self.parts or self.rows else "",
             count,
@@ -77,14 +77,14 @@ class OpStrategies:
             self._known[key] = self._strategies(self.rule, axis, count, sharded)
         return self._known[key]
 
-    def candidates(self, axis: str, count: int) -> tuple[NodeStrategy, ...]:
+    def candidates(self, axis: str, count: int) -> tuple[Strategy, ...]:
         listed = self.strategies(axis, count, UNSHARDED)
         if not self.majors:
             return listed
         finished = [self.strategies(axis, count, self._finished(majors)) for majors in self.majors.values()]
         return tuple(dict.fromkeys(itertools.chain(listed, *finished)))
 
-    def _strategies(self, rule: OpRule, axis: str, count: int, sharded: ShardCounts) -> tuple[NodeStrategy, ...]:
+    def _strategies(self, rule: OpRule, axis: str, count: int, sharded: ShardCounts) -> tuple[Strategy, ...]:
         fitting = self._giving(rule.strategies(count, sharded, self.plugin_placements.on(axis)), axis)
         if not fitting and self.sizes:
             sharded = sharded.over(self._beside(rule, axis))
@@ -97,7 +97,7 @@ class OpStrategies:
             fitting = [s for s in fitting if self._shards_rows(s)] or fitting
         if axis in self.parts:
             fitting = [s for s in fitting if all(splits(rule.factors[f].size, count, sharded.of(f)) for f in s.factors)]
-        return tuple(self._strategy(s, count) for s in fitting)
+        return tuple(self._with_sizes(s, count) for s in fitting)
 
     def _shards_rows(self, strategy: Strategy) -> bool:
         return all(p.dim is None or p.dim in rows for p, rows in zip(strategy.results, self.rows, strict=True))
@@ -145,28 +145,24 @@ class OpStrategies:
         sizes = mesh.axes if any(results) or any(kept) else ()
         return attrs.evolve(self, results=results, kept=kept, parts=parts_of(mesh), sizes=sizes)
 
-    def _strategy(self, strategy: Strategy, count: int) -> NodeStrategy:
+    def _with_sizes(self, strategy: Strategy, count: int) -> Strategy:
+        """Return a strategy of the rule with the bytes that it sends inside the op and the elements that it shards."""
         key = strategy, count
         if key not in self._made:
-            self._made[key] = self._node_strategy(strategy, count)
+            self._made[key] = self._sized(strategy, count)
         return self._made[key]
 
-    def _node_strategy(self, strategy: Strategy, count: int) -> NodeStrategy:
+    def _sized(self, strategy: Strategy, count: int) -> Strategy:
         if not strategy.factors or self.rule is None:
-            return NodeStrategy(strategy.operands, strategy.results)
-        factor, expands = strategy.factors[0], strategy.rewrite == "expand"
+            return Strategy(strategy.operands, strategy.results)
+        factor = strategy.factors[0]
         placement = strategy.placement_of(factor)
         assert isinstance(placement, ShardPlacement)
-        return NodeStrategy(
-            strategy.operands,
-            strategy.results,
-            strategy.factors,
-            self._inner(factor) if expands else self._halos(factor),
-            expands,
-            (placement, self.rule.factors[factor].size),
-            strategy.factor_placements,
-            strategy.text,
-            self.rule.rotated(strategy, count),
+        return attrs.evolve(
+            strategy,
+            inner_bytes=self._inner(factor) if strategy.rewrite == "expand" else self._halos(factor),
+            sent_bytes=self.rule.rotated(strategy, count),
+            partition=(placement, self.rule.factors[factor].size),
         )
 
     def _reorders_a_sum(self, strategy: Strategy) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Protocol
+from functools import cached_property
 
 import attrs
 
 from spmdir.core.html_text import ShownAsText
+from spmdir.core.placement.base import ShardPlacement
 from spmdir.core.placement.standard import Placement, Shard
 from spmdir.rules.language.syntax_tree import TextStrategy
 
@@ -27,6 +28,10 @@ class Strategy(ShownAsText):
         factor_placements: how each of the factors is sharded where that is not by S, as where a plug-in takes its
             place; each has `dim` 0.
         text: the text that declares it, if it is none that follows from the rule.
+        inner_bytes: (bytes, factors) of the values that it all-reduces inside the op, in the search.
+        sent_bytes: (bytes, factors) of what a rank sends inside the op, one collective each, in the search.
+        partition: by which placement the first of the factors is sharded, and its elements, in the search; None if
+            none is.
     """
 
     operands: tuple[Placement, ...]
@@ -35,6 +40,15 @@ class Strategy(ShownAsText):
     rewrite: str | None = None
     factor_placements: tuple[Placement, ...] = ()
     text: TextStrategy | None = None
+    inner_bytes: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    sent_bytes: tuple[tuple[int, tuple[int, ...]], ...] = ()
+    partition: tuple[ShardPlacement, int] | None = None
+
+    @cached_property
+    def kinds(self) -> tuple[str | None, ...]:
+        """Return the kind of the partial value that each operand and result is, None if it is not; () if none is."""
+        kinds = tuple([placement.kind for placement in (*self.operands, *self.results)])
+        return kinds if any(kinds) else ()
 
     def placement_of(self, factor: int) -> Placement:
         """Return by which placement, of dimension 0, this strategy shards `factor`, one of its factors."""
@@ -104,20 +118,7 @@ UNSHARDED = ShardCounts()
 """No other axis shards anything."""
 
 
-class FactorSharding(Protocol):
-    """A strategy, of a rule or of the search: the factors that it shards, and by which placement."""
-
-    @property
-    def factors(self) -> tuple[int, ...]: ...
-
-    @property
-    def factor_placements(self) -> tuple[Placement, ...]: ...
-
-    @property
-    def text(self) -> TextStrategy | None: ...
-
-
-def shard_counts(strategies: Iterable[tuple[FactorSharding, int]]) -> ShardCounts:
+def shard_counts(strategies: Iterable[tuple[Strategy, int]]) -> ShardCounts:
     """Return the counts for (strategy, number of ranks) of each mesh axis."""
     every: dict[int, int] = {}
     plugins: dict[int, tuple[tuple[Placement, int], ...]] = {}

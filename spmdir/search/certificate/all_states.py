@@ -10,9 +10,10 @@ import numpy as np
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.placement.base import Placement
+from spmdir.rules.strategies.strategy import Strategy
 from spmdir.search.certificate.alike import AlikeNodes
 from spmdir.search.joint_strategies import LIMIT, Joint, idle_strategies, joint_strategies
-from spmdir.search.problem import NodeStrategy, Problem
+from spmdir.search.problem import Problem
 
 Placed = tuple[Placement, ...]
 """The placement of a value on each axis, in the order of the mesh."""
@@ -52,7 +53,7 @@ def states_of(
             f"certify looks at all mesh axes together, and a node may do {most} things on {problem.mesh}, more than "
             f"{LIMIT}; use it on fewer axes, or with more user annotations"
         )
-    makers, none = _makers(classes), [frozenset[NodeStrategy]()] * len(classes)
+    makers, none = _makers(classes), [frozenset[Strategy]()] * len(classes)
     idle = zip(
         *[
             none if problem.is_small else idle_strategies([found[source] for source in sources], makers)
