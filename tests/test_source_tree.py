@@ -46,7 +46,6 @@ SAME_NAME = {
 
 
 SAME_CLASS = {
-    "Buffer": "of a program in a given order in search; of one whose order is open in schedule",
     "Collective": "the base of ops in dialects; a term of rewrites in passes",
     "Condition": "of symbolic sizes in core; a node of the syntax of rules; a term of rewrites",
     "Function": "of symbolic sizes in core; a node of the syntax of rules; a term of rewrites",

@@ -29,7 +29,7 @@ from spmdir.reshard.cost import local_bytes, local_shape
 from spmdir.reshard.steps import Step
 from spmdir.rules import RuleSet
 from spmdir.rules.shapes.views import VIEWS, Strides, contiguous, is_contiguous, view_strides
-from spmdir.schedule.memory import holding
+from spmdir.schedule.memory import holding, peak_bytes
 from spmdir.schedule.program import Buffer, Program, Stage, Task
 
 
@@ -42,22 +42,19 @@ def host_peak(ops: Iterable[Operation], copied: Mapping[HostCopyOp, float]) -> f
         ops: of a function, in order.
         copied: op that copies to the host or from there → its bytes.
     """
-    last: dict[HostCopyOp, Operation] = {}
-    source: dict[HostCopyOp, HostCopyOp] = {}
+    buffer: dict[HostCopyOp, int] = {}
+    buffers: list[Buffer] = []
+    tasks: list[Task] = []
     for op in ops:
         copy = op.start if isinstance(op, WaitOp) else op
-        if isinstance(copy, HostCopyOp):
-            maker = copy if copy.TO_HOST else source.setdefault(copy, _maker(copy))
-            last[maker] = op
-    freed: dict[Operation, float] = {}
-    for copy, op in last.items():
-        freed[op] = freed.get(op, 0.0) + copied[copy]
-    live = most = 0.0
-    for op in ops:
-        live += copied[op] if isinstance(op, HostCopyOp) and op.TO_HOST else 0.0
-        most = max(most, live)
-        live -= freed.get(op, 0.0)
-    return most
+        if not isinstance(copy, HostCopyOp):
+            continue
+        maker, makes = copy if copy.TO_HOST else _maker(copy), ()
+        if maker not in buffer:
+            buffer[maker], makes = len(buffers), (len(buffers),)
+            buffers.append(Buffer("", copied[maker], "activations"))
+        tasks.append(Task("", op.name, "", 0.0, makes=makes, reads=(buffer[maker],)))
+    return peak_bytes(Program(tuple(tasks), tuple(buffers)))
 
 
 def _maker(reload: HostCopyOp) -> HostCopyOp:
@@ -105,7 +102,7 @@ def live_memory(function: FuncOp, mesh: Mesh, rules: RuleSet, kinds: Mapping[SSA
     """Return the buffers of a localized function.
 
     Args:
-        kinds: what values are held for, one of `spmdir.search.timeline.CLASSES`; "activations" where there is none.
+        kinds: what values are held for, one of `MEMORY_CLASSES` of `spmdir.schedule.program`; "activations" where none.
     """
     return _Program(function, mesh, rules, kinds).run()
 

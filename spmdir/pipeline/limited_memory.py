@@ -20,8 +20,8 @@ from spmdir.pipeline.pipeline import PARTITIONING, parse_steps
 from spmdir.pipeline.trials import run_trial
 from spmdir.reshard.collectives import collectives
 from spmdir.reshard.cost import local_bytes
-from spmdir.schedule import memory as schedule
-from spmdir.search.timeline import Timeline, live_bytes
+from spmdir.schedule.memory import peak_bytes as most_live_bytes
+from spmdir.schedule.program import Buffer, Program, Task
 
 
 def most_bytes(function: FuncOp, mesh: Mesh) -> float:
@@ -34,42 +34,53 @@ def most_bytes(function: FuncOp, mesh: Mesh) -> float:
 
 
 class _Bound:
-    """A decided function, told to a timeline with more memory than it takes."""
+    """A decided function as a program of tasks, one an op, that hold at least what its ops hold."""
 
     def __init__(self, function: FuncOp, mesh: Mesh):
-        self.function, self.mesh, self.timeline = function, mesh, Timeline()
-        self.buffers: dict[SSAValue, dict[Sharding | None, int]] = {}
-        self._most_buffers = max(len(spec.buffers) for spec in collectives())
+        self.function, self.mesh = function, mesh
+        self.copies: dict[SSAValue, dict[Sharding | None, int]] = {}  # the buffers of a value and of its reshards
+        self.buffers: list[Buffer] = []
+        self.tasks: list[Task] = []
+        self._makes: list[int] = []  # by the current op, as the next two
+        self._reads: list[int] = []
+        self._transient = 0.0
+        self._most_buffers = max(len(spec.buffers) for spec in collectives())  # what ops hold inside counts as often
         self._sizes: dict[tuple[object, Sharding | None], float] = {}
 
     def run(self) -> float:
         """Return the most bytes that are live at once."""
-        for argument in self.function.args:
-            self.timeline.keep(self._hold(argument, sharding_of(argument)))
+        inputs = tuple([self._hold(argument, sharding_of(argument)) for argument in self.function.args])
+        self._makes = []
         for op in self.function.body.block.ops:
             if isinstance(op, ValueOp):
                 self._op(op)
-        self.timeline.advance()
+        outputs: list[int] = []
         for index, value in enumerate(ir.terminator(self.function).operands):
             wanted = function_attrs(self.function, "res_attrs", index).get("spmd.sharding")
-            self._inside(self._use(value, wanted.data if wanted else None))
-            for buffer in self.buffers.get(value, {}).values():
-                self.timeline.keep(buffer)
-        return max(live_bytes(self.timeline.buffers()))
+            self._transient += self._most_buffers * self._use(value, wanted.data if wanted else None)
+            outputs += self.copies.get(value, {}).values()
+        self._end_task()
+        return most_live_bytes(Program(tuple(self.tasks), tuple(self.buffers), inputs, tuple(outputs)))
 
     def _op(self, op: ValueOp) -> None:
-        self.timeline.advance()
         wanted = op.needs.data if op.needs else (None,) * len(op.operands)
         taken = sum(self._use(value, need) for value, need in zip(op.operands, wanted, strict=False))
         given = sum(self._whole(value) for value in op.operands) if isinstance(op, SpmdOp) else 0.0
         for result in op.results:
             self._hold(result, sharding_of(result))
             given += self._size(result, sharding_of(result))
-        self._inside(taken + given)
+        self._transient = self._most_buffers * (taken + given)
+        self._end_task()
+
+    def _end_task(self) -> None:
+        """Add the task of the current op, and begin the next one."""
+        makes, reads = tuple(self._makes), tuple(self._reads)
+        self.tasks.append(Task("", "", "", 0.0, makes=makes, reads=reads, transient=self._transient))
+        self._makes, self._reads, self._transient = [], [], 0.0
 
     def _use(self, value: SSAValue, need: Sharding | None) -> float:
         """Use a value, and what was made of it, resharded if it is needed otherwise; return what that takes at most."""
-        own = self.buffers.get(value)
+        own = self.copies.get(value)
         if own is None:
             return 0.0  # a size
         made = sharding_of(value)
@@ -77,19 +88,20 @@ class _Bound:
         if need not in own:
             self._hold(value, need)
             if len(own) > 2:  # what a step gives on the way to one copy may be kept for another
-                own.setdefault(None, self.timeline.hold("", self._whole(value), "activations"))
-        for buffer in own.values():
-            self.timeline.use(buffer)
+                own.setdefault(None, self._allocate(self._whole(value)))
+        self._reads += own.values()
         return self._size(value, need) + (self._whole(value) if need != made else 0.0)
 
-    def _inside(self, size: float) -> None:
-        """Hold what is allocated at this step alone, as often as a collective allocates buffers."""
-        self.timeline.hold("", self._most_buffers * size, "communication buffers")
-
     def _hold(self, value: SSAValue, sharding: Sharding | None) -> int:
-        buffer = self.timeline.hold("", self._size(value, sharding), "activations")
-        self.buffers.setdefault(value, {})[sharding] = buffer
+        buffer = self._allocate(self._size(value, sharding))
+        self.copies.setdefault(value, {})[sharding] = buffer
         return buffer
+
+    def _allocate(self, size: float) -> int:
+        """Return the number of a new buffer, which the current op makes."""
+        self.buffers.append(Buffer("", size, "activations"))
+        self._makes.append(len(self.buffers) - 1)
+        return len(self.buffers) - 1
 
     def _whole(self, value: SSAValue) -> float:
         meta = meta_of(value.type)
@@ -97,12 +109,12 @@ class _Bound:
 
     def _size(self, value: SSAValue, sharding: Sharding | None) -> float:
         """Return the bytes of a value on the rank that holds most of it."""
-        key = value.type, sharding
-        if key not in self._sizes:
-            meta = meta_of(value.type)
+        meta = meta_of(value.type)
+        if (meta, sharding) not in self._sizes:
             own = sharding or Sharding()
-            self._sizes[key] = local_bytes(own, meta.shape, meta.dtype.itemsize, self.mesh) if meta else 0.0
-        return self._sizes[key]
+            size = local_bytes(own, meta.shape, meta.dtype.itemsize, self.mesh) if meta else 0.0
+            self._sizes[meta, sharding] = size
+        return self._sizes[meta, sharding]
 
 
 def peak_bytes(module: ModuleOp, context: IRContext) -> float:
@@ -115,7 +127,7 @@ def peak_bytes(module: ModuleOp, context: IRContext) -> float:
     steps = tuple(step for step in parse_steps(PARTITIONING) if step.name != "fuse-collectives")
     local = run_trial(context, module.clone(), steps)
     memories = [live_memory(one, ir.mesh(local), context.rules, {}) for one in ir.functions(local)]
-    return max(schedule.peak_bytes(memory.program) for memory in memories)
+    return max(most_live_bytes(memory.program) for memory in memories)
 
 
 def restore(module: ModuleOp, original: ModuleOp) -> None:

@@ -14,8 +14,7 @@ from spmdir.core.html_text import ShownAsText
 from spmdir.dialects.arguments import MODULE
 from spmdir.pipeline.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.schedule.memory import at_peak
-from spmdir.schedule.program import Buffer
-from spmdir.search.timeline import CLASSES
+from spmdir.schedule.program import MEMORY_CLASSES, Buffer
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -95,6 +94,6 @@ def memory_report(module: ModuleOp, *, pipeline: Pipeline | str | None = None) -
     most, at, held = at_peak(program)
     live = sorted((program.buffers[buffer] for buffer in sorted(held)), key=lambda buffer: -buffer.bytes)
     live = [buffer for buffer in live if buffer.bytes]
-    by_class = {kind: math.fsum(b.bytes for b in live if b.kind == kind) for kind in CLASSES}
+    by_class = {kind: math.fsum(b.bytes for b in live if b.kind == kind) for kind in MEMORY_CLASSES}
     by_class = {kind: size for kind, size in by_class.items() if size}
     return MemoryReport(most, "" if at is None else program.tasks[at].name, by_class, tuple(live), memory.host_bytes)

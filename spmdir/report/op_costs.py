@@ -44,7 +44,7 @@ class OpCost:
         least: seconds that it would take at the least: its kernels at the full rate of the machine, and the lower bound
             of what it sends at full bandwidth.
         held: bytes that it holds where the rank holds most.
-        held_for: what these are held for, one of `spmdir.search.timeline.CLASSES`.
+        held_for: what these are held for, one of `spmdir.schedule.program.MEMORY_CLASSES`.
     """
 
     name: str

@@ -10,6 +10,17 @@ from collections.abc import Sequence
 
 import attrs
 
+MEMORY_CLASSES = (
+    "parameters",
+    "gradients",
+    "optimizer state",
+    "inputs",
+    "activations",
+    "gathered weights",
+    "communication buffers",
+)
+"""What memory is held for, in the order of reports."""
+
 
 @attrs.frozen
 class Computed:
@@ -71,7 +82,7 @@ class Buffer:
     Attributes:
         name: of the value that it is allocated for.
         bytes: on the rank that holds most.
-        kind: one of `spmdir.search.timeline.CLASSES`.
+        kind: one of `MEMORY_CLASSES`.
     """
 
     name: str
@@ -131,8 +142,9 @@ class Task:
         stages = self.stages or (Stage(self.makes, self.reads),)
         last = {buffer: at for at, stage in enumerate(stages) for buffer in (*stage.makes, *stage.reads)}
         found: list[list[tuple[int, bool]]] = [[] for _ in stages]
+        reads = set(self.reads)
         for buffer, at in last.items():
-            found[at].append((buffer, buffer in self.reads))
+            found[at].append((buffer, buffer in reads))
         return tuple([(stage.makes, tuple(touched)) for stage, touched in zip(stages, found, strict=True)])
 
 
