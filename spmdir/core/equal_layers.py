@@ -1,4 +1,7 @@
-"""Names of equal layers: the number of a layer in a name or module path, as in `layers.3.mlp`."""
+"""Names of equal layers: the number of a layer in a name or module path, as in `layers.3.mlp`.
+
+This groups the rows of reports by name; no program is compared. `core/repetition.py` finds equal layers without names.
+"""
 
 from __future__ import annotations
 

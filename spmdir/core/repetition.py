@@ -1,4 +1,8 @@
-"""Equal parts of a sequence, as the layers of a program: how long they are, where they begin, and which there are."""
+"""Equal parts of a sequence, as the layers of a program: how long they are, where they begin, and which there are.
+
+This compares sequences, for parts of a text that are cut or called: outlined layers and blocks of a schedule.
+`search/colours.py` compares graphs, where the order of the text does not matter.
+"""
 
 from __future__ import annotations
 

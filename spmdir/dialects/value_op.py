@@ -308,6 +308,10 @@ _BEFORE_USE: dict[type[Attribute], str] = {
 """Type of what is no tensor yet → how it becomes one."""
 
 
+DECIDED = ("sharding", "needs")
+"""The properties of an op that propagate decides; ops that are equal but for these compute the same."""
+
+
 _TAIL = ("arguments", "sharding", "needs", "of")
 
 

@@ -1,4 +1,7 @@
-"""Which values of two programs are the same: what the same op makes of the same values, whatever their names."""
+"""Which values of two programs are the same: what the same op makes of the same values, whatever their names.
+
+This compares two programs, not the layers of one: an op is matched by its operands, in the order of the text.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,7 @@ from xdsl.ir import SSAValue
 
 from spmdir.dialects.names import text_name
 from spmdir.dialects.reshard_ops import FORMS, unresharded
-from spmdir.dialects.value_op import ValueOp
-
-_DECIDED = ("sharding", "needs")
-"""What an op says of shardings, in which two programs may differ."""
+from spmdir.dialects.value_op import DECIDED, ValueOp
 
 
 def made_values(function: FuncOp) -> Iterator[SSAValue]:
@@ -53,7 +53,7 @@ def _making(function: FuncOp) -> Iterator[ValueOp]:
 
 def _look(op: ValueOp, same: Mapping[SSAValue, SSAValue]) -> Hashable:
     """Return what equal ops have in common; operands are those that they are the same as."""
-    said = frozenset((key, value) for key, value in op.properties.items() if key not in _DECIDED)
+    said = frozenset((key, value) for key, value in op.properties.items() if key not in DECIDED)
     operands = [unresharded(operand) for operand in op.operands]
     return op.name, said, tuple(same.get(operand, operand) for operand in operands)
 

@@ -28,7 +28,7 @@ from spmdir.dialects.attributes import ArgumentsAttr, is_sized, meta_of, sizes_o
 from spmdir.dialects.context import IRContext
 from spmdir.dialects.locations import errors_at, location_of
 from spmdir.dialects.sizes import SizeOp, open_sizes, sizes_op
-from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.value_op import DECIDED, ValueOp
 from spmdir.passes.expand import expansion_of
 from spmdir.pipeline.noted_options import deciding_pass, note_options
 from spmdir.pipeline.pipeline import as_pipeline
@@ -133,7 +133,7 @@ def _decide(module: ModuleOp, function: FuncOp, ctx: IRContext) -> None:
     except (ShardingError, RuleError, UnsupportedError):
         for op in function.body.block.ops:
             if isinstance(op, AtenOp):
-                for name in ("sharding", "needs"):
+                for name in DECIDED:
                     op.properties.pop(name, None)
         decided_by.apply(ctx, module)
 

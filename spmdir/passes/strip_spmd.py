@@ -18,7 +18,7 @@ from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.names import take_name
 from spmdir.dialects.sizes import SizeOp
 from spmdir.dialects.stage import PASSES_RUN, STAGE
-from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.value_op import DECIDED, ValueOp
 from spmdir.pipeline.noted_options import NOTE as DECIDED_BY
 from spmdir.pipeline.preconditions import global_functions
 
@@ -50,7 +50,7 @@ def _strip(op: Operation) -> None:
     if isinstance(op, SpmdOp):
         _replace(op, list(op.operands))
     elif isinstance(op, ValueOp):
-        for name in ("sharding", "needs"):
+        for name in DECIDED:
             op.properties.pop(name, None)
         for name in [name for name in op.attributes if name.startswith("spmd.")]:
             del op.attributes[name]

@@ -1,4 +1,8 @@
-"""What rewrites see around an op, with a key: at ops of equal keys, as in equal layers, the same rewrite applies."""
+"""What rewrites see around an op, with a key: at ops of equal keys, as in equal layers, the same rewrite applies.
+
+A key covers one op as deep as left sides of rewrites go. The program changes between two questions, so colours of all
+its nodes, as in `search/colours.py`, would have to be refined after each rewrite.
+"""
 
 from __future__ import annotations
 

@@ -17,10 +17,8 @@ from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import name_of
 from spmdir.dialects.reshard_ops import ConstraintOp
 from spmdir.dialects.sizes import SizeOp, sizes_op
-from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.value_op import DECIDED, ValueOp
 from spmdir.dialects.values import function_attrs, like_arguments, sharding_of, signature_name
-
-_DECIDED = ("sharding", "needs")
 
 
 def adopt(found: ModuleOp, imported: ModuleOp) -> None:
@@ -59,7 +57,7 @@ def _computing(function: FuncOp, values: dict[SSAValue, SSAValue]) -> Any:
 
 def _content(op: Operation) -> tuple[Any, ...]:
     """Return what an op computes of its operands; the axes in a type of a size are those of a decision."""
-    properties = {name: value for name, value in op.properties.items() if name not in _DECIDED}
+    properties = {name: value for name, value in op.properties.items() if name not in DECIDED}
     return op.name, properties, [] if isinstance(op, SizeOp) else list(op.result_types)
 
 

@@ -1,4 +1,8 @@
-"""Parts of a program between which little is held: one or several of its equal layers each."""
+"""Parts of a program between which little is held: one or several of its equal layers each.
+
+`core/repetition.py` finds the run of equal layers. Blocks are cut where least is held, not where
+a layer begins.
+"""
 
 from __future__ import annotations
 

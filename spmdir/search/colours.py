@@ -1,4 +1,8 @@
-"""Colour refinement: which nodes of a program have equal surroundings, up to a number of steps away."""
+"""Colour refinement: which nodes of a program have equal surroundings, up to a number of steps away.
+
+Nodes are merged only if their surroundings are equal, wherever they are in the text. `core/repetition.py` compares
+windows of the text, and would merge nodes whose users differ.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Nodes with the same part in a program, such as those of repeated layers, recognised by their surroundings."""
+"""Nodes with the same part in a program, such as those of repeated layers, recognised by their surroundings.
+
+`search/colours.py` finds which nodes these are; this file makes the program in which they are merged.
+"""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.attributes import ArgumentsAttr, ShardingAttr, ShardingsAttr
 from spmdir.dialects.collectives import Collective
 from spmdir.dialects.mesh_op import MeshAttr, MeshOp
-from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.value_op import DECIDED, ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.passes.inline import InlinePass
 from spmdir.pipeline.layers.inlining import calls_in
@@ -231,7 +231,7 @@ def _drop_axis(module: ModuleOp, mesh_op: MeshOp, axis: str) -> None:
 
 
 def _drop_axis_of_op(op: ValueOp, axis: str) -> None:
-    for name in ("sharding", "needs"):
+    for name in DECIDED:
         held = op.properties.get(name)
         if isinstance(held, ShardingsAttr):
             op.properties[name] = ShardingsAttr(tuple(s and _off_axis(s, axis) for s in held.data))

@@ -1,4 +1,7 @@
-"""Which layer an op is of: by the path of its module, or else by the names of the parameters that it takes."""
+"""Which layer an op is of: by the path of its module, or else by the names of the parameters that it takes.
+
+Names are labels: `segments.py` finds equal layers by what their ops compute, since some models name none.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Ranges of the ops of a function that are equal but for what they take: its layers."""
+"""Ranges of the ops of a function that are equal but for what they take: its layers.
+
+`core/repetition.py` finds the ranges; this file compares what they compute, and leaves out those that cannot be called.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from spmdir.core.repetition import repeated_parts
 from spmdir.dialects.attributes import HostType, PendingType, meta_of
 from spmdir.dialects.recomputation import RECOMPUTES, originals
-from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.value_op import DECIDED, ValueOp
 from spmdir.dialects.values import sharding_of
 from spmdir.pipeline.layers.layer_names import layer_of, most_frequent
 
@@ -21,9 +24,6 @@ SMALLEST = 3
 
 AROUND = 4
 """The lines of a function beside its ops."""
-
-_DECIDED = ("sharding", "needs")
-"""What an op says that may differ between layers that are otherwise equal."""
 
 
 @attrs.frozen(eq=False)
@@ -91,7 +91,7 @@ def _look(op: Operation) -> Hashable:
     """Return what equal layers have in common in an op; of what stays where it is, as a return, the op itself."""
     if not isinstance(op, ValueOp) or RECOMPUTES in op.attributes:
         return op
-    said = tuple((key, value) for key, value in op.properties.items() if key not in _DECIDED)
+    said = tuple((key, value) for key, value in op.properties.items() if key not in DECIDED)
     return op.name, said, tuple(op.result_types), len(op.operands)
 
 

@@ -2,6 +2,8 @@
 
 The nodes of a class have equal surroundings to some depth, so that each of their values is used by equal numbers of
 nodes of each class of one step less. What is worked out for a class holds for each of its nodes.
+
+The classes are the colours of `search/colours.py`. `search/repeats.py` merges the uses of a class; a bound counts them.
 """
 
 from __future__ import annotations
