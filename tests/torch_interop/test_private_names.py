@@ -61,7 +61,6 @@ LISTED = {
     """,
     "graphs.py": """
         ._codegen ._dynamo_source ._rename ._update torch.fx._lazy_graph_module._LazyGraphModule
-        torch.fx._lazy_graph_module._LazyGraphModule.force_recompile
     """,
     "group_registry.py": """
         ._device_types ._flatten ._get_backend ._timeout torch._C._distributed_c10d
@@ -71,11 +70,11 @@ LISTED = {
         torch.distributed.distributed_c10d._get_default_store torch.distributed.distributed_c10d._set_pg_timeout
     """,
     "joint_export.py": """
-        ._aot_state torch._dynamo.functional_export._dynamo_graph_capture_for_export
+        ._aot_state torch._dynamo.functional_export
+        torch._dynamo.functional_export._dynamo_graph_capture_for_export
+        torch._dynamo.functional_export._suggest_or_raise_constraint_violation
         torch._export.utils._compiling_state_context torch._functorch._aot_autograd.descriptors
         torch._functorch._aot_autograd.schemas.OutputType
-        torch._functorch._aot_autograd.schemas.OutputType.custom_function_view
-        torch._functorch._aot_autograd.schemas.OutputType.non_alias
         torch._functorch.aot_autograd.aot_export_joint_with_descriptors torch._guards.TracingContext
         torch._guards.tracing torch.export._trace._restore_state_dict
         torch.export.dynamic_shapes._check_dynamic_shapes torch.export.dynamic_shapes._combine_args
@@ -99,7 +98,6 @@ LISTED = {
     """,
     "recurrent_layers.py": """
         ._dispatch_cache torch._C._get_mkldnn_enabled torch._C._set_mkldnn_enabled torch._dynamo.config
-        torch._dynamo.config.patch
     """,
     "state_dicts.py": """
         torch.distributed.checkpoint._nested_dict.flatten_state_dict
@@ -210,7 +208,7 @@ def private_names(tree: ast.AST) -> Iterator[str]:
             root, chain = dotted(node)
             full = f"{names.get(_name(root) or '', '')}.{chain}"
             if full.startswith("torch."):
-                if node not in inner and is_private(full) and not full.startswith("torch.ops."):
+                if node not in inner and is_private(chain) and not full.startswith("torch.ops."):
                     yield full
             elif is_private(node.attr) and node.attr not in (everywhere() if _name(root) in ("self", "cls") else own):
                 yield f".{node.attr}"
