@@ -28,7 +28,8 @@ def is_view(program: Program, task: int) -> bool:
 
 def serving(program: Program, tasks: Sequence[int], needs: Neighbours, of: Collection[int]) -> list[bool]:
     """Return, by place, what makes operands of collectives out of inputs, and nothing else, and takes no longer than
-    their transfers, as views and casts of weights.
+    their transfers with all that it needs, as views and casts of weights. Gradients are made of inputs too, where
+    nothing is sent before them, but by a whole backward.
 
     Args:
         tasks: by place.
@@ -36,15 +37,17 @@ def serving(program: Program, tasks: Sequence[int], needs: Neighbours, of: Colle
     """
     time, found = _times(program, tasks, of), [program.tasks[task] for task in tasks]
     serves = [False] * len(tasks)
+    spent = [task.seconds for task in found]  # with all that each needs; what several need counts for each
     for place, own in enumerate(needs):
         serves[place] = (
             found[place].transfer is None and found[place].waits is None and all(serves[need] for need in own)
         )
+        spent[place] += sum([spent[need] for need in own])
     served = [math.inf] * len(tasks)  # the least time of what needs each
     for place in reversed(range(len(tasks))):
         if serves[place]:
             most = served[place] if served[place] < math.inf else 0.0
-            serves[place] = bool(most) and found[place].seconds <= most
+            serves[place] = bool(most) and spent[place] <= most
             time[place] = most if serves[place] else 0.0
         for need in needs[place]:
             if time[place] < served[need]:

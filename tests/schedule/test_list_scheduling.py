@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from spmdir.schedule.list_scheduling import Listing, ordered
 from spmdir.schedule.memory import peak_bytes
 from spmdir.schedule.mobility import settled
-from spmdir.schedule.program import Program, in_order
+from spmdir.schedule.program import Program, Task, Transfer, in_order
 from spmdir.schedule.simulate import simulate
 from tests.schedule.orders import check_order
 from tests.schedule.programs import programs
@@ -45,3 +45,20 @@ def test_no_list_that_sends_late_or_early_takes_less_time_than_the_order(program
     listed = Listing(in_order(program, first), limit, slack=slack).run()
     run = simulate(program, [first[at] for at in listed])
     assert simulate(program, ordered(program, limit)).seconds <= run.seconds
+
+
+def test_a_backward_that_nothing_is_sent_before_goes_on_while_its_gradients_are_sent() -> None:
+    transfer = Transfer("dp", ("dp",), fixed=0.0, intra=3.0, inter=0.0, wire=1.0)
+    tasks = (
+        Task("dx2", "aten.mm", "", 2.0),
+        Task("dw2", "aten.mm", "", 2.0, (0,)),
+        Task("dw2.start", "spmd.all_reduce_start", "", 0.0, (1,), transfer=transfer),
+        Task("dw2.sum", "spmd.wait", "", 0.0, (2,), waits=2),
+        Task("dx1", "aten.mm", "", 2.0, (0,)),
+        Task("dw1", "aten.mm", "", 2.0, (4,)),
+        Task("dw1.start", "spmd.all_reduce_start", "", 0.0, (5,), transfer=transfer),
+        Task("dw1.sum", "spmd.wait", "", 0.0, (6,), waits=6),
+    )
+    program = Program(tasks, ())
+    assert simulate(program).seconds == 14.0
+    assert simulate(program, ordered(program)).seconds == 11.0
