@@ -136,7 +136,8 @@ class _Kernels:
 
     def _work(self, step: Step, operands: tuple[int, ...], results: tuple[int, ...], launches: int) -> Work:
         metas = self.metas
+        sums_rows = step.rule is not None and step.rule.sums_rows
         if step.rule is not None and not step.rule.is_light:
-            return Work(step.rule.flops, metas[step.operands[0]].dtype.name, operands, results, launches)
+            return Work(step.rule.flops, metas[step.operands[0]].dtype.name, operands, results, launches, sums_rows)
         touched = max((metas[value].numel for value in (*step.operands, *step.results)), default=0)
-        return Work(touched, VECTOR, operands, results, launches)
+        return Work(touched, VECTOR, operands, results, launches, sums_rows)

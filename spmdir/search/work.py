@@ -22,6 +22,7 @@ class Work:
         operand_bytes, result_bytes: bytes that are read of each operand and written of each result; 0 where it
             stays inside a chain of elementwise ops that is one kernel, or where the op is a view.
         launches: kernels.
+        sums_rows: whether it makes something else of activations, as `RuleInstance.sums_rows` says.
         op, operands, arguments: its name, the types of its operands and the text of its literals, where times of ops
             are measured.
     """
@@ -31,6 +32,7 @@ class Work:
     operand_bytes: tuple[float, ...] = ()
     result_bytes: tuple[float, ...] = ()
     launches: float = 0.0
+    sums_rows: bool = False
     op: str = ""
     operands: tuple[TensorMeta, ...] = ()
     arguments: str = "{}"
@@ -52,11 +54,6 @@ class Work:
         """Return which part of the modelled time is longest: "launch", "compute" or "memory"."""
         terms = dict(zip(("launch", "compute", "memory"), self.terms(topology), strict=True))
         return max(terms, key=terms.__getitem__)
-
-    @property
-    def is_light(self) -> bool:
-        """Return whether it is that of no product, convolution or such, as `RuleInstance.is_light` says."""
-        return self.unit == VECTOR
 
     @property
     def traffic(self) -> float:

@@ -29,9 +29,9 @@ func.func @f(%x: tensor<512x64xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S
 """Three sharded weights of one activation, and a gradient that is returned whole."""
 
 
-def messages(passes: str) -> list[tuple[str, int]]:
+def messages(passes: str, program: str = LAYER) -> list[tuple[str, int]]:
     """Return the kind of each message, and of how many values it is."""
-    module: ModuleOp = spmdir.run_passes(spmdir.parse(LAYER), Pipeline(passes, topology="cpu-gloo"))
+    module: ModuleOp = spmdir.run_passes(spmdir.parse(program), Pipeline(passes, topology="cpu-gloo"))
     ops = main_function(module).body.block.ops
     return [(op.name, len(op.operands)) for op in ops if op.name.endswith("_start")]
 
@@ -56,11 +56,30 @@ def test_a_program_is_lowered_by_what_it_was_decided_for() -> None:
 
 def test_arguments_and_what_no_product_depends_on_share_messages() -> None:
     uses = [
-        Dependence((), ("x", "w"), is_input=True, is_light=True),
-        Dependence(("w",), ("t",), is_input=False, is_light=True),
-        Dependence(("x", "t"), ("h",), is_input=False, is_light=False),
-        Dependence(("h",), ("a",), is_input=False, is_light=True),
-        Dependence(("a", "t"), ("y",), is_input=False, is_light=False),
-        Dependence(("y", "w"), ("updated",), is_input=False, is_light=True),
+        Dependence((), ("x", "w"), is_input=True, sums_rows=False),
+        Dependence(("w",), ("t",), is_input=False, sums_rows=False),
+        Dependence(("x", "t"), ("h",), is_input=False, sums_rows=True),
+        Dependence(("h",), ("a",), is_input=False, sums_rows=False),
+        Dependence(("a", "t"), ("y",), is_input=False, sums_rows=True),
+        Dependence(("y", "w"), ("updated",), is_input=False, sums_rows=False),
     ]
     assert shared_values(uses) == {"x", "w", "t", "y", "updated"}
+
+
+EMBEDDING = """spmd.mesh @mesh <dp = 4>
+
+func.func @f(%dy: tensor<512x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
+             %tokens: tensor<512xi64> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>},
+             %w: tensor<1024x64xf32> {spmd.sharding = #spmd.sharding<@mesh>})
+    -> (tensor<1024x64xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {
+  %dx = aten.mm(%dy, %w) : tensor<512x64xf32>
+  %g = aten.embedding_dense_backward(%dx, %tokens) \
+{num_weights = 1024, padding_idx = -1, scale_grad_by_freq = false} : tensor<1024x64xf32>
+  return %g : tensor<1024x64xf32>
+}
+"""
+"""The gradient of an embedding, of an activation that takes less to gather than the gradient to reduce."""
+
+
+def test_the_gradient_of_an_embedding_is_reduced_like_others_rather_than_made_of_a_gathered_activation() -> None:
+    assert {kind for kind, _ in messages(SCHEDULED, EMBEDDING)} == {"spmd.all_reduce_start"}

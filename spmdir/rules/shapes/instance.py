@@ -130,6 +130,12 @@ class RuleInstance:
         """Return whether the op is no product, convolution or such: its time is that of touching its elements."""
         return not self.flops
 
+    @property
+    def sums_rows(self) -> bool:
+        """Return whether the op is a product or such, or else contracts, as the gradient of an embedding does: what it
+        is given are activations, of which it makes something else."""
+        return self.contracts or not self.is_light
+
     @cached_property
     def flops(self) -> float:
         """Return the floating-point operations of matrix products inside the op: those that clauses say, together.

@@ -20,9 +20,11 @@ func.func @loss(%x: tensor<16384x128256xf32> {spmd.sharding = #spmd.sharding<@me
 // |   %_0.reshard_1 = spmd.all_reduce %_0.sum on [tp] op sum : tensor<16384x1xf32> <>
 // |   %_0.log = aten.log(%_0.reshard_1) : tensor<16384x1xf32> <>
 // |   %0 = aten.sub.Tensor(%_0.sub, %_0.log) : tensor<16384x128256xf32> <tp: S(1)>
-// |   %_1.nll_loss_forward, %2 = aten.nll_loss_forward(%0, %y, none) {ignore_index = -100, reduction = 2} : tensor<f32> <tp: P(sum)>, tensor<f32> <tp: P(sum)> attributes {spmd.expansion = {op = "aten.nll_loss_forward", operands = [tensor<16384x128256xf32>, tensor<16384xi64>], needs = #spmd.shardings<@mesh, <tp: S(1)>, <>>, results = [tensor<f32>, tensor<f32>], made = #spmd.shardings<@mesh, <tp: P(sum)>, <tp: P(sum)>>, places = #spmd.arguments<{operands = [[0, 0], [0, 1]], ops = 2, results = [[1, 0], [0, 1]]}>, arguments = #spmd.arguments<{ignore_index = -100, reduction = 1}>, structure = #spmd.structure<{slots = [1, 1, 0]}>}}
-// |   %_2.reshard = spmd.all_reduce %2 on [tp] op sum : tensor<f32> <>
-// |   %1 = aten.div.Tensor(%_1.nll_loss_forward, %_2.reshard) : tensor<f32> <tp: P(sum)>
+// |   %_1.nll_loss_forward, %_1.nll_loss_forward_1 = aten.nll_loss_forward(%0, %y, none) {ignore_index = -100, reduction = 2} : tensor<f32> <tp: P(sum)>, tensor<f32> <tp: P(sum)> attributes {spmd.expansion = {op = "aten.nll_loss_forward", operands = [tensor<16384x128256xf32>, tensor<16384xi64>], needs = #spmd.shardings<@mesh, <tp: S(1)>, <>>, results = [tensor<f32>, tensor<f32>], made = #spmd.shardings<@mesh, <tp: P(sum)>, <>>, places = #spmd.arguments<{operands = [[0, 0], [0, 1]], ops = 5, results = [[4, 0], [3, 0]]}>, arguments = #spmd.arguments<{ignore_index = -100, reduction = 1}>, structure = #spmd.structure<{slots = [1, 1, 0]}>}}
+// |   %_1.ne = aten.ne.Scalar(%y) {other = -100} : tensor<16384xi1> <>
+// |   %_1.sum = aten.sum(%_1.ne) : tensor<i64> <>
+// |   %2 = aten._to_copy(%_1.sum) {dtype = f32} : tensor<f32> <>
+// |   %1 = aten.div.Tensor(%_1.nll_loss_forward, %2) : tensor<f32> <tp: P(sum)>
 // |   %_1.reshard = spmd.all_reduce %1 on [tp] op sum : tensor<f32> <>
 // |   return %_1.reshard : tensor<f32>
 // | }
