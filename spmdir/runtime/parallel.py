@@ -147,8 +147,9 @@ class Parallel:
             fixed = self._traces.fixed(args)
         with torch.set_grad_enabled(records_gradients):  # a trace depends on the mode of the caller
             traced = self._traces.of(fixed, args)
-            with self._ranks.group.reporting():
-                traced.guards.check()
+            if traced is not self._traces.first:  # whose guards the call has checked
+                with self._ranks.group.reporting():
+                    traced.guards.check()
         signature, programs = traced.signature, traced.programs
         held, kept = {**self._state.held, **traced.constants}, self._state.kept
         with self._ranks.group.reporting():
