@@ -76,7 +76,7 @@ def written_topology(function: FuncOp) -> Topology | None:
     try:
         return topology_of_table(name, table, lambda _: place, math.inf)
     except ParseError as error:
-        raise ParseError(f"{TOPOLOGY}: {error.message}", place) from None
+        raise error.at(place, TOPOLOGY) from None
 
 
 def write_objective(function: FuncOp, seconds: float) -> None:

@@ -11,6 +11,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
+from typing import Any
 
 import attrs
 
@@ -24,7 +25,7 @@ from spmdir.core.placement.standard import R
 from spmdir.dialects.locations import errors_at, location_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.reshard.conditions import refinement
-from spmdir.reshard.plan_tree import Planner
+from spmdir.reshard.plan_tree import ROUNDING, Planner
 from spmdir.rules import OpRule, RuleSet, Strategy
 
 CANDIDATES = 64
@@ -63,22 +64,32 @@ class OperandChoice:
             candidates = _candidates(rule, tuple(current), op.shardings, self.mesh, is_split(op))
         if len(candidates) == 1:
             return candidates[0]
-        planner = self.planner()
-        return min(candidates, key=lambda wanted: _price(rule, current, wanted, planner))
+        return _quickest(rule, current, candidates, self.planner().for_tries())
 
 
-def _price(
-    rule: OpRule, current: Sequence[Sharding], wanted: Sequence[Sharding], planner: Planner
-) -> tuple[float, float]:
-    """Return the seconds, then the bytes sent, of the reshards to `wanted`; infinity if one is impossible."""
-    seconds = wire = 0.0
-    for meta, source, target in zip(rule.call.operands, current, wanted, strict=True):
+def _quickest(
+    rule: OpRule, current: Sequence[Sharding], candidates: Sequence[tuple[Sharding, ...]], planner: Planner
+) -> tuple[Sharding, ...]:
+    """Return the candidate of least seconds, then of fewest bytes; it plans only while a lower bound is below these."""
+
+    def total(wanted: tuple[Sharding, ...], price: Callable[..., Any]) -> tuple[float, ...]:
         try:
-            plan = planner.plan(meta, source, target)
+            return tuple(map(sum, zip(*map(price, rule.call.operands, current, wanted), strict=True)))
         except SpmdirError:
-            return math.inf, math.inf
-        seconds, wire = seconds + plan.seconds, wire + plan.wire_bytes
-    return seconds, wire
+            return math.inf, math.inf  # of a reshard that is impossible
+
+    def plan(*reshard: Any) -> tuple[float, float]:
+        found = planner.plan(*reshard)
+        return found.seconds, found.wire_bytes
+
+    least = [total(wanted, lambda *reshard: (planner.least_seconds(*reshard),))[0] for wanted in candidates]
+    best: tuple[float, ...] = (math.inf, math.inf, 0)
+    for number in sorted(range(len(candidates)), key=least.__getitem__):
+        if least[number] > best[0] * (1 + ROUNDING):
+            break
+        price = *total(candidates[number], plan), number
+        best = min(best, price)
+    return candidates[int(best[-1])]
 
 
 @lru_cache(maxsize=65536)

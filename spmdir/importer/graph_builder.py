@@ -272,7 +272,7 @@ class GraphBuilder:
         try:
             sharding = as_sharding(call.arguments["sharding"], self.mesh)
         except SpmdirError as error:
-            raise type(error)(f"constraint '{node.name}': {error.message}", place) from None
+            raise error.at(place, f"constraint '{node.name}'") from None
         op = ConstraintOp.build(call.operands[0], sharding, location_attribute(node))
         return self._append(op, node)[0]
 

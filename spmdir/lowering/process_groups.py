@@ -149,7 +149,7 @@ def connect(program: Any, device_mesh: Any) -> None:
             try:
                 mesh.require(axis)
             except ShardingError as error:
-                raise ShardingError(f"the program does not fit the device mesh: {error.message}") from None
+                raise error.at(None, "the program does not fit the device mesh") from None
         register_group(name, _group(mesh, device_mesh, axes, _symbolic_stream(name)))
     generate(program)
 

@@ -57,7 +57,7 @@ class BindSizesPass(ModulePass):
         try:
             known.check(given)
         except SpmdirError as error:
-            raise type(error)(error.message, location_of(declared or op)) from None
+            raise error.at(location_of(declared or op)) from None
         assert declared is not None  # for nothing but the declaration allows sizes
         for function in functions:
             _bind_function(function, given)

@@ -74,7 +74,7 @@ def _noted_pass(function: FuncOp, pipeline: Pipeline) -> ModulePass:
     try:
         steps = pipeline.with_steps(parse_steps(note.data)).made() if isinstance(note, StringAttr) else []
     except ParseError as error:
-        raise ParseError(f"{NOTE}: {error.message}", location_of(function)) from None
+        raise error.at(location_of(function), NOTE) from None
     if [step.name for step in steps] != ["propagate"]:
         raise ParseError(f"{NOTE} is {note}; expected the text of propagate and its options", location_of(function))
     return steps[0]

@@ -24,7 +24,7 @@ ORDERS = 24
 PRECISE_AXES = 3
 """Up to how many mesh axes tries are compared by the cheapest plans; on more, these take long to find."""
 
-_ROUNDING = 1e-9
+ROUNDING = 1e-9
 """By what fraction a lower bound may be above what it bounds, for rounding errors."""
 
 
@@ -96,7 +96,7 @@ def plan_tree(meta: TensorMeta, source: Sharding, targets: tuple[Sharding, ...],
         for target in order:
             plan = planner.plan(meta, source, target)
             for start in (reached for reached in steps if not reached.has_lossy):
-                if planner.least_seconds(meta, start, target) <= plan.seconds * (1 + _ROUNDING):
+                if planner.least_seconds(meta, start, target) <= plan.seconds * (1 + ROUNDING):
                     plan = min(plan, planner.plan(meta, start, target), key=_rank)
             steps.update((step.target, step) for step in plan.steps if step.target not in steps)
             wire, seconds = wire + plan.wire_bytes, seconds + plan.seconds

@@ -257,4 +257,4 @@ def _placed(read: Callable[[], Any], place: Callable[[], Location]) -> Any:
     try:
         return read()
     except SpmdirError as error:
-        raise type(error)(error.message, place()) from None
+        raise error.at(place()) from None
