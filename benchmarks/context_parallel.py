@@ -81,7 +81,7 @@ def pairs(method: str, placement: str, count: int, length: int) -> list[int]:
 
 def ranges(placement: str, count: int, length: int) -> list[Ranges]:
     """Return the ranges of positions on each rank."""
-    held = spmdir.parse_placement(f"{placement}(0)")
+    held = spmdir.placement.parse_placement(f"{placement}(0)")
     assert isinstance(held, ShardPlacement)
     return [held.ranges(length, count, rank) for rank in range(count)]
 
@@ -118,7 +118,7 @@ def main() -> None:
         module = partitioned(method, placement, count, options.length)
         left = pairs(method, placement, count, options.length)
         done = flops(module, count, options.length, placement)
-        sent = spmdir.comm_report(module).wire_bytes
+        sent = spmdir.report.comm_report(module).wire_bytes
         shares = f"{max(left) * count / sum(left):5.2f}x {max(done) * count / sum(done):5.2f}x"
         print(f"{count:5} {placement:8} {method:10} {shares} {max(done) / 1e9:7.2f} {sent / 1e6:6.2f} MB")
 

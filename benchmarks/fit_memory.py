@@ -47,7 +47,7 @@ def scheduled_seconds(module: ModuleOp, passes: str) -> float:
     """Return the modelled seconds of a step as `passes` make it; the module stays as it is."""
     import spmdir
 
-    return spmdir.schedule_report(spmdir.run_passes(module.clone(), passes)).seconds
+    return spmdir.report.schedule_report(spmdir.run_passes(module.clone(), passes)).seconds
 
 
 def fitted(layers: int, batch: int, memory: int) -> tuple[float, ...]:
@@ -59,9 +59,9 @@ def fitted(layers: int, batch: int, memory: int) -> tuple[float, ...]:
     start = time.process_time()
     module = local_step(layers, batch, "tp_fsdp", {"node": 8, "data": 8, "model": 8})
     compiled = time.process_time() - start
-    before, step = spmdir.memory_report(module).peak_bytes, scheduled_seconds(module, "schedule")
+    before, step = spmdir.report.memory_report(module).peak_bytes, scheduled_seconds(module, "schedule")
     held = scheduled_seconds(module, f"schedule{{memory={memory} offload=false}}")
-    report = spmdir.schedule_report(spmdir.run_passes(module.clone(), f"schedule{{memory={memory}}}"))
+    report = spmdir.report.schedule_report(spmdir.run_passes(module.clone(), f"schedule{{memory={memory}}}"))
     start = time.process_time()
     spmdir.run_passes(module, f"fit-memory{{budget={memory} explain=true}}")
     taken = time.process_time() - start

@@ -28,10 +28,10 @@ def of_step(plan: str, layers: int, is_wide: bool) -> tuple[float, float]:
     given, residual = shardings(config, plan)
     graph, *_ = trace(config, residual)
     module = spmdir.import_fx(graph, spmdir.Mesh({"data": 2, "model": 4}), given)
-    objective = spmdir.comm_report(spmdir.run_passes(module, "propagate{memory=none}")).objective
+    objective = spmdir.report.comm_report(spmdir.run_passes(module, "propagate{memory=none}")).objective
     module = spmdir.run_passes(module, "insert-reshard,lower-reshard,fuse-collectives")
     assert objective is not None
-    return objective, spmdir.comm_report(module).wire_bytes
+    return objective, spmdir.report.comm_report(module).wire_bytes
 
 
 def rows_of(plan: str, layers: list[int], is_wide: bool) -> list[Row]:

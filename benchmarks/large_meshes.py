@@ -43,7 +43,7 @@ def compiled(module: Any) -> float:
 
     start = time.process_time()
     spmdir.run_passes(module, PIPELINE)
-    spmdir.comm_report(module)
+    spmdir.report.comm_report(module)
     spmdir.run_passes(module, "localize")
     str(module)
     return time.process_time() - start

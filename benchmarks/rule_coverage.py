@@ -22,7 +22,7 @@ from spmdir.checking.rules.jobs import Setup
 from spmdir.checking.rules.pool import Death, pool
 from spmdir.checking.rules.worker import Session as CheckSession
 from spmdir.core.placement.standard import Partial, Placement, R, Shard
-from spmdir.rules import default
+from spmdir.rules.rule_set import default
 from spmdir.torch_interop.schemas import torch_op
 
 COMMON = """

@@ -56,7 +56,7 @@ def decided(plan: str, layers: int, effort: int | None, certify: bool) -> Decide
     watch = Stopwatch()
     spmdir.run_passes(module, f"propagate{{{' '.join(named)}}}")
     watch.lap("propagate")
-    report = spmdir.comm_report(module)
+    report = spmdir.report.comm_report(module)
     certificate, objective = report.certificate, report.objective
     assert objective is not None
     found = Decided(objective, watch.seconds["propagate"], peak_memory())

@@ -34,7 +34,7 @@ def small(plan: str, layers: int, simulate: bool) -> tuple[float, int, float | N
     from benchmarks.programs import Config
 
     config = Config(layers=layers)
-    report = spmdir.comm_report(_partitioned(config, plan, torch.float32), "flat")
+    report = spmdir.report.comm_report(_partitioned(config, plan, torch.float32), "flat")
     error = _error(_partitioned(config, plan, torch.float64), config) if simulate else None
     return report.wire_bytes / 1e6, report.count, error
 
@@ -78,7 +78,7 @@ def wide(layers: int) -> tuple[float, int]:
     given, residual = shardings(config, "tp_fsdp")
     graph, *_ = trace(config, residual)
     module = spmdir.import_fx(graph, spmdir.Mesh({"data": 2, "model": 4}), given)
-    report = spmdir.comm_report(spmdir.run_passes(module, PIPELINE), "flat")
+    report = spmdir.report.comm_report(spmdir.run_passes(module, PIPELINE), "flat")
     return report.wire_bytes, report.count
 
 

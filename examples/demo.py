@@ -70,7 +70,7 @@ def main() -> int:
     print("== one layer as imported\n" + layer(module, 0))
     spmdir.run_passes(module, "propagate,insert-reshard,lower-reshard,fuse-collectives")
     print("\n== the same layer, partitioned\n" + layer(module, 0))
-    print("\n== communication of the whole program\n" + str(spmdir.comm_report(module)))
+    print("\n== communication of the whole program\n" + str(spmdir.report.comm_report(module)))
     (logits,) = spmdir.simulate(module, [ids], program.state_dict)
     expected = model(ids)
     error = ((logits - expected).abs().max() / expected.abs().max()).item()

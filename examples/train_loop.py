@@ -112,10 +112,10 @@ def start(folder: Path, plan: str) -> Run:
     mesh = spmdir.Mesh({"dp": ranks} if words == 1 else {"dp": ranks // 2, "tp": 2})
     run = Run(spmdir.shard_module(empty(), mesh, plan, batch(0), cache=folder / "programs"))
     if (folder / "checkpoints").exists():
-        spmdir.load_checkpoint(folder / "checkpoints", run.state)
+        spmdir.checkpoint.load(folder / "checkpoints", run.state)
     else:
         torch.manual_seed(0)
-        spmdir.materialize(run.model, empty())
+        spmdir.checkpoint.materialize(run.model, empty())
     return run
 
 
@@ -139,7 +139,7 @@ def main(arguments: Sequence[str]) -> int:
 
     first = start(folder, plan)
     first.train(STOP)
-    spmdir.save_checkpoint(folder / "checkpoints", first.state, step=STOP)
+    spmdir.checkpoint.save(folder / "checkpoints", first.state, step=STOP)
 
     second = start(folder, plan)
     begun = second.progress["updates"]

@@ -78,7 +78,7 @@ def main() -> int:
     if dist.get_rank() == 0:
         held = sum(tensor.to_local().numel() for tensor in parallel.state.values())
         print(f"mesh {mesh} on {parallel.device.type}; a rank holds {held / whole:.0%} of the state")
-        print(spmdir.comm_report(parallel.module))
+        print(spmdir.report.comm_report(parallel.module))
         print("losses " + ", ".join(f"{value:.6f}" for value in losses))
         print(f"against one device: losses differ by {error:.1e}, parameters by {distance:.1e} at most")
     dist.destroy_process_group()

@@ -71,7 +71,7 @@ class ShardedTrainer(Trainer):
         if self.args.should_save:
             for old in folder.glob("*.safetensors*"):
                 old.unlink()
-        spmdir.save_safetensors(folder, self.model)
+        spmdir.checkpoint.save_safetensors(folder, self.model)
         if self.args.should_save:
             self.model.config.save_pretrained(folder)
 
@@ -79,11 +79,11 @@ class ShardedTrainer(Trainer):
         return {"model": self.model, "optimizer": self.optimizer, "scheduler": self.lr_scheduler}
 
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
-        spmdir.save_checkpoint(Path(output_dir) / "state", self._state())
+        spmdir.checkpoint.save(Path(output_dir) / "state", self._state())
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         if checkpoint is not None:
-            spmdir.load_checkpoint(Path(checkpoint) / "state", self._state())
+            spmdir.checkpoint.load(Path(checkpoint) / "state", self._state())
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
         """Leave the model to the method above, which is called next."""
@@ -108,10 +108,10 @@ def by_accelerate(model: LlamaForCausalLM, ranks: int, folder: Path) -> None:
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     for update, batch in enumerate(loader):
         if update == UPDATES - 1:
-            spmdir.save_checkpoint(folder, {"model": model, "optimizer": optimizer})
+            spmdir.checkpoint.save(folder, {"model": model, "optimizer": optimizer})
             erase(model)
             optimizer = accelerator.prepare(torch.optim.AdamW(model.parameters(), lr=0.0))
-            spmdir.load_checkpoint(folder, {"model": model, "optimizer": optimizer})
+            spmdir.checkpoint.load(folder, {"model": model, "optimizer": optimizer})
         accelerator.backward(model(**batch).loss)
         accelerator.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

@@ -35,7 +35,7 @@ from spmdir.core.errors import (
     warn,
 )
 from spmdir.core.placement.base import Placement
-from spmdir.core.placement.joint import JointPlacement
+from spmdir.core.placement.packed import PackedPlacement
 from spmdir.core.placement.unusable_edges import instance_of, unusable_edges
 from spmdir.core.text_file import file_beside, read_text_file
 from spmdir.reshard.collectives import register_collectives
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
     from spmdir.rules.language.records import Records
     from spmdir.rules.rule_set import RuleSet
+
+__all__ = ["Plugin", "load_plugin"]
 
 GROUP = "spmdir.plugins"
 """The entry-point group by which installed packages offer plug-ins: name → module."""
@@ -133,7 +135,7 @@ def load_plugin(source: str | os.PathLike[str] | Plugin) -> Plugin:
         SpmdirError: it cannot be found or read, is malformed or fails; with the place in it.
 
     Example:
-        >>> pipeline = spmdir.Pipeline("propagate,count", plugins=[spmdir.load_plugin("count.py")])
+        >>> pipeline = spmdir.Pipeline("propagate,count", plugins=[spmdir.plugins.load_plugin("count.py")])
     """
     if isinstance(source, Plugin):
         return source
@@ -252,11 +254,11 @@ def _of_module(name: str, module: ModuleType) -> Plugin:
 def _of_every_program(placements: Sequence[type[Placement]]) -> list[Records]:
     """Return the strategies of joint and of offered placements, which hold in programs that name none of them.
 
-    Local forms alone may use a joint placement.
+    Local forms alone may use a packed placement.
     """
     from spmdir.rules.strategies.placement_texts import texts_of
 
-    return [texts_of(kind) for kind in placements if issubclass(kind, JointPlacement) or kind.offered]
+    return [texts_of(kind) for kind in placements if issubclass(kind, PackedPlacement) or kind.offered]
 
 
 def _check_strategies(placements: Sequence[type[Placement]], files: Sequence[Plugin]) -> None:

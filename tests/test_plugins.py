@@ -13,7 +13,7 @@ from spmdir.dialects import ir
 from spmdir.pipeline.pass_table import PASSES
 from spmdir.pipeline.pipeline import Pipeline, run_passes
 from spmdir.plugins import load_module, load_plugin, load_plugins
-from spmdir.rules.rule_set import load_rules
+from spmdir.rules.rule_set import using_rules
 from spmdir.tools import spmd_opt, spmd_plan
 
 RENAME = '''\
@@ -276,14 +276,14 @@ def test_the_reprs_of_a_plug_in_and_of_rules_are_short_and_say_what_is_in_them(t
     own = tmp_path / "own.rules"
     own.write_text("mylib.scale(x: *, factor) -> *    linear x\n")
     assert repr(load_plugin(own)) == f"<Plugin '{own}': rules of mylib.scale>"
-    rules = repr(load_rules(own))
+    rules = repr(using_rules(own))
     assert rules.startswith("<RuleSet of ") and rules.endswith(" ops, 1 of them not packaged: mylib.scale>")
 
 
 def test_a_placement_named_like_a_shipped_one_is_an_error_with_both_places(tmp_path: Path):
     path = tmp_path / "own.py"
     path.write_text(
-        "from spmdir import ShardPlacement\n\n\nclass Cyclic(ShardPlacement):\n    text = 'Cyclic({dim})'\n"
+        "from spmdir.placement import ShardPlacement\n\n\nclass Cyclic(ShardPlacement):\n    text = 'Cyclic({dim})'\n"
     )
     with pytest.raises(SpmdirError, match=r"own\.py:4:1: .* spmdir\.placements\.cyclic, which comes with"):
         load_plugin(path)
@@ -292,7 +292,7 @@ def test_a_placement_named_like_a_shipped_one_is_an_error_with_both_places(tmp_p
 EDGES = """
 import attrs
 from typing import ClassVar
-from spmdir import Edge, Placement
+from spmdir.placement import Edge, Placement
 
 
 @attrs.frozen

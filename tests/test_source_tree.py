@@ -19,14 +19,18 @@ ROOT = Path(__file__).parents[1]
 ORDER = (
     "core", "placements", "rules", "reshard", "search", "schedule", "dialects", "plugins", "analysis", "rewrites",
     "pipeline", "passes", "torch_interop", "lowering", "simulator", "importer", "plans", "runtime", "report",
-    "explanation", "pictures", "language_server", "checking", "__init__", "tools", "universe",
+    "explanation", "pictures", "language_server", "checking", "errors", "placement", "checkpoint", "testing",
+    "__init__", "tools", "universe",
 )  # fmt: skip
-"""The packages of spmdir; each imports from those before it alone. `__init__` is spmdir itself: its names."""
+"""The packages of spmdir; each imports from those before it alone. `__init__` is spmdir itself: its
+names, as those before it are names of a task; stubs beside them say where these are."""
 
 SAME_NAME = {
     "arguments": "checks of Python arguments in core; the arguments of aten ops in dialects",
+    "checkpoint": "what it does in runtime; its public names",
     "collectives": "for each collective its spec in reshard, its op in dialects, its emitter in lowering",
     "conditions": "of symbolic sizes in core; under which the planner's steps are legal in reshard",
+    "errors": "what they are in core; their public names",
     "exchange": "the generalised all-to-all: its plan in reshard, its emitter in lowering",
     "expressions": "of symbolic sizes in core; of the rule language in rules",
     "halo": "the halo exchange: its op in dialects, its emitter in lowering",
@@ -80,7 +84,7 @@ SCENARIOS = """
     lowering/test_reshards_gloo lowering/test_sub_axes passes/test_absent_results passes/test_local_types
     passes/test_lossy_steps passes/test_names passes/test_precision passes/test_step_states passes/test_whole_program
     pipeline/test_rest_of_pipeline pipeline/test_state_is_text placements/test_fused_projections
-    placements/test_joint_values placements/test_local_types placements/test_offered placements/test_programs
+    placements/test_packed_values placements/test_local_types placements/test_offered placements/test_programs
     placements/test_ring_attention placements/test_ring_training placements/test_rings placements/test_values
     reshard/test_every_pair reshard/test_large_meshes reshard/test_not_slower_than_dtensor
     reshard/test_renamed_collectives reshard/test_simulation

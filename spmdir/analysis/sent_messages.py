@@ -47,7 +47,7 @@ def _may_send(kind: type[Operation]) -> bool:
 
 
 class SentMessages:
-    """What the ops of a program send, asked in its order: a joint state is sent once, and later results with the same
+    """What the ops of a program send, asked in its order: a packed state is sent once, and later results with the same
     state do not send it again."""
 
     def __init__(self, mesh: Mesh, topology: Topology):

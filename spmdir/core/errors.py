@@ -15,7 +15,12 @@ import attrs
 
 @attrs.frozen
 class Location:
-    """A place in a text: file name, 1-based line, 1-based column."""
+    """A place in a text.
+
+    Attributes:
+        file: its name.
+        line, column: counted from 1.
+    """
 
     file: str
     line: int

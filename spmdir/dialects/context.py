@@ -72,7 +72,7 @@ class IRContext(Context):
 
     @cached_property
     def rules(self) -> RuleSet:
-        from spmdir.rules import default
+        from spmdir.rules.rule_set import default
 
         return default()
 

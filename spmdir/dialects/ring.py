@@ -1,4 +1,4 @@
-"""Ops of rings: local tensors that go from rank to rank, and the states that joint placements combine.
+"""Ops of rings: local tensors that go from rank to rank, and the states that packed placements combine.
 
 They occur only in local forms, so after localize: their types are those of one rank.
 """
@@ -18,7 +18,7 @@ from xdsl.utils.exceptions import VerifyException
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.call import Local
-from spmdir.core.placement.joint import JointPlacement, joint_placement
+from spmdir.core.placement.packed import PackedPlacement, joint_placement
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects.attributes import DYNAMIC, meta_of, pending_type, type_of
 from spmdir.dialects.collectives import check_waited
@@ -214,20 +214,20 @@ class ChooseOp(LocalFormOp):
 
 
 class StateOp(LocalFormOp):
-    """Base of the ops on states of a joint placement, whose name `by` says."""
+    """Base of the ops on states of a packed placement, whose name `by` says."""
 
     METHOD: ClassVar[str]
 
     @property
-    def placement(self) -> JointPlacement:
-        """Return the joint placement."""
+    def placement(self) -> PackedPlacement:
+        """Return the packed placement."""
         return joint_placement(str(self.argument["by"]))
 
     def check_form(self, mesh: Mesh) -> None:
         self.require_known("by")
         by = self.argument.get("by")
         if not isinstance(by, str):
-            raise VerifyException('expected the name of a joint placement, as in `{by = "Attended"}`')
+            raise VerifyException('expected the name of a packed placement, as in `{by = "Attended"}`')
         self.check_state(len(joint_placement(by).parts))
 
     def check_state(self, parts: int) -> None:
@@ -275,7 +275,7 @@ class FinishOp(StateOp):
 
 @irdl_op_definition
 class PackOp(StateOp):
-    """`pack(%a, %b) {by = "Attended"}`: a state as one tensor, which is what a rank holds of a joint placement."""
+    """`pack(%a, %b) {by = "Attended"}`: a state as one tensor, which is what a rank holds of a packed placement."""
 
     name = "spmd.pack"
     METHOD: ClassVar[str] = "pack"

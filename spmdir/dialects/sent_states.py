@@ -1,4 +1,4 @@
-"""The collectives that send one state of a joint placement, which the ranks send once.
+"""The collectives that send one state of a packed placement, which the ranks send once.
 
 The text alone says so, which all ranks share: if each rank found out by what it has, ranks that choose otherwise would
 issue other collectives.
@@ -11,7 +11,7 @@ from xdsl.ir import SSAValue
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement, edge_between
-from spmdir.core.placement.joint import JointPlacement
+from spmdir.core.placement.packed import PackedPlacement
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.collectives import Collective
 from spmdir.dialects.ring import PackOp
@@ -29,7 +29,7 @@ def sent_state(op: Collective, mesh: Mesh) -> object | None:
     step = op.step(mesh)
     source, target = step.source[step.axes[0]], step.target[step.axes[0]]
     edge = edge_between(source, target)
-    if not isinstance(source, JointPlacement) or edge is None or not source.sends_state(edge):
+    if not isinstance(source, PackedPlacement) or edge is None or not source.sends_state(edge):
         return None
     packed = op.operands[0]
     size = None if target.dim is None else global_shape(packed, mesh)[target.dim]
@@ -44,5 +44,5 @@ def _state(packed: SSAValue) -> object:
 
 
 def _parts_as_one(entries: tuple[tuple[str, Placement], ...]) -> tuple[tuple[str, Placement], ...]:
-    """Return `entries` with part 0 of each joint placement."""
+    """Return `entries` with part 0 of each packed placement."""
     return tuple((axis, attrs.evolve(p, part=0) if getattr(p, "part", 0) else p) for axis, p in entries)  # type: ignore

@@ -29,7 +29,7 @@ from spmdir.pipeline.pipeline import Pipeline, Step, as_pipeline
 
 
 class KeepsSource(Protocol):
-    """What `parallelize`, `shard_module` and `programs` made of a program."""
+    """What `parallelize`, `shard_module` and `rank_programs` made of a program."""
 
     @property
     def undecided(self) -> ModuleOp:

@@ -33,8 +33,8 @@ from spmdir.explanation.same_values import made_values, names_in
 from spmdir.pipeline.noted_options import machine_of
 from spmdir.pipeline.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.report.communication import comm_report
+from spmdir.report.grouped_costs import cost_table
 from spmdir.report.op_costs import shares_by
-from spmdir.report.report_table import report_table
 from spmdir.report.shares import Share, table
 from spmdir.report.with_collectives import with_collectives
 from spmdir.reshard.topology import Topology
@@ -184,7 +184,7 @@ class Difference(ShownAsText):
 
 
 @accepts(before=MODULE, after=MODULE, pipeline=PIPELINE)
-def compare(before: ModuleOp, after: ModuleOp, pipeline: Pipeline | str | None = None) -> Difference:
+def diff(before: ModuleOp, after: ModuleOp, pipeline: Pipeline | str | None = None) -> Difference:
     """Return what differs between two programs, at any stage between propagate and localize.
 
     Arguments are the same by name, other values if the same op makes them of the same values, else by name; so a
@@ -198,7 +198,7 @@ def compare(before: ModuleOp, after: ModuleOp, pipeline: Pipeline | str | None =
         SpmdirError: a program is not decided, or cannot be partitioned.
 
     Example:
-        >>> print(spmdir.compare(before, after))
+        >>> print(spmdir.report.diff(before, after))
     """
     pipeline = as_pipeline(pipeline)
     machine = machine_of(
@@ -229,7 +229,7 @@ def _figures(module: ModuleOp, pipeline: Pipeline, topology: Topology, names: Ma
     report = comm_report(module, topology, pipeline=pipeline)
     if not report.decided:
         raise UnsupportedError("the program has values without a sharding; run propagate on it first")
-    step = report_table(module, "layer", topology=topology, fold=False, pipeline=pipeline)
+    step = cost_table(module, "layer", topology=topology, fold=False, pipeline=pipeline)
     ops = [op for op in ir.main_function(module).body.block.ops if isinstance(op, ValueOp)]
     sources = {text_name(value): names[unresharded(value)] for op in ops for value in op.results}
     sent = (op for op in report.ops if op.axes)

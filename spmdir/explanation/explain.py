@@ -43,8 +43,8 @@ def explain(
     Every alternative is decided again in full, in all equal layers alike.
 
     Args:
-        module: as it is before propagate: annotations are taken for the user's; or what `parallelize` or `programs`
-            returned.
+        module: as it is before propagate: annotations are taken for the user's; or what `parallelize` or
+            `rank_programs` returned.
         at: the values: a name in the text, as `%mm`; a line of source, as `model.py:12`; the path of a module, as
             `layers.0.mlp`; or a glob of names or paths. What takes `most` time to reshard is explained.
         most: how many values are explained.
@@ -54,7 +54,7 @@ def explain(
         SpmdirError: nothing is there, or the program cannot be decided.
 
     Example:
-        >>> print(spmdir.explain(module, "%mm"))
+        >>> print(spmdir.report.explain(module, "%mm"))
     """
     return explanations(DecidedProgram(*asked_about(module, pipeline)), at, most)
 

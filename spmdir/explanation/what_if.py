@@ -27,7 +27,7 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.explanation.asked import PROGRAM, KeepsSource, asked_about, opened
 from spmdir.explanation.decided import DecidedProgram
-from spmdir.explanation.difference import Difference, compare
+from spmdir.explanation.difference import Difference, diff
 from spmdir.explanation.places import is_at, module_named, nothing_there
 from spmdir.pipeline.finish import named_in_layers
 from spmdir.pipeline.pipeline import PARTITIONING, PIPELINE, Pipeline, parse_steps
@@ -83,7 +83,7 @@ def what_if(
     """Return what a program would be with other annotations, beside what it is; the program is left as it is.
 
     Args:
-        module: as it is before propagate, or what `parallelize` or `programs` returned.
+        module: as it is before propagate, or what `parallelize` or `rank_programs` returned.
         shardings: name, module path or glob → a sharding of what is there, for the axes that it lists; of a module,
             of the last value that its forward makes.
         forbid: the same → placements that are not allowed there.
@@ -95,7 +95,7 @@ def what_if(
         SpmdirError: a name is that of nothing, or the program cannot be decided so.
 
     Example:
-        >>> print(spmdir.what_if(module, {"%x": "dp: S(1)"}))
+        >>> print(spmdir.report.what_if(module, {"%x": "dp: S(1)"}))
     """
     program, pipeline = asked_about(module, pipeline)
     module, pipeline = opened(program, pipeline)
@@ -127,7 +127,7 @@ def what_if(
     if not any(step.name == "localize" for step in pipeline.steps):
         pipeline = pipeline.with_steps((*pipeline.through("propagate").steps, *parse_steps(PARTITIONING)))
     constraints = tuple(other_constraints(before, after))
-    return attrs.evolve(compare(before.module, after.module, pipeline), constraints=constraints)
+    return attrs.evolve(diff(before.module, after.module, pipeline), constraints=constraints)
 
 
 def _named(function: FuncOp, at: str) -> list[SSAValue]:

@@ -35,7 +35,7 @@ from spmdir.importer.program import is_small, plain_tensor
 from spmdir.importer.running_statistics import writes_statistics
 from spmdir.importer.symbolic_sizes import SymbolTable, numbers
 from spmdir.importer.torch_errors import torch_errors
-from spmdir.rules import default
+from spmdir.rules.rule_set import default
 from spmdir.torch_interop.bits import flat_bytes
 from spmdir.torch_interop.ops import HigherOrderOperator, OpOverload, schema_of
 from spmdir.torch_interop.schemas import is_mutable, is_random, reason_against
@@ -145,7 +145,7 @@ class GraphBuilder:
         if decomposition is None and self.missing_rule == "error":
             raise UnsupportedError(
                 f"'{node.name}' calls {name}, which has no rule and consists of no ops that have one; "
-                "give it a rule with spmdir.load_rules, or let it run replicated with missing_rule='warn'",
+                "give it a rule with spmdir.rules.using_rules, or let it run replicated with missing_rule='warn'",
                 place,
             )
         return decomposition

@@ -51,7 +51,7 @@ from spmdir.torch_interop.symbolic_numbers import is_open
     check=FLAG,
 )
 def import_fx(
-    source: fx.GraphModule | torch.export.ExportedProgram | Program,
+    source: fx.GraphModule | torch.export.ExportedProgram,
     mesh: Mesh,
     shardings: Mapping[str, ShardingLike | None] | ShardingPlan | str | None = None,
     out_shardings: Sequence[ShardingLike | None] | None = None,
@@ -67,8 +67,7 @@ def import_fx(
     Sizes that the trace leaves open are symbolic; see `bind-sizes`.
 
     Args:
-        source: what torch.export or make_fx gives; any graph of functional or mutating torch ops. A Program that was
-            read from one says what is what by itself, and `check` cannot run it.
+        source: what torch.export or make_fx gives; any graph of functional or mutating torch ops.
         mesh: a Mesh, or a torch DeviceMesh with named dimensions.
         shardings: input name, `"input:N"`, `"input:*"` for all inputs, parameter FQN or glob → text, dict or DTensor
             placements. An axis that a sharding does not name is replicated; an argument with no sharding is left to the
@@ -95,6 +94,17 @@ def import_fx(
         >>> module = spmdir.import_fx(program, spmdir.Mesh({"tp": 4}), {"up.weight": "tp: S(0)"})
     """
     return import_compared(source, mesh, shardings, out_shardings, example_inputs, fold_views, missing_rule, check)[0]
+
+
+def import_program(
+    program: Program,
+    mesh: Mesh,
+    plan: ShardingPlan,
+    out_shardings: Sequence[ShardingLike | None] | None,
+    missing_rule: Literal["warn", "error"],
+) -> ModuleOp:
+    """Return the module that `import_fx` makes of a program that has been read already."""
+    return import_compared(program, mesh, plan, out_shardings, missing_rule=missing_rule)[0]
 
 
 def import_compared(

@@ -13,7 +13,7 @@ from torch.fx import Node
 
 from spmdir.core.errors import Location, SpmdirError
 from spmdir.core.placement.base import PartialPlacement, edge_between
-from spmdir.core.placement.joint import JointPlacement
+from spmdir.core.placement.packed import PackedPlacement
 from spmdir.core.placement.standard import Placement
 from spmdir.lowering.group import Group
 from spmdir.lowering.plugin_lines import failing_line, first_line
@@ -130,10 +130,10 @@ class AfterCode:
 
 @attrs.frozen(cache_hash=True)
 class StateCode:
-    """A method of a joint placement on the parts of states: `identity`, `combine`, whose states follow one another,
+    """A method of a packed placement on the parts of states: `identity`, `combine`, whose states follow one another,
     `finish` or `pack`."""
 
-    placement: JointPlacement
+    placement: PackedPlacement
     method: str
 
     def __call__(self, *parts: torch.Tensor) -> Any:

@@ -1,4 +1,4 @@
-"""The ops of rings as graph nodes: rotations, states of joint placements, and what a rank chooses.
+"""The ops of rings as graph nodes: rotations, states of packed placements, and what a rank chooses.
 
 A rotation is one all_to_all in which each rank sends to one other.
 """

@@ -90,7 +90,7 @@ def visualize(
         SpmdirError: the tensor cannot have the sharding, or it is not known.
 
     Example:
-        >>> print(spmdir.visualize("8x12xf32 <dp: S(0), tp: S(1)>", spmdir.Mesh({"dp": 2, "tp": 4})))
+        >>> print(spmdir.report.visualize("8x12xf32 <dp: S(0), tp: S(1)>", spmdir.Mesh({"dp": 2, "tp": 4})))
     """
     meta, given = _read(what)
     if meta is not None:

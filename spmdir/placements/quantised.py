@@ -19,7 +19,7 @@ import attrs
 
 from spmdir.core.dtype import BF16, F16, F32, F64, DType
 from spmdir.core.placement.base import Edge, Noise, PartialPlacement
-from spmdir.core.placement.error import Error
+from spmdir.core.placement.error import ErrorBound
 from spmdir.core.placement.standard import Partial
 
 
@@ -28,7 +28,7 @@ class Quantised(PartialPlacement):
     """A partial sum; gathers and scatters of it send one byte an element."""
 
     text: ClassVar[str] = "Quantised"
-    error: ClassVar[Error] = Error(1.001 / 254)
+    error: ClassVar[ErrorBound] = ErrorBound(1.001 / 254)
 
     def passes(self, clause: str, reductions: tuple[str, ...]) -> bool:
         return Partial("sum").passes(clause, reductions)

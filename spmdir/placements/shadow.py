@@ -20,10 +20,10 @@ import attrs
 
 from spmdir.core.dtype import BF16, F8E4M3FN, F8E5M2, F16, F32, F64, DType, as_dtype
 from spmdir.core.placement.base import Edge, LocalType, Noise, Placement
-from spmdir.core.placement.error import UNKNOWN, Error
+from spmdir.core.placement.error import UNKNOWN, ErrorBound
 from spmdir.core.placement.packing import converted
 
-ERRORS = {BF16: Error(2.0**-8), F16: UNKNOWN, F8E4M3FN: UNKNOWN, F8E5M2: UNKNOWN}
+ERRORS = {BF16: ErrorBound(2.0**-8), F16: UNKNOWN, F8E4M3FN: UNKNOWN, F8E5M2: UNKNOWN}
 """Element type of a shadow → its error: half a unit in the last place, where the type has the range of f32."""
 
 DIMS = 8
@@ -45,7 +45,7 @@ class Shadow(Placement):
     held: str = attrs.field(validator=_is_shadow)
 
     @property
-    def error(self) -> Error:  # type: ignore[override]
+    def error(self) -> ErrorBound:  # type: ignore[override]
         return ERRORS[as_dtype(self.held)]
 
     def supports(self, dtype: DType) -> bool:

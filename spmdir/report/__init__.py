@@ -3,3 +3,7 @@
 May import: core, rules, reshard, search, schedule, dialects, analysis, pipeline.
 Start with communication.py.
 """
+
+from spmdir.core.lazy_names import lazy_names
+
+__getattr__, __dir__ = lazy_names(__name__, __file__)

@@ -162,7 +162,7 @@ def comm_report(
         ShardingError: a collective lacks shardings.
 
     Example:
-        >>> spmdir.comm_report(module, "h100x8").wire_bytes
+        >>> spmdir.report.comm_report(module, "h100x8").wire_bytes
     """
     from spmdir.analysis.machine_attribute import written_certificate, written_objective
     from spmdir.analysis.sent_messages import SentMessages

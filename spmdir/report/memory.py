@@ -77,7 +77,7 @@ def memory_report(module: ModuleOp, *, pipeline: Pipeline | str | None = None) -
         SpmdirError: the module cannot be partitioned.
 
     Example:
-        >>> print(spmdir.memory_report(module))
+        >>> print(spmdir.report.memory_report(module))
     """
     from spmdir.analysis.live_memory import live_memory
     from spmdir.analysis.memory_classes import memory_classes

@@ -148,7 +148,7 @@ def schedule_report(
         SpmdirError: the module cannot be partitioned.
 
     Example:
-        >>> print(spmdir.schedule_report(module, "h100x8"))
+        >>> print(spmdir.report.schedule_report(module, "h100x8"))
     """
     from spmdir.report.rank_step import rank_step
 

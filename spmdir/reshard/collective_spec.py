@@ -130,6 +130,9 @@ class Traffic:
     keeps_bounds: bool = False
     name: str = ""
 
+    def __repr__(self) -> str:
+        return f"<Traffic: {self.name}>"
+
 
 COPY = Traffic(copied=lambda sizes: sizes.target, kernels=lambda sizes: 1, keeps_bounds=True)
 """The cost of a local collective that writes its result."""
@@ -215,6 +218,9 @@ class CollectiveSpec:
     if_local: str | None = None
     lower: Callable[[Any, Any], Any] | str | None = None
     executed: Mapping[str, Callable[[Any], Any]] = attrs.field(factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<CollectiveSpec: {self.name}>"
 
     def __attrs_post_init__(self) -> None:
         if not self.buffers:

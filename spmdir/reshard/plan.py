@@ -33,7 +33,7 @@ _COLLECTIVES = Kind(
 
 
 @attrs.frozen
-class Plan(ShownAsText):
+class ReshardPlan(ShownAsText):
     """How one tensor goes from one sharding to another.
 
     Attributes:
@@ -61,7 +61,7 @@ def plan_reshard(
     topology: Topology | str | None = None,
     *,
     collectives: tuple[CollectiveSpec, ...] = PLANNED,
-) -> Plan:
+) -> ReshardPlan:
     """Return the plan of least modelled time; among equals that of fewest wire bytes, then of fewest steps.
 
     Args:
@@ -117,13 +117,13 @@ def least_seconds(
 
 
 @functools.lru_cache(maxsize=65536)
-def plan_of(reshard: Reshard) -> Plan:
+def plan_of(reshard: Reshard) -> ReshardPlan:
     """Return the plan of least modelled time, as `plan_reshard` does; one that is quick to find where that is asked."""
     shape, itemsize, mesh = reshard.shape, reshard.itemsize, reshard.mesh
     _check(shape, reshard.source, reshard.target, mesh)
     steps = _steps(reshard)
     costs = [step_cost(step, shape, itemsize, mesh, reshard.topology) for step in steps]
-    return Plan(
+    return ReshardPlan(
         steps,
         math.fsum(cost.wire_bytes for cost in costs),
         lower_bound(shape, itemsize, reshard.source, reshard.target, mesh),

@@ -13,7 +13,7 @@ from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.cost import sends_anything
-from spmdir.reshard.plan import Plan, least_seconds, plan_of
+from spmdir.reshard.plan import ReshardPlan, least_seconds, plan_of
 from spmdir.reshard.plan_search import Reshard
 from spmdir.reshard.steps import Step
 from spmdir.reshard.topology import Topology
@@ -45,7 +45,7 @@ class Planner:
         """Return a planner of what is compared many times: a quick one on a mesh of many axes."""
         return attrs.evolve(self, is_quick=len(self.mesh.axes) > PRECISE_AXES)
 
-    def plan(self, meta: TensorMeta, source: Sharding, target: Sharding) -> Plan:
+    def plan(self, meta: TensorMeta, source: Sharding, target: Sharding) -> ReshardPlan:
         """Return the cheapest plan from `source` to `target`, or a good one that is quick to find.
 
         Raises:
@@ -107,5 +107,5 @@ def plan_tree(meta: TensorMeta, source: Sharding, targets: tuple[Sharding, ...],
     return best[1]
 
 
-def _rank(plan: Plan) -> tuple[float, float, int]:
+def _rank(plan: ReshardPlan) -> tuple[float, float, int]:
     return plan.seconds, plan.wire_bytes, len(plan.steps)

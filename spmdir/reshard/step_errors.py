@@ -8,7 +8,7 @@ import attrs
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
-from spmdir.core.placement.error import ENDS, Error
+from spmdir.core.placement.error import ENDS, ErrorBound
 from spmdir.reshard.cost import local_shape
 from spmdir.reshard.steps import Step
 
@@ -27,7 +27,7 @@ class StepError:
     bound: float | None
 
     @property
-    def error(self) -> Error:
+    def error(self) -> ErrorBound:
         """Return what the placement declares."""
         return self.before.error
 

@@ -8,7 +8,6 @@ from typing import Any
 from spmdir.core.arguments import FLAG, Kind, accepts, instance, keyed
 from spmdir.core.dtype import DType
 from spmdir.core.errors import RuleError, require_type, shown
-from spmdir.core.placement.call import Literal
 from spmdir.core.placement.standard import Placement, parse_placement
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules.rule_set import default
@@ -41,10 +40,10 @@ _LITERAL = Kind(_is_literal, "a number, a text, None, a DType, or a tuple of suc
     placements=instance(list, tuple, expected='placements such as ("Cyclic(0, 2)",)'),
     why=FLAG,
 )
-def strategies(
+def op_strategies(
     name: str,
     operands: Sequence[TensorMeta | Sequence[TensorMeta] | None],
-    arguments: Mapping[str, Literal],
+    arguments: Mapping[str, Any],
     axis_size: int,
     placements: Sequence[str | Placement] = (),
     why: bool = False,
@@ -66,7 +65,7 @@ def strategies(
 
     Example:
         >>> from spmdir.core.placement.tensor import TensorMeta
-        >>> rows = spmdir.strategies("aten.relu", (TensorMeta((8, 4), "f32"),), {}, axis_size=2)
+        >>> rows = spmdir.rules.op_strategies("aten.relu", (TensorMeta((8, 4), "f32"),), {}, axis_size=2)
     """
     flat: list[Any] = []
     for operand in operands:

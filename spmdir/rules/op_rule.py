@@ -86,7 +86,12 @@ class Rules(Ops, Protocol):
 
 @attrs.define(frozen=True, slots=False, eq=False)
 class OpRule(RuleInstance):
-    """What a rule says of one call, and what follows from it by the `rules` of other ops."""
+    """What a rule says of one call, and what follows from it by the rules of other ops.
+
+    Attributes:
+        rule, call, binding, layout, scope, factors, shape_arguments: as of `RuleInstance`.
+        rules: those of other ops.
+    """
 
     rules: Rules
     _known: dict[object, tuple[Strategy, ...] | None] = attrs.field(factory=dict)
@@ -94,6 +99,9 @@ class OpRule(RuleInstance):
     _expansions: dict[int, Expansion] = attrs.field(factory=dict)
     _inner: dict[tuple[int, int], tuple[Reduced, ...]] = attrs.field(factory=dict)
     _rotated: dict[tuple[Strategy, int], tuple[tuple[int, tuple[int, ...]], ...]] = attrs.field(factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<OpRule: {self.name}>"
 
     def strategies(
         self, count: int, sharded: ShardCounts = UNSHARDED, placements: tuple[Placement, ...] = ()

@@ -298,10 +298,10 @@ def packaged() -> RuleSet:
 
 
 @accepts(path=PATH)
-def load_rules(path: str | Path) -> RuleSet:
+def using_rules(path: str | Path) -> RuleSet:
     """Return the rules of a file and, for all other ops, those that come with spmdir.
 
-    `with load_rules(path):` makes them the rules that imports, passes and simulations in the block go by.
+    `with using_rules(path):` makes them the rules that imports, passes and simulations in the block go by.
 
     Args:
         path: of a `.rules` file.
@@ -310,7 +310,7 @@ def load_rules(path: str | Path) -> RuleSet:
         SpmdirError: the file cannot be read, or is malformed; with the place in it.
 
     Example:
-        >>> with spmdir.load_rules("mine.rules"):
+        >>> with spmdir.rules.using_rules("mine.rules"):
         ...     module = spmdir.run_passes(module, "propagate")
     """
     return default().with_file(path)

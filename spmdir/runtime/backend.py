@@ -53,7 +53,7 @@ def backend(
         SpmdirError: where it is called: as `parallelize`.
 
     Example:
-        >>> compiled = torch.compile(model, backend=spmdir.backend(mesh, {"x": "dp: S(0)"}))
+        >>> compiled = torch.compile(model, backend="spmdir", options={"mesh": mesh, "shardings": {"x": "dp: S(0)"}})
         >>> with torch.no_grad():
         ...     y = compiled(x)
     """

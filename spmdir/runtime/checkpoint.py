@@ -21,8 +21,8 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.planner import LoadPlan, ReadItem, WriteItem
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.checkpoint.state_dict_loader import load as load_shards
+from torch.distributed.checkpoint.state_dict_saver import save as save_shards
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
@@ -77,9 +77,7 @@ class ToldLoadPlanner(DefaultLoadPlanner):
 
 @accepts(directory=PATH)
 @shown_by_first()
-def save_checkpoint(
-    directory: str | Path, state: Mapping[str, Any], *, step: int | None = None, keep: int | None = None
-) -> Path:
+def save(directory: str | Path, state: Mapping[str, Any], *, step: int | None = None, keep: int | None = None) -> Path:
     """Save `state` as the next checkpoint of a directory that all ranks share; every rank calls this.
 
     The checkpoint appears as `step-N` once it is complete. A save that is interrupted leaves those before it as they
@@ -99,11 +97,11 @@ def save_checkpoint(
             already, or a file cannot be written. All ranks raise.
 
     Example:
-        >>> spmdir.save_checkpoint("run", {"model": model, "optimizer": optimizer, "epoch": epoch}, step=1000)
+        >>> spmdir.checkpoint.save("run", {"model": model, "optimizer": optimizer, "epoch": epoch}, step=1000)
     """
     directory = Path(directory)
     rank = own_rank()
-    with checked("save_checkpoint") as status, _fresh_optimizers(state) as fresh:
+    with checked("checkpoint.save") as status, _fresh_optimizers(state) as fresh:
         _STEP.check("step", step)
         _KEEP.check("keep", keep)
         status |= {"step": step, "keep": keep, "directory": str(directory)}
@@ -122,7 +120,7 @@ def save_checkpoint(
         place = begin(directory, step) if rank == 0 else None
     place, unfinished = from_first(place)
     with _torch_errors("the checkpoint cannot be saved"):
-        save(saved, checkpoint_id=str(unfinished), planner=ToldSavePlanner(), no_dist=not dist.is_initialized())
+        save_shards(saved, checkpoint_id=str(unfinished), planner=ToldSavePlanner(), no_dist=not dist.is_initialized())
     with checked("the digests of a checkpoint"):
         digests = {file.name: file_digest(file) for file in sorted(unfinished.glob(f"__{rank}_*.distcp"))}
     digests = {name: digest for one in of_all(digests) for name, digest in one.items()}
@@ -137,7 +135,7 @@ def save_checkpoint(
 
 @accepts(directory=PATH, step=_STEP)
 @shown_by_first()
-def load_checkpoint(directory: str | Path, state: Mapping[str, Any], *, step: int | None = None) -> Path:
+def load(directory: str | Path, state: Mapping[str, Any], *, step: int | None = None) -> Path:
     """Load the last complete checkpoint of a directory into `state`; every rank calls this.
 
     Tensors are loaded in place, whatever the mesh, plan and number of ranks that saved them. Plain values replace those
@@ -145,9 +143,9 @@ def load_checkpoint(directory: str | Path, state: Mapping[str, Any], *, step: in
     anything is written. A rank that did not save continues with the generators of the first one.
 
     Args:
-        directory: as given to `save_checkpoint`, or one that `torch.distributed.checkpoint.save` wrote, whose files
+        directory: as given to `save`, or one that `torch.distributed.checkpoint.save` wrote, whose files
             have no digests: their lengths are checked alone.
-        state: as for `save_checkpoint`. What is saved under names that it does not have is left.
+        state: as for `save`. What is saved under names that it does not have is left.
         step: which checkpoint; the last if None.
 
     Returns: where the checkpoint is.
@@ -158,10 +156,10 @@ def load_checkpoint(directory: str | Path, state: Mapping[str, Any], *, step: in
 
     Example:
         >>> progress = {"epoch": 0}
-        >>> spmdir.load_checkpoint("run", {"model": model, "optimizer": optimizer, "progress": progress})
+        >>> spmdir.checkpoint.load("run", {"model": model, "optimizer": optimizer, "progress": progress})
     """
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    with checked("load_checkpoint") as status:
+    with checked("checkpoint.load") as status:
         status |= {"step": step, "directory": str(directory)}
         place = chosen(Path(directory), step) if rank == 0 else None
     place = from_first(place)
@@ -182,7 +180,7 @@ def load_checkpoint(directory: str | Path, state: Mapping[str, Any], *, step: in
         drawn = _saved_generators(metadata, rank)
         values |= drawn
         with _torch_errors(f"the checkpoint '{place}' cannot be loaded"):
-            load(values, checkpoint_id=str(place), planner=ToldLoadPlanner(), no_dist=not dist.is_initialized())
+            load_shards(values, checkpoint_id=str(place), planner=ToldLoadPlanner(), no_dist=not dist.is_initialized())
     with checked("the restoring of a checkpoint"):
         for name, path in paths.items():
             if not isinstance(values[name], Tensor):

@@ -18,7 +18,7 @@ from spmdir.core.placement.sharding_plan import ShardingPlan
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import sharding_attr
 from spmdir.dialects.values import function_attrs, late_buffers, sharding_of, signature_name
-from spmdir.importer.importer import import_fx
+from spmdir.importer.importer import import_program
 from spmdir.lowering.compiled import run_compiled
 from spmdir.lowering.emit import emit
 from spmdir.lowering.process_groups import symbolic_group
@@ -195,7 +195,7 @@ def imported_joint(
     for name in joint.call.gradients:
         wanted.append(gradients.get(name, None if local_inputs or name in joint.capture.own else ""))
     with pipeline.rules:
-        module = import_fx(joint.program, mesh, plan, wanted, missing_rule=missing_rule)
+        module = import_program(joint.program, mesh, plan, wanted, missing_rule)
     _lay_out_late_buffers(module)
     return module
 

@@ -61,7 +61,7 @@ def materialize(
         >>> with torch.device("meta"):
         ...     model = Model()
         >>> parallel = spmdir.parallelize(model, (x,), mesh)
-        >>> spmdir.materialize(parallel, model)
+        >>> spmdir.checkpoint.materialize(parallel, model)
     """
     drawn = from_first(torch.get_rng_state())
     with ExitStack() as filling, checked("materialize"):

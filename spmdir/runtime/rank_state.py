@@ -51,7 +51,7 @@ class RankState:
         if self.unset:
             raise SpmdirError(
                 f"'{min(self.unset)}' has no values, for it was on the meta device; give it some by materialize, "
-                "load_safetensors or load_checkpoint"
+                "load_safetensors or checkpoint.load"
             )
 
     def share_rates(self, step: TrainingStep) -> None:

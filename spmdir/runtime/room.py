@@ -34,7 +34,7 @@ def no_values(name: str) -> SpmdirError:
     """Return the error of a tensor of a module that has no values."""
     return SpmdirError(
         f"'{name}' has no values, for it is on the meta device; give it some by materialize, load_safetensors or "
-        "load_checkpoint, or by to_empty and an initialisation of your own"
+        "checkpoint.load, or by to_empty and an initialisation of your own"
     )
 
 

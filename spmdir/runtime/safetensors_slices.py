@@ -84,7 +84,7 @@ def load_safetensors(path: str | Path, state: Any, names: Names = None, *, conve
             element type differs. All ranks raise, and `state` is as it was.
 
     Example:
-        >>> spmdir.load_safetensors("Llama-3.2-1B", parallel, convert=True)
+        >>> spmdir.checkpoint.load_safetensors("Llama-3.2-1B", parallel, convert=True)
     """
     with ExitStack() as files, ExitStack() as loading:
         with checked("load_safetensors"):
@@ -116,7 +116,7 @@ def save_safetensors(directory: str | Path, state: Any, names: Names = None, *, 
             be written. All ranks raise.
 
     Example:
-        >>> spmdir.save_safetensors("trained", parallel)
+        >>> spmdir.checkpoint.save_safetensors("trained", parallel)
     """
     directory, rank = Path(directory), own_rank()
     with checked("save_safetensors"):

@@ -179,12 +179,13 @@ def save_pretrained(self: Any, *args: Any, state_dict: Any = None, **kwargs: Any
     if state_dict is None:
         raise SpmdirError(
             f"save_pretrained of a sharded {type(self).__name__} would save what one rank holds; call "
-            "spmdir.save_safetensors(directory, model) on all ranks, and model.config.save_pretrained(directory) on one"
+            "spmdir.checkpoint.save_safetensors(directory, model) on all ranks, and "
+            "model.config.save_pretrained(directory) on one"
         )
     return type(self).__bases__[1].save_pretrained(self, *args, state_dict=state_dict, **kwargs)
 
 
-def programs(sharded: nn.Module) -> tuple[RankPrograms[JointProgram], ...]:
+def rank_programs(sharded: nn.Module) -> tuple[RankPrograms[JointProgram], ...]:
     """Return the programs of a sharded module, in the order in which they were made: one for each mode that has run.
 
     Each has the decided program of all ranks, forward and backward together, as `module`; what was run on it as
@@ -199,11 +200,11 @@ def programs(sharded: nn.Module) -> tuple[RankPrograms[JointProgram], ...]:
         SpmdirError: it is none.
 
     Example:
-        >>> (program,) = spmdir.programs(sharded)
-        >>> print(spmdir.comm_report(program.module, pipeline=program.pipeline))
+        >>> (program,) = spmdir.report.rank_programs(sharded)
+        >>> print(spmdir.report.comm_report(program.module, pipeline=program.pipeline))
     """
     if not isinstance(sharded, ShardedModule):
-        raise SpmdirError(f"programs takes what shard_module returned, not a {type(sharded).__name__}")
+        raise SpmdirError(f"rank_programs takes what shard_module returned, not a {type(sharded).__name__}")
     return tuple(variant.programs for variant in sharded.__dict__[RUNNER].variants)
 
 

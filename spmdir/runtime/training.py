@@ -21,7 +21,7 @@ from spmdir.runtime.replay import watch_step
 from spmdir.runtime.traced_places import traced_places
 from spmdir.torch_interop import pytree
 
-State = dict[str, Any]
+TrainingState = dict[str, Any]
 """`parameters`, `buffers` and what the optimizer keeps, such as `exp_avg`, by FQN; `lr` and `step` by group."""
 
 _SUMS = ("gradients", "loss")
@@ -91,7 +91,11 @@ def _is_reentrant(value: Tensor) -> bool:
 
 @attrs.frozen(eq=False)
 class TrainingStep:
-    """A training step of a model as a pure function of its state and a batch, as `training_step` makes it."""
+    """A training step of a model as a pure function of its state and a batch, as `training_step` makes it.
+
+    Attributes:
+        micro_batches: into how many parts a batch is cut.
+    """
 
     _objective: _Objective
     _updates: Updates
@@ -104,7 +108,7 @@ class TrainingStep:
     def __repr__(self) -> str:
         return f"<TrainingStep of {type(self.model).__name__}: micro_batches={self.micro_batches}>"
 
-    def __call__(self, state: State, *args: Any) -> tuple[Tensor, State]:
+    def __call__(self, state: TrainingState, *args: Any) -> tuple[Tensor, TrainingState]:
         """Return the loss, the mean over micro-batches, and the new state."""
         *others, last = self.cut(args)
         state = {**state, **pytree.tree_map(torch.zeros_like, {key: state[key] for key in _SUMS if key in state})}
@@ -113,14 +117,14 @@ class TrainingStep:
             state = {key: new[key] if key in _ACCUMULATED else entry for key, entry in state.items()}
         return self.micro_step(state, *last)
 
-    def micro_step(self, state: State, *args: Any) -> tuple[Tensor, State]:
+    def micro_step(self, state: TrainingState, *args: Any) -> tuple[Tensor, TrainingState]:
         """Return the loss and the state after a micro-batch and the update by what has been added up with it.
 
         Of all micro-batches but the last only what `is_accumulated` counts. There is one for a step that does not
         accumulate.
         """
         value, gradients, buffers = self._differentiated(state, args)
-        new: State = {**state, "buffers": buffers}
+        new: TrainingState = {**state, "buffers": buffers}
         if self.micro_batches > 1:
             new["loss"] = state["loss"] + value / self.micro_batches
             value = new["loss"].to(value.dtype)
@@ -187,7 +191,7 @@ class TrainingStep:
         """Give the optimizer a learning rate, by the name of the state's tensor for it."""
         self._updates.set_rate(name, rate)
 
-    def _differentiated(self, state: State, args: tuple[Any, ...]) -> tuple[Tensor, dict[str, Tensor], Any]:
+    def _differentiated(self, state: TrainingState, args: tuple[Any, ...]) -> tuple[Tensor, dict[str, Tensor], Any]:
         """Return the loss, the gradients that there are, and the buffers after that."""
         parameters = {name: state["parameters"][name].detach().requires_grad_() for name in self._updates.trained}
         buffers = {name: value.clone() for name, value in state["buffers"].items()}
@@ -245,7 +249,7 @@ def training_step(
     accumulate: int = 1,
     compute_dtype: torch.dtype | None = None,
     gradients: str | Sharding | Mapping[str, object] | None = None,
-) -> tuple[TrainingStep, State]:
+) -> tuple[TrainingStep, TrainingState]:
     """Return one training step of `model` as a pure function, and the state it begins with.
 
     `step(state, *args) → (loss, new_state)` computes `loss(model, *args)`, its gradients and the optimizer's
@@ -287,7 +291,7 @@ def training_step(
     updates = Updates.of(optimizer, model)
     names = {id(parameter): name for name, parameter in model.named_parameters(remove_duplicate=False)}
     parameters = {name: p.detach() for name, p in model.named_parameters()}
-    state: State = {
+    state: TrainingState = {
         "parameters": parameters,
         "buffers": {name: b.detach() for name, b in model.named_buffers()},
         **updates.initial(parameters),

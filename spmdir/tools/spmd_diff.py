@@ -27,14 +27,14 @@ def _main(argv: Sequence[str]) -> int:
         raise SpmdirError("both programs are stdin, which holds one; give a file for one of them")
     before, after = (read_text(path) for path in (options.before, options.after))
     from spmdir.dialects import ir
-    from spmdir.explanation.difference import compare
+    from spmdir.explanation.difference import diff
     from spmdir.pipeline.pipeline import STANDARD, Pipeline
 
     machine = {"topology": options.topology, "costs": options.costs}
     pipeline = Pipeline(options.pass_pipeline or STANDARD, plugins=options.load_plugin, **machine)
     with pipeline.rules:
         one, other = ir.parse(*before), ir.parse(*after)
-        print_with_axes(str(compare(one, other, pipeline)), ir.mesh(one).axis_names, options.color)
+        print_with_axes(str(diff(one, other, pipeline)), ir.mesh(one).axis_names, options.color)
     return 0
 
 

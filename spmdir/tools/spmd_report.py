@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
     from spmdir.pipeline.pipeline import Pipeline
-    from spmdir.report.report_table import ReportTable
+    from spmdir.report.grouped_costs import CostTable
 
 _DESCRIPTION = "Print what a rank spends in a step, by module, source line, axis, kind, phase or purpose of memory."
 _EXAMPLES = """\
@@ -51,13 +51,13 @@ def _main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _table(module: ModuleOp, pipeline: Pipeline, options: argparse.Namespace) -> ReportTable:
-    from spmdir.report.report_table import report_table
+def _table(module: ModuleOp, pipeline: Pipeline, options: argparse.Namespace) -> CostTable:
+    from spmdir.report.grouped_costs import cost_table
 
-    return report_table(module, options.by, options.sort, options.rows, fold=not options.no_fold, pipeline=pipeline)
+    return cost_table(module, options.by, options.sort, options.rows, fold=not options.no_fold, pipeline=pipeline)
 
 
-def _printed(table: ReportTable, options: argparse.Namespace) -> str:
+def _printed(table: CostTable, options: argparse.Namespace) -> str:
     if options.output is None and in_colour(options.color, sys.stdout):
         from spmdir.tools.terminal import table_in_colour
 

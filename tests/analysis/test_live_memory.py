@@ -11,7 +11,7 @@ WHOLE = "{spmd.sharding = #spmd.sharding<@mesh>}"
 def host_bytes(body: str) -> float:
     head = f'func.func @f(%x: {X} {WHOLE}) -> ({X} {WHOLE}) attributes {{spmd.stage = "local"}} {{'
     text = f"spmd.mesh @mesh <dp = 2>\n{head}\n"
-    return spmdir.memory_report(spmdir.parse(f"{text}{body}\n}}")).host_bytes
+    return spmdir.report.memory_report(spmdir.parse(f"{text}{body}\n}}")).host_bytes
 
 
 def test_a_value_is_there_from_the_copy_to_the_copy_back() -> None:

@@ -20,7 +20,7 @@ def _step(middle: torch.nn.Module) -> dict[str, str]:
     )
     traced = make_fx(step, tracing_mode="fake")(state, torch.zeros(8192, 512), torch.zeros(8192, 512))
     module = spmdir.import_fx(traced, spmdir.Mesh({"dp": 2}), {"arg1_1": "dp: S(0)", "arg2_1": "dp: S(0)"})
-    return {f"{op.kind} {op.name}": op.phase for op in spmdir.report_table(module, by="op").ops}
+    return {f"{op.kind} {op.name}": op.phase for op in spmdir.report.cost_table(module, by="op").ops}
 
 
 @pytest.fixture(scope="module")

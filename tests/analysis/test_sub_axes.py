@@ -17,7 +17,7 @@ from spmdir.core.placement.call import Call
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import R, Shard
 from spmdir.core.placement.tensor import TensorMeta
-from spmdir.rules import default
+from spmdir.rules.rule_set import default
 
 PIPELINE = "propagate,verify-spmd{before-reshard=true},insert-reshard,lower-reshard,fuse-collectives,verify-spmd"
 MESHES = (Mesh({"tp": 4}), Mesh({"tp": 8}), Mesh({"dp": 2, "tp": 4}), Mesh({"tp": 6}))
@@ -128,14 +128,14 @@ def test_a_view_that_takes_a_sharded_dimension_apart_needs_no_communication(
     held = Sharding([("tp", Shard(dim))])
     chain = Chain(mesh, (whole, parts, whole), (held, None, held))
     module = spmdir.run_passes(spmdir.parse(pointwise(chain)), PIPELINE)
-    assert spmdir.comm_report(module).count == 0, spmdir.print_ir(module)
+    assert spmdir.report.comm_report(module).count == 0, spmdir.print_ir(module)
     x = torch.arange(math.prod(whole), dtype=torch.float64).reshape(whole)
     assert torch.equal(spmdir.simulate(module, [x])[0], x)
 
 
 def test_communication_on_a_sub_axis_counts_under_its_axis() -> None:
     chain = Chain(Mesh({"tp": 4}), ((8,), (2, 4)), (Sharding([("tp", Shard(0))]), Sharding([("tp(1)2", Shard(0))])))
-    report = spmdir.comm_report(spmdir.run_passes(spmdir.parse(pointwise(chain)), PIPELINE))
+    report = spmdir.report.comm_report(spmdir.run_passes(spmdir.parse(pointwise(chain)), PIPELINE))
     assert report.count == 1
     assert list(report.by_axis) == [("tp",)]
 

@@ -8,12 +8,12 @@ from typing import ClassVar
 import attrs
 import pytest
 
-from spmdir import UNKNOWN, Edge, Error, PartialPlacement, Placement
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import parse_sharding
 from spmdir.core.placement.standard import R
 from spmdir.core.placement.tensor import TensorMeta
+from spmdir.placement import UNKNOWN, Edge, ErrorBound, PartialPlacement, Placement
 from spmdir.reshard.axis_price import axis_price
 from spmdir.reshard.bound import lower_bound
 from spmdir.reshard.cost import sends_anything, step_cost
@@ -30,7 +30,7 @@ def sent(shape: tuple[int, ...], itemsize: float, count: int) -> tuple[float, fl
 @attrs.frozen
 class LowRank(PartialPlacement):
     text: ClassVar[str] = "LowRank"
-    error: ClassVar[Error] = UNKNOWN
+    error: ClassVar[ErrorBound] = UNKNOWN
 
     def edges(self):
         yield Edge(lambda x, group: x, source="P(sum)")
@@ -115,7 +115,7 @@ def test_an_edge_that_says_its_bytes_twice_or_of_no_collective_is_an_error() -> 
 
 
 def test_an_error_that_is_a_number_is_rejected_when_its_class_is_made() -> None:
-    with pytest.raises(ShardingError, match=r"Rough is 0.1; expected an Error, as in `error = Error\(0.1\)`"):
+    with pytest.raises(ShardingError, match=r"Rough is 0.1; expected an ErrorBound, as in `error = ErrorBound\(0.1\)`"):
 
         class Rough(PartialPlacement):
             text: ClassVar[str] = "Rough"
@@ -125,18 +125,18 @@ def test_an_error_that_is_a_number_is_rejected_when_its_class_is_made() -> None:
 @pytest.mark.parametrize(
     ("error", "bound", "text"),
     [
-        (Error(), 0.0, "exact"),
-        (Error(0.25), 0.25, "0.25 of the sum of the norms of what the ranks hold before the step (max)"),
-        (Error(0.5, "l2", "result"), 0.5, "0.5 of the norm of the exact value (l2)"),
+        (ErrorBound(), 0.0, "exact"),
+        (ErrorBound(0.25), 0.25, "0.25 of the sum of the norms of what the ranks hold before the step (max)"),
+        (ErrorBound(0.5, "l2", "result"), 0.5, "0.5 of the norm of the exact value (l2)"),
         (
-            Error(lambda shape, count: (1 - count / math.prod(shape)) ** 0.5, "l2"),
+            ErrorBound(lambda shape, count: (1 - count / math.prod(shape)) ** 0.5, "l2"),
             0.5,
             "a function of the shape of the sum of the norms of what the ranks hold before the step (l2)",
         ),
         (UNKNOWN, None, "unknown"),
     ],
 )
-def test_errors_are_bounds_in_a_norm_or_unknown(error: Error, bound: float | None, text: str) -> None:
+def test_errors_are_bounds_in_a_norm_or_unknown(error: ErrorBound, bound: float | None, text: str) -> None:
     assert error.bound((4,), 3) == bound
     assert str(error) == text
     assert bool(error) == (text != "exact")
@@ -144,5 +144,5 @@ def test_errors_are_bounds_in_a_norm_or_unknown(error: Error, bound: float | Non
 
 @pytest.mark.parametrize("wrong", [{"factor": -1.0}, {"factor": math.nan}, {"norm": "l3"}, {"of": "sum"}])
 def test_an_error_in_no_norm_is_rejected(wrong: dict) -> None:
-    with pytest.raises(ShardingError, match=f"`{next(iter(wrong))}` of an Error is"):
-        Error(**wrong)
+    with pytest.raises(ShardingError, match=f"`{next(iter(wrong))}` of an ErrorBound is"):
+        ErrorBound(**wrong)

@@ -16,7 +16,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import spmdir
 from spmdir.core.placement.tensor import TensorMeta
+from tests.public_names import public_names
 
+NAMES = public_names()
+VALUES: dict[str, Any] = {name.rpartition(".")[2]: value for name, value in NAMES.items()}
 MESH = spmdir.Mesh({"dp": 2, "tp": 2})
 X = torch.ones(4, 6)
 GRAPH = make_fx(lambda x: x + 1)(X)
@@ -46,7 +49,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "a pipeline that is a list": (lambda: spmdir.run_passes(imported(), ["propagate"]), "expected pass names"),  # type: ignore
     "passes on a graph": (lambda: spmdir.run_passes(GRAPH, "propagate"), "expected a module, as import_fx"),  # type: ignore
     "simulation of a text": (lambda: spmdir.simulate(spmdir.print_ir(imported()), [X]), "expected a module"),
-    "a report on a graph": (lambda: spmdir.comm_report(GRAPH), "expected a module"),
+    "a report on a graph": (lambda: spmdir.report.comm_report(GRAPH), "expected a module"),
     "the text of a graph": (lambda: spmdir.print_ir(GRAPH), "expected a module"),
     "text that is a file": (lambda: spmdir.parse(open), "expected the text of a module"),
     "inputs that are a tensor": (lambda: spmdir.simulate(imported(), X), "expected a list of tensors"),
@@ -66,25 +69,25 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         "expected sizes from 0",
     ),
     "a shape that is a number": (lambda: spmdir.plan_reshard(4, "f32", "", "", MESH), "shape is 4"),  # type: ignore
-    "an axis without ranks": (lambda: spmdir.strategies("aten.relu", META, {}, 0), "axis_size is 0"),
+    "an axis without ranks": (lambda: spmdir.rules.op_strategies("aten.relu", META, {}, 0), "axis_size is 0"),
     "operands that are tensors": (
-        lambda: spmdir.strategies("aten.relu", (X,), {}, 2),
+        lambda: spmdir.rules.op_strategies("aten.relu", (X,), {}, 2),
         "expected one such as TensorMeta",
     ),
     "a mesh without a name": (lambda: spmdir.Mesh({"a": 2}, None), "name is None .*expected a text"),  # type: ignore
     "entries that are a text": (lambda: spmdir.Sharding("dp: S(0)"), "entries 'dp: S.0.'; expected pairs"),  # type: ignore
-    "rules that are a number": (lambda: spmdir.load_rules(0), "path is 0 of type int; expected the path"),  # type: ignore
-    "a topology that is a number": (lambda: spmdir.comm_report(imported(), 0), "topology is 0 .*one of flat"),  # type: ignore
+    "rules that are a number": (lambda: spmdir.rules.using_rules(0), "path is 0 of type int; expected the path"),  # type: ignore
+    "a topology that is a number": (lambda: spmdir.report.comm_report(imported(), 0), "topology is 0 .*one of flat"),  # type: ignore
     "a seed that is a text": (lambda: spmdir.simulate(imported(), [X], seed="x"), "seed is 'x' .*an integer"),  # type: ignore
     "operands of a shape that is a text": (
-        lambda: spmdir.strategies("aten.relu", (TensorMeta("abc", "f32"),), {}, 2),  # type: ignore
+        lambda: spmdir.rules.op_strategies("aten.relu", (TensorMeta("abc", "f32"),), {}, 2),  # type: ignore
         "expected one such as TensorMeta",
     ),
     "an option that Inductor has not": (
         lambda: spmdir.compile_program(GRAPH, {"reorder": True}),
         "Unexpected optimization option reorder; expected options of Inductor",
     ),
-    "an op that is not text": (lambda: spmdir.strategies(torch.relu, META, {}, 2), "expected an op's name"),
+    "an op that is not text": (lambda: spmdir.rules.op_strategies(torch.relu, META, {}, 2), "expected an op's name"),
 }
 
 
@@ -113,16 +116,15 @@ def right() -> dict[str, dict[str, Any]]:
             "lower": len, "target": None, "source": None, "by": None, "itemsize": None, "bytes": None, "seconds": None,
             "state": {}, "when": None,
         },
-        "Error": {"factor": 0.0, "norm": "max", "of": "shards"},
+        "ErrorBound": {"factor": 0.0, "norm": "max", "of": "shards"},
         "Mesh": {"axes": {"dp": 2}, "name": "mesh", "intra_node": None, "root": None},
         "P": {"op": "sum"},
         "Pipeline": {"steps": "propagate", "plugins": (), "topology": None, "costs": None, "rewrites": ()},
         "S": {"dim": 0},
         "Sharding": {"entries": (), "mesh": "mesh"},
         "SpmdirError": {"message": "", "location": None},
-        "State": {"shape": None, "dtype": None, "initial": "zeros", "shared": False, "feedback": False},
+        "EdgeState": {"shape": None, "dtype": None, "initial": "zeros", "shared": False, "feedback": False},
         "TensorMeta": {"shape": (2, 3), "dtype": "f32"},
-        "backend": {**mesh, "shardings": None, "pipeline": None, "cache": None, "compile": False},
         "check_rules": {
             "ops": ("aten.none",), "world_sizes": (), "samples": None, "placements": (), "plugins": (),
             "captured": True, "missing": True, "processes": None, "timeout": 1.0, "progress": None,
@@ -130,21 +132,21 @@ def right() -> dict[str, dict[str, Any]]:
         "comm_report": {"module": module, "topology": None, "pipeline": None},
         "compile_program": {"program": GRAPH, "options": None},
         "constrain": {"x": X, "sharding": "dp: S(0)"},
-        "compare": {"before": module, "after": module, "pipeline": None},
+        "diff": {"before": module, "after": module, "pipeline": None},
         "explain": {"module": module, "at": "*", "most": 1, "pipeline": None},
         "import_fx": {"source": GRAPH, **mesh, **given, "example_inputs": None, "fold_views": True, "check": False},
-        "load_checkpoint": {"directory": "saved", "state": {"x": X.clone()}, "step": None},
+        "load": {"directory": "saved", "state": {"x": X.clone()}, "step": None},
         "load_plugin": {"source": "none.py"},
-        "load_rules": {"path": "none.rules"},
+        "using_rules": {"path": "none.rules"},
         "load_safetensors": {"path": "none.safetensors", "state": {"x": X.clone()}, "names": None, "convert": False},
         "lower_to_fx": {"module": module, "rank": 0, "device_mesh": None, "sizes": None, "pipeline": None},
         "materialize": {"sharded": None, "model": model, "init": "reset_parameters", "device": "cpu"},
         "memory_report": {"module": module, "pipeline": None},
-        "report_table": {
+        "cost_table": {
             "module": module, "by": "module", "sort": "time", "rows": 20, "topology": None, "fold": True,
             "pipeline": None,
         },
-        "save_checkpoint": {"directory": "saved", "state": {"x": X}, "step": None, "keep": None},
+        "save": {"directory": "saved", "state": {"x": X}, "step": None, "keep": None},
         "save_safetensors": {"directory": "saved", "state": {"x": X}, "names": None, "file_bytes": 10**6},
         "schedule_report": {"module": module, "topology": None, "pipeline": None},
         "parallelize": {
@@ -158,7 +160,7 @@ def right() -> dict[str, dict[str, Any]]:
             "shape": (4, 4), "dtype": "f32", "src": {}, "dst": "dp: S(0)", **mesh, "topology": None, "collectives": (),
         },
         "print_ir": {"module": module, "generic": False, "debuginfo": False},
-        "programs": {"sharded": model},
+        "rank_programs": {"sharded": model},
         "run_passes": {
             "module": module, "pipeline": "verify-spmd", "verify_each": False, "context": None,
             "after": lambda name, module: None,
@@ -174,7 +176,7 @@ def right() -> dict[str, dict[str, Any]]:
         },
         "sharding_plan": {"plan": "fsdp", "model": model, **mesh},
         "ShardingPlan": {"shardings": {"x": "dp: S(0)"}, "out_shardings": None, "activations": {}, "keep": ("dp",)},
-        "strategies": {
+        "op_strategies": {
             "name": "aten.relu", "operands": META, "arguments": {}, "axis_size": 2, "placements": (), "why": False,
         },
         "tensor_parallel": {
@@ -206,27 +208,30 @@ def test_any_value_for_any_argument_gives_a_result_or_is_rejected(tmp_path: Path
         "Placement",
         "ShardPlacement",
         "PartialPlacement",
-        "JointPlacement",
+        "PackedPlacement",
         "check_placement",
     }  # have no arguments, or others
+    others |= {name.partition(".")[2] for name in NAMES if name.startswith("errors.")} - {"UnsupportedError"}
     others |= {"R", "ShardingLike", "UNKNOWN"}  # are values
     # Are made by functions, or plain.
-    others |= {"Difference", "Explanation", "Explanations"}
+    others |= {"Difference", "Explanation", "Explanations", "KeepsSource", "PlacementReport", "RuleReport"}
+    others |= {"RankPrograms", "JointProgram", "TrainingStep", "OpRule", "RuleSet", "Strategy", "Dropped"}
+    others |= {"CollectiveSpec", "Traffic"}
     others |= {
         "CommReport",
         "MemoryReport",
         "Parallel",
-        "Plan",
+        "ReshardPlan",
         "Plugin",
-        "ReportTable",
+        "CostTable",
         "ScheduleReport",
         "TensorPicture",
         "Topology",
     }
     calls = right()
-    assert set(calls) | others == set(spmdir.__all__)
+    assert set(calls) | others == {name.rpartition(".")[2] for name in NAMES}
     for name, arguments in calls.items():
-        parameters = inspect.signature(getattr(spmdir, name)).parameters.values()
+        parameters = inspect.signature(VALUES[name]).parameters.values()
         assert {p.name for p in parameters if p.kind is not p.VAR_KEYWORD} <= set(arguments), name
         for parameter in arguments:
             for value in ODD:
@@ -237,7 +242,7 @@ def test_any_value_for_any_argument_gives_a_result_or_is_rejected(tmp_path: Path
 
 def attempt(function: str, /, *args: Any, **arguments: Any) -> None:
     with contextlib.suppress(spmdir.SpmdirError):
-        getattr(spmdir, function)(*args, **arguments)
+        VALUES[function](*args, **arguments)
 
 
 def test_dtensor_placements_count_dimensions_from_the_end_too():

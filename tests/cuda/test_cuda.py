@@ -198,7 +198,7 @@ def test_the_modelled_peak_is_that_of_the_allocator(alone_of_eight, capsys):
     others = torch.cuda.memory_allocated() - held
     torch.cuda.reset_peak_memory_stats()
     program(*pieces)
-    measured, modelled = torch.cuda.max_memory_allocated() - others, spmdir.memory_report(module).peak_bytes
+    measured, modelled = torch.cuda.max_memory_allocated() - others, spmdir.report.memory_report(module).peak_bytes
     with capsys.disabled():
         print(f"\na rank's peak is {modelled / 1e9:.3f} GB modelled, {measured / 1e9:.3f} GB allocated")
     assert measured == pytest.approx(modelled, rel=0.05)

@@ -41,7 +41,7 @@ func.func @mlp(%x: tensor<4096x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, 
 def decided(text: str) -> tuple[ModuleOp, float]:
     """Return a program after propagate, and how long a step takes."""
     module = spmdir.run_passes(spmdir.parse(text), "propagate")
-    seconds = spmdir.comm_report(module).objective
+    seconds = spmdir.report.comm_report(module).objective
     assert seconds is not None
     return module, seconds
 
@@ -105,7 +105,7 @@ def test_deciding_again_goes_on_from_what_was_decided() -> None:
 
 
 def test_what_is_decided_without_an_annotation_is_what_the_text_without_it_gives() -> None:
-    (explanation,) = spmdir.explain(spmdir.parse(MLP), "%a").values
+    (explanation,) = spmdir.report.explain(spmdir.parse(MLP), "%a").values
     sources = {axis.choice.axis: axis.sources for axis in explanation.axes}
     assert [(one.name, one.placement) for one in sources["tp"]] == [("%w1", "tp: S(1)")]
     module, seconds = decided(MLP.replace("dp: ?, tp: S(1)", "dp: ?, tp: ?"))
@@ -117,12 +117,12 @@ def test_what_is_decided_without_an_annotation_is_what_the_text_without_it_gives
 
 
 def test_a_reshard_says_what_it_sends_and_what_both_ends_would_do_instead() -> None:
-    (explanation,) = spmdir.explain(spmdir.parse(MLP), "y").values
+    (explanation,) = spmdir.report.explain(spmdir.parse(MLP), "y").values
     (delivery,) = explanation.deliveries
     (user,) = delivery.users
     assert (user.name, delivery.steps) == ("result 0", ("reduce_scatter on [tp] dim 0 op sum",))
     module = spmdir.run_passes(spmdir.parse(MLP), "propagate,insert-reshard,lower-reshard")
-    report = spmdir.comm_report(module)
+    report = spmdir.report.comm_report(module)
     assert (delivery.wire_bytes, delivery.seconds) == (report.wire_bytes, report.seconds)
     made, taken = explanation.axes[1].choice, user.choices[0]
     assert (made.axis, made.other) == ("tp", "(S(0), R) -> (S(0))")
@@ -145,12 +145,12 @@ def test_a_reshard_says_what_it_sends_and_what_both_ends_would_do_instead() -> N
     ],
 )
 def test_a_question_names_values_lines_modules_and_globs(at: str, names: list[str]) -> None:
-    found = spmdir.explain(spmdir.parse(MLP), at)
+    found = spmdir.report.explain(spmdir.parse(MLP), at)
     assert sorted(one.name for one in found.values) == sorted(names) and not found.left_out
 
 
 def test_the_values_whose_reshards_take_longest_come_first_and_the_others_are_counted() -> None:
-    found = spmdir.explain(spmdir.parse(MLP), most=1)
+    found = spmdir.report.explain(spmdir.parse(MLP), most=1)
     assert [one.name for one in found.values] == ["%y"] and found.left_out == 5
     assert repr(found).startswith("%y = aten.mm : ")
     assert str(found).endswith("\n\n5 more; ask for them by name, or for more with --most")
@@ -165,7 +165,7 @@ def test_of_many_values_between_an_annotation_and_what_follows_both_ends_are_nam
 
 def test_the_program_is_left_as_it_is() -> None:
     module = spmdir.parse(MLP)
-    spmdir.explain(module, "%y")
+    spmdir.report.explain(module, "%y")
     assert spmdir.print_ir(module) == spmdir.print_ir(spmdir.parse(MLP))
 
 
@@ -180,7 +180,7 @@ def test_the_program_is_left_as_it_is() -> None:
 )
 def test_what_cannot_be_explained_is_an_error(at: str, pipeline: str | None, message: str) -> None:
     with pytest.raises(spmdir.SpmdirError, match=message):
-        spmdir.explain(spmdir.parse(MLP), at, pipeline=pipeline)
+        spmdir.report.explain(spmdir.parse(MLP), at, pipeline=pipeline)
 
 
 def test_the_tool_answers_several_questions_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -195,13 +195,13 @@ def test_the_tool_answers_several_questions_in_order(tmp_path: Path, capsys: pyt
 
 def test_an_op_that_reads_a_value_twice_in_one_way_uses_it_once() -> None:
     text = MLP.replace('aten.gelu(%h) {approximate = "none"}', "aten.mul.Tensor(%h, %h)")
-    (explanation,) = spmdir.explain(spmdir.parse(text), "%h").values
+    (explanation,) = spmdir.report.explain(spmdir.parse(text), "%h").values
     assert [user.name for one in explanation.deliveries for user in one.users] == ["%a"]
 
 
 def test_a_sharding_that_no_annotation_asks_for_says_so() -> None:
     text = MLP.replace("dp: S(0), tp: ?", "dp: ?, tp: ?").replace("dp: ?, tp: S(1)", "dp: ?, tp: ?")
-    (explanation,) = spmdir.explain(spmdir.parse(text), "%h").values
+    (explanation,) = spmdir.report.explain(spmdir.parse(text), "%h").values
     assert not any(axis.sources for axis in explanation.axes)
     sharded = [axis for axis in explanation.axes if axis.placement != "R"]
     assert str(explanation).count("from no annotation") == len(sharded) > 0
@@ -212,7 +212,7 @@ def test_users_that_take_a_value_in_one_sharding_share_its_reshard() -> None:
     ops = "%z = aten.sum(%y) : tensor<f32>\n  %e = aten.exp(%y) : tensor<4096x1024xf32>\n"
     text = MLP.replace("return %y : tensor<4096x1024xf32>", f"{ops}  return %y, %z, %e : {types}")
     text = text.replace("-> tensor<4096x1024xf32> {", f"-> ({types}) {{")
-    (explanation,) = spmdir.explain(spmdir.parse(text), "%y").values
+    (explanation,) = spmdir.report.explain(spmdir.parse(text), "%y").values
     (delivery,) = explanation.deliveries
     assert sorted(user.name for user in delivery.users) == ["%e", "%z", "result 0"]
     assert str(explanation).count("MB sent") == 1
@@ -243,15 +243,15 @@ func.func @f(%x: tensor<4096x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, dp
   return %y, %z : tensor<4096x1024xf32>, tensor<4096x1024xf32>
 }
 """
-    (found,) = spmdir.explain(spmdir.parse(text), "%w").values
+    (found,) = spmdir.report.explain(spmdir.parse(text), "%w").values
     assert [(user.name, user.times) for one in found.deliveries for user in one.users] == [("%y", 1), ("%z", 1)]
 
 
 def test_equal_values_of_layers_that_are_not_decided_as_one_are_explained_once() -> None:
-    found = spmdir.explain(spmdir.parse(LAYERS.format(0)), "*.w")
+    found = spmdir.report.explain(spmdir.parse(LAYERS.format(0)), "*.w")
     assert [(one.name, one.times, one.likewise) for one in found.values] == [("%layers.0.w", 1, ("%layers.1.w",))]
     assert "\n  likewise %layers.1.w; alternatives are those of the first\n" in str(found) and not found.left_out
-    assert len(spmdir.explain(spmdir.parse(LAYERS.format(1)), "*.w").values) == 2
+    assert len(spmdir.report.explain(spmdir.parse(LAYERS.format(1)), "*.w").values) == 2
 
 
 STEP = """
@@ -271,15 +271,15 @@ func.func @step(%w: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp:
 
 
 def test_of_annotations_equally_near_that_in_the_forward_comes_first_and_results_have_names() -> None:
-    (explanation,) = spmdir.explain(spmdir.parse(STEP), "%w").values
+    (explanation,) = spmdir.report.explain(spmdir.parse(STEP), "%w").values
     (axis,) = explanation.axes
     assert [one.name for one in axis.sources] == ["%x", "new value of w (result 1)"]
-    (explanation,) = spmdir.explain(spmdir.parse(STEP), "%loss").values
+    (explanation,) = spmdir.report.explain(spmdir.parse(STEP), "%loss").values
     assert [user.name for one in explanation.deliveries for user in one.users] == ["loss (result 0)"]
 
 
 def test_what_is_annotated_is_so_by_nothing_else() -> None:
-    (explanation,) = spmdir.explain(spmdir.parse(MLP), "%x").values
+    (explanation,) = spmdir.report.explain(spmdir.parse(MLP), "%x").values
     assert [one.name for one in explanation.axes[0].sources] == ["%x"]
 
 
@@ -296,16 +296,16 @@ def test_a_decided_program_that_keeps_what_was_annotated_opens_to_what_it_was(na
 def test_a_decided_program_is_asked_what_if_and_explained_for_the_machine_that_it_says() -> None:
     pipeline = "propagate{topology=a100x8 origins=true},expand,insert-reshard,lower-reshard,fuse-collectives,localize"
     kept = spmdir.run_passes(spmdir.parse(MLP), "propagate{topology=a100x8 origins=true}")
-    assert spmdir.explain(kept, "%y") == spmdir.explain(spmdir.parse(MLP), "%y", pipeline=pipeline)
-    found = spmdir.what_if(kept, drop_annotations=["%w1"])
-    assert str(found) == str(spmdir.what_if(spmdir.parse(MLP), drop_annotations=["%w1"], pipeline=pipeline))
+    assert spmdir.report.explain(kept, "%y") == spmdir.report.explain(spmdir.parse(MLP), "%y", pipeline=pipeline)
+    found = spmdir.report.what_if(kept, drop_annotations=["%w1"])
+    assert str(found) == str(spmdir.report.what_if(spmdir.parse(MLP), drop_annotations=["%w1"], pipeline=pipeline))
 
 
 def test_a_decision_that_is_not_that_of_the_text_says_so() -> None:
     text = spmdir.print_ir(spmdir.run_passes(spmdir.parse(MLP), "propagate{origins=true}"))
     other = text.replace("<dp: S(0), tp: S(1)>\n", "<dp: S(0)>\n", 1)
     assert other != text
-    found = spmdir.explain(spmdir.parse(other), "%y")
+    found = spmdir.report.explain(spmdir.parse(other), "%y")
     assert found.differing == ("%h",)
     assert str(found).rpartition("\n\n")[2].startswith("decided again, %h came out otherwise than in the text")
 
@@ -316,4 +316,4 @@ def test_a_decision_that_is_not_that_of_the_text_says_so() -> None:
 def test_a_decided_program_that_keeps_nothing_says_which_text_to_ask(passes: str) -> None:
     decided = spmdir.run_passes(spmdir.parse(MLP.replace("dp: ?, tp: S(1)", "dp: ?, tp: S(0)")), passes)
     with pytest.raises(spmdir.SpmdirError, match="expected the text before propagate, or the one"):
-        spmdir.explain(decided, "%y")
+        spmdir.report.explain(decided, "%y")

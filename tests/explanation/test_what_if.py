@@ -21,23 +21,25 @@ WITHOUT_W1 = MLP.replace("dp: ?, tp: S(1)", "dp: ?, tp: ?")
 
 
 def test_a_dropped_annotation_gives_what_the_text_without_it_does() -> None:
-    difference = spmdir.what_if(spmdir.parse(MLP), drop_annotations=["%w1"])
+    difference = spmdir.report.what_if(spmdir.parse(MLP), drop_annotations=["%w1"])
     (before, was), (after, now) = decided(MLP), decided(WITHOUT_W1)
     assert (difference.before.objective, difference.after.objective) == pytest.approx((was, now), rel=1e-9)
     for figures, module in ((difference.before, before), (difference.after, after)):
-        report = spmdir.comm_report(module)
+        report = spmdir.report.comm_report(module)
         assert (figures.wire_bytes, figures.count) == (report.wire_bytes, report.count)
-        assert figures.peak_bytes == spmdir.memory_report(module).peak_bytes
-    assert difference == spmdir.compare(before, after)
+        assert figures.peak_bytes == spmdir.report.memory_report(module).peak_bytes
+    assert difference == spmdir.report.diff(before, after)
 
 
 def test_a_pipeline_that_only_decides_is_partitioned_as_the_standard_one_does() -> None:
-    standard = spmdir.what_if(spmdir.parse(MLP), drop_annotations=["%w1"])
-    assert str(spmdir.what_if(spmdir.parse(MLP), drop_annotations=["%w1"], pipeline="propagate")) == str(standard)
+    standard = spmdir.report.what_if(spmdir.parse(MLP), drop_annotations=["%w1"])
+    assert str(spmdir.report.what_if(spmdir.parse(MLP), drop_annotations=["%w1"], pipeline="propagate")) == str(
+        standard
+    )
 
 
 def test_a_sharding_of_an_argument_takes_the_place_of_its_own_on_the_axes_that_it_lists() -> None:
-    difference = spmdir.what_if(spmdir.parse(MLP), {"%w1": "tp: S(0)"})
+    difference = spmdir.report.what_if(spmdir.parse(MLP), {"%w1": "tp: S(0)"})
     now = decided(MLP.replace("dp: ?, tp: S(1)", "dp: ?, tp: S(0)"))[1]
     assert difference.after.objective == pytest.approx(now, rel=1e-9)
     assert str(difference.after.shardings["%w1"]) == "tp: S(0)"
@@ -48,7 +50,7 @@ def test_a_sharding_of_an_argument_takes_the_place_of_its_own_on_the_axes_that_i
     [({"%h": "dp: S(1)"}, "%h"), ({"layers.0.up": {"dp": "S(1)"}}, "%h"), ({"layers.*.up": "tp: R"}, "")],
 )
 def test_a_sharding_of_what_an_op_makes_holds_for_its_users(asked: dict[str, Any], name: str) -> None:
-    difference = spmdir.what_if(spmdir.parse(MLP), asked)
+    difference = spmdir.report.what_if(spmdir.parse(MLP), asked)
     assert difference.after.objective > difference.before.objective and difference.changed
     if name == "%h":
         line = "  %g = spmd.constraint %h : tensor<4096x4096xf32> <dp: S(1), tp: ?>\n  %a = aten.gelu(%g)"
@@ -59,23 +61,23 @@ def test_a_sharding_of_what_an_op_makes_holds_for_its_users(asked: dict[str, Any
 
 def test_a_glob_of_names_is_about_all_values_of_one_module_and_a_module_about_its_last() -> None:
     text = MLP.replace('"layers.0.up"', '"layers.0"').replace('"layers.0.down"', '"layers.0"')
-    one, every = (spmdir.what_if(spmdir.parse(text), forbid={at: "dp: S(0)"}) for at in ("layers.0", "%[hay]"))
+    one, every = (spmdir.report.what_if(spmdir.parse(text), forbid={at: "dp: S(0)"}) for at in ("layers.0", "%[hay]"))
     left = [[name for name in ("%h", "%a", "%y") if d.after.shardings[name]["dp"] == S(0)] for d in (one, every)]
     assert "%y" not in left[0] and left[1] == []
 
 
 def test_what_is_forbidden_is_not_decided() -> None:
     forbidden = {"%w2": "tp: S(0)"}
-    difference = spmdir.what_if(spmdir.parse(MLP), forbid=forbidden)
+    difference = spmdir.report.what_if(spmdir.parse(MLP), forbid=forbidden)
     assert (str(difference.before.shardings["%w2"]), str(difference.after.shardings["%w2"])) == ("tp: S(0)", "")
     with pytest.raises(spmdir.SpmdirError, match="%x cannot be placed otherwise on axis 'dp'; forbid less"):
-        spmdir.what_if(spmdir.parse(MLP), forbid={"%x": "dp: S(0)"})
+        spmdir.report.what_if(spmdir.parse(MLP), forbid={"%x": "dp: S(0)"})
 
 
 def test_what_is_not_decided_is_forbidden_without_another_decision(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MeshSearch, "again", None)  # whose decision may be another one that takes as long
     for placed in ("tp: S(1)", "dp: S(9)"):
-        difference = spmdir.what_if(spmdir.parse(MLP), forbid={"%w2": placed})
+        difference = spmdir.report.what_if(spmdir.parse(MLP), forbid={"%w2": placed})
         assert difference.before == difference.after
         assert repr(difference).endswith("no sharding and no collective differs")
 
@@ -83,11 +85,11 @@ def test_what_is_not_decided_is_forbidden_without_another_decision(monkeypatch: 
 def test_equal_programs_do_not_differ_whatever_their_stage_and_the_order_of_their_lines() -> None:
     decisions, _ = decided(MLP)
     lowered = spmdir.run_passes(spmdir.parse(spmdir.print_ir(decisions)), "insert-reshard,lower-reshard")
-    difference = spmdir.compare(decisions, lowered)
+    difference = spmdir.report.diff(decisions, lowered)
     assert not difference.changed and difference.before.count == 1
     assert str(difference).endswith("no sharding and no collective differs")
     localized = spmdir.run_passes(spmdir.parse(spmdir.print_ir(decisions)), "insert-reshard,lower-reshard,localize")
-    difference = spmdir.compare(decisions, localized)
+    difference = spmdir.report.diff(decisions, localized)
     assert str(difference).endswith("no sharding and no collective differs") and "objective" not in str(difference)
 
 
@@ -100,9 +102,9 @@ func.func @f(%x: tensor<8x4xf32> {spmd.sharding = #spmd.sharding<@mesh>})
 }
 """
     sharded = "<@mesh, dp: S(0)>}) {".join(text.rsplit("<@mesh>}) {", 1))
-    difference = spmdir.compare(spmdir.parse(text), spmdir.parse(sharded))
+    difference = spmdir.report.diff(spmdir.parse(text), spmdir.parse(sharded))
     assert list(difference.changed.values()) == [("result 0",)] and "result 0  <>      <dp: S(0)>" in str(difference)
-    difference = spmdir.compare(spmdir.parse(text), spmdir.parse(text.replace("dp = 2", "dp = 4")))
+    difference = spmdir.report.diff(spmdir.parse(text), spmdir.parse(text.replace("dp = 2", "dp = 4")))
     assert not difference.changed and "mesh    @mesh <dp = 2>  @mesh <dp = 4>" in str(difference)
 
 
@@ -116,7 +118,7 @@ def test_equal_layers_are_one_row(layer: str) -> None:
         "spmd.mesh @mesh <tp = 2>\nfunc.func @f(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}"
     )
     text = f"{head}, %w: tensor<64x64xf32>) -> tensor<64x64xf32> {{\n{layers}\n  return %a.3 : tensor<64x64xf32>\n}}\n"
-    difference = spmdir.what_if(spmdir.parse(text), forbid={"%a.?": "tp: S(0)"})
+    difference = spmdir.report.what_if(spmdir.parse(text), forbid={"%a.?": "tp: S(0)"})
     rows = {names: (was, now) for (_, was, now), names in difference.changed.items()}
     assert rows[("%a.0", "%a.1", "%a.2", "%a.3")] == ("<tp: S(0)>", "<>")
     assert f"\n{layer}{{0-1}}  x 2 " in str(difference)
@@ -136,16 +138,16 @@ def test_layers_as_functions_differ_in_nothing_though_their_values_have_other_na
     outlined = spmdir.run_passes(whole, "outline-layers")
     assert "func.call" in spmdir.print_ir(outlined)
     one, other = (spmdir.run_passes(module, "propagate") for module in (whole, outlined))
-    assert str(spmdir.compare(one, other)).endswith("no sharding and no collective differs")
-    asked = spmdir.what_if(outlined, {"%w": "tp: S(0)"})  # as the function names that of the first layer
-    assert asked.changed and str(asked) == str(spmdir.what_if(whole, {"%layers.0.w": "tp: S(0)"}))
+    assert str(spmdir.report.diff(one, other)).endswith("no sharding and no collective differs")
+    asked = spmdir.report.what_if(outlined, {"%w": "tp: S(0)"})  # as the function names that of the first layer
+    assert asked.changed and str(asked) == str(spmdir.report.what_if(whole, {"%layers.0.w": "tp: S(0)"}))
 
 
 def test_a_constraint_says_what_it_takes_where_nothing_is_sent() -> None:
-    found = spmdir.what_if(spmdir.parse(MLP), {"%w2": "tp: R", "%y": "tp: S(1)"})
+    found = spmdir.report.what_if(spmdir.parse(MLP), {"%w2": "tp: R", "%y": "tp: S(1)"})
     (one,) = found.constraints
     assert (one.name, str(one.given)) == ("%y", "dp: S(0), tp: S(1)") and "constraints" in str(found)
-    assert not spmdir.what_if(spmdir.parse(MLP), {"%w1": "tp: S(0)"}).constraints
+    assert not spmdir.report.what_if(spmdir.parse(MLP), {"%w1": "tp: S(0)"}).constraints
 
 
 @pytest.mark.parametrize(
@@ -159,7 +161,7 @@ def test_a_constraint_says_what_it_takes_where_nothing_is_sent() -> None:
 )
 def test_a_change_that_cannot_be_is_an_error(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(spmdir.SpmdirError, match=message):
-        spmdir.what_if(spmdir.parse(MLP), **changes)
+        spmdir.report.what_if(spmdir.parse(MLP), **changes)
 
 
 def test_the_tools_print_what_differs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,7 +193,7 @@ def test_a_module_is_what_its_forward_gives_not_what_its_parts_and_gradients_are
         "  return %y : tensor<4096x1024xf32>",
         f"{transposed}{gradient}  return %y, %dw : tensor<4096x1024xf32>, tensor<4096x1024xf32>",
     )
-    whole, last = (spmdir.what_if(spmdir.parse(text), {at: "dp: S(1)"}) for at in ("layers.*", "%y"))
+    whole, last = (spmdir.report.what_if(spmdir.parse(text), {at: "dp: S(1)"}) for at in ("layers.*", "%y"))
     assert whole == last
 
 
@@ -208,7 +210,7 @@ def test_a_module_is_what_its_forward_gives_not_what_its_parts_and_gradients_are
     ],
 )
 def test_a_question_about_nothing_says_what_there_is(text: str, at: str, said: str) -> None:
-    for ask in (lambda module: spmdir.what_if(module, {at: "dp: R"}), lambda module: excerpt(module, [at])):
+    for ask in (lambda module: spmdir.report.what_if(module, {at: "dp: R"}), lambda module: excerpt(module, [at])):
         with pytest.raises(SpmdirError, match=re.escape(said)):
             ask(spmdir.parse(text))
 

@@ -17,7 +17,7 @@ from spmdir.checking.rules.reasons import why_finite, why_numbers_differ, why_un
 from spmdir.checking.rules.samples import all_samples
 from spmdir.checking.rules.samples.sample import Sample
 from spmdir.checking.rules.soundness import on_one_axis, prepare
-from spmdir.rules import default
+from spmdir.rules.rule_set import default
 from tests.fuzz.batch import Kind, Wrong
 
 NUMBERS = (0, 1, -1, 0.0, -0.0, 2.5, float("inf"), float("-inf"), float("nan"))

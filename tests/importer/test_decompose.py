@@ -11,7 +11,7 @@ import spmdir
 from spmdir.core.errors import SpmdirError, SpmdirWarning, UnsupportedError
 from spmdir.dialects import ir
 from spmdir.importer import decompose
-from spmdir.rules import default
+from spmdir.rules.rule_set import default
 
 MESH = spmdir.Mesh({"dp": 2})
 
@@ -125,7 +125,7 @@ def test_a_custom_op_with_a_rule_of_the_user_is_sharded_from_import_to_simulatio
     path = tmp_path / "own.rules"
     path.write_text("ours.halve(x: *) -> *    linear x\n")
     x = torch.randn(4, 6)
-    with spmdir.load_rules(path):
+    with spmdir.rules.using_rules(path):
         module = imported(torch.ops.ours.halve, x, missing_rule="error")
         spmdir.run_passes(module, "propagate,insert-reshard,lower-reshard,localize")
     assert "ours.halve(%x) : tensor<2x6xf32>" in spmdir.print_ir(module)
@@ -137,9 +137,9 @@ def test_a_custom_op_with_a_rule_of_the_user_is_sharded_from_import_to_simulatio
 def test_rules_of_a_block_end_with_it(tmp_path: Path):
     path = tmp_path / "own.rules"
     path.write_text("ours.halve(x: *) -> *    linear x\n")
-    with spmdir.load_rules(path) as rules:
+    with spmdir.rules.using_rules(path) as rules:
         assert default() is rules
-        inner = spmdir.load_rules(path)
+        inner = spmdir.rules.using_rules(path)
         with inner:
             assert default() is inner
         with pytest.raises(ZeroDivisionError), inner:

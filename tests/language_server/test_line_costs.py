@@ -16,7 +16,7 @@ def shown(text: str) -> dict[str, str]:
 
 def test_lines_of_a_decided_program_cost_what_the_report_says() -> None:
     text = decided("--propagate", "--insert-reshard", "--lower-reshard")
-    report = spmdir.comm_report(spmdir.parse(text))
+    report = spmdir.report.comm_report(spmdir.parse(text))
     costs = shown(text)
     assert set(costs) == {op.name for op in report.ops if op.kind != "inputs"}
     assert costs["%_2.reshard"].startswith("reduce_scatter on [tp] ") and costs["%_2.reshard"].endswith(" sent")

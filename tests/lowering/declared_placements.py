@@ -12,7 +12,7 @@ from spmdir.core.dtype import F32, F64, DType
 from spmdir.core.errors import ShardingError
 from spmdir.core.intervals import Ranges, chunk, joined
 from spmdir.core.placement.base import Edge, LocalType, Noise, PartialPlacement, Placement, ShardPlacement
-from spmdir.core.placement.joint import JointPlacement
+from spmdir.core.placement.packed import PackedPlacement
 
 
 @attrs.frozen
@@ -151,7 +151,7 @@ class Linear(PartialPlacement):
 
 
 @attrs.frozen
-class Stable(JointPlacement):
+class Stable(PackedPlacement):
     """A logarithm of a sum of exponentials, as the largest exponent and the sum of what remains."""
 
     text: ClassVar[str] = "Stable"

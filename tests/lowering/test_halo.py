@@ -147,7 +147,7 @@ def test_blocks_that_do_not_correspond_are_rejected(case: Case, why: str):
 def test_the_report_counts_the_halos_of_the_busiest_rank():
     module = spmdir.parse(TILES.text)
     spmdir.run_passes(module, "propagate,insert-reshard,lower-reshard,localize")
-    shares = spmdir.comm_report(module).by_kind
+    shares = spmdir.report.comm_report(module).by_kind
     # Two neighbours each: rows of a block are 8 wide, columns are 6 high and with their halo of 2 and 1 rows 9.
     rows, columns = 2 * 4 * 8 * 2 * 8, 2 * 4 * 9 * 1 * 8
     assert shares["halo"].count == 4 and shares["halo"].wire_bytes == 2 * (rows + columns)

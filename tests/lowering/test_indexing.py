@@ -87,7 +87,7 @@ def outcome(name: str, axes: dict[str, int], out_shardings: list[str] | None = N
     ):
         assert found.dtype == right.dtype and torch.allclose(found * 1.0, right * 1.0, rtol=1e-12)
     spmdir.run_passes(module, PIPELINE)
-    return spmdir.comm_report(module).by_kind
+    return spmdir.report.comm_report(module).by_kind
 
 
 @pytest.mark.parametrize(("name", "axes"), list(itertools.product(READS, MESHES)), ids=str)

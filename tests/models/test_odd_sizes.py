@@ -10,7 +10,7 @@ import spmdir
 from spmdir.core.errors import SpmdirWarning
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
-from spmdir.rules import default
+from spmdir.rules.rule_set import default
 from tests.models import cases, decisions, zoo
 
 SIZES = (3, 7)

@@ -37,7 +37,7 @@ def case(request: pytest.FixtureRequest) -> Case:
     graph, (parameters, *tokens), *_ = trace(SMALL, residual, torch.float64, fake=False)
     module = spmdir.run_passes(spmdir.import_fx(graph, spmdir.Mesh({"data": 2, "model": 2}), given), LOCAL)
     inputs = [*parameters.values(), *tokens]
-    peak = spmdir.memory_report(module).peak_bytes
+    peak = spmdir.report.memory_report(module).peak_bytes
     return Case(spmdir.print_ir(module), inputs, spmdir.simulate(module, inputs), peak)
 
 
@@ -48,7 +48,7 @@ def fitted(case: Case, part: float) -> ModuleOp:
 @pytest.mark.parametrize("part", [0.8, 0.6])
 def test_a_rank_holds_its_budget_and_computes_the_same(case: Case, part: float) -> None:
     module = fitted(case, part)
-    assert spmdir.memory_report(module).peak_bytes <= part * case.peak
+    assert spmdir.report.memory_report(module).peak_bytes <= part * case.peak
     assert any(RECOMPUTES in op.attributes for op in module.walk())
     for found, expected in zip(spmdir.simulate(module, case.inputs), case.outputs, strict=True):
         assert torch.equal(found, expected)
@@ -73,7 +73,7 @@ def test_an_error_says_the_least_that_was_reached(case: Case) -> None:
         fitted(case, 0.01)
     least = int(str(raised.value).rpartition("budget=")[2])
     reached = spmdir.run_passes(spmdir.parse(case.text), "fit-memory{budget=least}")
-    assert spmdir.memory_report(reached).peak_bytes < 0.5 * case.peak
+    assert spmdir.report.memory_report(reached).peak_bytes < 0.5 * case.peak
     assert least < 0.5 * case.peak
 
 
@@ -94,7 +94,7 @@ def test_values_on_the_host_are_the_same_when_they_are_back(case: Case, tmp_path
     options = f"topology={tmp_path / 'fast.toml'} memory={int(0.6 * case.peak)}"
     module = spmdir.run_passes(spmdir.parse(case.text), f"schedule{{{options}}}")
     assert any(op.name == "spmd.offload_start" for op in module.walk())
-    report = spmdir.memory_report(module)
+    report = spmdir.report.memory_report(module)
     assert report.peak_bytes <= 0.6 * case.peak
     assert report.host_bytes > 0
     for found, expected in zip(spmdir.simulate(module, case.inputs, interleavings=2), case.outputs, strict=True):
@@ -105,7 +105,7 @@ def test_values_on_the_host_are_the_same_when_they_are_back(case: Case, tmp_path
 
 def test_a_rank_holds_less_with_the_host_than_by_recomputing_alone(case: Case) -> None:
     held = [
-        spmdir.memory_report(
+        spmdir.report.memory_report(
             spmdir.run_passes(spmdir.parse(case.text), f"fit-memory{{budget=least offload={offload}}}")
         ).peak_bytes
         for offload in ("true", "false")

@@ -34,7 +34,7 @@ from spmdir.rewrites.rewrite_files import read_rewrites
 from spmdir.rewrites.rewrite_text import parse_rewrites
 from spmdir.rewrites.terms import Collective, Function, Value
 from spmdir.rewrites.trace import Attempt
-from spmdir.rules import default
+from spmdir.rules.rule_set import default
 from spmdir.simulator.simulate import simulate
 from spmdir.tools.golden import read_golden
 

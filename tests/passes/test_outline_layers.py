@@ -77,7 +77,7 @@ def test_inline_undoes_outline_layers_but_for_names_before_and_after_each_pass(t
         for one in (module, outlined):
             spmdir.run_passes(one, name)
         assert unnamed(without_layers(outlined)) == unnamed(module), name
-        costs = [spmdir.comm_report(one).objective for one in (module, outlined)]
+        costs = [spmdir.report.comm_report(one).objective for one in (module, outlined)]
         assert costs[0] == costs[1]
 
 
@@ -85,7 +85,7 @@ def test_an_outlined_program_is_finished_explained_and_reported_as_the_one_that_
     text = EXAMPLE.read_text()
     module, outlined = (spmdir.parse(text), spmdir.run_passes(spmdir.parse(text), "outline-layers"))
     assert spmdir.print_ir(outlined).count("func.call @layers_forward") == 3
-    for report in (spmdir.comm_report, spmdir.memory_report, spmdir.schedule_report):
+    for report in (spmdir.report.comm_report, spmdir.report.memory_report, spmdir.report.schedule_report):
         assert unnumbered(report(outlined)) == unnumbered(report(module))
     graphs = [spmdir.lower_to_fx(one, 0).graph for one in (outlined, module)]
     called = [[node.target for node in graph.nodes if node.op == "call_function"] for graph in graphs]
@@ -114,9 +114,9 @@ func.func @main(%x: tensor<8x8xf32>, {weights}) -> tensor<8x8xf32> {{
 """
     module, outlined = (spmdir.parse(text), spmdir.run_passes(spmdir.parse(text), "outline-layers"))
     assert spmdir.print_ir(outlined).count("func.call @h_forward") == 3
-    assert unnumbered(spmdir.explain(outlined, "%h.1.w")) == unnumbered(spmdir.explain(module, "%h.1.w"))
+    assert unnumbered(spmdir.report.explain(outlined, "%h.1.w")) == unnumbered(spmdir.report.explain(module, "%h.1.w"))
     changed = {"%h.1.w": "tp: S(1)"}
-    assert unnumbered(spmdir.what_if(outlined, changed)) == unnumbered(spmdir.what_if(module, changed))
+    assert unnumbered(spmdir.report.what_if(outlined, changed)) == unnumbered(spmdir.report.what_if(module, changed))
 
 
 def unnumbered(report: object) -> list[str]:
@@ -259,7 +259,7 @@ def test_a_layer_that_nothing_calls_is_no_part_of_the_program() -> None:
     definitions = part[part.index("#") : part.index("func.func")]
     uncalled = spmdir.parse(f"{head}{definitions}{layer}func.func{main}")
     assert spmdir.print_ir(without_layers(uncalled)) == spmdir.print_ir(whole)
-    assert str(spmdir.comm_report(uncalled)) == str(spmdir.comm_report(whole))
+    assert str(spmdir.report.comm_report(uncalled)) == str(spmdir.report.comm_report(whole))
 
 
 def test_a_summary_counts_layers_between_which_messages_are_in_flight() -> None:

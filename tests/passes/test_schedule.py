@@ -127,7 +127,7 @@ def test_values_go_to_the_host_only_where_the_scheduled_step_is_then_shorter(
     monkeypatch.setattr(SchedulePass, "_seconds", seconds)
     module = spmdir.run_passes(spmdir.parse(held_meanwhile()), "schedule{memory=1150MB},verify-spmd")
     assert copies(ir.main_function(module)) == (with_host == 1.0)
-    assert spmdir.memory_report(module).peak_bytes <= 1150e6
+    assert spmdir.report.memory_report(module).peak_bytes <= 1150e6
 
 
 def tower(layers: int) -> str:
@@ -152,7 +152,7 @@ def test_gradients_share_messages_where_there_is_memory_to_spare() -> None:
         passes = f"localize,schedule{{topology=cpu-gloo{options}}},verify-spmd"
         module = spmdir.run_passes(spmdir.parse(tower(8)), passes)
         starts = [op for op in ir.main_function(module).body.block.ops if op.name == "spmd.all_reduce_start"]
-        return len(starts), spmdir.memory_report(module).peak_bytes
+        return len(starts), spmdir.report.memory_report(module).peak_bytes
 
     (alone, least), (shared, most) = messages(""), messages(" spare=25")
     assert shared < alone

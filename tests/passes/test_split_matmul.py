@@ -8,7 +8,7 @@ import spmdir
 from spmdir.analysis.scheduling.rank_program import rank_program
 from spmdir.dialects import ir
 from spmdir.reshard.topology import H100X8
-from spmdir.rules import default
+from spmdir.rules.rule_set import default
 from spmdir.schedule.simulate import simulate
 
 ROWS = "#spmd.sharding<@mesh, dp: S(0), tp: S(1)>"
@@ -43,7 +43,7 @@ def test_a_layer_computes_the_same_on_all_ranks():
     inputs = [torch.randn(*shape, dtype=torch.float64) for shape in shapes]
     plain, split = (spmdir.parse(layer(4, 8, 6, "f64")) for _ in range(2))
     spmdir.run_passes(split, "split-matmul{always=true},localize,verify-spmd")
-    assert {"rotate_start", "all_reduce"} == spmdir.comm_report(split).by_kind.keys()
+    assert {"rotate_start", "all_reduce"} == spmdir.report.comm_report(split).by_kind.keys()
     found, expected = spmdir.simulate(split, inputs), spmdir.simulate(plain, inputs)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
@@ -73,6 +73,6 @@ func.func @main(%x: tensor<6x7xf64> {spmd.sharding = #spmd.sharding<@mesh, a: S(
 def test_an_op_of_two_results_is_left_alone():
     inputs = [torch.randn(6, 7, dtype=torch.float64), torch.randint(0, 7, (6,)), torch.rand(7, dtype=torch.float64)]
     module = spmdir.run_passes(spmdir.parse(SEVERAL_RESULTS), "split-matmul{always=true},localize,verify-spmd")
-    assert {"all_gather"} == spmdir.comm_report(module).by_kind.keys()
+    assert {"all_gather"} == spmdir.report.comm_report(module).by_kind.keys()
     (loss,) = spmdir.simulate(module, inputs)
     torch.testing.assert_close(loss, torch.nn.functional.nll_loss(*inputs))

@@ -13,9 +13,10 @@ from torch.distributed.tensor import DTensor
 from xdsl.utils.exceptions import VerifyException
 
 import spmdir
-from spmdir import UNKNOWN, Edge, Error, Mesh, PartialPlacement, S, ShardPlacement, State
+from spmdir import Mesh, S
 from spmdir.core.errors import ShardingError, SpmdirError
 from spmdir.dialects import ir
+from spmdir.placement import UNKNOWN, Edge, EdgeState, ErrorBound, PartialPlacement, ShardPlacement
 from tests.lowering.gloo_ranks import on_ranks
 
 F64 = torch.float64
@@ -26,12 +27,12 @@ class Largest(PartialPlacement):
     """A partial sum of which each rank sends its `k` largest elements, and adds the others to those of the next run."""
 
     text: ClassVar[str] = "Largest({k})"
-    error: ClassVar[Error] = UNKNOWN
+    error: ClassVar[ErrorBound] = UNKNOWN
     k: int
 
     def edges(self):
         yield Edge(lambda x, group: x, source="P(sum)")
-        yield Edge(self.send, target="R", by=("all_gather",) * 2, bytes=self.sent, state={"error": State()})
+        yield Edge(self.send, target="R", by=("all_gather",) * 2, bytes=self.sent, state={"error": EdgeState()})
 
     def sent(self, shape, itemsize, count):
         rows = (count - 1) * min(self.k, math.prod(shape))
@@ -51,15 +52,15 @@ class Factored(PartialPlacement):
     """A partial sum of matrices by two factors of one column, begun with the second of the run before."""
 
     text: ClassVar[str] = "Factored"
-    error: ClassVar[Error] = UNKNOWN
+    error: ClassVar[ErrorBound] = UNKNOWN
 
     def edges(self):
         yield Edge(lambda x, group: x, source="P(sum)")
         yield Edge(self.factors, target="R", by=("all_reduce",) * 2, bytes=self.sent, state=self.kept)
 
     def kept(self, shape, count):
-        q = State(lambda shape, count: (shape[1], 1), initial="random", shared=True)
-        return {"error": State(), "q": q} if len(shape) == 2 else {}
+        q = EdgeState(lambda shape, count: (shape[1], 1), initial="random", shared=True)
+        return {"error": EdgeState(), "q": q} if len(shape) == 2 else {}
 
     def sent(self, shape, itemsize, count):
         ring = 2 * (count - 1) / count * itemsize
@@ -79,10 +80,12 @@ class Forgetful(PartialPlacement):
     """One that declares a state and gives another."""
 
     text: ClassVar[str] = "Forgetful"
-    error: ClassVar[Error] = UNKNOWN
+    error: ClassVar[ErrorBound] = UNKNOWN
 
     def edges(self):
-        yield Edge(lambda x, group, state: (group.all_reduce(x), {}), target="R", by="all_reduce", state={"e": State()})
+        yield Edge(
+            lambda x, group, state: (group.all_reduce(x), {}), target="R", by="all_reduce", state={"e": EdgeState()}
+        )
 
 
 @attrs.frozen
@@ -90,14 +93,14 @@ class Recent(ShardPlacement):
     """Shards of a row matrix, whose gather remembers what it gave."""
 
     text: ClassVar[str] = "Recent({dim})"
-    error: ClassVar[Error] = UNKNOWN
+    error: ClassVar[ErrorBound] = UNKNOWN
     dim: int
 
     def ranges(self, size, count, index):
         return S(0).ranges(size, count, index)
 
     def edges(self):
-        last = State(lambda shape, count: (count, *shape), shared=True)
+        last = EdgeState(lambda shape, count: (count, *shape), shared=True)
         yield Edge(self.gather, target="R", by="all_gather", state={"last": last})
 
     def gather(self, x, group, state):
@@ -226,9 +229,9 @@ def test_an_edge_that_gives_other_states_is_an_error_where_it_is_declared() -> N
 @pytest.mark.parametrize("wrong", [{"initial": "noise"}, {"dtype": "f7"}])
 def test_a_state_that_cannot_be_made_is_rejected(wrong: dict[str, str]) -> None:
     with pytest.raises(SpmdirError):
-        State(**wrong)
+        EdgeState(**wrong)
     with pytest.raises(ShardingError, match="`state` of an edge has"):
-        Edge(lambda x, group, state: (x, state), target="R", state={"a b": State()})
+        Edge(lambda x, group, state: (x, state), target="R", state={"a b": EdgeState()})
 
 
 def descend(state: dict, x: torch.Tensor, y: torch.Tensor) -> tuple:

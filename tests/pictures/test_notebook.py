@@ -31,7 +31,7 @@ def test_values_that_are_printed_are_shown_as_they_are_printed():
     sharding = spmdir.Sharding((("dp", spmdir.S(0)),))
     plan = spmdir.plan_reshard((8, 8), "f32", "dp: S(0)", "", mesh)
     module = spmdir.parse(TEXT)
-    for value in (sharding, plan, spmdir.comm_report(module), spmdir.memory_report(module)):
+    for value in (sharding, plan, spmdir.report.comm_report(module), spmdir.report.memory_report(module)):
         assert value._repr_html_().startswith("<pre")  # type: ignore[attr-defined]
     assert "dp: S(0)" in sharding._repr_html_()
 

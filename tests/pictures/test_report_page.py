@@ -174,7 +174,7 @@ def test_equal_layers_are_one_entry_with_its_collectives(opened: Callable[[str],
 
 
 def test_the_layers_that_are_one_entry_are_one_row_of_the_table_by_layer(data: dict[str, Any]):
-    rows = spmdir.report_table(spmdir.parse(program()), by="layer", rows=None).rows
+    rows = spmdir.report.cost_table(spmdir.parse(program()), by="layer", rows=None).rows
     tabled = {row.layers for row in rows if row.layers > 1}
     assert {len(paths) for paths in data["equal_modules"]} == tabled == {LAYERS - 2}
 
@@ -191,7 +191,7 @@ def test_lines_passes_and_groups_are_those_of_the_reports(opened: Callable[[str]
     text = words(opened("lines"))
     assert "model.py:1" in text and "strategy" in text and "next best" in text
     assert "propagate" in words(opened("passes"))
-    report = spmdir.schedule_report(spmdir.parse(program()))
+    report = spmdir.report.schedule_report(spmdir.parse(program()))
     assert data["seconds"] == pytest.approx(report.seconds)
     assert sum(task[5] for task in data["tasks"]) == pytest.approx(report.seconds * 1e6, rel=1e-3)
     sizes = [size for _, size, _, first, last in data["buffers"] if first <= _peak(data) <= last]
@@ -355,7 +355,7 @@ def test_ops_that_name_no_module_belong_to_that_of_the_parameter_that_they_read(
     for located, path in ((True, "layers.0.up"), (False, "layers.0")):
         module = spmdir.parse(text if located else re.sub(r' loc\(".*?"\(".*?":\d+:1\)\)', "", text))
         nodes = {node.name: node for node in program_graph(ir.main_function(module), ir.mesh(module))}
-        told = {op.name: op.module for op in spmdir.report_table(module, by="op").ops}
+        told = {op.name: op.module for op in spmdir.report.cost_table(module, by="op").ops}
         assert told["%lerp"] == told["%exp_avg.layers.0.up.weight"] == path
         assert nodes["%exp_avg.layers.0.up.weight"].path == nodes["%lerp"].path == path
         assert nodes["%step.0"].path == told["%step.0"] == ""

@@ -39,14 +39,14 @@ def test_each_rank_is_drawn_on_the_elements_that_it_holds(
         elif name != "R":
             entries.append(f"{axis}: {name}")
     text = ", ".join(entries[::-1] if tp_first else entries)
-    meta = spmdir.TensorMeta(shape, "f32")
+    meta = spmdir.placement.TensorMeta(shape, "f32")
     try:
         exact = as_sharding(text.replace("P(sum)", "R"), MESH)
         held = distribute(torch.arange(1.0, meta.numel + 1).reshape(shape), exact, MESH, torch.zeros_like)
         exact.check_shape(MESH, shape)
     except spmdir.SpmdirError:
         reject()
-    tiling = spmdir.visualize(meta, MESH, sharding=text).tiling(64)
+    tiling = spmdir.report.visualize(meta, MESH, sharding=text).tiling(64)
     elements = torch.arange(1.0, meta.numel + 1).reshape(shape)
     part = elements[tuple(slice(None) if dim in tiling.dims else tiling.at[dim] for dim in range(len(shape)))]
     for rank in range(8):
@@ -63,15 +63,15 @@ def test_each_rank_is_drawn_on_the_elements_that_it_holds(
 
 
 def test_no_two_rectangles_overlap_and_none_could_be_joined_with_the_next():
-    tiling = spmdir.visualize("12x16xf32 <dp: Cyclic(1, 2), tp: S(1)>", MESH).tiling(64)
+    tiling = spmdir.report.visualize("12x16xf32 <dp: Cyclic(1, 2), tp: S(1)>", MESH).tiling(64)
     cells = [cell for tile in tiling.tiles for cell in itertools.product(range(*tile.rows), range(*tile.columns))]
     assert len(cells) == len(set(cells)) == len(tiling.rows) * len(tiling.columns)
     assert len(tiling.tiles) == 8
 
 
 def test_a_placement_of_a_plug_in_is_drawn_by_what_it_says():
-    assert "┌" in str(spmdir.visualize("10xf32 <tp: Padded(0)>", MESH))
-    quantised = spmdir.visualize("16xf32 <tp: Quantised>", MESH)
+    assert "┌" in str(spmdir.report.visualize("10xf32 <tp: Padded(0)>", MESH))
+    quantised = spmdir.report.visualize("16xf32 <tp: Quantised>", MESH)
     assert "* tp: Quantised" in str(quantised)
 
 
@@ -82,15 +82,15 @@ def test_a_value_of_the_ir_knows_its_sharding_and_mesh():
         "  %y = aten.neg(%x) : tensor<8x4xf32>\n  return %y : tensor<8x4xf32>\n}\n"
     )
     function = ir.main_function(module)
-    assert str(spmdir.visualize(function.args[0])).startswith("8x4xf32 <dp: S(0)> on <dp = 2, tp = 4>")
+    assert str(spmdir.report.visualize(function.args[0])).startswith("8x4xf32 <dp: S(0)> on <dp = 2, tp = 4>")
     result = next(iter(function.body.block.ops)).results[0]
-    with pytest.raises(spmdir.UnsupportedError, match="sharding is not known"):
-        spmdir.visualize(result)
-    assert "<tp: S(1)>" in str(spmdir.visualize(result, sharding="tp: S(1)"))
+    with pytest.raises(spmdir.errors.UnsupportedError, match="sharding is not known"):
+        spmdir.report.visualize(result)
+    assert "<tp: S(1)>" in str(spmdir.report.visualize(result, sharding="tp: S(1)"))
 
 
 def test_svg_is_one_element_without_addresses_and_has_a_tooltip_for_each_rectangle():
-    picture = spmdir.visualize("8x12xf32 <dp: S(0), tp: S(1)>", MESH)
+    picture = spmdir.report.visualize("8x12xf32 <dp: S(0), tp: S(1)>", MESH)
     root = ET.fromstring(picture.svg())
     assert len(root.findall(".//{*}title")) == len(root.findall(".//{*}rect")) == 8
     assert "href" not in picture.svg() and "url(" not in picture.svg()
@@ -98,7 +98,7 @@ def test_svg_is_one_element_without_addresses_and_has_a_tooltip_for_each_rectang
 
 
 def test_colours_are_escapes_around_the_same_characters():
-    picture = spmdir.visualize("8x12xf32 <dp: S(0)>", MESH)
+    picture = spmdir.report.visualize("8x12xf32 <dp: S(0)>", MESH)
     plain = picture.text()
     assert "\x1b" not in plain and re.sub("\x1b\\[[0-9;]*m", "", picture.text(color=True)) == plain
 
@@ -115,9 +115,9 @@ def test_colours_are_escapes_around_the_same_characters():
 )
 def test_what_cannot_be_drawn_is_an_error(what: str, given: dict[str, dict[int, int]], message: str):
     with pytest.raises(spmdir.SpmdirError, match=re.escape(message)):
-        spmdir.visualize(what, MESH, **given)
+        spmdir.report.visualize(what, MESH, **given)
 
 
 def test_a_tensor_without_elements_says_so():
-    picture = spmdir.visualize("0x4x0xf32 <dp: S(0)>", MESH)
+    picture = spmdir.report.visualize("0x4x0xf32 <dp: S(0)>", MESH)
     assert "no elements" in str(picture) and "<rect" not in picture.svg()

@@ -40,11 +40,11 @@ def test_later_passes_and_reports_go_by_the_machine_of_propagate(through_text: b
     module = spmdir.parse(spmdir.print_ir(module)) if through_text else module
     module = spmdir.run_passes(module, LOWERED)
     assert "spmd.exchange" in spmdir.print_ir(module)  # on h100x8, a gather and a slice
-    report = spmdir.comm_report(module)
-    assert report == spmdir.comm_report(module, "flat")
+    report = spmdir.report.comm_report(module)
+    assert report == spmdir.report.comm_report(module, "flat")
     assert report.by_kind["exchange"].prices == ("flat",)
     localized = spmdir.run_passes(module, "localize")
-    assert spmdir.comm_report(localized).by_kind["exchange"].prices == ("flat",)
+    assert spmdir.report.comm_report(localized).by_kind["exchange"].prices == ("flat",)
 
 
 @pytest.mark.parametrize("through_text", [False, True])
@@ -61,7 +61,7 @@ def test_a_machine_that_is_no_preset_is_in_the_text(through_text: bool, in_file:
     path.unlink(missing_ok=True)
     module = spmdir.parse(spmdir.print_ir(module)) if through_text else module
     assert written_topology(ir.main_function(module)) == own
-    report = spmdir.comm_report(spmdir.run_passes(module, LOWERED))
+    report = spmdir.report.comm_report(spmdir.run_passes(module, LOWERED))
     assert report.by_kind["exchange"].prices == ("own",)
 
 
@@ -94,7 +94,7 @@ def test_a_file_that_a_text_names_is_read_only_if_the_pipeline_names_it_too(tmp_
     with pytest.raises(ParseError, match=r"names the file '.*own.costs'"):
         spmdir.run_passes(decided.clone(), LOWERED)
     for module in (spmdir.run_passes(spmdir.parse(text), given), spmdir.run_passes(decided, given)):
-        assert spmdir.comm_report(module, pipeline=given).by_kind["exchange"].prices == (f"{path}:1",)
+        assert spmdir.report.comm_report(module, pipeline=given).by_kind["exchange"].prices == (f"{path}:1",)
     with pytest.raises(ParseError, match=r"names the file 'm.toml'"):
         spmdir.run_passes(spmdir.parse(text.replace("costs=", "topology=m.toml costs=")), LOWERED)
 
@@ -110,7 +110,7 @@ def test_a_table_that_is_not_the_one_that_was_decided_by_is_told(
     reporting = spmdir.Pipeline("", costs=path)
     path.write_text(f"# again\n{COSTS}")
     spmdir.run_passes(spmdir.parse(text), spmdir.Pipeline(LOWERED, costs=path))
-    spmdir.comm_report(spmdir.parse(lowered), pipeline=reporting)
+    spmdir.report.comm_report(spmdir.parse(lowered), pipeline=reporting)
     assert "prices by" not in capsys.readouterr().err
     path.write_text(COSTS.replace("1e-9", "2e-9"))
     spmdir.run_passes(spmdir.parse(text), spmdir.Pipeline(LOWERED, costs=path))
@@ -118,7 +118,7 @@ def test_a_table_that_is_not_the_one_that_was_decided_by_is_told(
         rf"prices by a table of costs with digest \w+, and propagate decided by {path} with digest \w+; propagate again"
     )
     assert re.search(f"remark: lower-reshard {told}", capsys.readouterr().err)
-    spmdir.comm_report(spmdir.parse(lowered), pipeline=reporting)
+    spmdir.report.comm_report(spmdir.parse(lowered), pipeline=reporting)
     assert re.search(f"remark: the cost report {told}", capsys.readouterr().err)
 
 
@@ -134,10 +134,10 @@ def test_the_file_of_a_machine_is_not_needed_where_there_is_no_reshard_to_plan()
     lowered = spmdir.run_passes(spmdir.parse(TEXT), f"propagate{{topology=flat}},{LOWERED}")
     text = spmdir.print_ir(lowered).replace("topology=flat", "topology=m.toml")
     assert "m.toml" in text
-    assert spmdir.memory_report(spmdir.parse(text)) == spmdir.memory_report(lowered)
+    assert spmdir.report.memory_report(spmdir.parse(text)) == spmdir.report.memory_report(lowered)
     decided = spmdir.print_ir(spmdir.run_passes(spmdir.parse(TEXT), "propagate{topology=flat}"))
     with pytest.raises(ParseError, match=r'-p "lower-reshard\{topology=m.toml\}"'):
-        spmdir.memory_report(spmdir.parse(decided.replace("topology=flat", "topology=m.toml")))
+        spmdir.report.memory_report(spmdir.parse(decided.replace("topology=flat", "topology=m.toml")))
 
 
 def test_fuse_collectives_needs_no_file_of_a_machine_where_nothing_is_priced(tmp_path: Path) -> None:

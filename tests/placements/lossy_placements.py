@@ -11,7 +11,7 @@ import torch
 from spmdir.core.dtype import DType
 from spmdir.core.intervals import Ranges
 from spmdir.core.placement.base import Edge, LocalType, Noise, PartialPlacement, Placement, ShardPlacement
-from spmdir.core.placement.error import UNKNOWN, Error
+from spmdir.core.placement.error import UNKNOWN, ErrorBound
 from spmdir.core.placement.standard import Partial, S
 
 ROUNDING = ("Coarse", "CoarseRows", "CoarseSum")
@@ -32,7 +32,7 @@ class Coarse(Placement):
     """Every rank holds all elements, as integers; the loss is on the way in."""
 
     text: ClassVar[str] = "Coarse"
-    error: ClassVar[Error] = UNKNOWN
+    error: ClassVar[ErrorBound] = UNKNOWN
     rounds: ClassVar[bool] = True
 
     def supports(self, dtype: DType) -> bool:
@@ -64,7 +64,7 @@ class CoarseRows(Placement):
     """Rows as of `S(0)`, as integers; the loss is on the way in."""
 
     text: ClassVar[str] = "CoarseRows"
-    error: ClassVar[Error] = UNKNOWN
+    error: ClassVar[ErrorBound] = UNKNOWN
     rounds: ClassVar[bool] = True
 
     def supports(self, dtype: DType) -> bool:
@@ -94,7 +94,7 @@ class CoarseShard(ShardPlacement):
     """Shards as of `S(dim)`, which collectives that name axes move, and which may be off."""
 
     text: ClassVar[str] = "CoarseShard({dim})"
-    error: ClassVar[Error] = UNKNOWN
+    error: ClassVar[ErrorBound] = UNKNOWN
     splits: ClassVar[bool] = True
     dim: int
 
@@ -107,7 +107,7 @@ class CoarseSum(PartialPlacement):
     """A partial sum of which each rank sends multiples of four; the loss is on the way out."""
 
     text: ClassVar[str] = "CoarseSum"
-    error: ClassVar[Error] = UNKNOWN
+    error: ClassVar[ErrorBound] = UNKNOWN
 
     def passes(self, clause: str, reductions: tuple[str, ...]) -> bool:
         return Partial("sum").passes(clause, reductions)

@@ -55,14 +55,16 @@ def test_all_ranks_hold_padded_shards_of_one_length_beside_a_partial_sum() -> No
 
 def test_padded_shards_nest() -> None:
     mesh = spmdir.Mesh({"a": 2, "b": 2})
-    sharding = spmdir.Sharding([("a", spmdir.parse_placement("Padded(0)")), ("b", spmdir.parse_placement("Padded(0)"))])
+    sharding = spmdir.Sharding(
+        [("a", spmdir.placement.parse_placement("Padded(0)")), ("b", spmdir.placement.parse_placement("Padded(0)"))]
+    )
     shapes = [sharding.local_shape((5, 2), mesh, mesh.coordinate(rank)) for rank in range(4)]
     assert shapes == [(2, 2)] * 4
 
 
 def test_weights_are_gathered_in_the_precision_of_their_shadow() -> None:
     module = spmdir.run_passes(spmdir.parse(WEIGHTS), "propagate,insert-reshard,lower-reshard")
-    assert spmdir.comm_report(module).wire_bytes == 3 * 16 * 32 * 2
+    assert spmdir.report.comm_report(module).wire_bytes == 3 * 16 * 32 * 2
     assert "tensor<64x32xbf16> <dp: Shadow(bf16)> of [64, 32, f32]" in spmdir.print_ir(
         spmdir.run_passes(module, "localize")
     )
@@ -75,7 +77,7 @@ def test_weights_are_gathered_in_the_precision_of_their_shadow() -> None:
     ("held", "is_bounded"), [("bf16", True), ("f16", False), ("f8E4M3FN", False), ("f8E5M2", False)]
 )
 def test_the_error_of_a_shadow_is_bounded_only_in_a_type_with_the_range_of_f32(held: str, is_bounded: bool) -> None:
-    shadow = spmdir.parse_placement(f"Shadow({held})")
+    shadow = spmdir.placement.parse_placement(f"Shadow({held})")
     for scale in (1e6, 1e-12):
         value = scale * torch.randn(64)
         (held_value,) = shadow.distribute(value, 1, torch.zeros_like)
@@ -93,11 +95,11 @@ def test_the_error_of_a_shadow_is_bounded_only_in_a_type_with_the_range_of_f32(h
 )
 def test_a_shard_that_says_what_ranks_hold_is_told_what_to_declare(body: str, message: str) -> None:
     with pytest.raises(SpmdirError, match=message):
-        exec(f"class Odd(spmdir.ShardPlacement):\n    def {body}: ...", {"spmdir": spmdir})
+        exec(f"class Odd(spmdir.placement.ShardPlacement):\n    def {body}: ...", {"spmdir": spmdir})
 
 
 @attrs.frozen
-class AsBytes(spmdir.Placement):
+class AsBytes(spmdir.placement.Placement):
     """Rows of f32 as bytes, with four bytes of a scale behind each."""
 
     text = "AsBytes"

@@ -13,10 +13,11 @@ from spmdir.core.placement.base import ShardPlacement
 
 DECODED = """
 import attrs
-from spmdir import JointPlacement, SpmdirError
+from spmdir import SpmdirError
+from spmdir.placement import PackedPlacement
 
 @attrs.frozen
-class NAME(JointPlacement):
+class NAME(PackedPlacement):
     text = "NAME({{width}})"
     offered = {offered}
     parts = ("out", "lse")
@@ -103,4 +104,4 @@ def test_a_lossy_placement_cannot_be_offered():
         class Rough(ShardPlacement):
             text = "Rough({dim})"
             offered = True
-            error = spmdir.Error(1 / 256)
+            error = spmdir.placement.ErrorBound(1 / 256)

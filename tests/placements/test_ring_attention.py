@@ -151,7 +151,7 @@ def _sent(
     given = body.split("}", 1)[0] + "}"
     lines = body.replace(" <cp: S(2)>", "").splitlines()
     module = spmdir.parse(f"{head}) -> ({given}) {{\n{lines[1]}\n  return %0 : {given.split(' {')[0]}\n}}")
-    report = spmdir.comm_report(spmdir.run_passes(module, pipeline(path, memory, topology)))
+    report = spmdir.report.comm_report(spmdir.run_passes(module, pipeline(path, memory, topology)))
     return {kind: share.count for kind, share in report.by_kind.items()}, report.wire_bytes
 
 
@@ -173,7 +173,7 @@ def test_the_search_prices_rings_beside_gathered_keys_and_exchanged_heads(path: 
 def test_a_second_axis_shards_heads_or_batch_beside_the_ring(path: str, second: str) -> None:
     tensors = inputs(16)
     module = spmdir.parse(program(tensors, f"cp: ZigZag(2), tp: {second}", "cp = 2, tp = 2"))
-    report = spmdir.comm_report(spmdir.run_passes(module, pipeline(path)))
+    report = spmdir.report.comm_report(spmdir.run_passes(module, pipeline(path)))
     assert {axes: share.count for axes, share in report.by_axis.items()} == {("cp",): 2 + 2 + 4}
     keys = sum(tensor.nbytes for tensor in tensors[1:3])
     assert report.wire_bytes == math.prod((keys / 4, 1 + 1 + 2))
@@ -193,7 +193,7 @@ def test_exported_attention_without_gradients_goes_by_rings_too(path: str, place
     shardings = {f"input:{at}": f"cp: {placement}" for at in range(3)}
     module = spmdir.import_fx(torch.export.export(Attention(), tuple(tensors)), MESH, shardings)
     assert "aten.scaled_dot_product_attention(" in spmdir.print_ir(module)
-    report = spmdir.comm_report(spmdir.run_passes(module, pipeline(path)))
+    report = spmdir.report.comm_report(spmdir.run_passes(module, pipeline(path)))
     assert {kind: share.count for kind, share in report.by_kind.items()} == {"rotate": 2 * 3}
     (found,) = spmdir.simulate(module, tensors, pipeline=pipeline(path))
     assert worst([found], [Attention()(*tensors)]) < 1e-12

@@ -103,7 +103,7 @@ def test_a_llama_is_trained_by_rings_over_zigzag_tokens_simulated_and_on_real_ra
     finish = pipeline(path)
     texts: dict[str, str] = {}
     spmdir.run_passes(module, finish, after=lambda name, current: texts.update({name: spmdir.print_ir(current())}))
-    report = spmdir.comm_report(module)
+    report = spmdir.report.comm_report(module)
     assert report.by_kind["rotate"].count == 2 * (6 + 6 + 8)  # two layers, forward and backward
     wanted = pytree.tree_leaves(step(*arguments))
     found = pytree.tree_leaves(spmdir.simulate(module, leaves, pipeline=finish))

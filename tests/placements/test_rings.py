@@ -10,7 +10,7 @@ import torch
 import spmdir
 from spmdir.core.errors import SpmdirError
 from spmdir.core.limits import RING
-from tests.placements import joint_placements
+from tests.placements import packed_placements
 
 HEAD = """\
 aten.mm: (shard(m), shard(k)) -> (shard(m))
@@ -52,7 +52,7 @@ def test_blocks_of_a_weight_go_round_and_are_multiplied_where_they_are(
     x, w = torch.randn(512, inner, dtype=torch.float64), torch.randn(inner, 8, dtype=torch.float64)
     ring = f" <dp: {placement}> needs (<dp: {placement}>, <dp: {placement}>)"
     module, pipeline = spmdir.parse(_product(512, inner, 4, placement, ring)), _pipeline(tmp_path, ROTATED, DECIDED)
-    report = spmdir.comm_report(spmdir.run_passes(module, pipeline))
+    report = spmdir.report.comm_report(spmdir.run_passes(module, pipeline))
     assert {kind: share.count for kind, share in report.by_kind.items()} == {"rotate": 3}
     (found,) = spmdir.simulate(module, [x, w], pipeline=pipeline)
     torch.testing.assert_close(found, x @ w, rtol=1e-12, atol=1e-12)
@@ -80,19 +80,21 @@ def test_a_ring_that_the_strategy_does_not_make_is_an_error_at_its_line(
 
 def test_a_ring_over_a_factor_that_is_not_sharded_is_left_out_with_the_reason(tmp_path: Path) -> None:
     _pipeline(tmp_path, f"{HEAD}    ring n: mat2\n        out = {PRODUCT}\n    return out\n")
-    with spmdir.load_rules(str(tmp_path / "own.rules")):
-        metas = tuple(spmdir.TensorMeta(shape, "f64") for shape in ((512, 32), (32, 4)))
-        reasons = "\n".join(map(str, spmdir.strategies("aten.mm", metas, {}, 4, why=True)))
+    with spmdir.rules.using_rules(str(tmp_path / "own.rules")):
+        metas = tuple(spmdir.placement.TensorMeta(shape, "f64") for shape in ((512, 32), (32, 4)))
+        reasons = "\n".join(map(str, spmdir.rules.op_strategies("aten.mm", metas, {}, 4, why=True)))
     assert "a ring of 'n', and the strategy shards m, k; expected one of these" in reasons
 
 
 def test_a_ring_of_too_many_ranks_is_left_out_at_once(tmp_path: Path) -> None:
     module, pipeline = spmdir.parse(_product(1 << 18, 1 << 17, 1 << 16)), _pipeline(tmp_path, ROTATED)
     assert "spmd.rotate" not in spmdir.print_ir(spmdir.run_passes(module, pipeline))
-    with spmdir.load_rules(str(tmp_path / "own.rules")):
-        metas = tuple(spmdir.TensorMeta(shape, "f64") for shape in ((1 << 18, 1 << 17), (1 << 17, 8)))
+    with spmdir.rules.using_rules(str(tmp_path / "own.rules")):
+        metas = tuple(spmdir.placement.TensorMeta(shape, "f64") for shape in ((1 << 18, 1 << 17), (1 << 17, 8)))
         (reason,) = (
-            one for one in map(str, spmdir.strategies("aten.mm", metas, {}, 1 << 16, why=True)) if " ring " in one
+            one
+            for one in map(str, spmdir.rules.op_strategies("aten.mm", metas, {}, 1 << 16, why=True))
+            if " ring " in one
         )
     assert f"its ring has 65536 ranks; expected at most {RING.most}" in reason
 
@@ -114,9 +116,9 @@ func.func @f(%q: {type_} {{spmd.sharding = {queries}}}, %k: {type_} {{spmd.shard
 def test_bands_of_queries_and_of_keys_are_gathered_along_two_axes_and_states_scattered() -> None:
     torch.manual_seed(0)
     query, key, value = (torch.randn(2, 4, 32, 8, dtype=torch.float64) for _ in range(3))
-    pipeline = spmdir.Pipeline("propagate,insert-reshard,lower-reshard,localize", plugins=[joint_placements.__file__])
+    pipeline = spmdir.Pipeline("propagate,insert-reshard,lower-reshard,localize", plugins=[packed_placements.__file__])
     module = spmdir.parse(_bands(is_causal=False))
-    report = spmdir.comm_report(spmdir.run_passes(module, pipeline))
+    report = spmdir.report.comm_report(spmdir.run_passes(module, pipeline))
     shard, logarithms = query.nbytes // 8, query[..., 0].numel() * 8 // 8
     assert {kind: share.wire_bytes for kind, share in report.by_kind.items()} == {
         "all_gather": (4 - 1) * shard + 2 * (2 - 1) * shard,
@@ -128,7 +130,7 @@ def test_bands_of_queries_and_of_keys_are_gathered_along_two_axes_and_states_sca
 
 
 def test_bands_under_a_causal_mask_are_an_error_since_both_axes_rewrite_the_op(tmp_path: Path) -> None:
-    head, *classes = Path(joint_placements.__file__).read_text().split("@attrs.frozen")
+    head, *classes = Path(packed_placements.__file__).read_text().split("@attrs.frozen")
     (own,) = (one for one in classes if "class Decoded(" in one)
     text = f"{head}@attrs.frozen{own}".replace("is_causal == false and ", "").replace("Decoded", "Bands")
     (tmp_path / "bands.py").write_text(text)

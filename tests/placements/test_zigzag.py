@@ -84,7 +84,7 @@ def test_training_gathers_keys_and_values_of_activations_and_scatters_their_grad
 
 def pairs(placement: str, size: int = 512) -> list[int]:
     """Return the pairs of a query and a key not after it, of the queries of each rank."""
-    found = spmdir.parse_placement(placement)
+    found = spmdir.placement.parse_placement(placement)
     assert isinstance(found, ShardPlacement)
     ranges = [found.ranges(size, RANKS, rank) for rank in range(RANKS)]
     return [sum(position + 1 for start, end in own for position in range(start, end)) for own in ranges]

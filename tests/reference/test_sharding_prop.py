@@ -13,7 +13,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import spmdir
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.placement.tensor import TensorMeta
-from spmdir.rules import default
+from spmdir.rules.rule_set import default
 
 MESH = spmdir.Mesh({"dp": 2, "tp": 3})
 WHOLE_WAY = "propagate,insert-reshard,lower-reshard,fuse-collectives,verify-spmd,localize"
@@ -46,10 +46,10 @@ def test_a_call_of_any_op_is_looked_up_with_all_its_arguments() -> None:
 
 def test_a_strategy_names_every_operand_and_every_result() -> None:
     """Items 2, 9 and 11: no operand takes the place of a result unsaid, and results may differ."""
-    mm = spmdir.strategies("aten.mm", (TensorMeta((4, 6), "f64"), TensorMeta((6, 8), "f64")), {}, 2)
+    mm = spmdir.rules.op_strategies("aten.mm", (TensorMeta((4, 6), "f64"), TensorMeta((6, 8), "f64")), {}, 2)
     assert all(len(row.operands) == 2 and len(row.results) == 1 for row in mm)
     norm = (TensorMeta((4, 6), "f64"), TensorMeta((6,), "f64"), TensorMeta((6,), "f64"))
-    rows = spmdir.strategies("aten.native_layer_norm", norm, {"normalized_shape": (6,), "eps": 1e-5}, 2)
+    rows = spmdir.rules.op_strategies("aten.native_layer_norm", norm, {"normalized_shape": (6,), "eps": 1e-5}, 2)
     assert "(S(1), S(0), S(0)) -> (S(1), P(sum), R) expand" in map(str, rows)
 
 

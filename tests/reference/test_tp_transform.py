@@ -89,7 +89,7 @@ def test_llama_sends_no_more_than_two_reductions_a_layer_and_a_gather_of_the_log
     (vocabulary, width), share = head.shape, 1 / 2
     reduced, gathered = 2 * share * ids.numel() * width * 4, share * ids.numel() * vocabulary * 4
     assert layers == 2
-    assert spmdir.comm_report(module).wire_bytes <= 1.01 * (2 * layers * reduced + gathered)
+    assert spmdir.report.comm_report(module).wire_bytes <= 1.01 * (2 * layers * reduced + gathered)
 
 
 def _weights() -> dict[str, object]:

@@ -73,7 +73,9 @@ def modelled_and_measured(
     """
     module = spmdir.run_passes(spmdir.import_fx(program.traced, mesh, shardings), passes)
     last = mesh.group_size(mesh.axis_names) - 1
-    return spmdir.memory_report(module).peak_bytes, max(_peak(module, program.inputs, rank) for rank in (0, last))
+    return spmdir.report.memory_report(module).peak_bytes, max(
+        _peak(module, program.inputs, rank) for rank in (0, last)
+    )
 
 
 def of_text(text: str) -> tuple[float, int]:
@@ -82,7 +84,7 @@ def of_text(text: str) -> tuple[float, int]:
     inputs = [torch.zeros(value.type.get_shape()) for value in ir.main_function(module).args]  # type: ignore  # a tensor
     mesh = ir.mesh(module)
     measured = max(_peak(module, inputs, rank) for rank in range(mesh.group_size(mesh.axis_names)))
-    return spmdir.memory_report(module).peak_bytes, measured
+    return spmdir.report.memory_report(module).peak_bytes, measured
 
 
 def _peak(module: ModuleOp, inputs: Sequence[Tensor], rank: int) -> int:

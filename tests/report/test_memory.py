@@ -14,8 +14,8 @@ REPLICATED = "{spmd.sharding = #spmd.sharding<@mesh>}"
 ROWS = "{spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}"
 
 
-def report(body: str) -> spmdir.MemoryReport:
-    return spmdir.memory_report(spmdir.parse(MESH + body))
+def report(body: str) -> spmdir.report.MemoryReport:
+    return spmdir.report.memory_report(spmdir.parse(MESH + body))
 
 
 @pytest.mark.parametrize(

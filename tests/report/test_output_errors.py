@@ -10,9 +10,9 @@ import pytest
 import torch
 
 import spmdir
-from spmdir import UNKNOWN, Edge, Error, PartialPlacement
 from spmdir.core.dtype import DType
 from spmdir.dialects.aten import AtenOp
+from spmdir.placement import UNKNOWN, Edge, ErrorBound, PartialPlacement
 from spmdir.report.output_errors import EPSILON, GROWTH
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
@@ -24,7 +24,9 @@ class Rough(PartialPlacement):
 
     @property
     def error(self):  # type: ignore[override]
-        return UNKNOWN if self.parts == 0 else Error(lambda shape, count: 1 / self.parts / shape[0], "l2", "result")
+        return (
+            UNKNOWN if self.parts == 0 else ErrorBound(lambda shape, count: 1 / self.parts / shape[0], "l2", "result")
+        )
 
     def edges(self):
         yield Edge(lambda x, group: x, source="P(sum)")
@@ -47,7 +49,7 @@ BOUND = "at most {} of the norm of the exact value (l2), from Rough(2) to R at <
 def errors(body: str, result: str = "4x8", parts: int = 2) -> list[str]:
     text = PROGRAM.replace("PARTS", str(parts)).replace("RESULT", result).replace("BODY", body)
     module = spmdir.run_passes(spmdir.parse(text), "propagate,insert-reshard,lower-reshard")
-    return list(map(str, spmdir.comm_report(module).errors))
+    return list(map(str, spmdir.report.comm_report(module).errors))
 
 
 @pytest.mark.parametrize(

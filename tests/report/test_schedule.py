@@ -28,7 +28,7 @@ func.func @f(%x: tensor<1024x256xf32> {{spmd.sharding = #spmd.sharding<@mesh, tp
 
 @pytest.fixture(scope="module")
 def report() -> ScheduleReport:
-    return spmdir.schedule_report(spmdir.parse(HIDDEN))
+    return spmdir.report.schedule_report(spmdir.parse(HIDDEN))
 
 
 def test_the_step_is_compute_and_what_is_exposed(report: ScheduleReport) -> None:
@@ -40,15 +40,15 @@ def test_the_step_is_compute_and_what_is_exposed(report: ScheduleReport) -> None
 
 
 def test_the_peak_is_that_of_the_memory_report(report: ScheduleReport) -> None:
-    memory = spmdir.memory_report(spmdir.parse(HIDDEN))
+    memory = spmdir.report.memory_report(spmdir.parse(HIDDEN))
     assert (report.peak_bytes, report.at, report.holders) == (memory.peak_bytes, memory.at, memory.holders)
 
 
 def test_the_machine_is_the_one_that_is_named(report: ScheduleReport) -> None:
-    slower = spmdir.schedule_report(spmdir.parse(HIDDEN), "a100x8")
+    slower = spmdir.report.schedule_report(spmdir.parse(HIDDEN), "a100x8")
     assert slower.seconds > report.seconds
     with pytest.raises(UnsupportedError, match="unknown topology 'abacus'"):
-        spmdir.schedule_report(spmdir.parse(HIDDEN), "abacus")
+        spmdir.report.schedule_report(spmdir.parse(HIDDEN), "abacus")
 
 
 def test_a_program_at_an_earlier_stage_is_finished_on_a_copy() -> None:
@@ -60,7 +60,7 @@ func.func @f(%x: tensor<1024x1024xf32> {{spmd.sharding = #spmd.sharding<@mesh, t
 }}"""
     module = spmdir.parse(text)
     before = spmdir.print_ir(module)
-    assert [one.kind for one in spmdir.schedule_report(module).collectives] == ["all_gather"]
+    assert [one.kind for one in spmdir.report.schedule_report(module).collectives] == ["all_gather"]
     assert spmdir.print_ir(module) == before
 
 

@@ -11,7 +11,7 @@ from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
 from spmdir.reshard.cost import step_cost
-from spmdir.reshard.plan import Plan, plan_reshard
+from spmdir.reshard.plan import ReshardPlan, plan_reshard
 from spmdir.reshard.steps import Step, make_step
 from spmdir.reshard.topology import Topology
 from spmdir.tools.dtensor_plans import dtensor_planner
@@ -37,7 +37,7 @@ class Compared:
     target: Sharding
     mesh: Mesh
     topology: Topology
-    ours: Plan
+    ours: ReshardPlan
     theirs: dict[str, float]
 
     @property

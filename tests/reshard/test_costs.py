@@ -205,7 +205,7 @@ func.func @f(%x: tensor<4x4xf32>) -> tensor<8x4xf32> {
   return %2 : tensor<8x4xf32>
 }"""
     pipeline = spmdir.Pipeline("propagate", costs=tmp_path / "c.txt")
-    report = spmdir.comm_report(spmdir.run_passes(spmdir.parse(text), pipeline), pipeline=pipeline)
+    report = spmdir.report.comm_report(spmdir.run_passes(spmdir.parse(text), pipeline), pipeline=pipeline)
     assert {kind: share.seconds for kind, share in report.compute.items() if kind != "inputs"} == {
         "aten.cat": 4e-3,
         "aten.einsum": 3e-3,
@@ -219,6 +219,6 @@ func.func @f(%x: tensor<16xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>
   return %x : tensor<16xf32>
 }"""  # noqa: E501
     pipeline = spmdir.Pipeline("propagate,insert-reshard,lower-reshard", costs=tmp_path / "c.txt")
-    report = spmdir.comm_report(spmdir.run_passes(spmdir.parse(text), pipeline), pipeline=pipeline)
+    report = spmdir.report.comm_report(spmdir.run_passes(spmdir.parse(text), pipeline), pipeline=pipeline)
     assert report.seconds == 1e-9 and report.by_kind["all_gather"].prices == (f"{tmp_path / 'c.txt'}:1",)
     assert f"costs={tmp_path / 'c.txt'}" in str(pipeline)

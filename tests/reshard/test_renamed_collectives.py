@@ -101,11 +101,11 @@ def test_renamed_collectives(kind: str) -> None:
             ir.parse(program(kind, name, "b: P(max), a: P(avg)"))
         texts = [
             ir.print_ir(scheduled),
-            spmdir.comm_report(module),
-            spmdir.comm_report(module).table(),
-            spmdir.memory_report(scheduled),
-            spmdir.schedule_report(scheduled),
-            spmdir.schedule_report(scheduled).timeline(),
+            spmdir.report.comm_report(module),
+            spmdir.report.comm_report(module).table(),
+            spmdir.report.memory_report(scheduled),
+            spmdir.report.schedule_report(scheduled),
+            spmdir.report.schedule_report(scheduled).timeline(),
             *(spmdir.lower_to_fx(scheduled, rank).code for rank in range(MESH.world_size)),
             error.value,
             vars(collective_class(name))["CLAUSES"],

@@ -19,7 +19,7 @@ from spmdir.core.admission import LISTED, NAMESPACES, SENTENCES, TABLE, why_not
 from spmdir.core.errors import SpmdirWarning, UnsupportedError
 from spmdir.dialects import ir
 from spmdir.dialects.sizes import SIZE_OPS
-from spmdir.rules import default
+from spmdir.rules.rule_set import default
 from spmdir.simulator.simulate import run_single
 from spmdir.tools import spmd_run
 from spmdir.torch_interop.schemas import torch_op

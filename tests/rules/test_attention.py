@@ -17,7 +17,7 @@ from spmdir.checking.rules.samples import all_samples
 from spmdir.checking.rules.samples.sample import f, sample
 from spmdir.checking.rules.soundness import call_of, prepare
 from spmdir.core.placement.standard import R, Shard
-from spmdir.rules import default
+from spmdir.rules.rule_set import default
 
 MESH = spmdir.Mesh({"dp": 2, "tp": 3})
 POSITIONS, KEYS = 7, 8
@@ -83,7 +83,7 @@ def test_sharded_query_positions_of_causal_attention_send_nothing():
     exported = torch.export.export(Attention(), heads())
     module = spmdir.import_fx(exported, MESH, {"query": "tp: S(2)", "key": "", "value": ""}, ["tp: S(2)"])
     spmdir.run_passes(module, "propagate,insert-reshard,lower-reshard,fuse-collectives")
-    assert not spmdir.comm_report(module).count
+    assert not spmdir.report.comm_report(module).count
 
 
 @pytest.mark.parametrize("sharding", EVERYWHERE[:2])

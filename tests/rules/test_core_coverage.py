@@ -1,6 +1,6 @@
 import torch
 
-from spmdir.rules import default
+from spmdir.rules.rule_set import default
 
 
 def _functional(tag: torch.Tag) -> dict[str, torch._ops.OpOverload]:

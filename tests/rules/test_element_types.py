@@ -15,10 +15,10 @@ from spmdir.checking.rules.soundness import call_of
 from spmdir.core import dtype as dt
 from spmdir.core.errors import RuleError
 from spmdir.core.placement.tensor import TensorMeta
-from spmdir.rules import default
 from spmdir.rules.element_types import TABLE, parse, signature, signatures
 from spmdir.rules.instantiate import chosen
 from spmdir.rules.language.promotion import expected_dtype
+from spmdir.rules.rule_set import default
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 DERIVED_AGAIN = """

@@ -5,7 +5,7 @@ import pytest
 from spmdir.core.errors import RuleError, SpmdirError
 from spmdir.core.placement.call import Call, Literal
 from spmdir.core.placement.tensor import TensorMeta
-from spmdir.rules import default
+from spmdir.rules.rule_set import default
 
 BAD = sorted((Path(__file__).parent / "bad").glob("*.rules"))
 

@@ -9,7 +9,7 @@ import spmdir
 from spmdir.checking.rules.samples.sample import Sample, f, sample
 from spmdir.checking.rules.soundness import judge, prepare
 from spmdir.core.mesh import Mesh
-from spmdir.rules import default
+from spmdir.rules.rule_set import default
 from spmdir.rules.strategies.strategy import shard_counts
 
 SAMPLES = [
@@ -52,7 +52,7 @@ def test_the_graphs_of_all_ranks_give_what_one_device_gives():
     module = spmdir.run_passes(spmdir.parse(SPLIT), "localize,verify-spmd")
     (found,) = spmdir.simulate(module, [x, up, down])
     torch.testing.assert_close(found, torch.relu(x @ up) @ down, rtol=1e-12, atol=1e-12)
-    assert spmdir.comm_report(module).by_kind.keys() == {"rotate_start"}
+    assert spmdir.report.comm_report(module).by_kind.keys() == {"rotate_start"}
 
 
 def test_passes_that_run_again_leave_a_split_product_as_it_is():

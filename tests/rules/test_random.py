@@ -64,7 +64,7 @@ def test_what_is_drawn_does_not_depend_on_the_sharding(name: str, exported: bool
 def test_masks_and_noise_of_sharded_values_cost_no_communication(name: str):
     module = program(DRAWS[name], "dp: S(0), tp: S(1)", exported=False)
     spmdir.run_passes(module, "propagate,insert-reshard,lower-reshard,fuse-collectives")
-    assert not spmdir.comm_report(module).count
+    assert not spmdir.report.comm_report(module).count
 
 
 def test_the_backward_of_dropout_uses_the_mask_of_the_forward():

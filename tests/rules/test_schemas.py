@@ -7,9 +7,9 @@ import transformers.integrations.moe  # noqa: F401  # registers the ops of libra
 
 from spmdir.checking.rules.schema import check_schema
 from spmdir.core.errors import ParseError
-from spmdir.rules import default
 from spmdir.rules.language.argument_types import KINDS
 from spmdir.rules.language.syntax_tree import Constant
+from spmdir.rules.rule_set import default
 from spmdir.torch_interop.schemas import resolve, torch_op
 
 
@@ -38,7 +38,7 @@ def test_defaults_are_those_of_the_schema():
 
 def test_the_rules_load_without_torch_and_without_xdsl():
     code = (
-        "import sys; from spmdir.rules import default; list(default().parse_all());"
+        "import sys; from spmdir.rules.rule_set import default; list(default().parse_all());"
         "assert not {'torch', 'xdsl'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -7,9 +7,9 @@ from spmdir.checking.rules.numbers import number_variants
 from spmdir.checking.rules.samples import all_samples
 from spmdir.checking.rules.samples.sample import Sample, b, f, i, sample
 from spmdir.checking.rules.soundness import call_of, on_one_axis, prepare, unsound
-from spmdir.rules import default
 from spmdir.rules.instantiate import chosen
 from spmdir.rules.language.syntax_tree import PASSING
+from spmdir.rules.rule_set import default
 
 SAMPLES = all_samples(default())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import transformers.integrations.moe  # noqa: F401  # registers the ops of libraries.rules
 
-from spmdir.rules import default
+from spmdir.rules.rule_set import default
 from spmdir.rules.shapes.views import VIEWS
 from spmdir.torch_interop.schemas import torch_op
 

@@ -57,7 +57,7 @@ class Tied(Model):
 
 
 @attrs.frozen
-class Unsteady(spmdir.ShardPlacement):
+class Unsteady(spmdir.placement.ShardPlacement):
     """Shards whose order depends on the process, as those by the hash of a text do."""
 
     text = "Unsteady({dim})"
@@ -207,15 +207,15 @@ def programs_when_needed() -> list[int]:
     """How many programs there are after `shard_module`, a call, one without reduction, and one in another mode."""
     model = nn.Sequential(Model(), nn.Dropout(0.5))
     module = sharded(model, {"*": "tp: S(0)", "*.bias": "", "input": "tp: S(0)"}, torch.ones(4, 4, dtype=torch.float64))
-    counts = [len(spmdir.programs(module))]
+    counts = [len(spmdir.report.rank_programs(module))]
     x = torch.ones(4, 4, dtype=torch.float64)
     module(x).sum().backward()
-    counts.append(len(spmdir.programs(module)))
+    counts.append(len(spmdir.report.rank_programs(module)))
     with module.no_sync():  # type: ignore[operator]
         module(x)
-    counts.append(len(spmdir.programs(module)))
+    counts.append(len(spmdir.report.rank_programs(module)))
     module.eval()(x)
-    return [*counts, len(spmdir.programs(module))]
+    return [*counts, len(spmdir.report.rank_programs(module))]
 
 
 def error_of_raw(rank: int) -> str:
@@ -294,7 +294,7 @@ def inputs(rank: int) -> dict[str, Any]:
         "own": error_of(lambda: own(torch.full((2, 4), float(rank), dtype=torch.float64))),
         "own shape": error_of(lambda: own(X)),
         "another mode": error_of(lambda: module.eval()(X)),
-        "programs": len(spmdir.programs(module)),
+        "programs": len(spmdir.report.rank_programs(module)),
     }
 
 

@@ -113,22 +113,22 @@ def save_on_four(rank: int, folder: Path) -> dict[str, Any]:
     """Save a training step, a module with its optimizer, and a tensor of each layout; go on, and resume."""
     parallel = trained(0, FOUR, PLANS[0])
     parallel(batch(0))
-    spmdir.save_checkpoint(folder / "step", {"step": parallel, "counts": {"seen": 4, "names": ["a"]}})
+    spmdir.checkpoint.save(folder / "step", {"step": parallel, "counts": {"seen": 4, "names": ["a"]}})
     saved = parallel.state_dict()
     after = [parallel(batch(1)), torch.rand(2)]
     resumed, counts = trained(1, FOUR, PLANS[0]), {"seen": 0, "names": []}
-    place = spmdir.load_checkpoint(folder / "step", {"step": resumed, "counts": counts})
+    place = spmdir.checkpoint.load(folder / "step", {"step": resumed, "counts": counts})
     again = [resumed(batch(1)), torch.rand(2)]
 
     parts = loop(Weights(FOUR, ("tp: S(0), dp: S(0)", "dp: S(1)"), 0))
     run_loop(parts, 2)
     parts["progress"]["epoch"] = 2
-    spmdir.save_checkpoint(folder / "loop", parts, step=2)
+    spmdir.checkpoint.save(folder / "loop", parts, step=2)
 
     tensors = {
         name: distributed(WHOLE, text, FOUR if name.startswith("four") else LINE) for name, text in TENSORS.items()
     }
-    spmdir.save_checkpoint(folder / "tensors", {"tensors": tensors, "empty": distributed(torch.zeros(0, 3), "", FOUR)})
+    spmdir.checkpoint.save(folder / "tensors", {"tensors": tensors, "empty": distributed(torch.zeros(0, 3), "", FOUR)})
     return {
         "saved": saved,
         "after": after,
@@ -161,25 +161,25 @@ def errors(rank: int, folder: Path) -> dict[str, Any]:
     """What is refused on all ranks, one of which alone finds it."""
     whole = distributed(WHOLE, "", FOUR)
     odd = laid_out(torch.zeros(1 + 2 * (rank > 1), 5), SHAPE, whole.device_mesh, [Shard(0), Replicate()])
-    spmdir.save_checkpoint(folder / "one", {"w": whole})
-    spmdir.save_checkpoint(folder / "bad", {"w": distributed(WHOLE, "dp: S(0), tp: S(0)", FOUR)})
-    spmdir.save_checkpoint(folder / "own", {"own": Counted(), "bare": 3})
+    spmdir.checkpoint.save(folder / "one", {"w": whole})
+    spmdir.checkpoint.save(folder / "bad", {"w": distributed(WHOLE, "dp: S(0), tp: S(0)", FOUR)})
+    spmdir.checkpoint.save(folder / "own", {"own": Counted(), "bare": 3})
     if rank == 0:
         file = next((folder / "bad" / "step-00000000").glob("__3_*"))
         file.write_bytes(file.read_bytes()[:-1] + b"x")
     dist.barrier()
     held = distributed(WHOLE * 0, "tp: S(0), dp: S(0)", FOUR)
     found = {
-        "partial": error_of(lambda: spmdir.save_checkpoint(folder / "none", {"w": distributed(WHOLE, PARTIAL, FOUR)})),
-        "odd": error_of(lambda: spmdir.save_checkpoint(folder / "none", {"w": odd})),
-        "differs": error_of(lambda: spmdir.save_checkpoint(folder / "none", {"w": torch.full((2,), rank)})),
-        "step": error_of(lambda: spmdir.save_checkpoint(folder / "none", {"w": whole}, step=rank)),
-        "keep": error_of(lambda: spmdir.save_checkpoint(folder / "none", {"w": whole}, keep=rank + 1)),
-        "directory": error_of(lambda: spmdir.save_checkpoint(folder / str(rank), {"w": whole})),
-        "damaged": error_of(lambda: spmdir.load_checkpoint(folder / "bad", {"w": held})),
-        "one rank": error_of(lambda: spmdir.load_checkpoint(folder / "one", {"v" if rank == 2 else "w": held})),
-        "restored": error_of(lambda: spmdir.load_checkpoint(folder / "own", {"own": Counted(is_full=rank == 2)})),
-        "bare": error_of(lambda: spmdir.load_checkpoint(folder / "own", {"bare": 3})),
+        "partial": error_of(lambda: spmdir.checkpoint.save(folder / "none", {"w": distributed(WHOLE, PARTIAL, FOUR)})),
+        "odd": error_of(lambda: spmdir.checkpoint.save(folder / "none", {"w": odd})),
+        "differs": error_of(lambda: spmdir.checkpoint.save(folder / "none", {"w": torch.full((2,), rank)})),
+        "step": error_of(lambda: spmdir.checkpoint.save(folder / "none", {"w": whole}, step=rank)),
+        "keep": error_of(lambda: spmdir.checkpoint.save(folder / "none", {"w": whole}, keep=rank + 1)),
+        "directory": error_of(lambda: spmdir.checkpoint.save(folder / str(rank), {"w": whole})),
+        "damaged": error_of(lambda: spmdir.checkpoint.load(folder / "bad", {"w": held})),
+        "one rank": error_of(lambda: spmdir.checkpoint.load(folder / "one", {"v" if rank == 2 else "w": held})),
+        "restored": error_of(lambda: spmdir.checkpoint.load(folder / "own", {"own": Counted(is_full=rank == 2)})),
+        "bare": error_of(lambda: spmdir.checkpoint.load(folder / "own", {"bare": 3})),
         "mixed": error_of(lambda: held + distributed(WHOLE, "dp: Cyclic(0, 1), tp: S(0)", FOUR)),
         "gathered": error_of(lambda: held.full_tensor()),
     }
@@ -193,13 +193,13 @@ def load_on_two(rank: int, folder: Path) -> dict[str, Any]:
     """Load what four ranks saved, with other plans."""
     mesh = Mesh({"tp": 2})
     parallel = trained(2, mesh, PLANS[1])
-    spmdir.load_checkpoint(folder / "step", {"step": parallel})
+    spmdir.checkpoint.load(folder / "step", {"step": parallel})
     parts = loop(Weights(mesh, ("tp: Cyclic(0, 1)", "tp: S(0)"), 1))
-    spmdir.load_checkpoint(folder / "loop", parts)
+    spmdir.checkpoint.load(folder / "loop", parts)
     wrong = []
     for text in ON_TWO:
         loaded = {name: distributed(torch.zeros_like(WHOLE), text, mesh) for name in TENSORS}
-        spmdir.load_checkpoint(folder / "tensors", {"tensors": loaded, "empty": torch.ones(0, 3)})
+        spmdir.checkpoint.load(folder / "tensors", {"tensors": loaded, "empty": torch.ones(0, 3)})
         own = local_tensor(WHOLE, parse_sharding(text), mesh, rank)
         wrong += [(TENSORS[name], text) for name in loaded if not torch.equal(local_shard(loaded[name]), own)]
     return {
@@ -224,7 +224,7 @@ def save_as_rank(rank: int, folder: Path, turn: int, before: Callable[[], None] 
     held = distributed(WHOLE + turn, "dp: S(0)", LINE)
     if before:
         before()
-    spmdir.save_checkpoint(folder / "run", {"w": held, "progress": {"turn": turn}})
+    spmdir.checkpoint.save(folder / "run", {"w": held, "progress": {"turn": turn}})
 
 
 def load_as_rank(rank: int, folder: Path, turn: int) -> None:
@@ -232,7 +232,7 @@ def load_as_rank(rank: int, folder: Path, turn: int) -> None:
     joined(rank, 2, folder / f"load {turn}")
     mesh = Mesh({"tp": 2})
     state = {"w": distributed(WHOLE * 0, "tp: S(1)", mesh), "progress": {"turn": -1}}
-    spmdir.load_checkpoint(folder / "run", state)
+    spmdir.checkpoint.load(folder / "run", state)
     own = local_tensor(WHOLE + state["progress"]["turn"], parse_sharding("tp: S(1)"), mesh, rank)
     assert torch.equal(local_shard(state["w"]), own)
 
@@ -246,7 +246,7 @@ def foreign(rank: int, folder: Path) -> list[Tensor]:
     entry = next(iter(ordered._spec.shard_order))
     ordered._spec.shard_order = (entry._replace(mesh_dims=(1, 0)),)
     saved = {"blocks": laid_out(blocks, SHAPE, line, [_StridedShard(0, split_factor=2)]), "ordered": ordered}
-    spmdir.save_checkpoint(folder / "foreign", saved)
+    spmdir.checkpoint.save(folder / "foreign", saved)
     loaded = {name: torch.zeros_like(WHOLE) for name in saved}
-    spmdir.load_checkpoint(folder / "foreign", loaded)
+    spmdir.checkpoint.load(folder / "foreign", loaded)
     return [*loaded.values()]

@@ -255,7 +255,7 @@ def special(mesh: Mesh) -> dict[str, Any]:
     local = spmdir.shard_module(model, mesh, "fsdp", (inputs[0],), dynamic_shapes=sizes, local_inputs=True)
     return {
         "numbers": found,
-        "programs": len(spmdir.programs(sharded)),
+        "programs": len(spmdir.report.rank_programs(sharded)),
         "errors": [error_of(functools.partial(each, inputs[-1])) for each in (sharded, parallel)],
         "local": error_of(lambda: local(inputs[3])),
     }

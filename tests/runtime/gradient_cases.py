@@ -250,7 +250,7 @@ def unused_heads() -> dict[str, Any]:
             each(x)[0].square().sum().backward()
         each(x)[1].sum().backward()
     pairs.append((gradients(sharded), gradients(model)))
-    program = spmdir.programs(sharded)[0].first
+    program = spmdir.report.rank_programs(sharded)[0].first
     graphs = [program.backward_graph(program.computed(used), None) for used in ({0}, {0, 1, 2})]  # type: ignore
     return {"pairs": pairs, "nodes": [len(graph.graph.nodes) for graph in graphs]}
 

@@ -90,7 +90,7 @@ def run(rank: int, folder: Path) -> dict[str, Any]:
     parallel = spmdir.parallelize(meta.eval(), (IDS,), MESH, PLAN)
     found["unset"] = error_of(lambda: parallel(IDS))
     torch.manual_seed(3 + rank)
-    spmdir.materialize(parallel, meta)
+    spmdir.checkpoint.materialize(parallel, meta)
     found["forward"] = [parallel(IDS), expected.eval()(IDS).detach()]
     found["state"] = [parallel.state_dict(), {**expected.state_dict(), "scaled.table": expected.scaled.table}]
     found["drawn"] = [torch.rand(1), following(3)]
@@ -98,20 +98,20 @@ def run(rank: int, folder: Path) -> dict[str, Any]:
     step, state = step_of(meta.train())
     trained = spmdir.parallelize(step, (IDS,), MESH, PLAN, state=state)
     torch.manual_seed(3)
-    spmdir.materialize(trained, meta)
+    spmdir.checkpoint.materialize(trained, meta)
     step, state = step_of(expected.train())
     loss, state = step(state, IDS)
     found["step"] = [trained(IDS), loss]
     found["trained"] = [trained.gather_state(), state]
 
-    spmdir.save_safetensors(folder / "files", trained, {"buffers.scaled.table": None}, file_bytes=400)
-    spmdir.save_safetensors(folder / "one", trained)
+    spmdir.checkpoint.save_safetensors(folder / "files", trained, {"buffers.scaled.table": None}, file_bytes=400)
+    spmdir.checkpoint.save_safetensors(folder / "one", trained)
     found["files"] = sorted(path.name for path in (folder / "files").iterdir())
     found["content"] = safetensors.load_file(folder / "one" / "model.safetensors")
     again = spmdir.parallelize(meta.eval(), (IDS,), MESH, {"embed.weight": "dp: S(0)", "up.weight": "tp: S(1)"})
-    spmdir.load_safetensors(folder / "files", again, {"scaled.table": None})
+    spmdir.checkpoint.load_safetensors(folder / "files", again, {"scaled.table": None})
     found["left"] = sorted(again.unset)
-    spmdir.materialize(again, meta)
+    spmdir.checkpoint.materialize(again, meta)
     found["loaded"] = again.state_dict()
     found["errors"] = errors(folder, again)
     found["module"] = sharded_module(folder, rank)
@@ -142,28 +142,28 @@ def sharded_module(folder: Path, rank: int) -> dict[str, Any]:
     first, optimizer = made()
     found: dict[str, Any] = {
         "call": error_of(lambda: first(IDS)),
-        "save": error_of(lambda: spmdir.save_checkpoint(folder / "run", {"model": first})),
-        "save files": error_of(lambda: spmdir.save_safetensors(folder / "module", first)),
+        "save": error_of(lambda: spmdir.checkpoint.save(folder / "run", {"model": first})),
+        "save files": error_of(lambda: spmdir.checkpoint.save_safetensors(folder / "module", first)),
     }
     torch.manual_seed(3 + rank)
-    spmdir.materialize(first, from_meta())
+    spmdir.checkpoint.materialize(first, from_meta())
     found["losses"] = [updates(first, optimizer), updates(expected, alone)]
-    spmdir.save_checkpoint(folder / "run", {"model": first, "optimizer": optimizer})
-    spmdir.save_safetensors(folder / "module", first)
+    spmdir.checkpoint.save(folder / "run", {"model": first, "optimizer": optimizer})
+    spmdir.checkpoint.save_safetensors(folder / "module", first)
     found["following"] = [updates(expected, alone)]
 
     second, optimizer = made()
     misnamed = {"up.weight": "nowhere"} if rank == 2 else None
-    found["misnamed"] = error_of(lambda: spmdir.load_safetensors(folder / "module", second, misnamed))
+    found["misnamed"] = error_of(lambda: spmdir.checkpoint.load_safetensors(folder / "module", second, misnamed))
     found["untouched"] = all(tensor.is_meta for tensor in (*second.parameters(), *second.buffers()))
-    spmdir.load_checkpoint(folder / "run", {"model": second, "optimizer": optimizer})
+    spmdir.checkpoint.load(folder / "run", {"model": second, "optimizer": optimizer})
     found["left"] = [name for name, tensor in second.named_buffers() if tensor.is_meta]
-    spmdir.materialize(second, from_meta())
+    spmdir.checkpoint.materialize(second, from_meta())
     found["following"].append(updates(second, optimizer))
 
     third, optimizer = made()
     third.to_empty(device="cpu")
-    spmdir.load_safetensors(folder / "module", third)
+    spmdir.checkpoint.load_safetensors(folder / "module", third)
     with torch.no_grad():
         third.get_buffer("scaled.table").copy_(first.get_buffer("scaled.table"))
     found["loaded"] = [third.eval()(IDS).detach(), first.eval()(IDS).detach()]
@@ -188,7 +188,7 @@ def errors(folder: Path, parallel: spmdir.Parallel) -> dict[str, str]:
     broken = folder / f"broken {torch.distributed.get_rank()}.safetensors"
     broken.write_bytes(file.read_bytes()[:-8])
     held = parallel.state["up.weight"]
-    load = spmdir.load_safetensors
+    load = spmdir.checkpoint.load_safetensors
     bare = Bare().to("meta")
     unset = spmdir.parallelize(bare, (torch.ones(4),), Mesh({"dp": 4}))
     found = {
@@ -197,10 +197,12 @@ def errors(folder: Path, parallel: spmdir.Parallel) -> dict[str, str]:
         "type": error_of(lambda: load(file, {"up.weight": torch.zeros(7, 6)})),
         "broken": error_of(lambda: load(broken, parallel)),
         "no file": error_of(lambda: load(folder / "nowhere", parallel)),
-        "there": error_of(lambda: spmdir.save_safetensors(folder / "one", parallel)),
-        "no method": error_of(lambda: spmdir.materialize(unset, bare)),
-        "others": error_of(lambda: spmdir.materialize(unset, bare, reset_all)),
-        "no values": error_of(lambda: spmdir.materialize(unset, bare, lambda module: nn.init.zeros_(module.weight))),
+        "there": error_of(lambda: spmdir.checkpoint.save_safetensors(folder / "one", parallel)),
+        "no method": error_of(lambda: spmdir.checkpoint.materialize(unset, bare)),
+        "others": error_of(lambda: spmdir.checkpoint.materialize(unset, bare, reset_all)),
+        "no values": error_of(
+            lambda: spmdir.checkpoint.materialize(unset, bare, lambda module: nn.init.zeros_(module.weight))
+        ),
     }
     converted = torch.zeros(7, 6)
     load(file, {"weight": converted}, {"weight": "up.weight"}, convert=True)

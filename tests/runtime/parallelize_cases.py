@@ -114,8 +114,8 @@ def forward(mesh: Mesh) -> dict[str, Any]:
     full = parallel.state_dict()
     told = None
     if parallel.rank == 0:
-        (explained,) = spmdir.explain(parallel, most=1).values
-        told = explained.seconds, spmdir.comm_report(parallel.module, pipeline=parallel.pipeline).objective
+        (explained,) = spmdir.report.explain(parallel, most=1).values
+        told = explained.seconds, spmdir.report.comm_report(parallel.module, pipeline=parallel.pipeline).objective
     return {
         "told": told,
         "outputs": parallel(ids),
@@ -370,7 +370,7 @@ def by_backend(mesh: Mesh) -> dict[str, Any]:
     x, scale = torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1)), torch.ones(4)
     torch._dynamo.reset()
     model, single = Noisy(), Noisy()
-    run = torch.compile(model, backend=spmdir.backend(mesh, NOISY))
+    run = torch.compile(model, backend="spmdir", options={"mesh": mesh, "shardings": NOISY})
     outputs: list[Tensor] = []
     for step in (run, single):
         torch.manual_seed(3)
@@ -378,6 +378,7 @@ def by_backend(mesh: Mesh) -> dict[str, Any]:
         (model if step is run else single).up.weight.mul_(2)
         outputs += [step(x, scale), step(torch.cat([x, x]), scale)]
     wrong = torch.compile(Noisy(), backend=from_options, options={"mash": mesh})
+    unknown = {"mesh": mesh, "shardings": {"up": ""}}
     with torch.enable_grad():
         gradients = error_of(lambda: run(x, scale))
     return {
@@ -389,7 +390,7 @@ def by_backend(mesh: Mesh) -> dict[str, Any]:
         "options": torch.compile(Noisy().eval(), backend=from_options, options={"mesh": mesh})(x, scale),
         "of one": Noisy().eval()(x, scale),
         "unknown": raised(lambda: wrong(x, scale)),
-        "plan": error_of(lambda: torch.compile(Noisy(), backend=spmdir.backend(mesh, {"up": ""}))(x, scale)),
+        "plan": error_of(lambda: torch.compile(Noisy(), backend="spmdir", options=unknown)(x, scale)),
     }
 
 

@@ -460,10 +460,10 @@ def programs_of_unread() -> list[int]:
         sharded(X)
         with torch.no_grad():
             sharded(X)
-        counts.append(len(spmdir.programs(sharded)))
+        counts.append(len(spmdir.report.rank_programs(sharded)))
     sharded.eval()
     sharded(X)
-    return [*counts, len(spmdir.programs(sharded))]
+    return [*counts, len(spmdir.report.rank_programs(sharded))]
 
 
 ON_INSTANCE = frozenset({

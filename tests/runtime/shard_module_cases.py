@@ -268,7 +268,10 @@ def accumulated() -> dict[str, Any]:
         for each in (sharded, copied)
         for a, b in zip(each.parameters(), alone.parameters(), strict=True)
     ]
-    sends = [spmdir.comm_report(each.module, pipeline=each.pipeline).by_kind for each in spmdir.programs(sharded)]
+    sends = [
+        spmdir.report.comm_report(each.module, pipeline=each.pipeline).by_kind
+        for each in spmdir.report.rank_programs(sharded)
+    ]
     alone.zero_grad(), copied.zero_grad()
     for number in range(2):
         with copied.no_sync() if number == 0 else nullcontext():

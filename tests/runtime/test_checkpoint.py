@@ -123,14 +123,14 @@ def copied(value: Any) -> Any:
 def run(tmp_path) -> Path:
     """A directory with the checkpoints of steps 1 and 2."""
     for step in (1, 2):
-        spmdir.save_checkpoint(tmp_path / "run", parts(step), step=step)
+        spmdir.checkpoint.save(tmp_path / "run", parts(step), step=step)
     return tmp_path / "run"
 
 
 def test_one_process_resumes_the_last_checkpoint_or_the_one_asked_for(run):
     for step, chosen in ((2, None), (1, 1)):
         found = parts(9)
-        assert spmdir.load_checkpoint(run, found, step=chosen).name == f"step-{step:08d}"
+        assert spmdir.checkpoint.load(run, found, step=chosen).name == f"step-{step:08d}"
         assert_equal(leaves(found)[:3], leaves(parts(step))[:3])
 
 
@@ -138,7 +138,7 @@ def test_a_fresh_optimizer_gets_its_moments(run):
     found = parts(9)
     found["optimizer"] = torch.optim.AdamW(found["model"].parameters(), lr=0.5)
     found["model"].zero_grad()
-    spmdir.load_checkpoint(run, found)
+    spmdir.checkpoint.load(run, found)
     assert_equal(leaves(found)[:2], leaves(parts(2))[:2])
 
 
@@ -202,7 +202,7 @@ def assert_refused(run: Path, state: Any, message: str) -> None:
     held = [value.state_dict() if hasattr(value, "state_dict") else value for value in values]
     before = copied([held, torch.get_rng_state()])
     with pytest.raises(spmdir.SpmdirError, match=message):
-        spmdir.load_checkpoint(run, state)
+        spmdir.checkpoint.load(run, state)
     assert_equal([held, torch.get_rng_state()], before)
 
 
@@ -210,38 +210,38 @@ def test_a_fresh_optimizer_stays_fresh_where_it_is_refused(run):
     model = nn.Linear(4, 2)
     fresh = torch.optim.AdamW(model.parameters())
     with pytest.raises(spmdir.SpmdirError, match="does not fit"):
-        spmdir.load_checkpoint(run, {"model": model, "optimizer": fresh})
+        spmdir.checkpoint.load(run, {"model": model, "optimizer": fresh})
     with pytest.raises(spmdir.SpmdirError, match="'optimizer' has taken no step"):
-        spmdir.save_checkpoint(run, {"model": model, "optimizer": fresh})
+        spmdir.checkpoint.save(run, {"model": model, "optimizer": fresh})
     assert not fresh.state
 
 
 def test_a_directory_without_a_checkpoint_says_which_there_are(run, tmp_path):
     with pytest.raises(spmdir.SpmdirError, match=r"no complete checkpoint of step 7; there are those of steps 1, 2"):
-        spmdir.load_checkpoint(run, parts(), step=7)
+        spmdir.checkpoint.load(run, parts(), step=7)
     with pytest.raises(spmdir.SpmdirError, match="no complete checkpoint; save one first"):
-        spmdir.load_checkpoint(tmp_path, parts())
+        spmdir.checkpoint.load(tmp_path, parts())
     with pytest.raises(spmdir.SpmdirError, match="there is a checkpoint"):
-        spmdir.save_checkpoint(run, parts(), step=2)
+        spmdir.checkpoint.save(run, parts(), step=2)
 
 
 def test_what_torch_saved_is_loaded_and_its_files_are_long_enough(tmp_path):
     dcp.save({"w": torch.ones(3)}, checkpoint_id=str(tmp_path), no_dist=True)
     found = {"w": torch.zeros(3)}
-    spmdir.load_checkpoint(tmp_path, found)
+    spmdir.checkpoint.load(tmp_path, found)
     assert_equal(found["w"], torch.ones(3))
     os.truncate(tmp_path / "__0_0.distcp", 99)
     with pytest.raises(spmdir.SpmdirError, match=r"'__0_0.distcp' has 99 bytes; expected at least"):
-        spmdir.load_checkpoint(tmp_path, found)
+        spmdir.checkpoint.load(tmp_path, found)
 
 
 def test_only_the_newest_stay_where_asked(run):
-    spmdir.save_checkpoint(run, parts(3), keep=2)
+    spmdir.checkpoint.save(run, parts(3), keep=2)
     assert sorted(path.name for path in run.iterdir()) == ["step-00000002", "step-00000003"]
 
 
 def test_a_save_after_an_older_checkpoint_was_loaded_stays(run):
-    assert spmdir.save_checkpoint(run, parts(0), step=0, keep=1).exists()
+    assert spmdir.checkpoint.save(run, parts(0), step=0, keep=1).exists()
     assert [path.name for path in run.iterdir()] == ["step-00000000"]
 
 
@@ -249,14 +249,14 @@ def test_a_save_after_an_older_checkpoint_was_loaded_stays(run):
 def test_a_wrong_number_is_an_error_and_no_checkpoint_is_lost(run, given):
     before = sorted(run.iterdir())
     with pytest.raises(spmdir.SpmdirError, match="expected"):
-        spmdir.save_checkpoint(run, parts(3), **given)
+        spmdir.checkpoint.save(run, parts(3), **given)
     assert sorted(run.iterdir()) == before
 
 
 def test_values_under_numbers_are_loaded(tmp_path):
-    spmdir.save_checkpoint(tmp_path, {"progress": {"seen": {0: 5, 1: 6}}})
+    spmdir.checkpoint.save(tmp_path, {"progress": {"seen": {0: 5, 1: 6}}})
     found = {"progress": {"seen": {0: 0, 1: 0}}}
-    spmdir.load_checkpoint(tmp_path, found)
+    spmdir.checkpoint.load(tmp_path, found)
     assert found == {"progress": {"seen": {0: 5, 1: 6}}}
 
 
@@ -264,11 +264,11 @@ def test_what_is_in_the_way_of_a_checkpoint_is_an_error_or_removed(tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".unfinished-step-0").symlink_to(tmp_path / "elsewhere")
-    spmdir.save_checkpoint(tmp_path / "run", parts())
+    spmdir.checkpoint.save(tmp_path / "run", parts())
     assert (tmp_path / "elsewhere").exists()
     (tmp_path / "file").touch()
     with pytest.raises(spmdir.SpmdirError, match="cannot make the directory"):
-        spmdir.save_checkpoint(tmp_path / "file", parts())
+        spmdir.checkpoint.save(tmp_path / "file", parts())
 
 
 CALLS = ("fsync", "rename", "mkdir")
@@ -282,7 +282,7 @@ def test_a_process_killed_anywhere_in_a_save_leaves_a_complete_checkpoint(run):
         shutil.rmtree(run / "step-00000003", ignore_errors=True)
         killed = killed_in_save(run, state, at)
         loaded = parts(9)
-        found.append(spmdir.load_checkpoint(run, loaded).name)
+        found.append(spmdir.checkpoint.load(run, loaded).name)
         assert_equal(leaves(loaded)[:3], after if found[-1] == "step-00000003" else before)
         if not killed:
             break
@@ -295,7 +295,7 @@ def killed_in_save(run: Path, state: dict[str, Any], at: int) -> bool:
 
     def save() -> None:
         die_at(at)
-        spmdir.save_checkpoint(run, state, step=3)
+        spmdir.checkpoint.save(run, state, step=3)
 
     (status,) = statuses([save])
     assert status in (0, signal.SIGKILL)
@@ -366,12 +366,12 @@ def test_ranks_killed_in_a_save_leave_a_checkpoint_that_other_ranks_load(tmp_pat
 
 def test_empty_containers_stay_and_what_a_name_begins_with_is_no_owner(tmp_path):
     saved = {"a": torch.ones(2), "a.q": torch.ones(3), "a.r": {"empty": {}, "none": [], "nested": [{}], "seen": 4}}
-    spmdir.save_checkpoint(tmp_path, saved)
+    spmdir.checkpoint.save(tmp_path, saved)
     found = {"a.r": {"empty": {}, "none": [], "nested": [{}], "seen": 0}}
-    spmdir.load_checkpoint(tmp_path, found)
+    spmdir.checkpoint.load(tmp_path, found)
     assert found["a.r"] == saved["a.r"]
     own = {"a": torch.zeros(2)}
-    spmdir.load_checkpoint(tmp_path, own)
+    spmdir.checkpoint.load(tmp_path, own)
     assert_equal(own["a"], saved["a"])
     with pytest.raises(spmdir.SpmdirError, match="expected the path of a file"):
-        spmdir.load_checkpoint("", own)
+        spmdir.checkpoint.load("", own)

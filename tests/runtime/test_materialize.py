@@ -125,7 +125,7 @@ def test_a_rank_reads_the_slices_that_it_holds_and_no_more(tmp_path, monkeypatch
     from spmdir.runtime import safetensors_slices
     from spmdir.runtime.boxes import held_boxes
 
-    spmdir.save_safetensors(tmp_path, {"w": torch.arange(35.0).view(7, 5), "other": torch.ones(9)})
+    spmdir.checkpoint.save_safetensors(tmp_path, {"w": torch.arange(35.0).view(7, 5), "other": torch.ones(9)})
     read: Counter[str] = Counter()
 
     class Spied:
@@ -145,7 +145,7 @@ def test_a_rank_reads_the_slices_that_it_holds_and_no_more(tmp_path, monkeypatch
     shard = torch.zeros(3, 5)
     boxes = held_boxes(parse_sharding("a: Cyclic(0, 2)"), (7, 5), spmdir.Mesh({"a": 2}), 1)
     monkeypatch.setattr(safetensors_slices, "held_parts", lambda name, tensor: (boxes, shard))
-    spmdir.load_safetensors(tmp_path, {"w": torch.empty(7, 5)})
+    spmdir.checkpoint.load_safetensors(tmp_path, {"w": torch.empty(7, 5)})
     assert_equal(shard, torch.arange(35.0).view(7, 5)[[2, 3, 6]])
     assert read == {"w": 15}
 
@@ -155,11 +155,11 @@ def test_one_process_saves_and_loads_every_element_type_and_shape(tmp_path):
 
     saved = {name: torch.ones(2, 3).to(dtype) for name, dtype in DTYPES.items()}
     saved |= {"scalar": torch.tensor(3.0), "empty": torch.zeros(0, 4), "tied": saved["F32"]}
-    spmdir.save_safetensors(tmp_path, saved)
+    spmdir.checkpoint.save_safetensors(tmp_path, saved)
     loaded = {name: torch.zeros_like(tensor) for name, tensor in saved.items() if name != "tied"}
-    spmdir.load_safetensors(tmp_path / "model.safetensors", loaded)
+    spmdir.checkpoint.load_safetensors(tmp_path / "model.safetensors", loaded)
     for name, tensor in loaded.items():
         assert tensor.dtype == saved[name].dtype
         assert_equal(tensor.to(torch.complex64), saved[name].to(torch.complex64))
     with pytest.raises(spmdir.SpmdirError, match=r"has 'model\.safetensors' already"):
-        spmdir.save_safetensors(tmp_path, nn.Linear(2, 2))
+        spmdir.checkpoint.save_safetensors(tmp_path, nn.Linear(2, 2))

@@ -67,4 +67,4 @@ def test_a_module_has_a_program_for_each_of_equal_values_that_differ(alone):
         y, found, *_ = sharded(x, True, 3, scale, "relu", None)
         assert repr(found["given"][2]) == repr(scale)
         assert repr(y[0, 0].item()) == repr(2.0 * scale)
-    assert len(spmdir.programs(sharded)) == 7  # one for the examples, and one for both NaNs
+    assert len(spmdir.report.rank_programs(sharded)) == 7  # one for the examples, and one for both NaNs

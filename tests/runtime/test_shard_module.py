@@ -39,7 +39,7 @@ def test_calls_that_do_not_fit_say_why(ranks):
         assert "'x' has shape" in shape
         assert replaced.startswith("'again.bias' has become no DTensor; expected [")
         assert "the Linear has a model.forward of its own" in own_forward
-        assert not whole and "call spmdir.save_safetensors(directory, model) on all ranks" in shards
+        assert not whole and "call spmdir.checkpoint.save_safetensors(directory, model) on all ranks" in shards
 
 
 def test_autocast_rounds_as_on_one_device_and_sgd_updates_are_equal(ranks):

@@ -82,7 +82,7 @@ def structures() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, call in (*CALLS.items(), *CALLS.items()):
         found[name] = (called(sharded, call), called(alone, call))
-    found["programs"] = len(spmdir.programs(sharded))
+    found["programs"] = len(spmdir.report.rank_programs(sharded))
     found["limit"] = error_of(lambda: [sharded(*args, labels=Y, scale=float(number)) for number in range(3, 20)])
     return found
 

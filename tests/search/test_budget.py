@@ -32,12 +32,12 @@ func.func @main(%x: tensor<64x512xf32> {spmd.sharding = #spmd.sharding<@mesh, dp
 """
 
 
-def decided(memory: str) -> spmdir.MemoryReport:
-    return spmdir.memory_report(spmdir.run_passes(spmdir.parse(TWICE), f"propagate{{memory={memory}}}"))
+def decided(memory: str) -> spmdir.report.MemoryReport:
+    return spmdir.report.memory_report(spmdir.run_passes(spmdir.parse(TWICE), f"propagate{{memory={memory}}}"))
 
 
 def objective(memory: str) -> float:
-    found = spmdir.comm_report(spmdir.run_passes(spmdir.parse(TWICE), f"propagate{{memory={memory}}}")).objective
+    found = spmdir.report.comm_report(spmdir.run_passes(spmdir.parse(TWICE), f"propagate{{memory={memory}}}")).objective
     assert found is not None
     return found
 
@@ -79,7 +79,7 @@ def within(program: Program, memory: object) -> tuple[str, float]:
     """Return the decided program without the note of its limit, and what a rank holds."""
     module = spmdir.run_passes(spmdir.parse(program.text), f"propagate{{memory={memory}}}")
     text = re.sub(r', spmd.decided_by = "propagate{memory=\w+}"', "", spmdir.print_ir(module))
-    return text, spmdir.memory_report(module).peak_bytes
+    return text, spmdir.report.memory_report(module).peak_bytes
 
 
 @settings(max_examples=12)
@@ -111,7 +111,7 @@ def test_the_quick_bound_is_no_less_than_what_a_rank_holds(program: Program) -> 
     except spmdir.SpmdirError:
         assume(False)
         raise
-    held = spmdir.memory_report(module).peak_bytes
+    held = spmdir.report.memory_report(module).peak_bytes
     assert most_bytes(main_function(module), mesh(module)) >= held
     spmdir.run_passes(module, "insert-reshard,lower-reshard")
     assert most_bytes(main_function(module), mesh(module)) >= held

@@ -117,7 +117,7 @@ def step(module: ModuleOp) -> float:
 
 
 def objective(module: ModuleOp) -> float:
-    found = spmdir.comm_report(module).objective
+    found = spmdir.report.comm_report(module).objective
     assert found is not None
     return found
 

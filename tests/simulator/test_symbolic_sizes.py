@@ -337,8 +337,8 @@ def test_a_report_is_about_the_example_sizes():
     spmdir.run_passes(module, "propagate")
     bound = spmdir.parse(spmdir.print_ir(module))
     spmdir.run_passes(bound, "bind-sizes{s0=4 s1=6},insert-reshard,lower-reshard,fuse-collectives")
-    assert spmdir.comm_report(module) == spmdir.comm_report(bound)
-    assert spmdir.comm_report(module).count > 0
+    assert spmdir.report.comm_report(module) == spmdir.report.comm_report(bound)
+    assert spmdir.report.comm_report(module).count > 0
 
 
 def test_the_type_of_a_size_tells_the_local_size_too():

@@ -231,7 +231,7 @@ func.func @f(%x: tensor<4x3xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: Own(
 """
 SHARD = """\
 import attrs
-from spmdir import ShardPlacement
+from spmdir.placement import ShardPlacement
 
 @attrs.frozen
 class Own(ShardPlacement):
@@ -243,7 +243,7 @@ class Own(ShardPlacement):
 """
 OTHER = """\
 import attrs
-from spmdir import Edge, Placement
+from spmdir.placement import Edge, Placement
 
 @attrs.frozen
 class Own(Placement):

@@ -236,7 +236,7 @@ def test_long_work_says_how_far_it_is(tmp_path) -> None:
     with progress.shown_by(told.append):
         spmdir.run_passes(spmdir.parse(text), "localize,schedule{memory=390MB}")
         state = {"w": torch.ones(2), "b": torch.ones(3)}
-        spmdir.save_checkpoint(tmp_path, state)
-        spmdir.load_checkpoint(tmp_path, state)
+        spmdir.checkpoint.save(tmp_path, state)
+        spmdir.checkpoint.load(tmp_path, state)
     for beginning in ("fit-memory: round 1 of", "reorder: 1 of", "saving w (", "loading b ("):
         assert any(line.startswith(beginning) for line in told), (beginning, told)

@@ -15,7 +15,7 @@ from spmdir.core.errors import RuleError, UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import enumerated
 from spmdir.core.placement.call import Literal, Local, shard_of
-from spmdir.core.placement.joint import JointPlacement
+from spmdir.core.placement.packed import PackedPlacement
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects.aten import op_class
@@ -29,8 +29,8 @@ from spmdir.dialects.shard_index_ops import SHARD_INDEX_CLASSES
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
 from spmdir.reshard.runs import mark_runs
-from spmdir.rules import OpRule, Value
-from spmdir.rules.local.expansion import ExpandedOp, Expansion
+from spmdir.rules import OpRule
+from spmdir.rules.local.expansion import ExpandedOp, Expansion, Value
 from spmdir.rules.local.rank import Rank
 from spmdir.rules.local.rings import ROTATIONS, require_alike
 
@@ -157,10 +157,10 @@ def _plain(value: Literal, mesh: Mesh) -> Literal:
 
 
 def _check_state(op: ValueOp, index: int, value: SSAValue, choice: Choice) -> None:
-    """Raise RuleError unless `value` is of the type of result `index` of `op` where that has a joint placement."""
+    """Raise RuleError unless `value` is of the type of result `index` of `op` where that has a packed placement."""
     for strategy in choice.values():
         placement, text = strategy.results[index], strategy.text
-        if text is None or not isinstance(placement, JointPlacement):
+        if text is None or not isinstance(placement, PackedPlacement):
             continue
         found, wanted = meta_of(value.type), meta_of(op.results[index].type)
         assert found is not None  # a local form makes tensors

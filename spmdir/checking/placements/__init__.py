@@ -3,14 +3,14 @@
 from spmdir.checking.placements.check_placement import Effort, check_placement, check_plugin, verdicts_of
 from spmdir.checking.placements.law import Example, Law
 from spmdir.checking.placements.table import LAWS
-from spmdir.checking.placements.verdict import Report, Unchecked, Verdict
+from spmdir.checking.placements.verdict import PlacementReport, Unchecked, Verdict
 
 __all__ = [
     "LAWS",
     "Effort",
     "Example",
     "Law",
-    "Report",
+    "PlacementReport",
     "Unchecked",
     "Verdict",
     "check_placement",

@@ -15,7 +15,7 @@ from spmdir.checking.placements.law import Example, Law, Outcome
 from spmdir.checking.placements.layouts import layouts
 from spmdir.checking.placements.table import LAWS
 from spmdir.checking.placements.time_limit import TooLong, time_limit
-from spmdir.checking.placements.verdict import Report, Unchecked, Verdict, unchecked_of
+from spmdir.checking.placements.verdict import PlacementReport, Unchecked, Verdict, unchecked_of
 from spmdir.core.errors import Location, SpmdirError, UnsupportedError, did_you_mean, require_type
 from spmdir.core.placement.base import Placement, parse_placement
 from spmdir.core.progress import say
@@ -76,7 +76,7 @@ class Effort:
         return min(len(examples), self.few - 1 + subjects) if self.quick else len(examples)
 
 
-def check_placement(*placements: type[Placement] | Placement | str, quick: bool = False) -> Report:
+def check_placement(*placements: type[Placement] | Placement | str, quick: bool = False) -> PlacementReport:
     """Try every law on placements.
 
     Args:
@@ -88,10 +88,10 @@ def check_placement(*placements: type[Placement] | Placement | str, quick: bool 
         SpmdirError: one of them is not a placement.
 
     Example:
-        >>> assert spmdir.check_placement("Cyclic(0, 2)").sound
+        >>> assert spmdir.testing.check_placement("Cyclic(0, 2)").sound
     """
     effort = Effort(quick)
-    return Report(tuple(_until_cut_off(verdict for one in placements for verdict in _of_given(one, effort))))
+    return PlacementReport(tuple(_until_cut_off(verdict for one in placements for verdict in _of_given(one, effort))))
 
 
 def _of_given(given: type[Placement] | Placement | str, effort: Effort) -> Iterator[Verdict]:
@@ -112,17 +112,18 @@ def _until_cut_off(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
             return
 
 
-def check_plugin(source: str, effort: Effort | None = None) -> Report:
+def check_plugin(source: str, effort: Effort | None = None) -> PlacementReport:
     """Try the laws on the placements that a plug-in declares.
 
     Args:
-        source: the path of a Python file, or the name of an installed plug-in or a module, as for `spmdir.load_plugin`.
+        source: the path of a Python file, or the name of an installed plug-in or a module, as for
+            `spmdir.plugins.load_plugin`.
         effort: how much is tried; by default everything.
 
     Raises:
         SpmdirError: the plug-in cannot be loaded, or declares no placement.
     """
-    return Report(tuple(verdicts_of(source, effort or Effort())))
+    return PlacementReport(tuple(verdicts_of(source, effort or Effort())))
 
 
 def verdicts_of(source: str, effort: Effort) -> Iterator[Verdict]:
@@ -137,8 +138,8 @@ def verdicts_of(source: str, effort: Effort) -> Iterator[Verdict]:
     own = [kind for kind in plugin.classes(Placement) if hasattr(kind, "text")]
     if not own:
         raise SpmdirError(
-            "no placement is declared here; expected a class with a `text` that derives from spmdir.ShardPlacement, "
-            "spmdir.PartialPlacement or spmdir.Placement",
+            "no placement is declared here; expected a class with a `text` that derives from ShardPlacement, "
+            "PartialPlacement or Placement of spmdir.placement",
             Location(source, 1, 1),
         )
     yield from _until_cut_off(verdict for kind in own for verdict in _of_class(kind, path, effort))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from spmdir.core.placement.base import PartialPlacement, Placement
-from spmdir.core.placement.error import ENDS, Error
+from spmdir.core.placement.error import ENDS, ErrorBound
 from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.simulator.measured_errors import measured
 
@@ -82,7 +82,7 @@ def _scales(placement: Placement) -> bool:
 
 
 def inexact_difference(
-    found: Any, right: Any, error: Error, count: int, shards: Sequence[torch.Tensor], limit: float
+    found: Any, right: Any, error: ErrorBound, count: int, shards: Sequence[torch.Tensor], limit: float
 ) -> str | None:
     """Return how `found` differs from `right` by more than the steps of an inexact placement may; None if it does not.
 

@@ -11,7 +11,7 @@ import torch
 
 from spmdir.core.dtype import F32, DType
 from spmdir.core.placement.base import Placement
-from spmdir.core.placement.joint import JointPlacement
+from spmdir.core.placement.packed import PackedPlacement
 from spmdir.simulator.distribution import random_like
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
@@ -122,7 +122,7 @@ Fault = str | Outcome | None
 
 def is_held(placement: Placement) -> bool:
     """Return whether values may have a placement: it is not open, and no state of local forms alone."""
-    is_state = isinstance(placement, JointPlacement) and not placement.of_values
+    is_state = isinstance(placement, PackedPlacement) and not placement.of_values
     return placement.trait != "open" and not is_state
 
 

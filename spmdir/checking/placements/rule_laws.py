@@ -17,7 +17,7 @@ from spmdir.checking.rules.soundness import judge, prepare, strategies_of
 from spmdir.checking.rules.text_samples import TextRun, runs_of_texts
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
-from spmdir.core.placement.joint import JointPlacement
+from spmdir.core.placement.packed import PackedPlacement
 from spmdir.core.placement.standard import plugins
 from spmdir.placements.cyclic import Cyclic
 from spmdir.rules import Strategy
@@ -149,7 +149,7 @@ def _texts_sound(placement: Placement, example: Example) -> Fault:
 
 def _is_of_states(placement: Placement) -> bool:
     """Return whether no value has the placement, so that it occurs in local forms alone."""
-    return isinstance(placement, JointPlacement) and not placement.of_values
+    return isinstance(placement, PackedPlacement) and not placement.of_values
 
 
 def _sound(placement: Placement, example: Example) -> Fault:

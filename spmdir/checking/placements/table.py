@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spmdir.checking.placements.joint_laws import JOINT_LAWS
+from spmdir.checking.placements.packed_laws import JOINT_LAWS
 from spmdir.checking.placements.partial_laws import PARTIAL_LAWS
 from spmdir.checking.placements.process_laws import PROCESS_LAWS
 from spmdir.checking.placements.rule_laws import RULE_LAWS

@@ -16,7 +16,7 @@ from spmdir.core.dtype import F32
 from spmdir.core.errors import SpmdirError
 from spmdir.core.placement.base import TRAITS, PartialPlacement, Placement, ShardPlacement, parse_placement
 from spmdir.core.placement.edge import Edge
-from spmdir.core.placement.error import Error
+from spmdir.core.placement.error import ErrorBound
 from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.core.placement.sharding import Sharding, parse_sharding
 from spmdir.reshard.collectives import collective, collectives
@@ -50,8 +50,8 @@ def _declaration(placement: Placement, example: Example) -> str | None:
         return f"`dim` is {placement.dim!r}; expected a dimension, counted from 0"
     if isinstance(placement, PartialPlacement) and placement.reduce not in REDUCTIONS:
         return f"`reduce` is {placement.reduce!r}; expected one of {', '.join(REDUCTIONS)}"
-    if not isinstance(placement.error, Error):
-        return f"`error` is {placement.error!r}; expected an Error, as in Error(1 / 256), or UNKNOWN"
+    if not isinstance(placement.error, ErrorBound):
+        return f"`error` is {placement.error!r}; expected an ErrorBound, as in ErrorBound(1 / 256), or UNKNOWN"
     return None
 
 

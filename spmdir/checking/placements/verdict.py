@@ -90,8 +90,12 @@ class Verdict:
 
 
 @attrs.frozen
-class Report(ShownAsText):
-    """What became of several placements; its text has a line for each."""
+class PlacementReport(ShownAsText):
+    """What became of several placements; its text has a line for each.
+
+    Attributes:
+        verdicts: one for each placement.
+    """
 
     verdicts: tuple[Verdict, ...]
 

@@ -78,7 +78,7 @@ def check_rules(
         SpmdirError: an op has no rule, a text is not a placement, or a file cannot be used.
 
     Example:
-        >>> assert spmdir.check_rules(["aten.mm"]).sound
+        >>> assert spmdir.testing.check_rules(["aten.mm"]).sound
     """
     rule_set = extended_rules(load_plugins(plugins))
     wanted = _wanted(ops, rule_set)

@@ -16,8 +16,8 @@ from spmdir.checking.rules.samples import all_samples
 from spmdir.checking.rules.samples.sample import Sample
 from spmdir.checking.rules.worker import serve
 from spmdir.core.errors import SpmdirError
-from spmdir.rules import default
 from spmdir.rules.element_types import TABLE
+from spmdir.rules.rule_set import default
 
 SECONDS = 600
 """The limit for one op."""

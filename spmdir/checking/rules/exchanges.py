@@ -9,7 +9,7 @@ import torch
 
 from spmdir.core.intervals import Ranges
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.joint import joint_placement
+from spmdir.core.placement.packed import joint_placement
 
 FILLS: dict[str, float] = {"zero": 0.0, "lowest": float("-inf")}
 

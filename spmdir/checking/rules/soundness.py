@@ -19,8 +19,9 @@ from spmdir.core.placement.base import LocalType, PartialPlacement, own_type
 from spmdir.core.placement.call import Call, Local, shard_of
 from spmdir.core.placement.standard import Placement, R
 from spmdir.core.placement.tensor import TensorMeta
-from spmdir.rules import Expansion, OpRule, RuleSet, Strategy, Value
+from spmdir.rules import OpRule, RuleSet, Strategy
 from spmdir.rules.language.syntax_tree import TextStrategy
+from spmdir.rules.local.expansion import Expansion, Value
 from spmdir.rules.local.rank import Rank
 from spmdir.rules.strategies.plugin_placements import plugins_among
 from spmdir.rules.strategies.split_products import SPLIT

@@ -20,7 +20,8 @@ from spmdir.checking.rules.samples.sample import Sample
 from spmdir.checking.rules.schema import check_schema
 from spmdir.core.errors import SpmdirError, SpmdirErrors
 from spmdir.plugins import extended_rules, load_plugins
-from spmdir.rules import RuleSet, default
+from spmdir.rules import RuleSet
+from spmdir.rules.rule_set import default
 
 
 class Session:

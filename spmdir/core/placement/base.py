@@ -19,7 +19,7 @@ from spmdir.core.errors import ParseError, ShardingError, SpmdirError, shown, wr
 from spmdir.core.intervals import Ranges, Run, joined, length, summed_runs
 from spmdir.core.limits import ENUMERATED
 from spmdir.core.placement.edge import Edge
-from spmdir.core.placement.error import EXACT, Error
+from spmdir.core.placement.error import EXACT, ErrorBound
 from spmdir.core.placement.evaluated import evaluated, place
 from spmdir.core.placement.packing import converted
 from spmdir.core.placement.reductions import REDUCTIONS
@@ -86,7 +86,7 @@ class Placement:
 
     text: ClassVar[str]
     trait: ClassVar[str] = "other"
-    error: ClassVar[Error] = EXACT
+    error: ClassVar[ErrorBound] = EXACT
     splits: ClassVar[bool] = False
     rounds: ClassVar[bool] = False
     rules: ClassVar[str] = ""
@@ -482,7 +482,7 @@ def parse_placement(text: str) -> Placement:
         ShardingError: a field has a value that it cannot have.
 
     Example:
-        >>> spmdir.parse_placement("S(1)") == spmdir.S(1)
+        >>> spmdir.placement.parse_placement("S(1)") == spmdir.S(1)
         True
     """
     if not isinstance(text, str):
@@ -563,16 +563,16 @@ def _fits(edge: Edge, end: str, placement: Placement) -> bool:
 
 def _check_error(kind: type[Placement]) -> None:
     found = kind.error
-    if not isinstance(found, (Error, property)):
+    if not isinstance(found, (ErrorBound, property)):
         raise ShardingError(
-            f"`error` of {kind.__module__}.{kind.__qualname__} is {shown(found)}; expected an Error, as in "
-            f"`error = Error({found if isinstance(found, float) else 1 / 256})`: the largest error for each rank, as a "
-            "part of the largest absolute element that it holds"
+            f"`error` of {kind.__module__}.{kind.__qualname__} is {shown(found)}; expected an ErrorBound, as in "
+            f"`error = ErrorBound({found if isinstance(found, float) else 1 / 256})`: the largest error for each rank, "
+            "as a part of the largest absolute element that it holds"
         )
 
 
 def _check_offered(kind: type[Placement]) -> None:
-    if kind.offered and isinstance(kind.error, Error) and kind.error:
+    if kind.offered and isinstance(kind.error, ErrorBound) and kind.error:
         raise ShardingError(
             f"{kind.__module__}.{kind.__qualname__} is `offered` and lossy; expected an exact placement, since only "
             "the user decides where precision is lost"

@@ -20,7 +20,7 @@ INITIAL = ("zeros", "ones", "random")
 
 
 @attrs.frozen(eq=False)
-class State:
+class EdgeState:
     """A tensor that ranks keep for a step from one run of the program to the next.
 
     Attributes:
@@ -43,7 +43,9 @@ class State:
 
     def __attrs_post_init__(self) -> None:
         if self.initial not in INITIAL:
-            raise ShardingError(f"`initial` of a State is {shown(self.initial)}; expected one of {', '.join(INITIAL)}")
+            raise ShardingError(
+                f"`initial` of an EdgeState is {shown(self.initial)}; expected one of {', '.join(INITIAL)}"
+            )
         if self.dtype is not None:
             as_dtype(self.dtype)
 
@@ -58,7 +60,7 @@ class State:
         found = evaluated("shape", self.shape, tuple(shape), count)
         if not (isinstance(found, tuple) and all(type(n) is int and n >= 0 for n in found)):
             raise ShardingError(
-                f"`shape` of a State gives {shown(found)} for {list(shape)} on {count} ranks; expected a tuple of "
+                f"`shape` of an EdgeState gives {shown(found)} for {list(shape)} on {count} ranks; expected a tuple of "
                 "sizes from 0 on",
                 place(self.shape),
             )
@@ -99,7 +101,9 @@ class Edge:
     bytes: Callable[[tuple[int, ...], float, int], Sent] | None = None
     seconds: Callable[[Any, tuple[int, ...], float, int], float] | None = None
     when: Callable[[Any], bool] | None = None
-    state: Mapping[str, State] | Callable[[tuple[int, ...], int], Mapping[str, State]] = attrs.field(factory=dict)
+    state: Mapping[str, EdgeState] | Callable[[tuple[int, ...], int], Mapping[str, EdgeState]] = attrs.field(
+        factory=dict
+    )
 
     def __repr__(self) -> str:
         end = f"from {self.source}" if self.target is None else f"to {self.target}"
@@ -113,7 +117,7 @@ class Edge:
         if not callable(self.state):
             self._check_states(self.state)
 
-    def states(self, shape: Sequence[int], count: int) -> Mapping[str, State]:
+    def states(self, shape: Sequence[int], count: int) -> Mapping[str, EdgeState]:
         """Return what the ranks keep for it, of a tensor whose largest local shape is `shape`.
 
         Raises:
@@ -128,10 +132,10 @@ class Edge:
     def _check_states(self, found: object) -> None:
         states = found if isinstance(found, Mapping) else {"": found}
         for name, state in states.items():
-            if not isinstance(state, State) or not name.isidentifier():
+            if not isinstance(state, EdgeState) or not name.isidentifier():
                 raise ShardingError(
                     f"`state` of an edge has {shown(name)}: {shown(state)}; expected names of States, as in "
-                    "{'error': State()}",
+                    "{'error': EdgeState()}",
                     self.place,
                 )
 

@@ -23,7 +23,7 @@ Factor = float | Callable[[tuple[int, ...], int], float]
 
 
 @attrs.frozen
-class Error:
+class ErrorBound:
     """How far the value after a step may be from the exact one: norm(difference) ≤ factor · norms of `of`.
 
     Attributes:
@@ -34,8 +34,8 @@ class Error:
             bound relative to their sum.
 
     Example:
-        >>> Error(1 / 254)  # each rank is off by 1/254 of the largest absolute element that it holds
-        >>> Error(lambda shape, count: (1 - 8 / math.prod(shape)) ** 0.5, norm="l2")
+        >>> ErrorBound(1 / 254)  # each rank is off by 1/254 of the largest absolute element that it holds
+        >>> ErrorBound(lambda shape, count: (1 - 8 / math.prod(shape)) ** 0.5, norm="l2")
     """
 
     factor: Factor | None = 0.0
@@ -45,11 +45,11 @@ class Error:
     def __attrs_post_init__(self) -> None:
         for name, value, known in (("norm", self.norm, NORMS), ("of", self.of, ENDS)):
             if value not in tuple(known):  # a tuple, since values without a hash are asked about too
-                raise ShardingError(f"`{name}` of an Error is {shown(value)}; expected one of {', '.join(known)}")
+                raise ShardingError(f"`{name}` of an ErrorBound is {shown(value)}; expected one of {', '.join(known)}")
         if not (self.factor is None or callable(self.factor) or _is_bound(self.factor)):
             raise ShardingError(
-                f"`factor` of an Error is {shown(self.factor)}; expected a number from 0 on, a function of (shape, "
-                "count), or None where no bound is known"
+                f"`factor` of an ErrorBound is {shown(self.factor)}; expected a number from 0 on, a function of "
+                "(shape, count), or None where no bound is known"
             )
 
     def __bool__(self) -> bool:
@@ -66,8 +66,8 @@ class Error:
         found = evaluated("factor", self.factor, tuple(shape), count)
         if not _is_bound(found):
             raise ShardingError(
-                f"`factor` of an Error gives {shown(found)} for {list(shape)} on {count} ranks; expected a number from "
-                "0 on",
+                f"`factor` of an ErrorBound gives {shown(found)} for {list(shape)} on {count} ranks; expected a number "
+                "from 0 on",
                 place(self.factor),
             )
         return found
@@ -85,8 +85,8 @@ def _is_bound(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
-EXACT = Error()
+EXACT = ErrorBound()
 """Exact but for rounding."""
 
-UNKNOWN = Error(None)
+UNKNOWN = ErrorBound(None)
 """No bound is known before the values are: it can only be measured."""

@@ -95,7 +95,7 @@ class OpCall:
 
 @attrs.frozen
 class StateCall:
-    """A method of a joint placement on states, `Attended.combine(state, (out, lse))`; a state is a tuple of tensors.
+    """A method of a packed placement on states, `Attended.combine(state, (out, lse))`; a state is a tuple of tensors.
 
     Attributes:
         placement: the name of the placement.
@@ -114,7 +114,7 @@ STATE_METHODS = {
     "finish": "one state",
     "pack": "one state",
 }
-"""Method of a joint placement → what it takes."""
+"""Method of a packed placement → what it takes."""
 
 
 Expression = Constant | Name | Function | Binary | Sequence | OpCall | StateCall

@@ -12,7 +12,7 @@ from spmdir.core.admission import draws
 from spmdir.core.dtype import I64
 from spmdir.core.errors import Location, RuleError
 from spmdir.core.placement.call import Call, Local
-from spmdir.core.placement.joint import JointPlacement
+from spmdir.core.placement.packed import PackedPlacement
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules.language.expressions import evaluate
 from spmdir.rules.language.local_functions import ShardIndices
@@ -37,7 +37,7 @@ class Emitter:
         rank: Rank | None = None,
         operands: tuple[TensorMeta, ...] | None = None,
         shards: dict[int, Local] | None = None,
-        joint: Mapping[str, JointPlacement] | None = None,
+        joint: Mapping[str, PackedPlacement] | None = None,
     ):
         self.joint = joint or {}
         self.shards = {} if shards is None else shards

@@ -1,4 +1,4 @@
-"""States of joint placements in local forms."""
+"""States of packed placements in local forms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import attrs
 
 from spmdir.core.errors import RuleError, SpmdirError
 from spmdir.core.placement.call import Call
-from spmdir.core.placement.joint import JointPlacement, joint_placement
+from spmdir.core.placement.packed import PackedPlacement, joint_placement
 from spmdir.core.placement.standard import Placement
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.core.placement.text import head_of
@@ -21,10 +21,10 @@ class StateBuilder(Protocol):
     """What a call on states needs of the emitter that runs a form.
 
     Attributes:
-        joint: name → the joint placement of that name which the form's strategy gives to results.
+        joint: name → the packed placement of that name which the form's strategy gives to results.
     """
 
-    joint: Mapping[str, JointPlacement]
+    joint: Mapping[str, PackedPlacement]
 
     def add(self, call: Call, operands: tuple[Value, ...]) -> tuple[Value, ...]: ...
 
@@ -34,7 +34,7 @@ class StateBuilder(Protocol):
 def state_call(
     emitter: StateBuilder, expression: StateCall, arguments: Sequence[Any], wanted: Sequence[TensorMeta | None]
 ) -> tuple[Value, ...]:
-    """Add the op of a method of a joint placement, and return the state or the results that it gives.
+    """Add the op of a method of a packed placement, and return the state or the results that it gives.
 
     Args:
         arguments: the tensors that parts are like, two states, or one.
@@ -68,11 +68,11 @@ def state_call(
     return emitter.add(Call(f"spmd.{method}", metas, (("by", by),), results), operands)
 
 
-def joint_of(placements: Iterable[Placement]) -> dict[str, JointPlacement]:
-    """Return name → part 0 of the first joint placement of that name among `placements`."""
-    found: dict[str, JointPlacement] = {}
+def joint_of(placements: Iterable[Placement]) -> dict[str, PackedPlacement]:
+    """Return name → part 0 of the first packed placement of that name among `placements`."""
+    found: dict[str, PackedPlacement] = {}
     for placement in placements:
-        if isinstance(placement, JointPlacement):
+        if isinstance(placement, PackedPlacement):
             first = attrs.evolve(placement, part=0) if placement.part else placement  # type: ignore[call-arg]
             found.setdefault(head_of(type(placement).text), first)
     return found

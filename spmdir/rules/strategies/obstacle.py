@@ -69,6 +69,9 @@ class Dropped:
     def __str__(self) -> str:
         return f"no {self._subject()}: {self.reason}"
 
+    def __repr__(self) -> str:
+        return f"<Dropped: {self}>"
+
     def _subject(self) -> str:
         if self.factor is None or not isinstance(self.what, ShardPlacement):
             return str(self.what)

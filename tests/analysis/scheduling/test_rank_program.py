@@ -62,7 +62,7 @@ func.func @f(%x: tensor<4096x1024xbf16> {sharding("dp: S(0)")}, %v: tensor<1024x
 
 def test_compute_and_transfers_add_up_to_what_the_cost_report_says_of_the_global_program() -> None:
     module = spmdir.parse(f"{MESH}{PRODUCTS}")
-    report, found = spmdir.comm_report(module), simulate(tasks_of(module))
+    report, found = spmdir.report.comm_report(module), simulate(tasks_of(module))
     compute = math.fsum(share.seconds for kind, share in report.compute.items() if kind != "inputs")
     assert found.compute_seconds == pytest.approx(compute, rel=1e-12)
     assert found.seconds == pytest.approx(compute + report.seconds, rel=1e-12)
@@ -70,7 +70,7 @@ def test_compute_and_transfers_add_up_to_what_the_cost_report_says_of_the_global
 
 def test_ops_of_a_model_have_the_prices_of_the_cost_report(llama: ModuleOp) -> None:
     """But for reading inputs, elementwise ops on both sides of a collective, and the form of a lookup."""
-    report, program = spmdir.comm_report(llama), tasks_of(llama)
+    report, program = spmdir.report.comm_report(llama), tasks_of(llama)
     others = {"inputs", "aten.mul.Tensor", "aten.add.Tensor", "aten.embedding"}
     kinds = set(report.compute) - others
     assert {"aten.einsum", "aten.silu", "aten.sum.dim_IntList", "aten.embedding_dense_backward", "spmd.slice"} <= kinds
@@ -80,7 +80,7 @@ def test_ops_of_a_model_have_the_prices_of_the_cost_report(llama: ModuleOp) -> N
 
 
 def test_the_peak_of_a_model_is_that_of_the_memory_report(llama: ModuleOp) -> None:
-    assert simulate(tasks_of(llama)).peak_bytes == spmdir.memory_report(llama).peak_bytes
+    assert simulate(tasks_of(llama)).peak_bytes == spmdir.report.memory_report(llama).peak_bytes
 
 
 def test_the_kinds_of_buffers_are_those_of_the_memory_report(llama: ModuleOp) -> None:
@@ -170,7 +170,10 @@ def test_what_a_bucket_gathers_is_copied_apart() -> None:
 
 def test_the_cost_report_prices_a_bucket_as_the_one_message_that_it_is() -> None:
     text = f"{MESH}{bucket(*BUCKETS['all_reduce'][:3])[1]}"
-    report, (task,) = spmdir.comm_report(spmdir.parse(text)), of_text(bucket(*BUCKETS["all_reduce"][:3])[1]).tasks
+    report, (task,) = (
+        spmdir.report.comm_report(spmdir.parse(text)),
+        of_text(bucket(*BUCKETS["all_reduce"][:3])[1]).tasks,
+    )
     assert report.count == 1
     assert report.seconds == pytest.approx(transfer(task).seconds + task.seconds)  # type: ignore  # a Transfer
 
@@ -238,11 +241,11 @@ func.func @f(%x: tensor<4096x4096xbf16> {sharding("tp: S(0)")}, %w: tensor<4096x
     assert task.overlap == pytest.approx((task.seconds - joined) * 3 / 4)
     assert product < task.seconds < 1.4 * product  # three more kernels, and blocks that are joined
     assert found.seconds < task.seconds + transfer(task).seconds  # type: ignore  # a Transfer
-    assert found.peak_bytes == pytest.approx(spmdir.memory_report(spmdir.parse(f"{MESH}{body}")).peak_bytes)
+    assert found.peak_bytes == pytest.approx(spmdir.report.memory_report(spmdir.parse(f"{MESH}{body}")).peak_bytes)
 
 
 def test_the_terms_of_a_step_add_up_to_its_cost() -> None:
-    report = spmdir.comm_report(spmdir.parse(f"{MESH}{AT_ONCE}"))
+    report = spmdir.report.comm_report(spmdir.parse(f"{MESH}{AT_ONCE}"))
     module = spmdir.parse(f"{MESH}{AT_ONCE}")
     op = next(iter(ir.main_function(module).body.block.ops))
     terms = step_terms(op.step(ir.mesh(module)), (1024, 1024), 4, ir.mesh(module))  # type: ignore  # a collective

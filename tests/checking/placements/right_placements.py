@@ -12,7 +12,8 @@ from typing import ClassVar
 
 import attrs
 
-from spmdir import UNKNOWN, Error, JointPlacement, State, UnsupportedError
+from spmdir.errors import UnsupportedError
+from spmdir.placement import UNKNOWN, EdgeState, ErrorBound, PackedPlacement
 from spmdir.core.dtype import F32
 from spmdir.core.errors import ShardingError
 from spmdir.core.placement.base import Edge, PartialPlacement, Placement, ShardPlacement
@@ -167,7 +168,7 @@ class NAME(PartialPlacement):
     """A partial sum that is sent in half precision and added in full."""
 
     text: ClassVar[str] = "NAME"
-    error = Error(2**-8)
+    error = ErrorBound(2**-8)
 
     def supports(self, dtype):
         return dtype.name in ("f64", "f32")
@@ -190,7 +191,7 @@ class NAME(PartialPlacement):
     """A partial sum that is gathered as integers of one byte, with a scale a rank."""
 
     text: ClassVar[str] = "NAME"
-    error = Error(1.001 / 254)
+    error = ErrorBound(1.001 / 254)
 
     def supports(self, dtype):
         return dtype.name in ("f64", "f32")
@@ -209,7 +210,7 @@ class NAME(PartialPlacement):
 
 STABLE = '''\
 @attrs.frozen
-class NAME(JointPlacement):
+class NAME(PackedPlacement):
     """The logarithm of a sum of exponentials, as the largest exponent and the sum relative to it."""
 
     text: ClassVar[str] = "NAME"
@@ -236,7 +237,7 @@ class NAME(JointPlacement):
 
 MOMENTS = '''\
 @attrs.frozen
-class NAME(JointPlacement):
+class NAME(PackedPlacement):
     """The mean of some elements, the sum of the squares of the differences from it, and how many they are."""
 
     text: ClassVar[str] = "NAME({part})"
@@ -276,7 +277,7 @@ class NAME(PartialPlacement):
 
     def edges(self):
         yield Edge(lambda x, group: x, source="P(sum)")
-        kept = {"error": State(feedback=True)}
+        kept = {"error": EdgeState(feedback=True)}
         yield Edge(self.send, target="R", by=("all_gather",) * 2, bytes=self.sent, state=kept)
 
     def sent(self, shape, itemsize, count):

@@ -8,7 +8,7 @@ class NAME(Placement):
     """All ranks have the rows as integers of one byte, each with a scale of four bytes behind it."""
 
     text: ClassVar[str] = "NAME"
-    error: ClassVar[Error] = Error(1.001 / 127, of="result")
+    error: ClassVar[ErrorBound] = ErrorBound(1.001 / 127, of="result")
     rounds: ClassVar[bool] = True
 
     def check(self, shape, count):
@@ -62,7 +62,7 @@ class NAME(Placement):
     """Rows as S(0), in integers of one byte with a power of two for each block of 32 elements."""
 
     text: ClassVar[str] = "NAME"
-    error: ClassVar[Error] = Error(2 / 127, of="result")
+    error: ClassVar[ErrorBound] = ErrorBound(2 / 127, of="result")
     rounds: ClassVar[bool] = True
 
     def check(self, shape, count):

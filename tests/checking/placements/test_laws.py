@@ -66,7 +66,7 @@ def test_every_law_is_broken_by_a_placement_that_breaks_no_other() -> None:
 
 def test_a_class_that_no_other_process_can_load_is_reported_unchecked() -> None:
     @attrs.frozen
-    class Own(spmdir.ShardPlacement):
+    class Own(spmdir.placement.ShardPlacement):
         __module__ = "__main__"
         text = "Own({dim})"
         dim: int

@@ -57,7 +57,7 @@ STEPS = {
     "ScatterOfRows": instead(BRIEF, "group.split(x)", "x.reshape(group.size, -1, *x.shape[1:])", "edge"),
     "ScatterTurned": instead(BRIEF, "group.split(x)", "group.split(x).flip(0)", "edge"),
     # How far they are off.
-    "ErrorTooSmall": instead(BRIEF, "Error(2**-8)", "Error(2**-12)", "edge"),
+    "ErrorTooSmall": instead(BRIEF, "ErrorBound(2**-8)", "ErrorBound(2**-12)", "edge"),
     "RoundsToIntegers": instead(BRIEF, "x.bfloat16()", "x.round().bfloat16()", "edge"),
     "OneRowForAll": instead(
         BRIEF,
@@ -65,7 +65,7 @@ STEPS = {
         "group.all_gather(x.mean(0, keepdim=True).bfloat16()).to(x.dtype).sum(0).expand(x.shape).clone()",
         "edge",
     ),
-    "ErrorOfTheResult": instead(BRIEF, "Error(2**-8)", "Error(2**-5, of='result')", "precision"),
+    "ErrorOfTheResult": instead(BRIEF, "ErrorBound(2**-8)", "ErrorBound(2**-5, of='result')", "precision"),
     "InfiniteForLargeOnes": instead(BRIEF, "x.bfloat16()", "x.half()", "precision"),
     "NanForZeros": instead(
         BYTES, "(x / torch.where(largest > 0, largest, 1.0))", "(x / largest).nan_to_num(7.0)", "precision"

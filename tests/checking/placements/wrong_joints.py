@@ -1,4 +1,4 @@
-"""Joint placements whose states do not combine, steps that keep states, and strategies as text that are wrong."""
+"""Packed placements whose states do not combine, steps that keep states, and strategies as text that are wrong."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ STATES = {
     ),
     "OtherStates": instead(FEEDBACK, '{"error": left', '{"rest": left', "edge"),
     "StateOfOtherShape": instead(FEEDBACK, "left.reshape(x.shape)}", "left}", "edge"),
-    "SharedByMistake": instead(FEEDBACK, "State(feedback=True)", "State(shared=True)", "edge"),
+    "SharedByMistake": instead(FEEDBACK, "EdgeState(feedback=True)", "EdgeState(shared=True)", "edge"),
     "DeclaresTooMuch": instead(FEEDBACK, "return rows * itemsize, rows * 8", "return 10**9, 10**9", "cost"),
     "IndicesForFree": instead(FEEDBACK, "return rows * itemsize, rows * 8", "return rows * itemsize, 0", "cost"),
 }

@@ -72,7 +72,7 @@ UNUSUAL = {
         "edge",
     ),
     "ScalesForFree": instead(PACKED, "(shape[1] + 4)\n\n    def gather", "shape[1] * 0.9\n\n    def gather", "cost"),
-    "BriefAndExact": instead(BRIEF, "    error = Error(2**-8)\n", "", "edge"),
+    "BriefAndExact": instead(BRIEF, "    error = ErrorBound(2**-8)\n", "", "edge"),
     "PackedTooWell": instead(PACKED, "1.001 / 127", "0.35 / 127", "edge"),
     "LeastIsSmall": instead(LARGEST, "identity = -math.inf\n    copies = True", "identity = -1e4", "precision"),
     "HashesTexts": instead(

@@ -20,7 +20,7 @@ OPS = ["aten.mm", "aten.exp", "aten.abs", "spmdirtest.crash", "spmdirtest.double
 
 @pytest.fixture(scope="module")
 def report() -> RuleReport:
-    return spmdir.check_rules(OPS, plugins=[RULES], samples=SAMPLES, captured=False, processes=1)
+    return spmdir.testing.check_rules(OPS, plugins=[RULES], samples=SAMPLES, captured=False, processes=1)
 
 
 def test_ops_are_reported_in_the_order_asked_for(report: RuleReport):
@@ -59,7 +59,7 @@ def test_the_table_names_what_is_wrong(report: RuleReport):
 def test_a_strategy_that_is_wrong_in_many_runs_counts_once(tmp_path: Path):
     rules = tmp_path / "wrong.rules"
     rules.write_text("aten.exp(self: *) -> *    linear self; commutes max min")
-    (op,) = spmdir.check_rules(["aten.exp"], plugins=[rules], captured=False, missing=False, processes=1).ops
+    (op,) = spmdir.testing.check_rules(["aten.exp"], plugins=[rules], captured=False, missing=False, processes=1).ops
     wrong = {fault.strategy for fault in op.unsound}
     assert wrong == {"(P(sum)) -> (P(sum))", "(P(avg)) -> (P(avg))"}
     assert op.faulty == 2 * op.samples < len(op.unsound)
@@ -136,7 +136,7 @@ def test_samples_that_fail_are_rejected(tmp_path: Path):
     path = tmp_path / "broken.py"
     path.write_text("def samples():\n    return 1 / 0\n")
     with pytest.raises(spmdir.SpmdirError, match=r"broken\.py' failed: ZeroDivisionError"):
-        spmdir.check_rules(["aten.mm"], samples=path, captured=False, processes=1)
+        spmdir.testing.check_rules(["aten.mm"], samples=path, captured=False, processes=1)
 
 
 def test_an_op_that_does_not_end_is_given_up():
@@ -191,7 +191,7 @@ def test_a_plug_in_is_checked_on_its_own_strategies(plugin: Path, capsys: pytest
 
 
 def test_a_placement_that_lets_too_much_pass_is_found(plugin: Path):
-    report = spmdir.check_rules(
+    report = spmdir.testing.check_rules(
         ["aten.relu"], world_sizes=(2,), placements=("Credulous",), plugins=(plugin,), captured=False, processes=1
     )
     assert {fault.strategy for fault in report.ops[0].unsound} == {"(Credulous) -> (Credulous)"}
@@ -199,4 +199,4 @@ def test_a_placement_that_lets_too_much_pass_is_found(plugin: Path):
 
 def test_what_is_no_placement_is_said_at_once():
     with pytest.raises(spmdir.SpmdirError, match="unknown placement 'Nonesuch'"):
-        spmdir.check_rules(["aten.mm"], placements=("Nonesuch",))
+        spmdir.testing.check_rules(["aten.mm"], placements=("Nonesuch",))

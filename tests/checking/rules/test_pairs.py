@@ -12,7 +12,7 @@ from spmdir.checking.rules.samples import all_samples
 from spmdir.checking.rules.samples.sample import Sample
 from spmdir.checking.rules.soundness import Case, hold_together, judge, prepare
 from spmdir.core.mesh import Mesh
-from spmdir.rules import default
+from spmdir.rules.rule_set import default
 
 
 @cache

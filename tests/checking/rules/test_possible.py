@@ -10,8 +10,9 @@ from spmdir.checking.rules.possible import Possible, Trial
 from spmdir.checking.rules.samples.sample import Sample, b, f, i, sample
 from spmdir.checking.rules.soundness import call_of, prepare
 from spmdir.core.placement.standard import Partial, R
-from spmdir.rules import RuleSet, default
+from spmdir.rules import RuleSet
 from spmdir.rules.language.records import read
+from spmdir.rules.rule_set import default
 
 
 def possible(case: Sample, sized: tuple[str, ...] = ()) -> list[Possible]:

@@ -1,12 +1,12 @@
-"""A joint placement of sums beside their counts, for the files of ops on states."""
+"""A packed placement of sums beside their counts, for the files of ops on states."""
 
 import attrs
 
-from spmdir import JointPlacement
+from spmdir.placement import PackedPlacement
 
 
 @attrs.frozen
-class Summed(JointPlacement):
+class Summed(PackedPlacement):
     text = "Summed({part})"
     parts = ("total", "count")
     part: int

@@ -9,8 +9,8 @@ from spmdir.checking.rules.soundness import Case, Chosen, distribute, hold_toget
 from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.call import Local
-from spmdir.rules import default
 from spmdir.rules.local.rank import Rank
+from spmdir.rules.rule_set import default
 
 FAMILIES = (attention, index, libraries, loss, view)
 """Where ops have local forms that may have empty shards."""

@@ -10,7 +10,7 @@ import torch
 from spmdir.checking.rules.samples.sample import Sample, f, i, sample
 from spmdir.checking.rules.soundness import prepare, unsound
 from spmdir.core.placement.base import parse_placement
-from spmdir.rules import default
+from spmdir.rules.rule_set import default
 
 OPS = ("cumsum", "cumprod", "logcumsumexp")
 

@@ -13,7 +13,8 @@ from spmdir.checking.rules.soundness import Case, hold_together, judge, prepare,
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import parse_placement
 from spmdir.core.placement.call import shard_of
-from spmdir.rules import OpRule, Strategy, default
+from spmdir.rules import OpRule, Strategy
+from spmdir.rules.rule_set import default
 from spmdir.rules.strategies.strategy import UNSHARDED, ShardCounts, shard_counts
 
 
@@ -144,10 +145,13 @@ def test_a_rule_of_ones_own_is_lifted_by_its_last_clause_that_suits(tmp_path):
         "    local i\n"
         "    return aten.triu(self, diagonal + offset(i))\n"
     )
-    with spmdir.load_rules(str(path)):
-        metas = (spmdir.TensorMeta((4, 4), "f32"),)
+    with spmdir.rules.using_rules(str(path)):
+        metas = (spmdir.placement.TensorMeta((4, 4), "f32"),)
         found = [
-            str(s) for s in spmdir.strategies("aten.triu", metas, {}, 2, placements=("ZigZag(0)", "Ragged(0, [1, 3])"))
+            str(s)
+            for s in spmdir.rules.op_strategies(
+                "aten.triu", metas, {}, 2, placements=("ZigZag(0)", "Ragged(0, [1, 3])")
+            )
         ]
     assert "(S(0)) -> (S(0)) local" in found and "(Ragged(0, [1, 3])) -> (Ragged(0, [1, 3])) local" in found
     assert "(ZigZag(0)) -> (ZigZag(0)) expand" in found

@@ -10,7 +10,8 @@ import spmdir
 from spmdir.checking.rules.samples.sample import f, sample
 from spmdir.checking.rules.soundness import prepare, unsound
 from spmdir.core.errors import SpmdirWarning
-from spmdir.rules import RuleSet, default
+from spmdir.rules import RuleSet
+from spmdir.rules.rule_set import default
 from spmdir.rules.strategies.equivalent_ops import EQUIVALENT
 
 KERNEL = "aten._scaled_dot_product_flash_attention_for_cpu"

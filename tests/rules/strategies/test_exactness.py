@@ -13,7 +13,7 @@ from spmdir.core import dtype as dtypes
 from spmdir.core.dtype import DType
 from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.core.placement.tensor import TensorMeta
-from spmdir.rules import default
+from spmdir.rules.rule_set import default
 from spmdir.torch_interop.schemas import torch_op
 
 INF, NAN = math.inf, math.nan

@@ -10,7 +10,8 @@ from spmdir.checking.rules.possible import FAILURES
 from spmdir.checking.rules.samples import all_samples
 from spmdir.checking.rules.soundness import prepare
 from spmdir.core.placement.standard import Placement, R, parse_placement
-from spmdir.rules import OpRule, default
+from spmdir.rules import OpRule
+from spmdir.rules.rule_set import default
 from spmdir.rules.strategies.obstacle import Dropped
 
 

@@ -57,7 +57,7 @@ class PassesLinear(PartialPlacement):
 def reasons(op: str, operands: str, *placements: str, count: int = 2, **arguments: Any) -> list[str]:
     """Return what plug-ins, or S where none are given, do not get of an op."""
     metas = tuple(map(tensor, operands.split()))
-    found = spmdir.strategies(f"aten.{op}", metas, arguments, count, placements, why=True)
+    found = spmdir.rules.op_strategies(f"aten.{op}", metas, arguments, count, placements, why=True)
     dropped = [one for one in found if isinstance(one, Dropped)]
     return [str(one) for one in dropped if not placements or not isinstance(one.placement, S)]
 
@@ -67,7 +67,7 @@ def test_a_local_form_that_a_placement_cannot_use_is_told_at_its_lift():
     with pytest.warns(
         SpmdirWarning, match=r"adds '\(InTurn\(2\)\) -> \(S\(2\)\) local' to aten.avg_pool1d, which is left"
     ) as told:
-        spmdir.strategies("aten.avg_pool1d", metas, {"kernel_size": (3,)}, 2, ("InTurn(0)",))
+        spmdir.rules.op_strategies("aten.avg_pool1d", metas, {"kernel_size": (3,)}, 2, ("InTurn(0)",))
     line = InTurn.lift.__code__.co_firstlineno
     assert {str(warning.message).partition(": ")[0] for warning in told} == {f"{__file__}:{line}:1"}
 
@@ -118,8 +118,8 @@ def test_what_an_op_offers_is_the_same_with_reasons_and_without():
     for op, operands, arguments in calls:
         metas = tuple(map(tensor, operands.split()))
         common = (f"aten.{op}", metas, arguments, 2, ("Cyclic(0, 2)", "Masked", "InTurn(0)"))
-        told = [one for one in spmdir.strategies(*common, why=True) if not isinstance(one, Dropped)]
-        assert tuple(told) == spmdir.strategies(*common)
+        told = [one for one in spmdir.rules.op_strategies(*common, why=True) if not isinstance(one, Dropped)]
+        assert tuple(told) == spmdir.rules.op_strategies(*common)
 
 
 def test_what_a_text_strategy_shards_is_not_told_to_be_left_out(tmp_path):
@@ -127,7 +127,7 @@ def test_what_a_text_strategy_shards_is_not_told_to_be_left_out(tmp_path):
     path.write_text("aten.sort: (shard(1)) -> (shard(1), shard(1))    when dim == 1 and descending\n")
     found = {}
     for descending in (True, False):
-        with spmdir.load_rules(path):
+        with spmdir.rules.using_rules(path):
             found[descending] = reasons("sort", "8x9", "Cyclic(0, 2)", dim=1, descending=descending)
     assert not any("no S(" in reason or "no Cyclic(" in reason for reason in found[True])
     assert any("no Cyclic(d1, 2): it is unsharded" in reason for reason in found[False])

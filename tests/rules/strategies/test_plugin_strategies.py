@@ -22,7 +22,8 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import PartialPlacement, ShardPlacement, parse_placement
 from spmdir.core.placement.standard import Partial, Placement
 from spmdir.core.placement.tensor import TensorMeta
-from spmdir.rules import OpRule, Strategy, default
+from spmdir.rules import OpRule, Strategy
+from spmdir.rules.rule_set import default
 from spmdir.rules.strategies.strategy import shard_counts
 
 
@@ -323,12 +324,12 @@ def test_lifted_strategies_come_after_those_of_the_rule_which_stay_as_they_are()
 
 def test_strategies_are_asked_for_by_text_too():
     metas = (tensor("8x6xf32"),)
-    found = spmdir.strategies("aten.relu", metas, {}, 2, placements=("Taken(0, 2)",))
+    found = spmdir.rules.op_strategies("aten.relu", metas, {}, 2, placements=("Taken(0, 2)",))
     assert [str(row) for row in found[-2:]] == ["(Taken(0, 2)) -> (Taken(0, 2))", "(Taken(1, 2)) -> (Taken(1, 2))"]
     with pytest.raises(ParseError, match="unknown placement"):
-        spmdir.strategies("aten.relu", metas, {}, 2, placements=("Nonesuch(0)",))
+        spmdir.rules.op_strategies("aten.relu", metas, {}, 2, placements=("Nonesuch(0)",))
     with pytest.raises(SpmdirError, match="placements"):
-        spmdir.strategies("aten.relu", metas, {}, 2, placements="Taken(0, 2)")
+        spmdir.rules.op_strategies("aten.relu", metas, {}, 2, placements="Taken(0, 2)")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,8 @@ import pytest
 
 from spmdir.core.dtype import F32
 from spmdir.core.placement.tensor import TensorMeta
-from spmdir.rules import OpRule, default
+from spmdir.rules import OpRule
+from spmdir.rules.rule_set import default
 from spmdir.rules.strategies.strategy import shard_counts
 
 Shapes = tuple[tuple[int, ...], ...]

@@ -7,8 +7,10 @@ from spmdir.core.dtype import DTYPES
 from spmdir.core.placement.call import Local
 from spmdir.core.placement.standard import Partial, R, Shard
 from spmdir.core.placement.tensor import TensorMeta
-from spmdir.rules import OpRule, Value, default
-from spmdir.rules.listing import strategies
+from spmdir.rules import OpRule
+from spmdir.rules.listing import op_strategies
+from spmdir.rules.local.expansion import Value
+from spmdir.rules.rule_set import default
 from spmdir.rules.strategies.strategy import UNSHARDED, ShardCounts
 
 
@@ -317,7 +319,7 @@ def test_shape_arguments_are_those_that_hold_the_result_s_sizes():
 
 
 def test_strategies_by_name():
-    found = strategies("aten.mm", (tensor("4x6xf32"), tensor("6x8xf32")), {}, 2)
+    found = op_strategies("aten.mm", (tensor("4x6xf32"), tensor("6x8xf32")), {}, 2)
     assert [s.results for s in found if s.operands == (Shard(1), Shard(0))] == [(Partial("sum"),)]
     assert found[0].operands == (R, R)
 

@@ -18,7 +18,8 @@ from spmdir.core.placement.base import ShardPlacement, parse_placement
 from spmdir.core.placement.standard import Placement
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.plugins import extended_rules
-from spmdir.rules import OpRule, RuleSet, default
+from spmdir.rules import OpRule, RuleSet
+from spmdir.rules.rule_set import default
 from spmdir.rules.strategies.obstacle import Dropped
 from spmdir.rules.strategies.strategy import shard_counts
 from spmdir.torch_interop.schemas import torch_op
@@ -190,7 +191,7 @@ def test_text_that_is_no_strategy_is_an_error_at_its_line_in_the_class(tmp_path:
         '    aten.chunk: (Wrongly(dim, chunk)) -> (S(dim)…)\n    aten.reluu: (R) -> (R)\n    """\n'
     )
     with pytest.raises(SpmdirError) as caught:
-        spmdir.load_plugin(path)
+        spmdir.plugins.load_plugin(path)
     assert str(caught.value).replace(str(path), path.name).splitlines() == [
         "wrong.py:11:31: error: unknown name 'chunk'; expected one of *, chunks, dim, self, ~dim; "
         "did you mean 'chunks'?",
@@ -210,7 +211,7 @@ def test_text_that_a_class_composes_is_an_error_at_the_line_that_gives_it_or_is_
         '""" + "\\n".join(f"    aten.{op}: (S(0)) -> (S(q))" for op in ("neg", "abs"))\n'
     )
     with pytest.raises(SpmdirError) as caught:
-        spmdir.load_plugin(path)
+        spmdir.plugins.load_plugin(path)
     unknown = "error: unknown name 'q'; expected one of *, self"
     assert [one.partition("; did you")[0] for one in str(caught.value).replace(str(path), path.name).splitlines()] == [
         "composed.py:13:32: error: unknown name 'chunk'; expected one of *, chunks, dim, self, ~dim",
@@ -227,15 +228,15 @@ def test_a_rules_file_beside_a_placement_belongs_to_it(tmp_path: Path):
         '@attrs.frozen\nclass Besides(Strided):\n    text: ClassVar[str] = "Besides({dim}, {split})"\n'
     )
     (tmp_path / "besides.rules").write_text("aten.chunk: (Besides(dim, chunks)) -> (S(dim)…)\n")
-    plugin = spmdir.load_plugin(path)
+    plugin = spmdir.plugins.load_plugin(path)
     assert plugin.strategies == {}
     (tmp_path / "own.rules").write_text("aten.chunk: (R) -> (S(dim)…)\n")
-    assert list(spmdir.load_plugin(tmp_path / "own.rules").strategies) == ["aten.chunk"]
+    assert list(spmdir.plugins.load_plugin(tmp_path / "own.rules").strategies) == ["aten.chunk"]
     rule = rule_of(sample("chunk", f(12), chunks=3), extended_rules([plugin]))
     assert declared(rule) == []
     assert declared(rule, "Besides(0, 3)") == ["(Besides(0, 3)) -> (S(0), S(0), S(0))"]
     (tmp_path / "besides.rules").write_text("aten.chunk: (Besides(dim, chunks)) -> (R…)\n")
-    assert spmdir.load_plugin(path).digest != plugin.digest
+    assert spmdir.plugins.load_plugin(path).digest != plugin.digest
     assert declared(rule, "Besides(0, 3)") == ["(Besides(0, 3)) -> (R, R, R)"]
 
 
@@ -247,7 +248,7 @@ def test_a_placement_may_have_strategies_in_its_class_and_in_a_file_beside_it(tm
         '    rules: ClassVar[str] = "aten.chunk: (Both(dim, chunks)) -> (S(dim)…)"\n'
     )
     (tmp_path / "both.rules").write_text("aten.chunk: (Both(dim, chunks)) -> (R…)\n")
-    assert spmdir.load_plugin(path).strategies == {}
+    assert spmdir.plugins.load_plugin(path).strategies == {}
     rule = rule_of(sample("chunk", f(12), chunks=3))
     assert declared(rule) == []
     assert declared(rule, "Both(0, 3)") == ["(Both(0, 3)) -> (S(0), S(0), S(0))", "(Both(0, 3)) -> (R, R, R)"]

@@ -1,4 +1,4 @@
-"""Joint placements as a plug-in may declare them: stable sums of exponentials, moments, top-k, attention."""
+"""Packed placements as a plug-in may declare them: stable sums of exponentials, moments, top-k, attention."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 import attrs
 import torch
 
-from spmdir import JointPlacement, SpmdirError
+from spmdir import SpmdirError
+from spmdir.placement import PackedPlacement
 
 INFINITY = float("inf")
 
@@ -21,7 +22,7 @@ def _finite(x: Any) -> Any:
 
 
 @attrs.frozen
-class MaxSum(JointPlacement):
+class MaxSum(PackedPlacement):
     """The logarithm of a sum of exponentials, by the largest exponent and the sum of those relative to it."""
 
     text: ClassVar[str] = "MaxSum"
@@ -57,7 +58,7 @@ aten.logsumexp: (S(dim)) -> (MaxSum)    when keepdim == false
 
 
 @attrs.frozen
-class Moments(JointPlacement):
+class Moments(PackedPlacement):
     """Variance and mean, by the mean, the sum of squared deviations from it, and the number of elements."""
 
     text: ClassVar[str] = "Moments({part}, {correction})"
@@ -99,7 +100,7 @@ aten.var_mean.correction: (S(dim)) -> (Moments(0, correction), Moments(1, correc
 
 
 @attrs.frozen
-class TopK(JointPlacement):
+class TopK(PackedPlacement):
     """The largest f32 values of each row of a matrix, and their columns."""
 
     text: ClassVar[str] = "TopK({part})"
@@ -133,7 +134,7 @@ aten.topk: (S(dim)) -> (TopK(0), TopK(1))    when dtype(self) == f32 and largest
 
 
 @attrs.frozen
-class Decoded(JointPlacement):
+class Decoded(PackedPlacement):
     """What queries find among some of the keys, and the logarithm of the sum of the weights there."""
 
     text: ClassVar[str] = "Decoded({part}, {width})"
@@ -188,7 +189,7 @@ class AttendedAlong(Decoded):
 
 
 @attrs.frozen
-class Chosen(JointPlacement):
+class Chosen(PackedPlacement):
     """Two sums, of which the second op result has another state on the ranks that have keys."""
 
     text: ClassVar[str] = "Chosen({part})"

@@ -1,4 +1,4 @@
-"""Values with joint placements: ranks hold states, which steps combine, stably and once for all results of an op."""
+"""Values with packed placements: ranks hold states, which steps combine, stably and once for all results of an op."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from spmdir.simulator.distribution import collect, local_tensor
 from spmdir.simulator.simulate import run_single
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH
 from tests.lowering.gloo_ranks import on_ranks
-from tests.placements import joint_placements
+from tests.placements import packed_placements
 
 PASSES = "propagate,insert-reshard,lower-reshard"
 
 
 @attrs.frozen
 class Case:
-    """A call of an op whose results have a joint placement.
+    """A call of an op whose results have a packed placement.
 
     Attributes:
         mesh: its axes.
         operands: shape and sharding of each.
         op: the call, on operands %0, %1, ….
-        results: type, joint placement and wanted sharding of each.
+        results: type, packed placement and wanted sharding of each.
     """
 
     mesh: str
@@ -114,7 +114,7 @@ def inputs(case: Case, scale: float) -> list[torch.Tensor]:
 @pytest.mark.parametrize("scale", [1.0, 1e4])
 @pytest.mark.parametrize("case", EVERY, ids=lambda case: f"{case.op.split('(')[0]} {case.results[0][1:]}")
 def test_states_combine_to_what_one_device_computes(case: Case, scale: float) -> None:
-    assert joint_placements.MaxSum.text  # the module declares the placements
+    assert packed_placements.MaxSum.text  # the module declares the placements
     values = inputs(case, scale)
     expected = run_single(spmdir.parse(case.text), values)
     for found, right in zip(spmdir.simulate(case.module(), values), expected, strict=True):
@@ -142,7 +142,7 @@ def test_equal_values_are_found_once_each() -> None:
 ])  # fmt: skip
 def test_results_that_share_a_state_send_it_once(case: Case, count: int, sent: float) -> None:
     module = case.module()
-    report = spmdir.comm_report(module)
+    report = spmdir.report.comm_report(module)
     assert (report.count, report.wire_bytes) == (count, sent)
     sending = [node for node in lower_to_fx(module).graph.nodes if "_c10d_functional.all" in str(node.target)]
     assert len(sending) == count
@@ -156,9 +156,9 @@ def test_ranks_whose_states_are_equal_by_chance_send_what_the_others_send() -> N
         "aten._scaled_dot_product_flash_attention_for_cpu(%x0, %x1, %x2)",
         (("tensor<1x2x4x16xf32>", "a: Chosen(0)", ""), ("tensor<1x2x4xf32>", "a: Chosen(1)", "")),
     )
-    assert joint_placements.Chosen.text  # the module declares the placements
+    assert packed_placements.Chosen.text  # the module declares the placements
     module = case.module()
-    assert spmdir.comm_report(spmdir.run_passes(module, "localize")).count == 2
+    assert spmdir.report.comm_report(spmdir.run_passes(module, "localize")).count == 2
     for rank in range(4):
         targets = [str(node.target) for node in lower_to_fx(module, rank=rank).graph.nodes]
         assert sum("_c10d_functional.all" in target for target in targets) == 2
@@ -170,7 +170,7 @@ def test_ranks_whose_states_are_equal_by_chance_send_what_the_others_send() -> N
 
 
 @attrs.frozen
-class OfMatrices(spmdir.JointPlacement):
+class OfMatrices(spmdir.placement.PackedPlacement):
     """Two matrices, which fails on other tensors, as plug-ins do."""
 
     text = "OfMatrices({part})"
@@ -228,7 +228,7 @@ def test_states_are_packed_by_the_fields_that_the_strategy_gives_and_not_by_thei
             ("tensor<2x4x3xf32>", "a: AttendedAlong(1, 8, 2)", ""),
         ),
     )
-    assert joint_placements.AttendedAlong.text  # the module declares the placements
+    assert packed_placements.AttendedAlong.text  # the module declares the placements
     module = case.module()
     text = spmdir.print_ir(spmdir.run_passes(module, "localize"))
     assert '{by = "AttendedAlong(0, 8, 2)"} : tensor<2x4x27xf32>' in text
@@ -239,7 +239,7 @@ def test_states_are_packed_by_the_fields_that_the_strategy_gives_and_not_by_thei
 
 def run_cases(rank: int, texts: list[str], values: list[list[torch.Tensor]]) -> list[tuple[torch.Tensor, ...]]:
     """Return what this rank has of the results of every program, on a mesh of one axis of two ranks."""
-    assert joint_placements.TopK.text  # the module declares the placements
+    assert packed_placements.TopK.text  # the module declares the placements
     device_mesh, mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("a",)), spmdir.Mesh({"a": 2})
     outputs = []
     for text, tensors in zip(texts, values, strict=True):
@@ -265,9 +265,9 @@ def test_real_ranks_combine_states(tmp_path: Path) -> None:
 
 
 def test_a_strategy_that_gives_a_state_unpacked_is_an_error_at_its_text() -> None:
-    class Unpacked(joint_placements.MaxSum):
+    class Unpacked(packed_placements.MaxSum):
         text = "Unpacked"
-        rules = joint_placements.MaxSum.rules.replace("MaxSum.pack(state)", "total").replace("MaxSum", "Unpacked")
+        rules = packed_placements.MaxSum.rules.replace("MaxSum.pack(state)", "total").replace("MaxSum", "Unpacked")
 
     case = Case(
         "a = 2", (((4, 6), "a: S(1)"),), "aten.logsumexp(%x0) {dim = [1]}", (("tensor<4xf32>", "a: Unpacked", ""),)

@@ -30,7 +30,7 @@ _COLUMNS = ("count", "ms", "share", "exposed", "sent", "held", "Gflop", "of boun
 
 
 @attrs.frozen
-class ReportTable(ShownAsText):
+class CostTable(ShownAsText):
     """What a rank spends in a step, in rows.
 
     Attributes:
@@ -106,7 +106,7 @@ def _cell(text: str) -> str:
 
 
 @accepts(module=MODULE, pipeline=PIPELINE, fold=instance(bool, expected="True or False"))
-def report_table(
+def cost_table(
     module: ModuleOp,
     by: str | Sequence[str] = "module",
     sort: str = "time",
@@ -115,7 +115,7 @@ def report_table(
     *,
     fold: bool = True,
     pipeline: Pipeline | str | None = None,
-) -> ReportTable:
+) -> CostTable:
     """Return what a rank spends in a step of `module`, by where it is spent; at the examples of symbolic sizes.
 
     The passes that the module still needs are run on a copy. All rows together are the step of `schedule_report` and
@@ -135,7 +135,7 @@ def report_table(
         SpmdirError: the module cannot be partitioned.
 
     Example:
-        >>> print(spmdir.report_table(module, by=("module", "phase"), sort="exposed"))
+        >>> print(spmdir.report.cost_table(module, by=("module", "phase"), sort="exposed"))
     """
     from spmdir.analysis.phases import phases
     from spmdir.report.rank_ops import rank_ops
@@ -151,4 +151,4 @@ def report_table(
     at = at_peak(step.execution.program)[1]
     name = "" if at is None else step.execution.program.tasks[at].name
     total, found = CostRow((), ops), tuple(cost_rows(ops, keys, sort, fold))
-    return ReportTable(keys, found, total, name, step.machine.name, step.mesh.axis_names, rows)
+    return CostTable(keys, found, total, name, step.machine.name, step.mesh.axis_names, rows)

@@ -45,7 +45,7 @@ def _reported(folder: str):
         for first, text in parts_of(path.read_text()):
             try:
                 module = spmdir.parse(text, str(path), first)
-                yield module, spmdir.report_table(module, by="op")
+                yield module, spmdir.report.cost_table(module, by="op")
             except SpmdirError:
                 continue
 
@@ -56,13 +56,13 @@ def test_all_rows_together_are_the_step_and_the_peak_of_the_other_reports(folder
     found = list(_reported(folder))
     assert found
     for module, table in found:
-        step, total = spmdir.schedule_report(module), table.total
+        step, total = spmdir.report.schedule_report(module), table.total
         assert total.seconds == pytest.approx(step.seconds)
         assert total.total("exposed") == pytest.approx(step.exposed_seconds)
         assert total.total("transfer") == pytest.approx(sum(one.seconds for one in step.collectives))
         assert total.share.wire_bytes == pytest.approx(sum(one.wire_bytes for one in step.collectives))
-        assert total.total("held") == spmdir.memory_report(module).peak_bytes
-        sent = spmdir.comm_report(localized(module, spmdir.Pipeline())).wire_bytes
+        assert total.total("held") == spmdir.report.memory_report(module).peak_bytes
+        sent = spmdir.report.comm_report(localized(module, spmdir.Pipeline())).wire_bytes
         hosts = sum(one.wire_bytes for one in step.collectives if not one.axes)
         assert total.share.wire_bytes - hosts == pytest.approx(sent)
 
@@ -89,24 +89,24 @@ def _mixed() -> list[OpCost]:
 
 
 def test_equal_layers_are_one_row_and_those_that_differ_are_named(module) -> None:
-    by_module = spmdir.report_table(module, by="module", sort="count")
+    by_module = spmdir.report.cost_table(module, by="module", sort="count")
     rows = {row.labels[0]: row for row in by_module.rows}
     assert {"layers.{1-4}.act", "layers.5.act", "layers.0.act", "head"} <= set(rows)  # the ends hold memory at the peak
     assert rows["layers.{1-4}.act"].layers == 4 == len(rows["layers.{1-4}.act"].ops)
-    every = spmdir.report_table(module, by="module", fold=False)
+    every = spmdir.report.cost_table(module, by="module", fold=False)
     assert len(every.rows) == len(by_module.rows) + 3
     assert every.total.numbers == by_module.total.numbers
 
 
 def test_each_op_knows_its_module_its_line_and_its_phase(module) -> None:
-    found = {op.name: op for op in spmdir.report_table(module).ops}
+    found = {op.name: op for op in spmdir.report.cost_table(module).ops}
     assert (found["%x3"].module, found["%x3"].layer, found["%x3"].line) == ("layers.2.act", "layers.2", "model.py:7")
     assert {op.phase for op in found.values()} == {"forward", ""}
     assert found["%x0"].held_for == "inputs" and found["%x0"].held == 64 * 64
 
 
 def test_json_and_csv_have_the_same_rows_with_units_in_their_names(module) -> None:
-    table = spmdir.report_table(module, by=("module", "phase"), rows=1)
+    table = spmdir.report.cost_table(module, by=("module", "phase"), rows=1)
     read = json.loads(table.json())
     lines = list(csv.DictReader(io.StringIO(table.csv())))
     assert [row["module"] for row in read["rows"]] == [line["module"] for line in lines]
@@ -114,7 +114,7 @@ def test_json_and_csv_have_the_same_rows_with_units_in_their_names(module) -> No
         "module", "phase", "layers", "count", "seconds", "exposed_seconds", "transfer_seconds", "bound_seconds",
         "sent_bytes", "held_bytes", "flops", "traffic_bytes", "bound",
     ]  # fmt: skip
-    assert read["total"]["seconds"] == pytest.approx(spmdir.schedule_report(module).seconds)
+    assert read["total"]["seconds"] == pytest.approx(spmdir.report.schedule_report(module).seconds)
     assert len(str(table).splitlines()) == 4  # head, a row, the others, the totals
 
 
@@ -126,7 +126,7 @@ func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tenso
   return %b : tensor<8xf32>
 }
 """
-    lines = csv.DictReader(io.StringIO(spmdir.report_table(spmdir.parse(text)).csv()))
+    lines = csv.DictReader(io.StringIO(spmdir.report.cost_table(spmdir.parse(text)).csv()))
     assert {"'=HYPERLINK(1)", "a\\x1b[31m"} <= {line["module"] for line in lines}
 
 
@@ -141,7 +141,7 @@ func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tenso
 )
 def test_tables_that_there_are_not_are_errors(module, arguments, error: str) -> None:
     with pytest.raises(UnsupportedError) as raised:
-        spmdir.report_table(module, **arguments)
+        spmdir.report.cost_table(module, **arguments)
     assert error in raised.value.message
 
 
@@ -157,5 +157,5 @@ func.func @f(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(
   return %new : tensor<64x64xf32>
 }
 """
-    ops = {op.kind: op.module for op in spmdir.report_table(spmdir.parse(text), by="op").ops}
+    ops = {op.kind: op.module for op in spmdir.report.cost_table(spmdir.parse(text), by="op").ops}
     assert ops["all_reduce"] == ops["aten.sub.Tensor"] == "up"

@@ -1,7 +1,7 @@
 """Several results of one op that only mean something together, as the parts of a state that ranks combine.
 
 The output of attention over some of the keys is one: it counts as much as its logarithm of a sum of exponentials says.
-A joint placement says how two states become one. Tensors are used by their methods alone, as in `base.py`.
+A packed placement says how two states become one. Tensors are used by their methods alone, as in `base.py`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from spmdir.core.placement.evaluated import evaluated, place
 from spmdir.core.placement.packing import Types, converted, pack, packed_type, unpack
 from spmdir.core.placement.text import field_types, head_of, print_placement, read_placement
 
-State = Sequence[Any]
+Parts = Sequence[Any]
 """The tensors of a state, one a part."""
 
 
-class JointPlacement(Placement):
+class PackedPlacement(Placement):
     """A placement of the results of an op that are parts of one state, or follow from it, which ranks combine.
 
     States form a commutative monoid: `combine` is associative and commutative, and `identity` is neutral, so that
@@ -76,19 +76,19 @@ class JointPlacement(Placement):
     def supports(self, dtype: DType) -> bool:
         return self.of_values and dtype.is_float
 
-    def identity(self, *like: Any) -> State:
+    def identity(self, *like: Any) -> Parts:
         """Return the state that leaves any other as it is, its parts of the shapes and element types of `like`."""
         raise NotImplementedError(f"{type(self).__name__} does not say what is neutral; give it an `identity`")
 
-    def combine(self, left: State, right: State) -> State:
+    def combine(self, left: Parts, right: Parts) -> Parts:
         """Return the state of two states, of the shapes and element types of `left`."""
         raise NotImplementedError(f"{type(self).__name__} does not say how states combine; give it a `combine`")
 
-    def finish(self, state: State) -> Sequence[Any]:
+    def finish(self, state: Parts) -> Sequence[Any]:
         """Return the results of the op, of the state of all ranks: by default its parts as they are."""
         return state
 
-    def start(self, value: Any) -> State:
+    def start(self, value: Any) -> Parts:
         """Return a state whose result `part` is `value`: by default one that has it as this part, beside zeros."""
         if self.results:
             raise NotImplementedError(
@@ -161,16 +161,16 @@ class JointPlacement(Placement):
         alike = itertools.takewhile(lambda of: len(set(of[1])) == 1 and self.slices(of[0]), enumerate(sizes))
         return len(list(alike))
 
-    def _started(self, value: Any) -> State:
+    def _started(self, value: Any) -> Parts:
         return self._require("start", self.start(value), self.parts)
 
-    def _neutral(self, like: State) -> State:
+    def _neutral(self, like: Parts) -> Parts:
         return self._require("identity", self.identity(*like), self.parts, like)
 
-    def _combined(self, left: State, right: State) -> State:
+    def _combined(self, left: Parts, right: Parts) -> Parts:
         return self._require("combine", self.combine(left, right), self.parts, left)
 
-    def _finished(self, states: Sequence[State], shape: tuple[int, ...]) -> Any:
+    def _finished(self, states: Sequence[Parts], shape: tuple[int, ...]) -> Any:
         """Return this result, of `shape`, of the combined `states`."""
         finished = self.finish(functools.reduce(self._combined, states))
         results = finished if isinstance(finished, (tuple, list)) else (finished,)
@@ -181,7 +181,7 @@ class JointPlacement(Placement):
             )
         return result
 
-    def _require(self, method: str, found: Any, names: Sequence[str], like: State = ()) -> Sequence[Any]:
+    def _require(self, method: str, found: Any, names: Sequence[str], like: Parts = ()) -> Sequence[Any]:
         """Return `found`, what `method` gives: a tensor for each of `names`, of the shapes and types of `like`."""
         where = place(getattr(self, method))
         if not isinstance(found, (tuple, list)) or not all(hasattr(tensor, "shape") for tensor in found):
@@ -221,8 +221,8 @@ class JointPlacement(Placement):
         return self.pack(*(self._neutral(state) if group.index else state))
 
 
-def joint_placement(text: str) -> JointPlacement:
-    """Return the joint placement of `text`, or part 0 of that whose texts begin with it, to call its methods.
+def joint_placement(text: str) -> PackedPlacement:
+    """Return the packed placement of `text`, or part 0 of that whose texts begin with it, to call its methods.
 
     Raises:
         ShardingError: there is none, or it has further fields, without defaults, that `text` does not give.
@@ -230,9 +230,9 @@ def joint_placement(text: str) -> JointPlacement:
     """
     name = head_of(text)
     kind = placement_class(name)
-    if kind is None or not issubclass(kind, JointPlacement):
+    if kind is None or not issubclass(kind, PackedPlacement):
         found = f"'{name}' is a placement of another kind" if kind else f"no placement is named '{name}'"
-        raise ShardingError(f"{found}; expected the name of a JointPlacement, whose class is declared before")
+        raise ShardingError(f"{found}; expected the name of a PackedPlacement, whose class is declared before")
     if name != text.strip():
         return read_placement(kind, text)
     try:

@@ -1,4 +1,4 @@
-"""The base class of joint placements."""
+"""The base class of packed placements."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ import attrs
 import pytest
 
 import spmdir
-from spmdir import JointPlacement, SpmdirError
+from spmdir import SpmdirError
 from spmdir.core.dtype import F32
-from spmdir.core.placement.joint import joint_placement
+from spmdir.core.placement.packed import joint_placement
+from spmdir.placement import PackedPlacement
 
 
 @attrs.frozen
-class Paired(JointPlacement):
+class Paired(PackedPlacement):
     text: ClassVar[str] = "Paired({part})"
     parts: ClassVar[tuple[str, ...]] = ("count", "total")
     part: int
 
 
 def test_a_joint_placement_is_written_and_read_with_its_part():
-    assert str(spmdir.parse_placement("Paired(1)")) == "Paired(1)"
-    assert spmdir.parse_placement("Paired(0)").finish((1, 2)) == (1, 2)
+    assert str(spmdir.placement.parse_placement("Paired(1)")) == "Paired(1)"
+    assert spmdir.placement.parse_placement("Paired(0)").finish((1, 2)) == (1, 2)
 
 
 def test_methods_are_those_of_the_placement_that_a_text_spells_or_a_name_alone_with_defaults():
@@ -32,7 +33,7 @@ def test_methods_are_those_of_the_placement_that_a_text_spells_or_a_name_alone_w
 
 def test_a_part_that_the_state_lacks_is_an_error():
     with pytest.raises(SpmdirError, match=r"Paired\(2\) is no part of \(count, total\); expected 0 to 1"):
-        spmdir.parse_placement("Paired(2)")
+        spmdir.placement.parse_placement("Paired(2)")
 
 
 class Tensor:
@@ -73,4 +74,4 @@ def test_what_a_method_gives_is_checked_at_its_line(method: str, given: object, 
 
 def test_a_state_has_parts():
     with pytest.raises(SpmdirError, match=r"`parts` of Empty is \(\); expected the names of the parts of a state"):
-        type("Empty", (JointPlacement,), {"parts": ()})
+        type("Empty", (PackedPlacement,), {"parts": ()})

@@ -1,4 +1,4 @@
-"""Laws of joint placements: states combine in any order, and those of parts of a tensor give what that of all gives."""
+"""Laws of packed placements: states combine in any order, and states of parts give what that of all gives."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spmdir.checking.rules.soundness import distribute, form_of, meta, prepare, 
 from spmdir.core.dtype import F32, F64, DType, as_dtype
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
-from spmdir.core.placement.joint import JointPlacement, joint_placement
+from spmdir.core.placement.packed import PackedPlacement, joint_placement
 from spmdir.core.placement.packing import Types
 from spmdir.dialects.ring import CombineOp
 from spmdir.rules.rule_set import default
@@ -44,11 +44,11 @@ class States(Example):
 
 
 def _is_combined(placement: Placement) -> bool:
-    return isinstance(placement, JointPlacement) and placement.part == 0
+    return isinstance(placement, PackedPlacement) and placement.part == 0
 
 
 def _states(placement: Placement) -> Iterator[Example]:
-    if not isinstance(placement, JointPlacement) or not _is_combined(placement):
+    if not isinstance(placement, PackedPlacement) or not _is_combined(placement):
         return
     if not placement.of_values:
         found = dict.fromkeys((op, types) for op in texts_of(type(placement)) for types in _made(placement, op))
@@ -63,7 +63,7 @@ def _states(placement: Placement) -> Iterator[Example]:
     yield from (Example(3, shape, held[0], "positive") for shape in shapes if not math.prod(shape))
 
 
-def _made(placement: JointPlacement, op: str) -> Iterator[tuple[tuple[tuple[int, ...], DType], ...]]:
+def _made(placement: PackedPlacement, op: str) -> Iterator[tuple[tuple[tuple[int, ...], DType], ...]]:
     """Yield the types of the parts of the states that the strategies of `op` combine, on two ranks."""
     for one in samples_of(frozenset([op])):
         case, mesh = prepare(one, default()), Mesh({"x": 2})
@@ -78,7 +78,7 @@ def _made(placement: JointPlacement, op: str) -> Iterator[tuple[tuple[tuple[int,
                     yield tuple((part.shape, part.dtype) for part in call.results if part)
 
 
-def _drawn(placement: JointPlacement, example: Example) -> list[list[torch.Tensor]]:
+def _drawn(placement: PackedPlacement, example: Example) -> list[list[torch.Tensor]]:
     """Return a state for each rank of the example, of positive numbers, for many parts are counts, sums or squares.
 
     The first is that of a value of any sign, if values have the placement.
@@ -100,7 +100,7 @@ def _drawn(placement: JointPlacement, example: Example) -> list[list[torch.Tenso
 
 
 def _combined(placement: Placement, example: Example) -> str | None:
-    assert isinstance(placement, JointPlacement)
+    assert isinstance(placement, PackedPlacement)
     a, b, c = _drawn(placement, example)
     once = placement.combine(_copied(a), _copied(b))
     if len(once) != len(a):
@@ -124,7 +124,7 @@ def _combined(placement: Placement, example: Example) -> str | None:
 
 def _finished(placement: Placement, example: Example) -> str | None:
     """Rows of a state go apart: what is made of the first rows is the first rows of what is made."""
-    assert isinstance(placement, JointPlacement)
+    assert isinstance(placement, PackedPlacement)
     a, b, _ = _drawn(placement, example)
     whole = _results(placement.finish(placement.combine(_copied(a), _copied(b))))
     expected = len(placement.results or placement.parts)
@@ -149,7 +149,7 @@ def _results(finished: Sequence[torch.Tensor] | torch.Tensor) -> Sequence[torch.
 
 
 def _apart(
-    placement: JointPlacement,
+    placement: PackedPlacement,
     found: Sequence[torch.Tensor],
     right: Sequence[torch.Tensor],
     names: Sequence[str] = (),

@@ -1,0 +1,8 @@
+"""The errors that spmdir raises, each a SpmdirError with a message and a location, and its warning.
+
+`errors.pyi` lists the names.
+"""
+
+from spmdir.core.lazy_names import lazy_names
+
+__getattr__, __dir__ = lazy_names(__name__, __file__)
