@@ -44,7 +44,7 @@ def ours(sizes: Sizes, ids: Tensor, cache: str | None = None, compile: bool = Fa
     """Return the step of a rank that spmdir partitions."""
     model = llama(sizes)
     step, state = spmdir.training_step(model, loss_of, torch.optim.AdamW(model.parameters()))
-    parallel = spmdir.parallelize(step, (ids,), MESH, SHARDINGS, state=state, cache=cache, compile=compile)
+    parallel = spmdir.parallelize(step, MESH, SHARDINGS, (ids,), state=state, cache=cache, compile=compile)
     return lambda: parallel(ids)
 
 

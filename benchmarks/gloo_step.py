@@ -100,7 +100,7 @@ def ours(sizes: Sizes, ids: Tensor, device_mesh: Any, pipeline: Pipeline | None)
     model = llama(sizes)
     step, state = spmdir.training_step(model, loss_of, torch.optim.AdamW(model.parameters()))
     parallel = spmdir.parallelize(
-        step, (ids,), MESH, SHARDINGS, state=state, device_mesh=device_mesh, sync_state=False, pipeline=pipeline
+        step, MESH, SHARDINGS, (ids,), state=state, device_mesh=device_mesh, sync_state=False, pipeline=pipeline
     )
     return lambda: parallel(ids)
 

@@ -169,7 +169,7 @@ def whole_step(recipe: str, size: Size, batch: tuple[Tensor, Tensor], device_mes
     is_parted = recipe != "tp"
     model = Llama(size)
     step, state = spmdir.training_step(model, loss_of, torch.optim.AdamW(model.parameters()))
-    parallel = spmdir.parallelize(step, batch, device_mesh, recipe, state=state, local_inputs=is_parted)
+    parallel = spmdir.parallelize(step, device_mesh, recipe, batch, state=state, local_inputs=is_parted)
     own = _part(batch) if is_parted else batch
     return lambda: parallel(*own)
 

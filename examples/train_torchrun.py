@@ -62,7 +62,7 @@ def main() -> int:
     model, ids = small_llama()
     step, state = spmdir.training_step(model, loss, torch.optim.AdamW(model.parameters(), lr=1e-3))
 
-    parallel = spmdir.parallelize(step, (ids,), mesh, SHARDINGS, state=state)
+    parallel = spmdir.parallelize(step, mesh, SHARDINGS, (ids,), state=state)
     losses = [parallel(ids).item() for _ in range(UPDATES)]
     trained = parallel.gather_state()
 

@@ -21,9 +21,9 @@ from spmdir.lowering.compiled import compile_program as compile_program
 from spmdir.lowering.emit import lower_to_fx as lower_to_fx
 from spmdir.pipeline.pipeline import Pipeline as Pipeline
 from spmdir.pipeline.pipeline import run_passes as run_passes
-from spmdir.plans.resolve import sharding_plan as sharding_plan
 from spmdir.reshard.plan import plan_reshard as plan_reshard
 from spmdir.runtime.parallel import Parallel as Parallel
+from spmdir.runtime.parallel_options import ParallelOptions as ParallelOptions
 from spmdir.runtime.parallelize import parallelize as parallelize
 from spmdir.runtime.shard_module import shard_module as shard_module
 from spmdir.runtime.tensor_parallel import tensor_parallel as tensor_parallel

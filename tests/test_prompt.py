@@ -58,7 +58,7 @@ def step() -> TrainingStep:
 def parallel() -> spmdir.Parallel:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # pyright: ignore[reportPrivateImportUsage]
     try:
-        return spmdir.parallelize(torch.nn.Linear(4, 4), (torch.ones(2, 4),), spmdir.Mesh({"dp": 1}), {})
+        return spmdir.parallelize(torch.nn.Linear(4, 4), spmdir.Mesh({"dp": 1}), {}, (torch.ones(2, 4),))
     finally:
         dist.destroy_process_group()
 
@@ -77,6 +77,7 @@ SHOWN: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "Plugin": (plugin, "<Plugin 'own'>"),
     "Parallel": (parallel, "<Parallel model: rank 0 of the mesh <dp = 1> on cpu, 2 tensors of state>"),
+    "ParallelOptions": (lambda: spmdir.ParallelOptions(cache="decided"), "{'cache': 'decided'}"),
     "TrainingStep": (step, "<TrainingStep of Linear: micro_batches=1>"),
     "CommReport": (lambda: spmdir.report.comm_report(decided()), "collective"),
     "MemoryReport": (lambda: spmdir.report.memory_report(decided()), "peak of live memory"),

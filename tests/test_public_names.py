@@ -15,9 +15,11 @@ from typing import Any, get_args
 
 import attrs
 import pytest
+import torch
 
 import spmdir
 from spmdir.core import errors
+from spmdir.runtime.parallel_options import ChosenOptions
 from tests.public_names import SUBMODULES, home_of, names_of, public_names
 
 NAMES = public_names()
@@ -104,6 +106,31 @@ def test_the_documentation_of_a_value_names_its_fields(name: str) -> None:
     kind: Any = NAMES[name]
     fields = {field.name for field in attrs.fields(kind) if not field.name.startswith("_")}
     assert fields <= set(entries(inspect.getdoc(kind) or "", "Attributes"))
+
+
+def test_the_documentation_of_the_options_names_each() -> None:
+    assert entries(inspect.getdoc(spmdir.ParallelOptions) or "", "Attributes") == [
+        *spmdir.ParallelOptions.__annotations__
+    ]
+    assert [field.name for field in attrs.fields(ChosenOptions)] == [*spmdir.ParallelOptions.__annotations__]
+
+
+@pytest.mark.parametrize("name", ["parallelize", "shard_module"])
+def test_the_front_doors_take_the_same_arguments_in_one_order(name: str) -> None:
+    parameters = inspect.signature(getattr(spmdir, name)).parameters
+    assert [*parameters][:4] == ["model", "mesh", "plan", "example_inputs"]
+    assert parameters["options"].annotation == "Unpack[ParallelOptions]"
+
+
+def test_what_takes_a_program_has_the_same_order() -> None:
+    assert [*inspect.signature(spmdir.import_fx).parameters][:4] == ["program", "mesh", "plan", "example_inputs"]
+    assert [*inspect.signature(spmdir.tensor_parallel).parameters][:3] == ["program", "mesh", "plan"]
+    assert [*inspect.signature(spmdir.placement.sharding_plan).parameters] == ["model", "mesh", "plan"]
+
+
+def test_an_option_that_there_is_not_is_an_error() -> None:
+    with pytest.raises(spmdir.SpmdirError, match=r"unknown option 'cach'; expected .*; did you mean 'cache'\?"):
+        spmdir.parallelize(torch.nn.Linear(2, 2), spmdir.Mesh({"dp": 1}), cach="x")  # type: ignore
 
 
 def entries(text: str, section: str) -> list[str]:

@@ -51,11 +51,12 @@ from spmdir.torch_interop.symbolic_numbers import is_open
     check=FLAG,
 )
 def import_fx(
-    source: fx.GraphModule | torch.export.ExportedProgram,
+    program: fx.GraphModule | torch.export.ExportedProgram,
     mesh: Mesh,
-    shardings: Mapping[str, ShardingLike | None] | ShardingPlan | str | None = None,
-    out_shardings: Sequence[ShardingLike | None] | None = None,
+    plan: Mapping[str, ShardingLike | None] | ShardingPlan | str | None = None,
     example_inputs: Sequence[Any] | None = None,
+    *,
+    out_shardings: Sequence[ShardingLike | None] | None = None,
     fold_views: bool = True,
     missing_rule: Literal["warn", "error"] = "warn",
     check: bool = False,
@@ -67,15 +68,15 @@ def import_fx(
     Sizes that the trace leaves open are symbolic; see `bind-sizes`.
 
     Args:
-        source: what torch.export or make_fx gives; any graph of functional or mutating torch ops.
+        program: what torch.export or make_fx gives; any graph of functional or mutating torch ops.
         mesh: a Mesh, or a torch DeviceMesh with named dimensions.
-        shardings: input name, `"input:N"`, `"input:*"` for all inputs, parameter FQN or glob → text, dict or DTensor
+        plan: input name, `"input:N"`, `"input:*"` for all inputs, parameter FQN or glob → text, dict or DTensor
             placements. An axis that a sharding does not name is replicated; an argument with no sharding is left to the
             compiler. Or a ShardingPlan, whose activations were constrained while the program was captured, or its text.
+        example_inputs: what to run the graph on where its nodes carry no shapes.
         out_shardings: one entry an output, in order; `"like:NAME"` is the sharding of an input, `"like:input:N"` of one
             by its position, also where the compiler decides it. Where it is None, gradients, updated parameters and
             mutations are like their input (`updates`), others are open.
-        example_inputs: what to run the graph on where its nodes carry no shapes.
         fold_views: run the pass of that name, so that each dimension behind a view can be sharded by itself.
         missing_rule: an op without a rule is replaced by the ops that torch decomposes it into, if these have rules.
             If not, it is an error ("error"), or runs replicated, of which propagate warns ("warn").
@@ -93,7 +94,7 @@ def import_fx(
         >>> program = torch.export.export(model, (x,))
         >>> module = spmdir.import_fx(program, spmdir.Mesh({"tp": 4}), {"up.weight": "tp: S(0)"})
     """
-    return import_compared(source, mesh, shardings, out_shardings, example_inputs, fold_views, missing_rule, check)[0]
+    return import_compared(program, mesh, plan, out_shardings, example_inputs, fold_views, missing_rule, check)[0]
 
 
 def import_program(

@@ -223,8 +223,8 @@ def _given_by_token(model: nn.Module, axis: str) -> list[str]:
     if not layers:
         raise ShardingError(
             "the model has no nn.ModuleList, nn.Sequential or numbered nn.ModuleDict of layers, whose sequence sp and "
-            "cp shard; print spmdir.sharding_plan of the recipe without sp or cp, add the modules that give one row a "
-            f'token, as in [activations] "NAME" = {{ outputs = "{axis}: S(1)" }}, and give that text as the plan'
+            "cp shard; print placement.sharding_plan of the recipe without sp or cp, add the modules that give one row "
+            f'a token, as in [activations] "NAME" = {{ outputs = "{axis}: S(1)" }}, and give that text as the plan'
         )
     embedding = [name for name, module in modules.items() if isinstance(module, nn.Embedding)][:1]
     tokenwise = {name for name, m in modules.items() if is_linear(m) or type(m).__name__.endswith("Norm")}

@@ -26,21 +26,21 @@ PlanLike = Any
 
 
 @accepts(model=instance(nn.Module, expected="a nn.Module"))
-def sharding_plan(plan: PlanLike, model: nn.Module, mesh: Mesh | DeviceMesh) -> ShardingPlan:
+def sharding_plan(model: nn.Module, mesh: Mesh | DeviceMesh, plan: PlanLike) -> ShardingPlan:
     """Return the explicit plan that `plan` stands for; its `str` is the text of a plan file.
 
     Args:
+        model: whose parameters and modules it names; values are not read.
+        mesh: a Mesh, or a torch DeviceMesh with names.
         plan: a recipe such as "fsdp*tp"; the text of a plan file, or a path that ends in .toml; a dict from names and
             globs to shardings, to torch's ParallelStyles, or to the words of Hugging Face's `tp_plan`; a ShardingPlan;
             or None, which leaves all to the search.
-        model: whose parameters and modules it names; values are not read.
-        mesh: a Mesh, or a torch DeviceMesh with names.
 
     Raises:
         SpmdirError: an unknown recipe, style, axis, parameter or module.
 
     Example:
-        >>> print(spmdir.sharding_plan("fsdp*tp", model, spmdir.Mesh({"dp": 2, "tp": 2})))
+        >>> print(spmdir.placement.sharding_plan(model, spmdir.Mesh({"dp": 2, "tp": 2}), "fsdp*tp"))
     """
     return resolve(plan, model, mesh)
 

@@ -15,11 +15,12 @@ from torch import Tensor, fx
 from torch.distributed.device_mesh import DeviceMesh
 
 from spmdir.core.arguments import keyed
-from spmdir.core.errors import SpmdirError, UnsupportedError, did_you_mean
+from spmdir.core.errors import UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.pipeline.pipeline import Pipeline
 from spmdir.plans.resolve import PlanLike
 from spmdir.runtime.parallel import Parallel
+from spmdir.runtime.parallel_options import check_names
 from spmdir.runtime.parallelize import parallelize
 from spmdir.torch_interop.graphs import source_text
 
@@ -31,7 +32,7 @@ _HELD = re.compile(r"\._(?:modules|parameters|buffers)\[")
 
 def backend(
     mesh: Mesh | DeviceMesh | None = None,
-    shardings: PlanLike = None,
+    plan: PlanLike = None,
     *,
     pipeline: Pipeline | str | None = None,
     cache: str | os.PathLike[str] | None = None,
@@ -45,15 +46,15 @@ def backend(
 
     Args:
         mesh: the ranks; all of the default process group along one axis `dp` if None.
-        shardings: as for `parallelize`; parameters and buffers by their names, arguments by theirs.
-        pipeline, cache, compile: as for `parallelize`.
+        plan: as for `parallelize`; parameters and buffers by their names, arguments by theirs.
+        pipeline, cache, compile: as of `ParallelOptions`.
 
     Raises:
         UnsupportedError: where the compiled model is called: an input asks for gradients.
         SpmdirError: where it is called: as `parallelize`.
 
     Example:
-        >>> compiled = torch.compile(model, backend="spmdir", options={"mesh": mesh, "shardings": {"x": "dp: S(0)"}})
+        >>> compiled = torch.compile(model, backend="spmdir", options={"mesh": mesh, "plan": {"x": "dp: S(0)"}})
         >>> with torch.no_grad():
         ...     y = compiled(x)
     """
@@ -61,27 +62,24 @@ def backend(
     def partitioned(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Call:
         over = {"dp": dist.get_world_size()} if mesh is None and dist.is_initialized() else {"dp": 1}
         options = {"pipeline": pipeline, "cache": cache, "compile": compile}
-        return Partitioned(graph, Mesh(over) if mesh is None else mesh, shardings, options)
+        return Partitioned(graph, Mesh(over) if mesh is None else mesh, plan, options)
 
     return partitioned
 
 
-OPTIONS = ("mesh", "shardings", "pipeline", "cache", "compile")
+OPTIONS = ("mesh", "plan", "pipeline", "cache", "compile")
 
 
 def from_options(
     graph: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
 ) -> Call:
-    """Return what `torch.compile(model, backend="spmdir", options={"mesh": …, "shardings": …})` calls.
+    """Return what `torch.compile(model, backend="spmdir", options={"mesh": …, "plan": …})` calls.
 
     Raises:
         SpmdirError: an option is none of `backend`'s arguments.
     """
     keyed("a dict of options by name").optional.check("options", options)
-    for name in options or {}:
-        if name not in OPTIONS:
-            message = f"unknown option '{name}'; expected {', '.join(OPTIONS)}{did_you_mean(name, OPTIONS)}"
-            raise SpmdirError(message)
+    check_names(options or {}, OPTIONS)
     return backend(**options or {})(graph, example_inputs)
 
 
@@ -91,7 +89,7 @@ class Partitioned:
 
     graph: fx.GraphModule
     mesh: Mesh | DeviceMesh
-    shardings: PlanLike
+    plan: PlanLike
     options: Mapping[str, Any]
     _programs: dict[tuple[Any, ...], Parallel] = attrs.field(factory=dict)
 
@@ -108,7 +106,7 @@ class Partitioned:
         named = dict(zip(input_names(self.graph), args, strict=True))
         known = tuple((one.shape, one.dtype) if isinstance(one, Tensor) else one for one in args)
         if known not in self._programs:
-            self._programs[known] = parallelize(step, (named,), self.mesh, self.shardings, state={}, **self.options)
+            self._programs[known] = parallelize(step, self.mesh, self.plan, (named,), state={}, **self.options)
         return self._programs[known](named)
 
 

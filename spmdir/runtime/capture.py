@@ -58,7 +58,9 @@ class Convention:
         """
         leaves, spec = pytree.tree_flatten(args)
         if len(args) != self.in_spec.num_children:
-            raise SpmdirError(f"{len(args)} arguments given; expected {self.in_spec.num_children}, as in example_args")
+            raise SpmdirError(
+                f"{len(args)} arguments given; expected {self.in_spec.num_children}, as in example_inputs"
+            )
         if spec != self.in_spec:
             raise SpmdirError(
                 f"the arguments are {_outline(spec)}; expected {_outline(self.in_spec)}, "
@@ -130,13 +132,13 @@ class Capture:
         return [*users, *renewed]
 
 
-def capture_model(model: nn.Module, example_args: tuple[Any, ...], dynamic_shapes: Any = None) -> Capture:
+def capture_model(model: nn.Module, example_inputs: tuple[Any, ...], dynamic_shapes: Any = None) -> Capture:
     """Return the forward of a model, traced by torch.export.
 
     Raises:
         UnsupportedError: torch.export rejects it, or it changes state beside its buffers.
     """
-    traced, arguments = on_device(model, example_args)
+    traced, arguments = on_device(model, example_inputs)
     rehearsal = rehearse_module(traced, arguments, {})
     with ExitStack() as stack:
         stack.enter_context(torch_errors("the model cannot be exported"))
@@ -146,7 +148,7 @@ def capture_model(model: nn.Module, example_args: tuple[Any, ...], dynamic_shape
     rehearsal.caches.remove_fakes()
     specs = program.graph_signature.output_specs
     outputs = [value for value, spec in zip(_returned(program.graph), specs, strict=True) if spec.kind in _USER]
-    leaves, in_spec = pytree.tree_flatten(example_args)
+    leaves, in_spec = pytree.tree_flatten(example_inputs)
     convention = Convention(tuple(map(_kept, leaves)), in_spec, program.call_spec.out_spec)  # type: ignore
     own: dict[str, Any] = {**program.constants, **program.state_dict}
     meta: dict[int, Any] = {id(value): value.to("meta") for value in own.values() if isinstance(value, FakeTensor)}
@@ -177,7 +179,7 @@ def on_device(model: nn.Module, args: tuple[Any, ...]) -> tuple[nn.Module, tuple
 def capture_step(
     step: Callable[..., Any],
     state: Any,
-    example_args: tuple[Any, ...],
+    example_inputs: tuple[Any, ...],
     device: torch.device,
     dynamic_shapes: Any = None,
 ) -> Capture:
@@ -199,7 +201,7 @@ def capture_step(
     dynamic = dynamic_shapes is not None
     environment = ShapeEnv(duck_shape=False) if dynamic else None
     with FakeTensorMode(allow_non_fake_inputs=True, shape_env=environment) as mode:
-        fake = pytree.tree_map_only(Tensor, lambda tensor: _on(tensor, device), (state, *example_args))
+        fake = pytree.tree_map_only(Tensor, lambda tensor: _on(tensor, device), (state, *example_inputs))
         if dynamic:
             fake = (fake[0], *opened(fake[1:], dynamic_shapes, mode))
     # Outside its mode a factory would take the example for the size.
@@ -214,7 +216,7 @@ def capture_step(
     returned = pytree.tree_leaves(_returned(program.graph))
     outputs, new = returned[: parts[0].num_leaves], returned[parts[0].num_leaves :]
     _check_numbers(old, new)
-    leaves, in_spec = pytree.tree_flatten(example_args)
+    leaves, in_spec = pytree.tree_flatten(example_inputs)
     convention = Convention(tuple(map(_kept, leaves)), in_spec, parts[0], state_spec)
     own = {name: value for name, value in vars(program).items() if isinstance(value, Tensor)}
     return Capture(program, convention, old, {**own, **program.state_dict(keep_vars=True)}, outputs)

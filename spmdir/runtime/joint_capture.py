@@ -82,7 +82,7 @@ def _bound(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
 
 def capture_joint(
     model: nn.Module,
-    example_args: tuple[Any, ...],
+    example_inputs: tuple[Any, ...],
     example_kwargs: Mapping[str, Any],
     device: torch.device,
     plan: ShardingPlan,
@@ -104,7 +104,7 @@ def capture_joint(
         UnsupportedError: torch cannot trace it whole, a hook or a name, it writes to its inputs, or it changes state
             beside its buffers.
     """
-    args, kwargs = bound_arguments(model, example_args, example_kwargs)
+    args, kwargs = bound_arguments(model, example_inputs, example_kwargs)
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv() if dynamic_shapes else None)
     originals = dict((*model.named_parameters(), *model.named_buffers()))
     check_traceable(model)

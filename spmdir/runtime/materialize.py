@@ -60,7 +60,7 @@ def materialize(
     Example:
         >>> with torch.device("meta"):
         ...     model = Model()
-        >>> parallel = spmdir.parallelize(model, (x,), mesh)
+        >>> parallel = spmdir.parallelize(model, mesh, None, (x,))
         >>> spmdir.checkpoint.materialize(parallel, model)
     """
     drawn = from_first(torch.get_rng_state())

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Unpack
 
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -12,20 +11,19 @@ from xdsl.dialects.builtin import ModuleOp
 
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.sharding import ShardingLike
 from spmdir.dialects import ir
 from spmdir.dialects.locations import location_of
-from spmdir.pipeline.pipeline import Pipeline
 from spmdir.plans.resolve import PlanLike
 from spmdir.runtime.capture import Capture
 from spmdir.runtime.initial_state import initial_state
 from spmdir.runtime.module_checks import check_initialized
 from spmdir.runtime.open_dims import Fixed
 from spmdir.runtime.parallel import Parallel
+from spmdir.runtime.parallel_options import ChosenOptions, ParallelOptions
 from spmdir.runtime.rank_state import Kept, RankState, kept_for_steps, with_room
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.room import no_values
-from spmdir.runtime.set_up import DYNAMIC_SHAPES, set_up
+from spmdir.runtime.set_up import set_up
 from spmdir.runtime.signature import Argument, Signature
 from spmdir.runtime.traces import Traced, Traces
 from spmdir.runtime.tracing import Traceable, Tracing
@@ -35,20 +33,12 @@ from spmdir.torch_interop.tied_names import tied_names
 
 def parallelize(
     model: nn.Module | Callable[..., Any],
-    example_args: Sequence[Any],
     mesh: Mesh | DeviceMesh,
-    shardings: PlanLike = None,
+    plan: PlanLike = None,
+    example_inputs: Sequence[Any] = (),
     *,
-    out_shardings: Sequence[ShardingLike | None] | None = None,
     state: Any = None,
-    device_mesh: DeviceMesh | None = None,
-    local_inputs: bool = False,
-    dynamic_shapes: Any = None,
-    missing_rule: Literal["warn", "error"] = "warn",
-    sync_state: bool = False,
-    pipeline: Pipeline | str | None = None,
-    cache: str | os.PathLike[str] | None = None,
-    compile: bool | Mapping[str, Any] = False,
+    **options: Unpack[ParallelOptions],
 ) -> Parallel:
     """Partition a model or a training step; every rank calls this with equal arguments and gets its part.
 
@@ -60,28 +50,13 @@ def parallelize(
     Args:
         model: a module, whose forward is run; or, with `state`, a function `step(state, *args) → (outputs,
             new_state)` of tensor ops, as `training_step` makes.
-        example_args: positional arguments with global shapes; numbers among them become constants.
         mesh: a Mesh, or a torch DeviceMesh with names, which is then `device_mesh` too.
-        shardings: a plan, as for `sharding_plan`: a dict as for `import_fx`, a recipe such as "fsdp*tp", and others;
-            what is not named is left to the compiler. Leaves of the state are named by their path, and `input:N` counts
+        plan: as for `placement.sharding_plan`: a recipe such as "fsdp*tp", a dict as for `import_fx`, and others; what
+            is not named is left to the compiler. Leaves of the state are named by their path, and `input:N` counts
             them before the arguments; `input:*` is all arguments. Recipes and styles of a step are about `step.model`.
-        out_shardings: one entry an output; None for one that comes back replicated. Others come back as local shards.
+        example_inputs: positional arguments with global shapes; numbers among them become constants.
         state: the pytree of tensors that a step begins with.
-        device_mesh: a torch DeviceMesh like `mesh`. If None, it is made over the default process group, on CUDA if
-            the group has NCCL, else on the CPU.
-        local_inputs: whether calls are given this rank's shards of the inputs instead of global inputs.
-        dynamic_shapes: which dimensions of the arguments may have other sizes in calls, as for torch.export.export;
-            of a step, one entry an argument. Shardings are decided once, for the example arguments. Sizes of 0 and 1,
-            which torch traces apart, have programs of their own.
-        missing_rule: as for `import_fx`.
-        sync_state: whether parameters, buffers and state are taken from the first rank instead of being compared.
-        pipeline: what is run on the program, with its plug-ins. If None, the standard one and `schedule`, for the
-            topology `cpu-gloo` where ranks run on the CPU, else for the default one. The steps up to `propagate` run
-            once, on the first rank, the others on each and for each choice of sizes.
-        cache: a directory in which the first rank keeps the decided program as text, and from which it takes it when
-            the same program is to be decided again; made if it is not there.
-        compile: whether the first call compiles this rank's program by Inductor, as `compile_program` does; a dict of
-            options says that it does, and how.
+        options: the others, by name: see `ParallelOptions`.
 
     Returns: this rank's part, called as the model, or as the step without its state.
 
@@ -92,31 +67,23 @@ def parallelize(
             process group.
 
     Example:
-        >>> parallel = spmdir.parallelize(model, (x,), mesh, {"up.weight": "tp: S(0)", "down.weight": "tp: S(1)"})
+        >>> parallel = spmdir.parallelize(model, mesh, {"up.weight": "tp: S(0)", "down.weight": "tp: S(1)"}, (x,))
         >>> y = parallel(x)
     """
-    setup = set_up(
-        "parallelize",
-        mesh,
-        device_mesh=device_mesh,
-        pipeline=pipeline,
-        cache=cache,
-        local_inputs=local_inputs,
-        sync_state=sync_state,
-        compile=compile,
-    )
+    chosen = ChosenOptions.of(options)
+    setup = set_up("parallelize", mesh, chosen)
     step = model if isinstance(model, TrainingStep) else None
     tracing = Tracing(
         setup=setup,
-        shardings=shardings,
-        out_shardings=out_shardings,
-        missing_rule=missing_rule,
-        dynamic_shapes=dynamic_shapes,
+        shardings=plan,
+        out_shardings=chosen.out_shardings,
+        missing_rule=chosen.missing_rule,
+        dynamic_shapes=chosen.dynamic_shapes,
     )
     traceable = Traceable(model, state)
     with setup.group.checked("the arguments of parallelize"):
-        _check_arguments(model, state, example_args, dynamic_shapes)
-        micro = step.cut(tuple(example_args))[0] if step else tuple(example_args)
+        _check_arguments(model, state, example_inputs)
+        micro = step.cut(tuple(example_inputs))[0] if step else tuple(example_inputs)
         fixed = tracing.fixed(traceable, micro)
     decided = tracing.trace("the capture of the program", traceable, micro, fixed)
     with setup.group.checked("lowering") as status:
@@ -217,7 +184,7 @@ def _check_kept(kept: Mapping[str, Kept], step: TrainingStep | None, is_open: bo
         )
 
 
-def _check_arguments(model: Any, state: Any, example_args: Any, dynamic_shapes: Any) -> None:
+def _check_arguments(model: Any, state: Any, example_inputs: Any) -> None:
     if state is None and not isinstance(model, nn.Module):
         raise SpmdirError(
             f"cannot parallelize a {type(model).__name__}; expected a nn.Module, or a function "
@@ -225,9 +192,10 @@ def _check_arguments(model: Any, state: Any, example_args: Any, dynamic_shapes: 
         )
     if isinstance(model, nn.Module):
         check_initialized(model)
-    if not isinstance(example_args, (tuple, list)):
-        raise SpmdirError(f"example_args is a {type(example_args).__name__}; expected a tuple of positional arguments")
-    DYNAMIC_SHAPES.check("dynamic_shapes", dynamic_shapes)
+    if not isinstance(example_inputs, (tuple, list)):
+        raise SpmdirError(
+            f"example_inputs is a {type(example_inputs).__name__}; expected a tuple of positional arguments"
+        )
 
 
 def _originals(capture: Capture, signature: Signature) -> dict[str, Tensor]:

@@ -11,7 +11,6 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from xdsl.dialects.builtin import ModuleOp
 
-from spmdir.core.arguments import DIRECTORY, FLAG, instance
 from spmdir.core.mesh import Mesh, as_mesh
 from spmdir.dialects.sizes import open_sizes
 from spmdir.pipeline.pipeline import Pipeline
@@ -20,12 +19,9 @@ from spmdir.runtime.decision import decided_once
 from spmdir.runtime.default_pipeline import running_pipeline
 from spmdir.runtime.digests import package_digest, value_digest
 from spmdir.runtime.own_sizes import deciding_apart
+from spmdir.runtime.parallel_options import ChosenOptions
 from spmdir.runtime.rank_mesh import check_world, given_device_mesh, made_device_mesh, mesh_members, rank_device
 from spmdir.runtime.ranks import Ranks
-
-COMPILE = instance(bool, Mapping, expected="True, False or a dict of Inductor's options")
-
-DYNAMIC_SHAPES = instance(Mapping, tuple, list, expected="dimensions by argument, as of torch.export.export").optional
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -86,36 +82,23 @@ class SetUp:
         )
 
 
-def set_up(
-    what: str,
-    mesh: Mesh | DeviceMesh,
-    *,
-    device_mesh: DeviceMesh | None,
-    pipeline: Pipeline | str | None,
-    cache: str | os.PathLike[str] | None,
-    local_inputs: bool,
-    sync_state: bool = False,
-    compile: bool | Mapping[str, Any] = False,
-) -> SetUp:
-    """Return what the ranks that begin `what` have in common; the arguments are those of `parallelize`.
+def set_up(what: str, mesh: Mesh | DeviceMesh, options: ChosenOptions) -> SetUp:
+    """Return what the ranks that begin `what` have in common.
 
     Raises:
-        SpmdirError: there is no process group, or it has another size than the mesh; an argument is none; or ranks
-            differ. All ranks raise.
+        SpmdirError: there is no process group, or it has another size than the mesh; an option is of the wrong type; or
+            ranks differ. All ranks raise.
     """
-    device_mesh = given_device_mesh(mesh, device_mesh)
+    device_mesh = given_device_mesh(mesh, options.device_mesh)
     group = RankGroup.join(mesh_members(device_mesh))
     with group.checked(what) as status:
-        FLAG.check("local_inputs", local_inputs)
-        FLAG.check("sync_state", sync_state)
-        DIRECTORY.check("cache", cache)
-        COMPILE.check("compile", compile)
-        options = ({} if compile else None) if isinstance(compile, bool) else dict(compile)
+        options.check()
         mesh, device = as_mesh(mesh), rank_device(device_mesh)
-        pipeline = running_pipeline(pipeline, device.type)
+        pipeline = running_pipeline(options.pipeline, device.type)
         status |= {"pipeline": {"text": str(pipeline), "digest": pipeline.digest}}
         status |= {"torch": torch.__version__, "spmdir": package_digest(), "mesh": str(mesh)}
-        status |= {"sync_state": sync_state, "local_inputs": local_inputs, "compile": value_digest(options)}
+        status |= {"sync_state": options.sync_state, "local_inputs": options.local_inputs}
+        status |= {"compile": value_digest(options.inductor)}
         check_world(mesh, device_mesh)
     return SetUp(
         group=group,
@@ -123,8 +106,8 @@ def set_up(
         device=device,
         given=device_mesh,
         pipeline=pipeline,
-        cache=cache,
-        sync_state=sync_state,
-        local_inputs=local_inputs,
-        compile=options,
+        cache=options.cache,
+        sync_state=options.sync_state,
+        local_inputs=options.local_inputs,
+        compile=options.inductor,
     )

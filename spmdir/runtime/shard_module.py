@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Unpack
 
 import attrs
 from torch import Tensor, nn
@@ -22,7 +21,6 @@ from spmdir.core.progress import say
 from spmdir.dialects import ir
 from spmdir.dialects.sizes import open_sizes
 from spmdir.pipeline.finish import localized
-from spmdir.pipeline.pipeline import Pipeline
 from spmdir.plans.resolve import PlanLike, resolve
 from spmdir.runtime.anomaly import support_anomaly_detection
 from spmdir.runtime.decision import decide
@@ -42,11 +40,12 @@ from spmdir.runtime.local_state import LocalShard, as_dtensor
 from spmdir.runtime.local_sums import Reduction
 from spmdir.runtime.module_checks import check_initialized
 from spmdir.runtime.open_dims import OpenDim, fixed_dims, open_dims, sizes_by_argument, sizes_left_open
+from spmdir.runtime.parallel_options import ChosenOptions, ParallelOptions
 from spmdir.runtime.rank_programs import Localize, RankPrograms, sized
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.rehearsal import Rehearsal, rehearse_module
 from spmdir.runtime.same_forward import ForwardFacts
-from spmdir.runtime.set_up import DYNAMIC_SHAPES, SetUp, set_up
+from spmdir.runtime.set_up import SetUp, set_up
 from spmdir.runtime.sharded_module import Runner, asking, guards_of, sharded_copy, unsharded_copy
 from spmdir.runtime.signature import Argument, read_signature
 from spmdir.runtime.variants import Places, Structure, Variant, shapes_of
@@ -65,15 +64,7 @@ def shard_module(
     example_inputs: Sequence[Any] = (),
     *,
     example_kwargs: Mapping[str, Any] | None = None,
-    out_shardings: Sequence[ShardingLike | None] | None = None,
-    device_mesh: DeviceMesh | None = None,
-    local_inputs: bool = False,
-    dynamic_shapes: Any = None,
-    sync_state: bool = False,
-    missing_rule: Literal["warn", "error"] = "warn",
-    pipeline: Pipeline | str | None = None,
-    cache: str | os.PathLike[str] | None = None,
-    compile: bool | Mapping[str, Any] = False,
+    **options: Unpack[ParallelOptions],
 ) -> nn.Module:
     """Return a module like `model` whose parameters and buffers are DTensors, laid out by `plan`, to train as usual.
 
@@ -86,22 +77,13 @@ def shard_module(
             meta device stays there, as shards, until `materialize` or a file gives it values, of which no rank ever
             holds all.
         mesh: a Mesh, or a torch DeviceMesh with names, which is then `device_mesh` too.
-        plan: as for `sharding_plan`: a recipe such as "fsdp*tp", or name or glob of a parameter, buffer or input → its
-            sharding; inputs go by the names of the forward's arguments, and by `arg0`, `arg1`, … . What is not named is
-            left to the compiler.
+        plan: as for `placement.sharding_plan`: a recipe such as "fsdp*tp", or name or glob of a parameter, buffer or
+            input → its sharding; inputs go by the names of the forward's arguments, and by `arg0`, `arg1`, … . What is
+            not named is left to the compiler.
         example_inputs, example_kwargs: the arguments of a call, with global shapes. Calls that are built otherwise, or
             have other numbers, compile programs of their own; so do calls after a change of state that the forward
             reads.
-        out_shardings: one entry an output; None for one that comes back replicated. Others come back as local shards.
-        device_mesh: a torch DeviceMesh like `mesh`; made over the default process group if None.
-        local_inputs: whether calls are given this rank's shards of the inputs instead of global inputs. The gradient
-            of an output that comes back as a shard is then that of this rank's loss, of which the mean is taken.
-        dynamic_shapes: as for torch.export.export: calls may have other sizes. Shardings are decided once; each choice
-            of sizes is lowered when it first occurs. Sizes of 0 and 1, which torch traces apart, have programs of their
-            own.
-        sync_state: as for `parallelize`.
-        missing_rule: as for `import_fx`.
-        pipeline, cache, compile: as for `parallelize`.
+        options: the others, by name: see `ParallelOptions`.
 
     Raises:
         SpmdirError: there is no process group, or it has another size than the mesh; the module cannot be captured or
@@ -115,20 +97,13 @@ def shard_module(
         >>> optimizer.step()
     """
     support_anomaly_detection()
-    setup = set_up(
-        "shard_module",
-        mesh,
-        device_mesh=device_mesh,
-        pipeline=pipeline,
-        cache=cache,
-        local_inputs=local_inputs,
-        sync_state=sync_state,
-        compile=compile,
-    )
+    chosen = ChosenOptions.of(options)
+    setup = set_up("shard_module", mesh, chosen)
+    dynamic_shapes, local_inputs = chosen.dynamic_shapes, chosen.local_inputs
     with setup.group.checked("the plan of the module"):
-        _check_arguments(model, example_inputs, example_kwargs, dynamic_shapes)
+        _check_arguments(model, example_inputs, example_kwargs)
         warn_of_earlier_optimizers(model)
-        named = resolve(plan, model, setup.mesh).over(ShardingPlan(out_shardings=_tuple(out_shardings)))
+        named = resolve(plan, model, setup.mesh).over(ShardingPlan(out_shardings=_tuple(chosen.out_shardings)))
         call = bound_arguments(model, tuple(example_inputs), example_kwargs or {})
         arguments = arguments_by_name(model, call)
         known_sizes = sizes_by_argument(dynamic_shapes, arguments)
@@ -155,7 +130,11 @@ def shard_module(
             explicit,
             setup,
             what,
-            {"missing_rule": missing_rule, "dynamic_shapes": sizes, "inputs with gradients": asked and sorted(asked)},
+            {
+                "missing_rule": chosen.missing_rule,
+                "dynamic_shapes": sizes,
+                "inputs with gradients": asked and sorted(asked),
+            },
         )
         found: list[_Decided] = []
 
@@ -165,10 +144,12 @@ def shard_module(
             plan = explicit
             if outputs is not None:
                 plan = attrs.evolve(explicit, out_shardings=tuple(map(outputs.get, joint.call.output_names)))
-            module = imported_joint(joint, setup.mesh, plan, setup.pipeline, missing_rule, local_inputs, gradients)
+            module = imported_joint(
+                joint, setup.mesh, plan, setup.pipeline, chosen.missing_rule, local_inputs, gradients
+            )
             source, own = ir.print_ir(module, debuginfo=True), setup.deciding(module)
             with own.pipeline.rules:
-                decided = decide(module, own.pipeline, cache, type(model).__name__)
+                decided = decide(module, own.pipeline, chosen.cache, type(model).__name__)
                 text = ir.print_ir(decided, debuginfo=True)
             found.append(_Decided.of(joint.call, rehearsal, text, source, own, decided))
             return json.dumps(found[0].data(call))
@@ -354,7 +335,7 @@ def _dtensor(argument: Argument, shard: Tensor, ranks: Ranks) -> Any:
     return elementwise(made)
 
 
-def _check_arguments(model: Any, example_inputs: Any, example_kwargs: Any, dynamic_shapes: Any) -> None:
+def _check_arguments(model: Any, example_inputs: Any, example_kwargs: Any) -> None:
     if not isinstance(model, nn.Module):
         raise SpmdirError(f"cannot shard a {type(model).__name__}; expected a nn.Module")
     if not isinstance(example_inputs, (tuple, list)):
@@ -365,7 +346,6 @@ def _check_arguments(model: Any, example_inputs: Any, example_kwargs: Any, dynam
             "there are no example inputs; give example_inputs, the positional arguments of a call with global shapes, "
             "or example_kwargs"
         )
-    DYNAMIC_SHAPES.check("dynamic_shapes", dynamic_shapes)
     check_initialized(model)
     if "forward" in vars(model):
         raise UnsupportedError(

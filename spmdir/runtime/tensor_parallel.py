@@ -41,15 +41,15 @@ _PRODUCTS = (aten.mm.default, aten.addmm.default, aten.matmul.default, aten.bmm.
 
 @accepts(
     program=instance(ExportedProgram, expected="what torch.export.export gives"),
-    styles=keyed("""a dict of styles by FQN or glob, as in {"layers.*.wq": "colwise"}"""),
+    plan=keyed("""a dict of styles by FQN or glob, as in {"layers.*.wq": "colwise"}"""),
     rank=INTEGER,
     axis=TEXT.optional,
     pipeline=PIPELINE,
 )
 def tensor_parallel(
     program: ExportedProgram,
-    styles: Mapping[str, str | ParallelStyle],
     mesh: Mesh | DeviceMesh,
+    plan: Mapping[str, str | ParallelStyle],
     rank: int,
     *,
     axis: str | None = None,
@@ -63,10 +63,10 @@ def tensor_parallel(
 
     Args:
         program: what torch.export gives.
-        styles: FQN or glob of layers → "colwise" (weight and bias sharded by output features), "rowwise"
+        mesh: a Mesh, or a torch DeviceMesh with names, which is then `device_mesh` too.
+        plan: FQN or glob of layers → "colwise" (weight and bias sharded by output features), "rowwise"
             (weight sharded by input features), another word of Hugging Face's `tp_plan`, or a style of torch; layers
             are linear layers and embeddings.
-        mesh: a Mesh, or a torch DeviceMesh with names, which is then `device_mesh` too.
         rank: whose program, in mesh order.
         axis: the mesh axis that shards the weights; "tp" or the only axis if None.
         device_mesh: a torch DeviceMesh like `mesh`, whose process groups the collectives name. Without one they
@@ -82,7 +82,7 @@ def tensor_parallel(
 
     Example:
         >>> styles = {"layers.*.up": "colwise", "layers.*.down": "rowwise"}
-        >>> program = spmdir.tensor_parallel(torch.export.export(model, (x,)), styles, mesh, rank=0)
+        >>> program = spmdir.tensor_parallel(torch.export.export(model, (x,)), mesh, styles, rank=0)
     """
     device_mesh = given_device_mesh(mesh, device_mesh)
     mesh = as_mesh(mesh)
@@ -101,11 +101,11 @@ def tensor_parallel(
         with torch_errors("the exported program cannot be made functional"):
             program = exported_with_explicit_aliases(program).run_decompositions({})
     alone, place = Mesh(((axis, mesh.sizes[axis]),), mesh.name), mesh.coordinate(rank)[axis]
-    shardings = {"*": "", **_weight_shardings(program, styles, axis)}
+    shardings = {"*": "", **_weight_shardings(program, plan, axis)}
     outputs = ["" if isinstance(spec.arg, TensorArgument) else None for spec in user_outputs(program.graph_signature)]
     pipeline = running_pipeline(pipeline, None if device_mesh is None else device_mesh.device_type)
     with pipeline.rules:
-        module = import_fx(program, alone, ShardingPlan(shardings, keep=(axis,)), outputs)
+        module = import_fx(program, alone, ShardingPlan(shardings, keep=(axis,)), out_shardings=outputs)
         return _program_of_rank(program, module, pipeline, place, group_name)
 
 

@@ -154,7 +154,9 @@ class Tracing:
             wanted = capture.result_shardings(plan.out_shardings if self.out_shardings is None else self.out_shardings)
             say("importing the program")
             with setup.pipeline.rules:
-                module = import_fx(capture.program, setup.mesh, plan, wanted, missing_rule=self.missing_rule)
+                module = import_fx(
+                    capture.program, setup.mesh, plan, out_shardings=wanted, missing_rule=self.missing_rule
+                )
             if not setup.local_inputs:
                 return_whole(module, capture)
             examples = open_sizes(module).hints

@@ -284,7 +284,7 @@ def training_step(
     Example:
         >>> optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
         >>> step, state = spmdir.training_step(model, lambda model, x, y: (model(x) - y).square().mean(), optimizer)
-        >>> parallel = spmdir.parallelize(step, (x, y), mesh, {"up.weight": "tp: S(0)"}, state=state)
+        >>> parallel = spmdir.parallelize(step, mesh, {"up.weight": "tp: S(0)"}, (x, y), state=state)
         >>> loss = parallel(x, y)
     """
     check_initialized(model)

@@ -34,7 +34,7 @@ A plan file annotates inputs and parameters with shardings; what it does not nam
   [shardings]
   x = "dp: S(0)"
   "model.layers.*.mlp.up_proj.weight" = "tp: S(0)"
-The layouts of [activations] are constrained while a model is captured: spmdir.sharding_plan, spmdir.parallelize.
+The layouts of [activations] are constrained while a model is captured: see spmdir.parallelize.
 """
 
 
@@ -169,7 +169,7 @@ def _plan(text: str, program: torch.export.ExportedProgram, mesh: Mesh) -> Shard
         from spmdir.plans.exported_model import exported_model
         from spmdir.plans.resolve import sharding_plan
 
-        return sharding_plan(text, exported_model(program), mesh)
+        return sharding_plan(exported_model(program), mesh, text)
     return read_plan(*read_text(text), mesh)
 
 

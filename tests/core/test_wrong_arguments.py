@@ -38,12 +38,12 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: imported(mesh={"dp": 2}),
         "mesh is {'dp': 2} of type dict; expected a spmdir.Mesh",
     ),
-    "shardings that are a list": (lambda: imported(shardings=["dp: S(0)"]), "shardings is .*expected a dict"),
-    "a key that is a number": (lambda: imported(shardings={0: "dp: S(0)"}), "a key of shardings is 0 .*'input:N'"),
+    "shardings that are a list": (lambda: imported(plan=["dp: S(0)"]), "plan is .*expected a dict"),
+    "a key that is a number": (lambda: imported(plan={0: "dp: S(0)"}), "a key of shardings is 0 .*'input:N'"),
     "one sharding for all outputs": (lambda: imported(out_shardings="dp: S(0)"), "expected a list with one entry"),
-    "a placement that is a number": (lambda: imported(shardings={"x": {"dp": 0}}), "placement 0 has no counterpart"),
+    "a placement that is a number": (lambda: imported(plan={"x": {"dp": 0}}), "placement 0 has no counterpart"),
     "a dimension below the first": (
-        lambda: imported(shardings={"x": [Shard(-3), Replicate()]}),
+        lambda: imported(plan={"x": [Shard(-3), Replicate()]}),
         r"sharding of 'x_1' \(4x6xf32\): S\(-3\) shards no dimension",
     ),
     "a pipeline that is a list": (lambda: spmdir.run_passes(imported(), ["propagate"]), "expected pass names"),  # type: ignore
@@ -110,7 +110,7 @@ class Linear(torch.nn.Module):
 def right() -> dict[str, dict[str, Any]]:
     """Public name → right arguments; those of `check_rules` and `parallelize` end early, for another reason."""
     module, mesh, model = imported(), {"mesh": MESH}, Linear()
-    given = {"shardings": None, "out_shardings": None, "missing_rule": "warn"}
+    given = {"plan": None, "out_shardings": None, "missing_rule": "warn"}
     return {
         "Edge": {
             "lower": len, "target": None, "source": None, "by": None, "itemsize": None, "bytes": None, "seconds": None,
@@ -134,7 +134,7 @@ def right() -> dict[str, dict[str, Any]]:
         "constrain": {"x": X, "sharding": "dp: S(0)"},
         "diff": {"before": module, "after": module, "pipeline": None},
         "explain": {"module": module, "at": "*", "most": 1, "pipeline": None},
-        "import_fx": {"source": GRAPH, **mesh, **given, "example_inputs": None, "fold_views": True, "check": False},
+        "import_fx": {"program": GRAPH, **mesh, **given, "example_inputs": None, "fold_views": True, "check": False},
         "load": {"directory": "saved", "state": {"x": X.clone()}, "step": None},
         "load_plugin": {"source": "none.py"},
         "using_rules": {"path": "none.rules"},
@@ -150,7 +150,7 @@ def right() -> dict[str, dict[str, Any]]:
         "save_safetensors": {"directory": "saved", "state": {"x": X}, "names": None, "file_bytes": 10**6},
         "schedule_report": {"module": module, "topology": None, "pipeline": None},
         "parallelize": {
-            "model": Linear(), "example_args": (X,), **mesh, **given, "state": None, "device_mesh": None,
+            "model": Linear(), "example_inputs": (X,), **mesh, **given, "state": None, "device_mesh": None,
             "local_inputs": False, "dynamic_shapes": None, "sync_state": False, "pipeline": None, "cache": None,
             "compile": False,
         },
@@ -180,7 +180,7 @@ def right() -> dict[str, dict[str, Any]]:
             "name": "aten.relu", "operands": META, "arguments": {}, "axis_size": 2, "placements": (), "why": False,
         },
         "tensor_parallel": {
-            "program": torch.export.export(Linear(), (X,)), "styles": {"layer": "colwise"}, **mesh, "rank": 0,
+            "program": torch.export.export(Linear(), (X,)), "plan": {"layer": "colwise"}, **mesh, "rank": 0,
             "axis": "tp", "device_mesh": None, "pipeline": None,
         },
         "training_step": {
@@ -226,6 +226,7 @@ def test_any_value_for_any_argument_gives_a_result_or_is_rejected(tmp_path: Path
         "CostTable",
         "ScheduleReport",
         "TensorPicture",
+        "ParallelOptions",
         "Topology",
     }
     calls = right()
@@ -246,6 +247,6 @@ def attempt(function: str, /, *args: Any, **arguments: Any) -> None:
 
 
 def test_dtensor_placements_count_dimensions_from_the_end_too():
-    module = imported(shardings={"x": [Shard(-1), Replicate()]}, out_shardings=[{"tp": Shard(-2)}])
+    module = imported(plan={"x": [Shard(-1), Replicate()]}, out_shardings=[{"tp": Shard(-2)}])
     assert "dp: S(1)" in spmdir.print_ir(module)
     assert "tp: S(0)" in spmdir.print_ir(module)

@@ -180,7 +180,7 @@ def test_a_world_of_one_over_nccl_runs_compiled_as_uncompiled(tmp_path):
         for compile in (True, False):
             step, state = spmdir.training_step(model, mean_square, torch.optim.SGD(model.parameters(), lr=0.1))
             parallel = spmdir.parallelize(
-                step, (x, y), Mesh({"dp": 1}), {"arg*": "dp: S(0)"}, state=state, compile=compile
+                step, Mesh({"dp": 1}), {"arg*": "dp: S(0)"}, (x, y), state=state, compile=compile
             )
             found.append([parallel(x, y) for _ in range(3)])
         assert found[0][0].device.type == "cuda"

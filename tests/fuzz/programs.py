@@ -138,7 +138,15 @@ def compare(program: Program, passes: str, is_read_back: bool = False) -> None:
     count = len(eager(program, program.values())[0])
     outputs = [program.out_sharding, *[None] * (count - 1)] if program.out_sharding is not None else None
     checked = program.seed == 0  # before views are folded, for what then rounds otherwise may decide a comparison
-    module = spmdir.import_fx(traced, mesh, shardings, outputs, program.values(), fold_views=not checked, check=checked)
+    module = spmdir.import_fx(
+        traced,
+        mesh,
+        shardings,
+        out_shardings=outputs,
+        example_inputs=program.values(),
+        fold_views=not checked,
+        check=checked,
+    )
     # Where latencies cost nothing, ops as small as these are sharded too.
     pipeline = spmdir.Pipeline("fold-views," * checked + passes, topology="flat")
     module = spmdir.run_passes(module, pipeline)

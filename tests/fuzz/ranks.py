@@ -92,9 +92,9 @@ def _run(rank: int, pair: Pair) -> tuple[str, str]:
     batch = torch.export.Dim("batch", min=2, max=64)
     parallel = spmdir.parallelize(
         model,
-        (x,),
         spmdir.Mesh(pair.mesh),
         {"layers.0.weight": sharding},
+        (x,),
         dynamic_shapes=({0: batch},) if pair.dynamic else None,
     )
     if has("error before the run"):

@@ -162,7 +162,7 @@ def test_a_training_step_rounds_a_constrained_weight_and_passes_its_gradient_thr
     w, x = torch.arange(-12.0, 12.0, dtype=torch.float64).reshape(6, 4), torch.ones(4, 6, dtype=torch.float64)
     expected = step(w, x, lambda value: value + (coarse(value) - value).detach())
     traced = make_fx(lambda w, x: step(w, x, lambda value: constrain(value, sharding)))(w, x)
-    module = import_fx(traced, MESH, shardings={"input:0": "dp: S(0)", "input:1": "dp: S(0)"})
+    module = import_fx(traced, MESH, plan={"input:0": "dp: S(0)", "input:1": "dp: S(0)"})
     found = simulate(module, [w, x])
     assert not torch.equal(expected[0], step(w, x, lambda value: value)[0])
     for one, other in zip(found, expected, strict=True):

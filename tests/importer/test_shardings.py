@@ -57,12 +57,12 @@ def test_none_opens_what_an_earlier_glob_gave(program):
 
 
 def test_outputs_get_what_they_are_told_in_order(program):
-    found = import_fx(program, MESH, {"args_0": "dp: S(0)"}, ["like:args_0", "", None])
+    found = import_fx(program, MESH, {"args_0": "dp: S(0)"}, out_shardings=["like:args_0", "", None])
     assert [sharding for _, sharding in results(found)] == ["dp: S(0)", ""]
 
 
 def test_an_output_can_be_like_an_open_input(program):
-    assert results(import_fx(program, MESH, {}, ["like:args_0", None, None]))[0][1] is None
+    assert results(import_fx(program, MESH, {}, out_shardings=["like:args_0", None, None]))[0][1] is None
 
 
 def test_an_output_that_looks_like_an_update_is_not_left_partial():
@@ -93,7 +93,7 @@ REJECTED = {
 def test_shardings_that_fit_nothing_are_rejected(program, case):
     shardings, out_shardings, message = REJECTED[case]
     with pytest.raises((ShardingError, ParseError), match=message):
-        import_fx(program, MESH, shardings, out_shardings)
+        import_fx(program, MESH, shardings, out_shardings=out_shardings)
 
 
 @pytest.mark.parametrize(

@@ -36,5 +36,5 @@ def test_an_mlp_reads_as_expected():
 
     layers = {"up": nn.Linear(4, 8, bias=False), "down": nn.Linear(8, 4, bias=False)}
     program = export(forward, torch.ones(2, 3, 4), **layers)
-    module = import_fx(program, MESH, {"up.*": "tp: S(0)", "args_0": "dp: S(0)"}, ["like:args_0"])
+    module = import_fx(program, MESH, {"up.*": "tp: S(0)", "args_0": "dp: S(0)"}, out_shardings=["like:args_0"])
     assert print_ir(module) == EXPECTED

@@ -78,7 +78,7 @@ def outcome(name: str, axes: dict[str, int], out_shardings: list[str] | None = N
     rows = ", ".join(f"{axis}: S(0)" for axis in axes)
     exported = torch.export.export(Program(function), tensors)
     first, *others = [spec.arg.name for spec in exported.graph_signature.input_specs]
-    module = spmdir.import_fx(exported, mesh, {first: rows, **dict.fromkeys(others, "")}, out_shardings)
+    module = spmdir.import_fx(exported, mesh, {first: rows, **dict.fromkeys(others, "")}, out_shardings=out_shardings)
     expected = function(*tensors)
     for found, right in zip(
         spmdir.simulate(module, list(tensors), pipeline=PIPELINE),

@@ -96,7 +96,7 @@ def test_programs_in_python_compute_what_placements_declare(tmp_path: Any) -> No
 def parallel(rank: int) -> tuple[torch.Tensor, dict[str, Any], dict[str, Any]]:
     """The outputs of a model whose weights lie in all manners, its whole state, and what this rank has of it."""
     model, x = perceptron()
-    parallel = parallelize(model, (x,), MESH, SHARDINGS)
+    parallel = parallelize(model, MESH, SHARDINGS, (x,))
     return parallel(x), parallel.state_dict(), {name: local(held) for name, held in parallel.state.items()}
 
 

@@ -80,6 +80,6 @@ DECIDED = {
 def test_what_is_decided_is_what_backends_reduce(case: str, placement: str) -> None:
     function, dtype = DECIDED[case]
     x = torch.randint(-4, 5, (4, 6)).to(dtype)
-    module = spmdir.import_fx(make_fx(function)(x), MESH, {"input:0": f"a: {placement}"}, [""])
+    module = spmdir.import_fx(make_fx(function)(x), MESH, {"input:0": f"a: {placement}"}, out_shardings=[""])
     (found,) = spmdir.simulate(module, [x], pipeline=spmdir.Pipeline(topology="flat"))
     assert torch.equal(found, function(x))

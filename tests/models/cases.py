@@ -157,7 +157,7 @@ def errors(
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SpmdirWarning)
-        module = spmdir.import_fx(program.traced, layout.mesh, given, out)
+        module = spmdir.import_fx(program.traced, layout.mesh, given, out_shardings=out)
         spmdir.run_passes(module, pipeline, verify_each=True)
     found = spmdir.simulate(module, program.inputs, program.state)
     return [error(a, b) for a, b in zip(found[: len(program.expected)], program.expected, strict=True)]

@@ -244,10 +244,9 @@ def descend(state: dict, x: torch.Tensor, y: torch.Tensor) -> tuple:
 def train(rank: int, folder: str) -> tuple:
     """Return the gradients sent by three steps, and the error that this rank has left then and from one step on."""
     start = {"w": torch.zeros(5, 8, dtype=F64)}
-    step = spmdir.parallelize(
-        descend, inputs(0), Mesh({"dp": 2}), {"input:1": "dp: S(0)", "input:2": "dp: S(0)"}, state=start,
-        pipeline=spmdir.Pipeline(topology="flat"),
-    )  # fmt: skip
+    plan = {"input:1": "dp: S(0)", "input:2": "dp: S(0)"}
+    pipeline = spmdir.Pipeline(topology="flat")
+    step = spmdir.parallelize(descend, Mesh({"dp": 2}), plan, inputs(0), state=start, pipeline=pipeline)
     (name,) = [name for name in step.state if name.endswith(".error")]
     held = step.state[name]
     assert isinstance(held, DTensor) and not held.to_local().any()

@@ -32,4 +32,4 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> torch.export.ExportedPr
 @pytest.mark.parametrize("recipe", ["ddp", "fsdp(dp)", "fsdp(dp)*tp", "hsdp(dp,tp)", "auto"])
 def test_a_recipe_is_the_plan_that_it_is_for_the_model(recipe: str, program: torch.export.ExportedProgram) -> None:
     mesh = Mesh({"dp": 2, "tp": 2})
-    assert str(sharding_plan(recipe, exported_model(program), mesh)) == str(sharding_plan(recipe, Mlp(), mesh))
+    assert str(sharding_plan(exported_model(program), mesh, recipe)) == str(sharding_plan(Mlp(), mesh, recipe))

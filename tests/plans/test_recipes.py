@@ -152,14 +152,18 @@ def test_numbered_layers_of_a_module_dict_are_planned_as_those_of_a_list(recipe:
     mesh = Mesh({"cp": 2} if recipe == "cp" else {"tp": 2})
     listed, numbered = Layers(2), Layers(2)
     numbered.layers = nn.ModuleDict({str(index): layer for index, layer in enumerate(numbered.layers)})
-    assert spmdir.sharding_plan(recipe, listed, mesh).activations
-    assert spmdir.sharding_plan(recipe, numbered, mesh) == spmdir.sharding_plan(recipe, listed, mesh)
+    assert spmdir.placement.sharding_plan(listed, mesh, recipe).activations
+    assert spmdir.placement.sharding_plan(numbered, mesh, recipe) == spmdir.placement.sharding_plan(
+        listed, mesh, recipe
+    )
 
 
 def test_tp_shards_what_peft_has_put_adapters_beside() -> None:
     config = LlamaConfig(hidden_size=8, intermediate_size=8, num_hidden_layers=2, num_attention_heads=4, vocab_size=8)
     llama = LlamaForCausalLM(config)
-    plan = spmdir.sharding_plan("tp", get_peft_model(llama, LoraConfig(target_modules=["q_proj"])), Mesh({"tp": 2}))
+    plan = spmdir.placement.sharding_plan(
+        get_peft_model(llama, LoraConfig(target_modules=["q_proj"])), Mesh({"tp": 2}), "tp"
+    )
     layer = "base_model.model.model.layers.*.self_attn"
     assert str(plan.shardings[f"{layer}.q_proj.base_layer.weight"]) == "tp: S(0)"
     assert str(plan.shardings[f"{layer}.o_proj.weight"]) == "tp: S(1)"
@@ -168,7 +172,7 @@ def test_tp_shards_what_peft_has_put_adapters_beside() -> None:
 
 def test_tp_knows_the_layers_of_gpt2() -> None:
     config = GPT2Config(n_embd=8, n_layer=1, n_head=2, vocab_size=8, n_positions=8)
-    plan = spmdir.sharding_plan("tp", GPT2LMHeadModel(config), Mesh({"tp": 2}))
+    plan = spmdir.placement.sharding_plan(GPT2LMHeadModel(config), Mesh({"tp": 2}), "tp")
     layer = "transformer.h.*"  # weights of Conv1D are [input, output]
     assert str(plan.shardings[f"{layer}.mlp.c_fc.weight"]) == "tp: S(1)"
     assert str(plan.shardings[f"{layer}.mlp.c_proj.weight"]) == "tp: S(0)"

@@ -49,7 +49,7 @@ def test_tied_weights_go_under_either_name() -> None:
 
 
 WRONG = [
-    (3, "shardings is 3 of type int; expected a dict"),
+    (3, "plan is 3 of type int; expected a dict"),
     ({"up.wieght": "dp: S(0)"}, "sharding is given for 'up.wieght'"),
     ("missing.toml", "cannot read the plan missing.toml: No such file"),
 ]
@@ -66,5 +66,7 @@ def test_a_recipe_needs_a_model() -> None:
     def step(state: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return x, state
 
-    with pytest.raises(SpmdirError, match=r"a recipe is made for a model: spmdir.sharding_plan\('fsdp', model, mesh\)"):
+    with pytest.raises(
+        SpmdirError, match=r"a recipe is made for a model: spmdir.placement.sharding_plan\(model, mesh, 'fsdp'\)"
+    ):
         plan_for("fsdp", step, MESH)

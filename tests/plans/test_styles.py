@@ -244,7 +244,7 @@ def trained_by_dtensor(rank: int) -> list[list[Tensor]]:
         ours.load_state_dict(model.state_dict())
         optimizer = torch.optim.SGD(ours.parameters(), lr=1.0)
         step, state = spmdir.training_step(ours, lambda m, t: m(t).square().mean(), optimizer)
-        parallel = spmdir.parallelize(step, (tokens,), mesh, styles, state=state)
+        parallel = spmdir.parallelize(step, mesh, styles, (tokens,), state=state)
         value = parallel(tokens)
         updated = parallel.gather_state()["parameters"]
         parallelize_module(model, mesh, styles)

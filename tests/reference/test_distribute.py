@@ -35,7 +35,7 @@ def trace(function: Callable[..., Any], *args: Any, mode: Any = "fake") -> fx.Gr
 
 def partition(graph: fx.GraphModule, shardings: dict[str, object], outputs: list[Any] | None = None) -> ModuleOp:
     """Return the local program."""
-    return spmdir.run_passes(spmdir.import_fx(graph, MESH, shardings, outputs), WHOLE_WAY)
+    return spmdir.run_passes(spmdir.import_fx(graph, MESH, shardings, out_shardings=outputs), WHOLE_WAY)
 
 
 def assert_computes(module: ModuleOp, function: Callable[..., Any], *args: Tensor) -> None:
@@ -230,7 +230,7 @@ def test_an_op_without_a_rule_warns_and_runs_replicated():
 
 def test_an_op_in_the_right_place_stays_as_it_is():
     """Item 14."""
-    module = spmdir.import_fx(trace(lambda x: x.relu(), X), MESH, {"x": BOTH}, [BOTH])
+    module = spmdir.import_fx(trace(lambda x: x.relu(), X), MESH, {"x": BOTH}, out_shardings=[BOTH])
     before = names(module)
     assert names(spmdir.run_passes(module, "propagate,insert-reshard,lower-reshard")) == before == ["aten.relu"]
 
@@ -241,7 +241,7 @@ def test_one_reshard_serves_every_user():
     def function(x):
         return x.cumsum(0), x.cumprod(0), x.sort(0)[0]
 
-    module = spmdir.import_fx(trace(function, X), MESH, {"x": ROWS}, ["", "", ""])
+    module = spmdir.import_fx(trace(function, X), MESH, {"x": ROWS}, out_shardings=["", "", ""])
     spmdir.run_passes(module, "propagate,insert-reshard")
     assert names(module).count("spmd.reshard") == 1
     assert_computes(module, function, X)
@@ -255,7 +255,7 @@ def test_tensors_among_keyword_arguments_are_resharded_too():
     weight, bias = torch.arange(24.0).reshape(4, 6).double(), torch.arange(4.0).double()
     source = fx.GraphModule(torch.nn.Module(), graph)
     shardings: dict[str, object] = {"x": "", "w": "tp: S(1)", "b": "dp: S(0)"}
-    module = spmdir.import_fx(source, MESH, shardings, [""], example_inputs=(X, weight, bias))
+    module = spmdir.import_fx(source, MESH, shardings, out_shardings=[""], example_inputs=(X, weight, bias))
     assert_computes(module, torch.nn.functional.linear, X, weight, bias)
 
 

@@ -172,7 +172,7 @@ def test_real_ranks_have_the_gradients_of_one_device(tmp_path: Path) -> None:
     inputs = [values(5, 6), values(6, 7)]
     shardings = dict(zip(("x", "w"), held, strict=True))
     functions = [gradients(source, target) for source, target in BACK[2:7]]
-    modules = [spmdir.import_fx(make_fx(f)(*inputs), FOUR, shardings, ["a: S(0)"] * 3) for f in functions]
+    modules = [spmdir.import_fx(make_fx(f)(*inputs), FOUR, shardings, out_shardings=["a: S(0)"] * 3) for f in functions]
     texts = [spmdir.print_ir(spmdir.run_passes(module, WHOLE_WAY)) for module in modules]
     outputs = on_ranks(4, run_module, tmp_path, FOUR, held, inputs, *texts)
     for index, function in enumerate(functions):

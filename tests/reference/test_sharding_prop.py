@@ -106,7 +106,10 @@ def test_what_an_op_wants_is_said_and_only_that_is_resharded() -> None:
         return (x @ w).relu()
 
     module = spmdir.import_fx(
-        make_fx(function)(values(4, 6), values(6, 6)), MESH, {"x": "dp: S(0)", "w": "dp: S(0)"}, ["dp: S(0)"]
+        make_fx(function)(values(4, 6), values(6, 6)),
+        MESH,
+        {"x": "dp: S(0)", "w": "dp: S(0)"},
+        out_shardings=["dp: S(0)"],
     )
     text = spmdir.print_ir(spmdir.run_passes(module, "propagate"))
     assert "aten.mm(%x_1, %w_1) : tensor<4x6xf64> <dp: S(0)> needs (_, <>)" in text

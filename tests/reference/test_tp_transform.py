@@ -82,7 +82,7 @@ def test_llama_sends_no_more_than_two_reductions_a_layer_and_a_gather_of_the_log
     """
     exported, (ids,) = zoo.forward_program("llama", torch.float32, 2, 8)
     mesh = spmdir.Mesh({"tp": 2})
-    module = spmdir.import_fx(exported, mesh, {"*": "", **_weights()}, [""])
+    module = spmdir.import_fx(exported, mesh, {"*": "", **_weights()}, out_shardings=[""])
     spmdir.run_passes(module, "propagate{topology=flat},insert-reshard,lower-reshard,fuse-collectives")
     head = next(tensor for name, tensor in exported.state_dict.items() if name.endswith("lm_head.weight"))
     layers = sum("o_proj" in name for name in exported.state_dict)

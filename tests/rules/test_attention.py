@@ -81,7 +81,7 @@ def test_sharded_query_positions_of_causal_attention_send_nothing():
             return F.scaled_dot_product_attention(query, key, value, is_causal=True)
 
     exported = torch.export.export(Attention(), heads())
-    module = spmdir.import_fx(exported, MESH, {"query": "tp: S(2)", "key": "", "value": ""}, ["tp: S(2)"])
+    module = spmdir.import_fx(exported, MESH, {"query": "tp: S(2)", "key": "", "value": ""}, out_shardings=["tp: S(2)"])
     spmdir.run_passes(module, "propagate,insert-reshard,lower-reshard,fuse-collectives")
     assert not spmdir.report.comm_report(module).count
 

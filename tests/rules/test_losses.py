@@ -30,7 +30,7 @@ def check(loss: Callable[..., Tensor], sharding: str, scores: Tensor, *rest: Ten
         value = loss(leaf, *rest)
         return value.detach(), torch.autograd.grad(value.square().sum(), leaf)[0]
 
-    module = spmdir.import_fx(make_fx(step)(scores, *rest), MESH, {"input:0": sharding}, [None, sharding])
+    module = spmdir.import_fx(make_fx(step)(scores, *rest), MESH, {"input:0": sharding}, out_shardings=[None, sharding])
     same(module, step(scores, *rest), scores, *rest)
 
     class Forward(torch.nn.Module):

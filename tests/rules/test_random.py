@@ -31,7 +31,7 @@ def program(function: Callable[[Tensor], Tensor], sharding: str, exported: bool)
             return function(x)
 
     source: Any = torch.export.export(Model(), (X,)) if exported else make_fx(function)(X)
-    return spmdir.import_fx(source, MESH, {"input:0": sharding}, [sharding])
+    return spmdir.import_fx(source, MESH, {"input:0": sharding}, out_shardings=[sharding])
 
 
 DRAWS: dict[str, Callable[[Tensor], Tensor]] = {

@@ -72,7 +72,7 @@ X = torch.ones(3, 4, dtype=torch.float64)
 
 
 def parallel(model: nn.Module | None = None, mesh: Any = MESH, **options: Any) -> spmdir.lowering.Parallel:  # type: ignore
-    return spmdir.parallelize(model or Model(), (X,), mesh, options.pop("shardings", PLAN), **options)
+    return spmdir.parallelize(model or Model(), mesh, options.pop("shardings", PLAN), (X,), **options)
 
 
 def fresh_mesh() -> DeviceMesh:
@@ -289,7 +289,7 @@ def inputs(rank: int) -> dict[str, Any]:
         "later": [error_of(lambda: later(X)), error_of(lambda: later(other))],
         "shards": error_of(lambda: local(other)),
         "module": error_of(lambda: module(torch.full((4, 4), float(rank), dtype=torch.float64))),
-        "step": error_of(lambda: spmdir.parallelize(step, (X, X), MESH, PLAN, state=state)(X, other)),
+        "step": error_of(lambda: spmdir.parallelize(step, MESH, PLAN, (X, X), state=state)(X, other)),
         "one shape": error_of(lambda: module(X) if rank else module(torch.ones(4, 4).double())),
         "own": error_of(lambda: own(torch.full((2, 4), float(rank), dtype=torch.float64))),
         "own shape": error_of(lambda: own(X)),

@@ -53,7 +53,7 @@ def trained(seed: int, mesh: Mesh, plan: dict[str, str]) -> spmdir.Parallel:
     model = Dropping(seed).double()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     step, state = spmdir.training_step(model, lambda model, x: model(x).square().mean(), optimizer)
-    return spmdir.parallelize(step, (batch(0),), mesh, plan, state=state)
+    return spmdir.parallelize(step, mesh, plan, (batch(0),), state=state)
 
 
 def batch(index: int) -> Tensor:

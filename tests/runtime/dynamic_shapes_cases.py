@@ -178,7 +178,7 @@ def counters(rank: int, mesh: Mesh) -> dict[str, Any]:
     optimizer = optimizer_of("sgd", model, lr=0.1)
     step, state = spmdir.training_step(model, lambda model, x: model(x).square().mean(), optimizer)
     options = {"state": state, "local_inputs": True, "dynamic_shapes": (rows,)}
-    trained = spmdir.parallelize(step, (x,), mesh, {"arg*": "dp: S(0)"}, **options)
+    trained = spmdir.parallelize(step, mesh, {"arg*": "dp: S(0)"}, (x,), **options)
     for batch in (x[:4], x[:3] if rank else torch.cat([x[:4], x[:1]])):
         floats(batch)
         trained(batch)
@@ -241,13 +241,13 @@ def special(mesh: Mesh) -> dict[str, Any]:
             value.backward()
             found[index] += [value.detach(), *(full(parameter.grad) for parameter in each.parameters())]
             each.zero_grad()
-    parallel = spmdir.parallelize(copy.deepcopy(model), (inputs[1],), mesh, "fsdp", dynamic_shapes=sizes)
+    parallel = spmdir.parallelize(copy.deepcopy(model), mesh, "fsdp", (inputs[1],), dynamic_shapes=sizes)
     found[0] += [parallel(x) for x in inputs[:-1]]
     found[1] += [model(x).detach() for x in inputs[:-1]]
     step, state = spmdir.training_step(
         model, lambda model, x: model(x).square(), optimizer_of("sgd", model, lr=0.01), accumulate=2
     )
-    trained = spmdir.parallelize(step, (inputs[0],), mesh, "fsdp", state=state, dynamic_shapes=({0: Dim("rows")},))
+    trained = spmdir.parallelize(step, mesh, "fsdp", (inputs[0],), state=state, dynamic_shapes=({0: Dim("rows")},))
     for x in (inputs[0], inputs[0][:2], inputs[0]):
         found[0].append(trained(x))
         loss, state = step(state, x)
@@ -286,12 +286,12 @@ def run(rank: int, mesh: Mesh) -> dict[str, Any]:
     open_sizes = {0: Dim("batch", max=16), 1: Dim("length", max=16)}
     expected = [model(inputs(*pair)[0]) for pair in PAIRS]
     plan: dict[str, object] = {"up.weight": "tp: S(0), dp: S(0)", "down.weight": "tp: S(1)"}
-    program = spmdir.parallelize(model, (ids,), mesh, {**plan, "ids": "dp: S(0)"}, dynamic_shapes=(open_sizes,))
+    program = spmdir.parallelize(model, mesh, {**plan, "ids": "dp: S(0)"}, (ids,), dynamic_shapes=(open_sizes,))
     outputs = [program(inputs(*pair)[0]) for pair in PAIRS]
     again = program(inputs(*PAIRS[0])[0])
     refused = error_of(lambda: program(torch.zeros(17, 3, dtype=torch.int64)))
     step, state = spmdir.training_step(model, loss_of, optimizer_of("sgd", model, lr=0.1))
-    trained = spmdir.parallelize(step, (ids, target), mesh, plan, state=state, dynamic_shapes=(open_sizes,) * 2)
+    trained = spmdir.parallelize(step, mesh, plan, (ids, target), state=state, dynamic_shapes=(open_sizes,) * 2)
     losses, wanted = [], []
     for pair in PAIRS:
         losses.append(trained(*inputs(*pair)))

@@ -326,7 +326,7 @@ def untraceable() -> dict[str, str]:
         found[f"name {name}"] = message(lambda named=named: sharded(named))
     lazy = nn.Sequential(nn.LazyLinear(4, dtype=torch.float64))
     found["shard_module of a lazy layer"] = message(lambda: sharded(lazy))
-    found["parallelize of a lazy layer"] = message(lambda: spmdir.parallelize(lazy, (x,), FLAT, {}))
+    found["parallelize of a lazy layer"] = message(lambda: spmdir.parallelize(lazy, FLAT, {}, (x,)))
     optimizer = torch.optim.SGD(lazy.parameters(), 0.1)
     found["training_step of a lazy layer"] = message(lambda: spmdir.training_step(lazy, torch.sum, optimizer))
     return found
@@ -347,7 +347,7 @@ def backward_hooks() -> list[tuple[Tensor, Tensor]]:
     model[1].register_full_backward_hook(lambda module, found, received: (found[0] * 2,))
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     step, state = spmdir.training_step(model, lambda model, x: model(x).square().sum(), optimizer)
-    parallel = spmdir.parallelize(step, (x,), FLAT, {"arg*": "dp: S(0)"}, state=state)
+    parallel = spmdir.parallelize(step, FLAT, {"arg*": "dp: S(0)"}, (x,), state=state)
     parallel(x)
     model(x).square().sum().backward()
     optimizer.step()
@@ -425,7 +425,7 @@ def writes_of_regions() -> dict[str, Any]:
     model, x = Regions().double(), torch.randn(8, 4, dtype=torch.float64)
     loss = lambda model, x: model(x)[0].square().sum()  # noqa: E731
     step, state = spmdir.training_step(model, loss, torch.optim.SGD(model.parameters(), lr=0.0))
-    stepped = spmdir.parallelize(step, (x,), FLAT, {"input:*": "dp: S(0)"}, state=state)
+    stepped = spmdir.parallelize(step, FLAT, {"input:*": "dp: S(0)"}, (x,), state=state)
     sharded = spmdir.shard_module(model, FLAT, {"up.weight": "dp: S(1)", "norm.*": "dp: S(0)", "x": "dp: S(0)"}, (x,))
     stepped(x)
     found: dict[str, Any] = {"step": stepped.gather_state()["buffers"], "pairs": []}

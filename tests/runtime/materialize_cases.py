@@ -87,7 +87,7 @@ def run(rank: int, folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     expected = whole(3)
     meta = from_meta()
-    parallel = spmdir.parallelize(meta.eval(), (IDS,), MESH, PLAN)
+    parallel = spmdir.parallelize(meta.eval(), MESH, PLAN, (IDS,))
     found["unset"] = error_of(lambda: parallel(IDS))
     torch.manual_seed(3 + rank)
     spmdir.checkpoint.materialize(parallel, meta)
@@ -96,7 +96,7 @@ def run(rank: int, folder: Path) -> dict[str, Any]:
     found["drawn"] = [torch.rand(1), following(3)]
 
     step, state = step_of(meta.train())
-    trained = spmdir.parallelize(step, (IDS,), MESH, PLAN, state=state)
+    trained = spmdir.parallelize(step, MESH, PLAN, (IDS,), state=state)
     torch.manual_seed(3)
     spmdir.checkpoint.materialize(trained, meta)
     step, state = step_of(expected.train())
@@ -108,7 +108,7 @@ def run(rank: int, folder: Path) -> dict[str, Any]:
     spmdir.checkpoint.save_safetensors(folder / "one", trained)
     found["files"] = sorted(path.name for path in (folder / "files").iterdir())
     found["content"] = safetensors.load_file(folder / "one" / "model.safetensors")
-    again = spmdir.parallelize(meta.eval(), (IDS,), MESH, {"embed.weight": "dp: S(0)", "up.weight": "tp: S(1)"})
+    again = spmdir.parallelize(meta.eval(), MESH, {"embed.weight": "dp: S(0)", "up.weight": "tp: S(1)"}, (IDS,))
     spmdir.checkpoint.load_safetensors(folder / "files", again, {"scaled.table": None})
     found["left"] = sorted(again.unset)
     spmdir.checkpoint.materialize(again, meta)
@@ -190,7 +190,7 @@ def errors(folder: Path, parallel: spmdir.Parallel) -> dict[str, str]:
     held = parallel.state["up.weight"]
     load = spmdir.checkpoint.load_safetensors
     bare = Bare().to("meta")
-    unset = spmdir.parallelize(bare, (torch.ones(4),), Mesh({"dp": 4}))
+    unset = spmdir.parallelize(bare, Mesh({"dp": 4}), None, (torch.ones(4),))
     found = {
         "missing": error_of(lambda: load(file, {"upper": held})),
         "shape": error_of(lambda: load(file, {"down.weight": held})),

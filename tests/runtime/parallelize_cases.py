@@ -110,7 +110,7 @@ def local(held: Any) -> Tensor:
 
 def forward(mesh: Mesh) -> dict[str, Any]:
     model, ids, _ = transformer()
-    parallel = spmdir.parallelize(model, (ids,), mesh, {**SHARDINGS, "ids": "dp: S(0)"})
+    parallel = spmdir.parallelize(model, mesh, {**SHARDINGS, "ids": "dp: S(0)"}, (ids,))
     full = parallel.state_dict()
     told = None
     if parallel.rank == 0:
@@ -135,7 +135,7 @@ def sharded(mesh: Mesh) -> dict[str, Any]:
     model, ids, _ = transformer()
     shardings = {**SHARDINGS, "ids": "dp: S(0)"}
     outputs = ["dp: S(0), tp: S(2)"]
-    parallel = spmdir.parallelize(model, (ids,), mesh, shardings, out_shardings=outputs, local_inputs=True)
+    parallel = spmdir.parallelize(model, mesh, shardings, (ids,), out_shardings=outputs, local_inputs=True)
     place = mesh.coordinate(parallel.rank)
     batch, vocabulary = ids.shape[0] // mesh.sizes["dp"], VOCABULARY // mesh.sizes["tp"]
     rows = slice(place["dp"] * batch, (place["dp"] + 1) * batch)
@@ -151,7 +151,7 @@ def training(mesh: Mesh, optimizer: str) -> dict[str, Any]:
     scheduler = torch.optim.lr_scheduler.ExponentialLR(made, 0.5)
     options = {"accumulate": 2, "clip_grad_norm": 0.5} if optimizer == "adamw" else {}
     step, state = spmdir.training_step(model, loss_of, made, **options)
-    parallel = spmdir.parallelize(step, (ids, target), mesh, {**SHARDINGS, "arg*": "dp: S(0)"}, state=state)
+    parallel = spmdir.parallelize(step, mesh, {**SHARDINGS, "arg*": "dp: S(0)"}, (ids, target), state=state)
     full = sum(tensor.numel() for tensor in pytree.tree_leaves(state))
     kept = {name: local(tensor).data_ptr() for name, tensor in parallel.state.items()}
     losses, expected = [], []
@@ -177,7 +177,7 @@ def effects(mesh: Mesh) -> dict[str, Any]:
     model = Counted().double()
     x = {"value": torch.randn(4, 8, dtype=torch.float64), "seen": torch.zeros(3, dtype=torch.float64)}
     example = {name: tensor.clone() for name, tensor in x.items()}
-    parallel = spmdir.parallelize(model, (example, 0.5), mesh, {"up.*": "tp: S(0)", "mean": "tp: S(0)"})
+    parallel = spmdir.parallelize(model, mesh, {"up.*": "tp: S(0)", "mean": "tp: S(0)"}, (example, 0.5))
     torch.manual_seed(parallel.rank + 7)
     outputs = [parallel(x, 0.5) for _ in range(2)]
     torch.manual_seed(7)
@@ -206,8 +206,8 @@ def exported(mesh: Mesh, rank: int) -> dict[str, Any]:
         "cpu", tuple(mesh.sizes.values()), mesh_dim_names=mesh.axis_names
     )
     program = torch.export.export(model, (ids,))
-    named = spmdir.tensor_parallel(program, styles, mesh, rank, device_mesh=device_mesh)
-    portable = spmdir.tensor_parallel(program, styles, mesh, rank)
+    named = spmdir.tensor_parallel(program, mesh, styles, rank, device_mesh=device_mesh)
+    portable = spmdir.tensor_parallel(program, mesh, styles, rank)
     for _ in range(2):  # a second program finds the names taken
         connect(portable, device_mesh)
     return {
@@ -215,7 +215,7 @@ def exported(mesh: Mesh, rank: int) -> dict[str, Any]:
         "expected": model(ids),
         "local": {name: tuple(tensor.shape) for name, tensor in named.state_dict.items()},
         "rank": error_of(
-            lambda: spmdir.tensor_parallel(program, styles, mesh, (rank + 1) % 4, device_mesh=device_mesh)
+            lambda: spmdir.tensor_parallel(program, mesh, styles, (rank + 1) % 4, device_mesh=device_mesh)
         ),
     }
 
@@ -224,8 +224,8 @@ def rejected(mesh: Mesh, rank: int) -> dict[str, str]:
     model, ids, _ = transformer()
     uneven = {"block.up.weight": "tp: S(0)"} if rank else {}
     return {
-        "size": error_of(lambda: spmdir.parallelize(model, (ids,), Mesh({"dp": 3, "tp": mesh.world_size}))),
-        "programs": error_of(lambda: spmdir.parallelize(model, (ids,), mesh, uneven)),
+        "size": error_of(lambda: spmdir.parallelize(model, Mesh({"dp": 3, "tp": mesh.world_size}), None, (ids,))),
+        "programs": error_of(lambda: spmdir.parallelize(model, mesh, uneven, (ids,))),
     }
 
 
@@ -271,15 +271,15 @@ def own_pass(mesh: Mesh, rank: int) -> dict[str, Any]:
     rest = "propagate,expand,insert-reshard,lower-reshard,localize"
     texts = (f"negates,{rest}", rest.replace("localize", "negates,localize"))
     pipelines = [spmdir.Pipeline(text, plugins=[file]) for text in texts]
-    outputs = [spmdir.parallelize(model, (x,), mesh, plan, pipeline=pipeline)(x) for pipeline in pipelines]
+    outputs = [spmdir.parallelize(model, mesh, plan, (x,), pipeline=pipeline)(x) for pipeline in pipelines]
     file.write_text(NEGATES + "# another" * rank)
     changed = spmdir.Pipeline(rest, plugins=[file])
     other = rest.replace("expand,", "" if rank else "expand,")
     return {
         "outputs": outputs,
         "expected": [model[2](-model[0](x))] * 2,
-        "plug-ins": error_of(lambda: spmdir.parallelize(model, (x,), mesh, plan, pipeline=changed)),
-        "pipelines": error_of(lambda: spmdir.parallelize(model, (x,), mesh, plan, pipeline=other)),
+        "plug-ins": error_of(lambda: spmdir.parallelize(model, mesh, plan, (x,), pipeline=changed)),
+        "pipelines": error_of(lambda: spmdir.parallelize(model, mesh, plan, (x,), pipeline=other)),
     }
 
 
@@ -322,7 +322,7 @@ def own_collective(mesh: Mesh, rank: int) -> dict[str, Any]:
     (folder / "star.rewrites").write_text(STAR_REWRITES)
     model, x = two_layers()
     pipeline = spmdir.Pipeline(plugins=[folder / "star.py"])
-    parallel = spmdir.parallelize(model, (x,), mesh, TWO_LAYERS, pipeline=pipeline)
+    parallel = spmdir.parallelize(model, mesh, TWO_LAYERS, (x,), pipeline=pipeline)
     return {
         "outputs": parallel(x),
         "expected": model(x),
@@ -352,7 +352,7 @@ def compiled(mesh: Mesh) -> dict[str, Any]:
     x, scale = torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1)), torch.ones(4)
     outputs, states = [], []
     for compile in (True, False):
-        parallel = spmdir.parallelize(Noisy(), (x, scale), mesh, NOISY, compile=compile)
+        parallel = spmdir.parallelize(Noisy(), mesh, NOISY, (x, scale), compile=compile)
         torch.manual_seed(3)
         outputs.append([parallel(x, scale) for _ in range(2)])
         states.append(parallel.state_dict())
@@ -360,8 +360,8 @@ def compiled(mesh: Mesh) -> dict[str, Any]:
         "outputs": outputs,
         "states": states,
         "rank_module": spmdir.print_ir(parallel.rank_module),
-        "flag": error_of(lambda: spmdir.parallelize(Noisy(), (x, scale), mesh, compile="inductor")),  # type: ignore
-        "option": error_of(lambda: spmdir.parallelize(Noisy(), (x, scale), mesh, NOISY, compile={"no_such": 1})),
+        "flag": error_of(lambda: spmdir.parallelize(Noisy(), mesh, None, (x, scale), compile="inductor")),  # type: ignore
+        "option": error_of(lambda: spmdir.parallelize(Noisy(), mesh, NOISY, (x, scale), compile={"no_such": 1})),
     }
 
 
@@ -370,7 +370,7 @@ def by_backend(mesh: Mesh) -> dict[str, Any]:
     x, scale = torch.randn(4, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1)), torch.ones(4)
     torch._dynamo.reset()
     model, single = Noisy(), Noisy()
-    run = torch.compile(model, backend="spmdir", options={"mesh": mesh, "shardings": NOISY})
+    run = torch.compile(model, backend="spmdir", options={"mesh": mesh, "plan": NOISY})
     outputs: list[Tensor] = []
     for step in (run, single):
         torch.manual_seed(3)
@@ -378,7 +378,7 @@ def by_backend(mesh: Mesh) -> dict[str, Any]:
         (model if step is run else single).up.weight.mul_(2)
         outputs += [step(x, scale), step(torch.cat([x, x]), scale)]
     wrong = torch.compile(Noisy(), backend=from_options, options={"mash": mesh})
-    unknown = {"mesh": mesh, "shardings": {"up": ""}}
+    unknown = {"mesh": mesh, "plan": {"up": ""}}
     with torch.enable_grad():
         gradients = error_of(lambda: run(x, scale))
     return {

@@ -416,10 +416,10 @@ def on_front(front: str, model: nn.Module) -> tuple[Callable[[Tensor], Tensor], 
         sharded = spmdir.shard_module(model, MESH, {}, (X,))
         return (lambda x: loss(sharded, x)), sharded
     if front == "parallelize":
-        parallel = spmdir.parallelize(model, (X,), MESH, {})
+        parallel = spmdir.parallelize(model, MESH, {}, (X,))
         return (lambda x: parallel(x).square().sum()), model
     step, state = spmdir.training_step(model, loss, torch.optim.SGD(model.parameters(), lr=0.0))
-    return spmdir.parallelize(step, (X,), MESH, {}, state=state), model
+    return spmdir.parallelize(step, MESH, {}, (X,), state=state), model
 
 
 def read_cases(front: str) -> dict[str, dict[str, Any]]:

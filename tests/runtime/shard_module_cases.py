@@ -392,7 +392,7 @@ def half() -> dict[str, Any]:
         optimizer = torch.optim.SGD(narrow.parameters(), lr=0.1, momentum=0.9)
         step, state = spmdir.training_step(narrow, cross_entropy, optimizer, compute_dtype=torch.bfloat16)
         if on_ranks:
-            parallel = spmdir.parallelize(step, (ids, target), MESH, plan, state=state)
+            parallel = spmdir.parallelize(step, MESH, plan, (ids, target), state=state)
             for _ in range(10):
                 parallel(ids, target)
             state = parallel.gather_state()
@@ -436,7 +436,9 @@ def adapters() -> dict[str, Any]:
         return torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-2)
 
     step, state = spmdir.training_step(model, loss, adamw(model))
-    parallel = spmdir.parallelize(step, (x, target), fsdp, spmdir.sharding_plan("fsdp", model, fsdp), state=state)
+    parallel = spmdir.parallelize(
+        step, fsdp, spmdir.placement.sharding_plan(model, fsdp, "fsdp"), (x, target), state=state
+    )
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     for _ in range(3):
         parallel(x, target)

@@ -115,7 +115,7 @@ def test_a_step_that_cannot_be_traced_is_told_what_to_write(step, message):
 
 def test_a_call_with_another_number_of_arguments_says_how_many():
     capture = capture_model(torch.nn.ReLU(), (torch.ones(2),))
-    with pytest.raises(SpmdirError, match="2 arguments given; expected 1, as in example_args"):
+    with pytest.raises(SpmdirError, match="2 arguments given; expected 1, as in example_inputs"):
         capture.convention.tensors((torch.ones(2), torch.ones(2)))
 
 
@@ -143,7 +143,7 @@ class Flattened(torch.nn.Module):
 def test_open_sizes_of_a_module_with_its_gradients_have_ranges_and_arguments_their_names():
     shapes, x = {"t": {0: Dim("b", max=16), 1: Dim("l")}, "scale": None}, torch.ones(2, 3, 4)
     joint = capture_joint(Flattened(), (x,), {"scale": 2.0}, CPU, ShardingPlan({}), dynamic_shapes=shapes)
-    module = import_fx(joint.program, Mesh({"dp": 2}), {"t": "dp: S(0)"}, [None] * 3)
+    module = import_fx(joint.program, Mesh({"dp": 2}), {"t": "dp: S(0)"}, out_shardings=[None] * 3)
     assert "spmd.sizes {s0 = 2 in 2..16, s1 = 3 in 2..}" in print_ir(module)
     assert "t: tensor<2x3x4xf32, #spmd.dims<s0, s1, 4>>" in print_ir(module)
     with pytest.raises(UnsupportedError, match=r"the module cannot be captured: .*'y'"):
@@ -175,5 +175,5 @@ class Squares(torch.nn.Module):
 def test_a_cast_of_an_activation_is_none_of_a_gradient_whatever_the_batch(batch):
     x = torch.zeros(batch, 16, dtype=torch.bfloat16)
     joint = capture_joint(Squares(), (x,), {}, CPU, ShardingPlan({}))
-    text = print_ir(import_fx(joint.program, Mesh({"dp": 2}), {}, [None] * 3))
+    text = print_ir(import_fx(joint.program, Mesh({"dp": 2}), {}, out_shardings=[None] * 3))
     assert "{dtype = f32}" in text and "spmd.cast_first" not in text

@@ -221,7 +221,7 @@ def test_the_backend_says_what_it_cannot_do(ranks):
         found = result["by_backend"]
         assert found["gradients"].startswith("the backend has no gradients; call the model under torch.no_grad()")
         assert "spmdir.shard_module" in found["gradients"]
-        assert "unknown option 'mash'; expected mesh, shardings" in found["unknown"]
+        assert "unknown option 'mash'; expected mesh, plan" in found["unknown"]
         assert "sharding is given for 'up', which is not an input, parameter or buffer" in found["plan"]
 
 
@@ -245,12 +245,12 @@ def test_the_training_example_agrees_with_one_device_under_torchrun():
 def test_a_process_without_a_group_is_told_how_to_make_one():
     model, ids, _ = parallelize_cases.transformer()
     with pytest.raises(spmdir.SpmdirError, match="init_process_group"):
-        spmdir.parallelize(model, (ids,), Mesh({"dp": 2}))
+        spmdir.parallelize(model, Mesh({"dp": 2}), None, (ids,))
 
 
 def test_a_function_without_state_is_an_error(alone):
     with pytest.raises(spmdir.SpmdirError, match="together with state="):
-        spmdir.parallelize(lambda state, x: (x, state), (torch.zeros(2),), Mesh({"dp": 1}))
+        spmdir.parallelize(lambda state, x: (x, state), Mesh({"dp": 1}), None, (torch.zeros(2),))
 
 
 @pytest.mark.parametrize(("dropout", "shares"), [(0.0, 0), (0.5, 1)])
@@ -262,6 +262,6 @@ def test_ranks_share_a_generator_only_for_programs_that_draw(alone, monkeypatch,
         return torch.nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=dropout), state
 
     x = torch.randn(1, 1, 4, 4)
-    parallel = spmdir.parallelize(attend, (x,), Mesh({"dp": 1}), state={"scale": torch.ones(())})
+    parallel = spmdir.parallelize(attend, Mesh({"dp": 1}), None, (x,), state={"scale": torch.ones(())})
     parallel(x)
     assert len(shared) == shares

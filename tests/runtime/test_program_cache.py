@@ -32,7 +32,7 @@ PROGRAMS = {dynamic: exported(dynamic) for dynamic in (False, True)}
 
 
 def imported(dynamic: bool = False, plan: dict[str, str] = PLAN) -> ModuleOp:
-    return spmdir.import_fx(PROGRAMS[dynamic], MESH, plan, [""])  # type: ignore[arg-type]  # dicts are invariant
+    return spmdir.import_fx(PROGRAMS[dynamic], MESH, plan, out_shardings=[""])  # type: ignore[arg-type]  # dicts are invariant
 
 
 def entry(folder: Path, module: ModuleOp, deciding: Pipeline = DECIDING) -> CacheEntry:
@@ -155,10 +155,10 @@ def test_a_sharding_that_nobody_gave_may_be_edited(tmp_path: Path) -> None:
 
 
 def test_a_result_that_is_like_an_argument_is_laid_out_as_it_in_a_file_too(tmp_path: Path) -> None:
-    module = spmdir.import_fx(PROGRAMS[False], MESH, {}, ["like:input"])
+    module = spmdir.import_fx(PROGRAMS[False], MESH, {}, out_shardings=["like:input"])
     found = entry(tmp_path, module)
     found.write(run_passes(module, DECIDING))
-    again = spmdir.import_fx(PROGRAMS[False], MESH, {}, ["like:input"])
+    again = spmdir.import_fx(PROGRAMS[False], MESH, {}, out_shardings=["like:input"])
     assert found.read(again, DECIDING) is not None
     text = found.path.read_text()
     assert "dp: S(0), tp: S(0)>}) attr" in text

@@ -34,7 +34,7 @@ def module() -> Callable[..., Any]:
 
 
 def forward() -> Callable[..., Any]:
-    return spmdir.parallelize(Returning(), (torch.ones(2, 2), *GIVEN), MESH, {})
+    return spmdir.parallelize(Returning(), MESH, {}, (torch.ones(2, 2), *GIVEN))
 
 
 def step() -> Callable[..., Any]:
@@ -42,7 +42,7 @@ def step() -> Callable[..., Any]:
     state = dict(model.named_parameters())
     examples = (torch.ones(2, 2), *GIVEN)
     return spmdir.parallelize(
-        lambda state, *args: (torch.func.functional_call(model, state, args), state), examples, MESH, {}, state=state
+        lambda state, *args: (torch.func.functional_call(model, state, args), state), MESH, {}, examples, state=state
     )
 
 

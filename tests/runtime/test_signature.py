@@ -17,7 +17,7 @@ X = torch.ones(4)
 
 def signature_of(step, state, shardings, whole=False):
     capture = capture_step(step, state, (X,), torch.device("cpu"))
-    module = import_fx(capture.program, MESH, shardings, capture.result_shardings(None))
+    module = import_fx(capture.program, MESH, shardings, out_shardings=capture.result_shardings(None))
     if whole:
         return_whole(module, capture)
     function = ir.main_function(run_passes(module, "propagate"))

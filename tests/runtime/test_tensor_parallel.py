@@ -117,7 +117,7 @@ def run_together(programs: list[torch.export.ExportedProgram], args: Any, kwargs
 
 
 def ranks_of(exported: torch.export.ExportedProgram, styles: dict[str, object]) -> list[torch.export.ExportedProgram]:
-    return [spmdir.tensor_parallel(exported, styles, MESH, rank) for rank in range(MESH.world_size)]
+    return [spmdir.tensor_parallel(exported, MESH, styles, rank) for rank in range(MESH.world_size)]
 
 
 @pytest.mark.filterwarnings("ignore::spmdir.core.errors.SpmdirWarning")
@@ -183,12 +183,12 @@ def test_inputs_may_have_names_of_builtins():
 def test_open_sizes_are_refused():
     exported = torch.export.export(MLP(), (X,), dynamic_shapes=({0: torch.export.Dim("batch")},))
     with pytest.raises(spmdir.SpmdirError, match=r"the program has open sizes.*without dynamic_shapes"):
-        spmdir.tensor_parallel(exported, BOTH, MESH, 0)
+        spmdir.tensor_parallel(exported, MESH, BOTH, 0)
 
 
 def test_the_signature_says_what_the_graph_has():
     exported = torch.export.export(Several(), ({"a": X}, 0.5), {"shift": torch.ones(6)})
-    program = spmdir.tensor_parallel(exported, {"up": "colwise", "down": "rowwise"}, MESH, 3)
+    program = spmdir.tensor_parallel(exported, MESH, {"up": "colwise", "down": "rowwise"}, 3)
     graph = list(program.graph.nodes)
     placeholders = [node.name for node in graph if node.op == "placeholder"]
     assert [spec.arg.name for spec in program.graph_signature.input_specs] == placeholders
@@ -215,7 +215,7 @@ def test_column_pieces_are_rows_of_weight_and_bias_and_row_pieces_are_columns_of
 
 def test_nodes_remember_the_module_that_they_come_from():
     exported = torch.export.export(MLP(), (X,))
-    program = spmdir.tensor_parallel(exported, BOTH, MESH, 0)
+    program = spmdir.tensor_parallel(exported, MESH, BOTH, 0)
     found = {path for node in program.graph.nodes for path, _ in node.meta.get("nn_module_stack", {}).values()}
     assert {"up", "down"} <= found
 
@@ -223,7 +223,7 @@ def test_nodes_remember_the_module_that_they_come_from():
 def test_the_source_program_stays_as_it_was():
     exported = torch.export.export(Changing(), (X,))
     text, state = str(exported), {name: tensor.clone() for name, tensor in exported.state_dict.items()}
-    program = spmdir.tensor_parallel(exported, BOTH, MESH, 1)
+    program = spmdir.tensor_parallel(exported, MESH, BOTH, 1)
     program.state_dict["mean"].add_(1)
     assert str(exported) == text
     for name, tensor in exported.state_dict.items():
@@ -247,9 +247,9 @@ def test_a_ranks_program_survives_saving():
 def test_ranks_that_differ_along_another_axis_have_one_program():
     exported = torch.export.export(MLP(), (X,))
     mesh = Mesh({"dp": 2, "tp": 2})
-    graphs = [str(spmdir.tensor_parallel(exported, BOTH, mesh, rank).graph) for rank in range(4)]
+    graphs = [str(spmdir.tensor_parallel(exported, mesh, BOTH, rank).graph) for rank in range(4)]
     assert graphs[0] == graphs[2] and graphs[1] == graphs[3]
-    by_name = spmdir.tensor_parallel(exported, BOTH, Mesh({"a": 2, "b": 4}), 5, axis="b")
+    by_name = spmdir.tensor_parallel(exported, Mesh({"a": 2, "b": 4}), BOTH, 5, axis="b")
     assert by_name.state_dict["up.weight"].shape == (4, 8)
 
 
@@ -270,7 +270,7 @@ def test_ranks_that_differ_along_another_axis_have_one_program():
 def test_styles_that_fit_no_linear_layer_are_refused(styles, message):
     exported = torch.export.export(Others(), (torch.arange(6),))
     with pytest.raises(SpmdirError, match=re.escape(message)):
-        spmdir.tensor_parallel(exported, styles, MESH, 0)
+        spmdir.tensor_parallel(exported, MESH, styles, 0)
 
 
 class Others(MLP):
@@ -307,10 +307,10 @@ def test_an_embedding_is_sharded_by_its_rows_or_its_features(style, shape):
 def test_a_rank_or_axis_that_the_mesh_lacks_is_refused(mesh, rank, axis, message):
     exported = torch.export.export(MLP(), (X,))
     with pytest.raises(SpmdirError, match=re.escape(message)):
-        spmdir.tensor_parallel(exported, BOTH, mesh, rank, axis=axis)
+        spmdir.tensor_parallel(exported, mesh, BOTH, rank, axis=axis)
 
 
 def test_a_device_mesh_without_the_axis_of_a_program_is_refused():
-    program = spmdir.tensor_parallel(torch.export.export(MLP(), (X,)), BOTH, MESH, 0)
+    program = spmdir.tensor_parallel(torch.export.export(MLP(), (X,)), MESH, BOTH, 0)
     with pytest.raises(SpmdirError, match="does not fit the device mesh: axis 'tp' is not in mesh"):
         connect(program, types.SimpleNamespace(mesh_dim_names=("dp",), mesh=torch.arange(2)))

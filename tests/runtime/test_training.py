@@ -265,7 +265,7 @@ def test_gradients_of_bf16_compute_are_reduced_in_f32(is_cast):
 
     step, state = training_step(model, loss, adamw(model), compute_dtype=None if is_cast else torch.bfloat16)
     mesh = spmdir.Mesh({"fsdp": 4})
-    plan = spmdir.sharding_plan("fsdp", model, mesh)
+    plan = spmdir.placement.sharding_plan(model, mesh, "fsdp")
     keys = {"arg*" if key == "input:*" else key: given for key, given in plan.shardings.items()}
     ids = torch.zeros(512, 64, dtype=torch.int64)
     module = import_fx(make_fx(step, tracing_mode="fake")(state, ids, ids), mesh, attrs.evolve(plan, shardings=keys))

@@ -86,7 +86,7 @@ def test_a_model_runs_at_all_sizes(held: str, decomposed: bool):
     model = mlp()
     program = exported(model, values(4, 6, 8))
     program = program.run_decompositions() if decomposed else program
-    module = spmdir.import_fx(program, MESH, {"x": held, "up.weight": "tp: S(0)"}, [held])
+    module = spmdir.import_fx(program, MESH, {"x": held, "up.weight": "tp: S(0)"}, out_shardings=[held])
     spmdir.run_passes(module, "propagate")
     for batch, length in PAIRS:
         x = values(batch, length, 8)
@@ -122,7 +122,7 @@ UP = ["", "tp: S(0)", "dp: S(1)", "tp: S(0), dp: S(0)", "dp: S(1), tp: S(0)"]
 def test_any_shardings_are_right_at_any_size(x: str, up: str, y: str, sizes: list[tuple[int, int]]):
     model, program = exported_mlp()
     shardings = {"x": x, "up.weight": up, "down.weight": up.replace("0", "1")}
-    module = spmdir.import_fx(program, MESH, shardings, [y.replace("1", "2")])
+    module = spmdir.import_fx(program, MESH, shardings, out_shardings=[y.replace("1", "2")])
     spmdir.run_passes(module, "propagate")
     for batch, length in sizes:
         given_x = values(batch, length, 8)
@@ -333,7 +333,9 @@ def test_programs_of_open_sizes_are_lowered_for_numbers_alone():
 
 
 def test_a_report_is_about_the_example_sizes():
-    module = spmdir.import_fx(exported(mlp(), values(4, 6, 8)), MESH, {"x": "dp: S(0)", "up.weight": "tp: S(0)"}, [""])
+    module = spmdir.import_fx(
+        exported(mlp(), values(4, 6, 8)), MESH, {"x": "dp: S(0)", "up.weight": "tp: S(0)"}, out_shardings=[""]
+    )
     spmdir.run_passes(module, "propagate")
     bound = spmdir.parse(spmdir.print_ir(module))
     spmdir.run_passes(bound, "bind-sizes{s0=4 s1=6},insert-reshard,lower-reshard,fuse-collectives")

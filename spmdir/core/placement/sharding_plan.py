@@ -151,10 +151,11 @@ def as_plan(value: Any, mesh: Mesh) -> ShardingPlan:
         return ShardingPlan(value)
     if isinstance(value, str):
         raise ShardingError(
-            f"shardings is {shown(value)}; a recipe is made for a model: spmdir.sharding_plan({value!r}, model, mesh)"
+            f"plan is {shown(value)}; a recipe is made for a model: "
+            f"spmdir.placement.sharding_plan(model, mesh, {value!r})"
         )
     expected = 'a dict, as in {"x": "dp: S(0)"}, a recipe, a plan or its text'
-    raise wrong_argument("shardings", value, expected)
+    raise wrong_argument("plan", value, expected)
 
 
 def is_plan_text(text: str) -> bool:

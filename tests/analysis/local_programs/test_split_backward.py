@@ -44,7 +44,7 @@ class Tower(nn.Module):
 def split(model: nn.Module, x: torch.Tensor, pipeline: Pipeline) -> tuple[ModuleOp, SplitProgram]:
     """The imported program of a model, and its two parts."""
     joint = capture_joint(model, (x,), {}, torch.device("cpu"), ShardingPlan())
-    imported = import_fx(joint.program, MESH, PLAN, [""] + [None] * len(joint.call.gradients))
+    imported = import_fx(joint.program, MESH, PLAN, out_shardings=[""] + [None] * len(joint.call.gradients))
     with pipeline.rules:
         module = localized(imported, pipeline)
     return imported, split_backward(module, range(1, 1 + len(joint.call.gradients)))
