@@ -6,6 +6,7 @@ its own sharding; the partial max and sum are then resharded like any other valu
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -74,10 +75,15 @@ def expand_all(function: FuncOp, mesh: Mesh, ctx: IRContext) -> None:
 
 
 def operand_choice(function: FuncOp, mesh: Mesh, ctx: IRContext) -> OperandChoice:
-    """Return the choice of operand shardings by the machine that `function` is decided for, as lower-reshard plans."""
+    """Return the choice of operand shardings by the machine that lower-reshard plans for.
+
+    That is the one of the pipeline, else the one that `function` is decided for.
+    """
 
     def planner() -> Planner:
-        return Planner(mesh, machine_of(function, as_pipeline(ctx.pipeline)).topology, ctx.collectives)
+        pipeline = as_pipeline(ctx.pipeline)
+        machine = machine_of(function, pipeline, pipeline.topology or "auto", os.fspath(pipeline.costs or ""))
+        return Planner(mesh, machine.topology, ctx.collectives)
 
     return OperandChoice(mesh, ctx.rules, planner)
 

@@ -1,8 +1,8 @@
-"""The options of propagate that its function is noted with, as `spmd.decided_by`, and the machine that they say.
+"""Read and write `spmd.decided_by`: the options of `propagate` that decided a function.
 
-The note has the options that later passes and reports go by, topology, costs, memory and overlap, where they are not
-the default ones, and a digest of the table of costs, since its file may change. With symbolic sizes it has all of them,
-since bind-sizes may have to decide again by them.
+Later passes and reports use topology, costs, memory and overlap. The attribute holds them where they are not the
+default, and a digest of the table of costs, since its file may change. With symbolic sizes it holds all options, since
+bind-sizes may have to decide again. The options of a `Pipeline` never complete it: they may be of another machine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from spmdir.core.byte_size import Size
 from spmdir.core.errors import ParseError
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.stage import written_stage
-from spmdir.pipeline.options import changed_options
+from spmdir.pipeline.options import changed_options, make_pass
 from spmdir.pipeline.pipeline import Pipeline, Step, parse_steps
 from spmdir.reshard.topology import Topology, with_costs
 from spmdir.rewrites.trace import remark
@@ -60,7 +60,9 @@ def deciding_pass(function: FuncOp, pipeline: Pipeline) -> ModulePass:
     decided_by: Any = _noted_pass(function, pipeline)
     topology = written_topology(function)
     _check_files(function, decided_by, MACHINE if topology is None else ("costs",), pipeline)
-    return decided_by if topology is None else dataclasses.replace(decided_by, topology=topology)
+    if topology is None:
+        return pipeline.resolved(decided_by)
+    return dataclasses.replace(decided_by, topology=topology)
 
 
 def is_for_shared_messages(function: FuncOp, pipeline: Pipeline) -> bool:
@@ -72,12 +74,13 @@ def is_for_shared_messages(function: FuncOp, pipeline: Pipeline) -> bool:
 def _noted_pass(function: FuncOp, pipeline: Pipeline) -> ModulePass:
     note = function.attributes.get(NOTE, StringAttr("propagate"))
     try:
-        steps = pipeline.with_steps(parse_steps(note.data)).made() if isinstance(note, StringAttr) else []
+        steps = parse_steps(note.data) if isinstance(note, StringAttr) else ()
+        noted = [make_pass(step.name, dict(step.options), pipeline.passes) for step in steps]
     except ParseError as error:
         raise error.at(location_of(function), NOTE) from None
     if [step.name for step in steps] != ["propagate"]:
         raise ParseError(f"{NOTE} is {note}; expected the text of propagate and its options", location_of(function))
-    return steps[0]
+    return noted[0]
 
 
 def _check_files(function: FuncOp, decided_by: ModulePass, options: Collection[str], pipeline: Pipeline) -> None:

@@ -250,7 +250,13 @@ class Pipeline:
         Raises:
             ParseError: a pass or an option is unknown, or has a value of the wrong type.
         """
-        return [self._resolved(make_pass(step.name, dict(step.options), self.passes)) for step in self.steps]
+        return [self.resolved(make_pass(step.name, dict(step.options), self.passes)) for step in self.steps]
+
+    def resolved(self, made: ModulePass) -> ModulePass:
+        """Return a pass with its topology as a value, if this pipeline has one of that name."""
+        named = getattr(made, "topology", None)
+        found = self._named_topologies.get(named) if isinstance(named, str) else None
+        return dataclasses.replace(made, topology=found) if found is not None else made  # type: ignore[call-arg]
 
     def with_steps(self, steps: tuple[Step, ...]) -> Pipeline:
         """Return the pipeline of `steps`, all else alike."""
@@ -303,12 +309,6 @@ class Pipeline:
         given = {key.replace("-", "_") for key, _ in step.options}
         added = ((key, text) for key, text in offered.items() if text and key in known and key not in given)
         return Step(step.name, (*step.options, *added))
-
-    def _resolved(self, made: ModulePass) -> ModulePass:
-        """Return a pass with its topology as a value, if this pipeline has one of that name."""
-        named = getattr(made, "topology", None)
-        found = self._named_topologies.get(named) if isinstance(named, str) else None
-        return dataclasses.replace(made, topology=found) if found is not None else made  # type: ignore[call-arg]
 
 
 @functools.cache

@@ -13,6 +13,7 @@ import spmdir
 from spmdir.analysis.machine_attribute import written_topology
 from spmdir.core.errors import ParseError
 from spmdir.dialects import ir
+from spmdir.pipeline.noted_options import deciding_pass, machine_of
 from spmdir.reshard.topology import FLAT
 
 TEXT = """spmd.mesh @mesh <dp = 2, tp = 4>
@@ -128,6 +129,42 @@ def test_own_options_come_before_what_is_noted(capsys: pytest.CaptureFixture[str
     module = spmdir.run_passes(module, "lower-reshard{topology=h100x8}")
     assert "remark: lower-reshard prices by h100x8, and propagate decided by flat" in capsys.readouterr().err
     assert "spmd.all_gather" in spmdir.print_ir(module)
+
+
+@pytest.mark.parametrize("decided_on", ["h100x8", "a100x8"])
+def test_the_topology_of_a_pipeline_is_no_part_of_what_decided_a_program(
+    decided_on: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decided = spmdir.run_passes(spmdir.parse(TEXT), f"propagate{{topology={decided_on}}},insert-reshard")
+    function = ir.main_function(decided)
+    given = spmdir.Pipeline("lower-reshard", topology="flat")
+    assert machine_of(function, given).topology.name == decided_on
+    assert deciding_pass(function, given).topology == decided_on  # pyright: ignore[reportAttributeAccessIssue]
+    lowered = [spmdir.run_passes(decided.clone(), steps) for steps in (given, "lower-reshard{topology=flat}")]
+    expected = f"remark: lower-reshard prices by flat, and propagate decided by {decided_on}\n"
+    assert capsys.readouterr().err.count(expected) == 2
+    assert len(set(map(spmdir.print_ir, lowered))) == 1
+
+
+def test_the_machine_of_a_plugin_is_found_by_its_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plugin = tmp_path / "own.py"
+    plugin.write_text("import attrs\nfrom spmdir.reshard.topology import FLAT\nOWN = attrs.evolve(FLAT, name='own')\n")
+    own = attrs.evolve(FLAT, name="own")
+    plugged = spmdir.Pipeline("propagate{topology=own},insert-reshard", plugins=[plugin])
+    decided = spmdir.run_passes(spmdir.parse(TEXT), plugged)
+    del ir.main_function(decided).attributes["spmd.topology"]
+    function = ir.main_function(decided)
+    assert machine_of(function, plugged).topology == own
+    assert deciding_pass(function, plugged).topology == own  # pyright: ignore[reportAttributeAccessIssue]
+    spmdir.run_passes(decided, plugged.with_steps(spmdir.Pipeline("lower-reshard").steps))
+    assert not capsys.readouterr().err
+
+
+def test_operands_are_placed_for_the_machine_that_reshards_are_planned_for() -> None:
+    golden = Path(__file__).parents[1] / "golden/insert-reshard/operands_are_the_quickest_to_reach_on_the_machine.mlir"
+    default = golden.read_text().partition("// -----")[0]
+    module = spmdir.run_passes(spmdir.parse(default), spmdir.Pipeline("insert-reshard", topology="flat"))
+    assert "%y.reshard = spmd.reshard %y" in spmdir.print_ir(module)  # on h100x8, %x is gathered
 
 
 def test_the_file_of_a_machine_is_not_needed_where_there_is_no_reshard_to_plan() -> None:
