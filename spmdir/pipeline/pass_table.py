@@ -35,4 +35,5 @@ PASSES: PassTable = {
     "cse": "spmdir.passes.cleanup:CSE",
     "dce": "spmdir.passes.cleanup:DCE",
 }
-"""The passes of spmdir: first those of a pipeline, in its order, then those that check, print and strip."""
+"""The passes of spmdir: first those that partition and schedule, in the order in which a pipeline has them; then those
+for any place that checks, prints, outlines layers or strips; and the clean-up passes of xDSL."""

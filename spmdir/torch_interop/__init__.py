@@ -1,4 +1,6 @@
-"""Torch's private names, each in one file, and what the packages above share of torch: schemas, element types, layouts.
+"""Torch's private names, each in one file, and what the packages from `lowering` on share of torch.
+
+That is schemas, element types and memory layouts.
 
 May import: core; torch.
 Start with schemas.py and dtypes.py. A test lists every private name of torch that spmdir uses. Other packages use these
