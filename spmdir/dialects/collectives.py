@@ -141,7 +141,7 @@ class Collective(SpmdOp):
     def may_repeat(self) -> bool:
         """Whether it gives the same bits of the same operand, in any company: it keeps no states, and does no sums over
         ranks, whose terms may come in another order."""
-        return self.spec.traffic is not None and (self.spec.is_local or self.reduction is None)
+        return self.spec.moves != "edge" and (self.spec.is_local or self.reduction is None)
 
     @property
     def may_take_several(self) -> bool:
@@ -272,7 +272,7 @@ class Collective(SpmdOp):
         (source, target), spec = map(sharding_of, pair), self.spec
         if source is None or target is None:
             raise ShardingError(f"{self.name} needs the shardings of its operand and of its result; {self._lacking()}")
-        axes = self.axes if spec.axes is None else spec.axes(source, target, mesh)
+        axes = self.axes if spec.names_axes else spec.group_axes(source, target, mesh)
         given = self.given(index)
         dim, to_dim, reduction = (given.get(name) for name in STANDARD_ARGUMENTS[1:])
         others = tuple((name, value) for name, value in given.items() if name not in STANDARD_ARGUMENTS)
@@ -285,7 +285,7 @@ class Collective(SpmdOp):
         return step_state(self.step(mesh), meta, mesh)
 
     def check_states(self) -> None:
-        if self.spec.traffic is not None or len(self.operands) != len(self.results):
+        if self.spec.moves != "edge" or len(self.operands) != len(self.results):
             super().check_states()
 
     def _check_states(self, mesh: Mesh) -> None:
@@ -333,7 +333,7 @@ class Collective(SpmdOp):
         self._check_members(mesh)
         for index, (value, result) in enumerate(self.pairs):
             self._check_transition(index, value, result, mesh)
-        if self.spec.traffic is None:
+        if self.spec.moves == "edge":
             self._check_states(mesh)
         for clause in self.spec.clauses:
             if clause.kind == "rank" and clause.argument in argument:

@@ -57,7 +57,7 @@ def axis_price(
             return cost(local_step, _sizes(source, target, local_bytes, count), nodes, topology)
         if legal := between(source.trait, target.trait, collectives):
             sizes = _sizes(source, target, local_bytes, count)
-            costs = [cost(spec.traffic or Traffic(), sizes, nodes, topology) for spec in legal]
+            costs = [cost(spec.traffic, sizes, nodes, topology) for spec in legal]
             return min(costs, key=lambda found: found.seconds)
     if R in (source, target):
         return _NEVER

@@ -9,7 +9,7 @@ import attrs
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.tensor import TensorMeta
-from spmdir.reshard.collective_spec import Sizes, Traffic
+from spmdir.reshard.collective_spec import Sizes
 from spmdir.reshard.cost import Terms, in_turn, node_count, step_sizes, step_terms, terms
 from spmdir.reshard.steps import Step
 from spmdir.reshard.topology import Topology
@@ -34,7 +34,7 @@ def collective_terms(steps: Sequence[Step], metas: Sequence[TensorMeta], mesh: M
     """
     if len(steps) == 1:
         return step_terms(steps[0], metas[0].shape, metas[0].dtype.itemsize, mesh, topology)
-    traffic = steps[0].spec.traffic or Traffic()
+    traffic = steps[0].spec.traffic
     each = [step_sizes(step, meta.shape, meta.dtype.itemsize, mesh) for step, meta in zip(steps, metas, strict=True)]
     names = ("source", "target", "chunk", "moved")
     source, target, chunk, moved = (math.fsum(getattr(one, name) for one in each) for name in names)

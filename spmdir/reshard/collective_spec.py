@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 
@@ -170,33 +170,39 @@ ALLOCATED: dict[tuple[str | None, str | None], tuple[str, ...]] = {
 """The traits of its axes before and after → what a collective that sends allocates; others allocate their result."""
 
 
+Moves = Literal["axes", "edge", "shards", "elements"]
+"""What a collective moves, see `CollectiveSpec`."""
+
+
 @attrs.frozen(eq=False, kw_only=True)
 class CollectiveSpec:
     """One collective of the `spmd` dialect, of `spmdir` or of a plug-in.
 
-    It either names mesh axes (`on [tp]`), which it takes from the trait `before` to the trait `after`, or names none,
-    since its result's sharding says it all; then `check` and `axes` take the place of the traits.
+    If it moves "axes", its text names them (`on [tp]`), and it takes them from the trait `before` to the trait `after`.
+    Others name none, since the result's sharding says it all: they have `check` and `axes` in place of the traits.
 
     Attributes:
         name: the op's name without `spmd.`.
         summary: what it does, one sentence.
         clauses: what its text says, in order.
+        moves: the "axes" that its text names, along an "edge" that a placement declares, "elements" that ranks lack, as
+            `exchange` does, or whole "shards", as `permute` does.
         before, after: the trait of its axes before and after, "replicated", "shard" or "partial". Axes join a
             dimension innermost, those of a "shard" before have to be its innermost ones, in nesting order.
         check: (spec, source, target, mesh, global shape) → None, or raises ShardingError unless the step is legal.
         axes: (source, target, mesh) → the axes of its group.
-        traffic: its cost; None for `convert`, whose cost is that of an edge.
+        traffic: its cost; not given for "edge", whose cost is that of the edge.
         buffers: what it allocates one after the other, names of BUFFERS, each made of the one before, the last being
             the result. By default what collectives between its traits allocate, see `ALLOCATED`.
         loads: (source, target, mesh, global shape) → in each of its rounds, how many elements each rank sends each
-            other one; for those that find that out rank by rank.
+            other one; for those that find that out rank by rank, such as all that send "elements".
         may_be_async: whether there is `NAME_start`, which starts it for a later `spmd.wait`.
         may_be_bucketed: whether it may take several tensors at once, with one message for all.
         is_planned: whether the planner may choose it: one that names axes wherever its traits fit, others for what they
             move, where `check` allows it.
         if_local: the name of the local collective that does it where nothing is sent.
         lower: its emitter, (site, operand) → `spmdir.lowering.site.Message`; or where that is found once something is
-            lowered, as `"mine.emitters:scatter"`, so that nothing imports torch before.
+            lowered, as `"mine.emitters:scatter"`, so that nothing imports torch before. Required.
         executed: qualified name of a torch op that `lower` calls, as `mine.swap.default` → (calls of the ranks of a
             group) → what each rank gets, see `spmdir.simulator.collective_steps`; for ops that the simulator does not
             know.
@@ -204,19 +210,20 @@ class CollectiveSpec:
 
     name: str
     summary: str
+    lower: Callable[[Any, Any], Any] | str
     clauses: tuple[Clause, ...] = ()
+    moves: Moves = "axes"
     before: str | None = None
     after: str | None = None
     check: Callable[[CollectiveSpec, Sharding, Sharding, Mesh, tuple[int, ...]], object] | None = None
     axes: Callable[[Sharding, Sharding, Mesh], tuple[str, ...]] | None = None
-    traffic: Traffic | None = Traffic()
+    traffic: Traffic = Traffic()
     buffers: tuple[str, ...] = ()
     loads: Callable[[Sharding, Sharding, Mesh, tuple[int, ...]], list[Loads]] | None = None
     may_be_async: bool = False
     may_be_bucketed: bool = False
     is_planned: bool = False
     if_local: str | None = None
-    lower: Callable[[Any, Any], Any] | str | None = None
     executed: Mapping[str, Callable[[Any], Any]] = attrs.field(factory=dict)
 
     def __repr__(self) -> str:
@@ -230,7 +237,9 @@ class CollectiveSpec:
                 raise ShardingError(
                     f"collective '{self.name}' allocates '{name}'; expected names of {', '.join(BUFFERS)}"
                 )
-        if self.traffic is not None and not self.traffic.name:
+        if not isinstance(self.traffic, Traffic):
+            raise ShardingError(f"collective '{self.name}' has no `traffic`; expected its cost")
+        if not self.traffic.name:
             object.__setattr__(self, "traffic", attrs.evolve(self.traffic, name=self.name))
 
     @property
@@ -242,7 +251,7 @@ class CollectiveSpec:
         """
         if callable(self.lower):
             return self.lower
-        module, _, function = (self.lower or "").partition(":")
+        module, _, function = self.lower.partition(":")
         try:
             return getattr(import_module(module), function)
         except (ImportError, AttributeError, ValueError) as error:
@@ -260,18 +269,12 @@ class CollectiveSpec:
     @property
     def names_axes(self) -> bool:
         """Whether its text names mesh axes."""
-        return self.axes is None
+        return self.moves == "axes"
 
-    @property
-    def moves(self) -> str:
-        """What it moves: the "axes" that its text names, along an "edge" that a placement declares, "elements" that
-        ranks lack, as `exchange` does, or whole "shards", as `permute` does.
-        """
-        if self.names_axes:
-            return "axes"
-        if self.traffic is None:
-            return "edge"
-        return "shards" if self.loads is None else "elements"
+    def group_axes(self, source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
+        """Return the axes of its group, of a collective whose text names none."""
+        assert self.axes is not None  # which is checked where it is registered
+        return self.axes(source, target, mesh)
 
     @property
     def traits(self) -> tuple[str | None, str | None]:
@@ -303,4 +306,4 @@ class CollectiveSpec:
     @property
     def is_local(self) -> bool:
         """Whether it never sends anything."""
-        return self.traffic is not None and self.traffic.crossing is None
+        return self.moves != "edge" and self.traffic.crossing is None

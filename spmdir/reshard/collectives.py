@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterable
+from typing import get_args
 
 import attrs
 
@@ -28,6 +29,7 @@ from spmdir.reshard.collective_spec import (
     TO,
     Clause,
     CollectiveSpec,
+    Moves,
     Sizes,
     Traffic,
     anywhere,
@@ -60,6 +62,7 @@ _bounded = functools.partial(Traffic, keeps_bounds=True)
 _EXCHANGE = CollectiveSpec(
     name="exchange",
     summary="A generalised all-to-all: every rank gets what it lacks from ranks that hold it, and reduces it if needed",
+    moves="elements",
     check=check_exchange,
     axes=exchanged_axes,
     traffic=_bounded(wire=lambda s: s.moved, copied=_received, kernels=_kernels, crossing=direct, passes=1),
@@ -177,6 +180,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
     CollectiveSpec(
         name="permute",
         summary="Shards move between ranks as they are",
+        moves="shards",
         check=check_permute,
         axes=permuted_axes,
         traffic=_bounded(wire=lambda s: s.source, crossing=anywhere),
@@ -188,6 +192,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
     CollectiveSpec(
         name="two_round_exchange",
         summary="An exchange in two rounds: ranks are sent partial values, reduce them and send the sums on",
+        moves="elements",
         check=check_exchange,
         axes=two_round_axes,
         traffic=_bounded(
@@ -220,9 +225,9 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
     CollectiveSpec(
         name="convert",
         summary="A step that a placement declares, from it or to it; its edge says how",
+        moves="edge",
         check=check_convert,
         axes=converted_axes,
-        traffic=None,
         is_planned=True,
         lower="spmdir.lowering.collectives:convert_message",
     ),
@@ -261,7 +266,7 @@ def between(before: str, after: str, collectives: Iterable[CollectiveSpec] = PLA
 
 def keep_bounds(collectives: Iterable[CollectiveSpec]) -> bool:
     """Return whether none of `collectives` costs less than bounds assume, but for edges, which no bound is about."""
-    return all(spec.traffic is None or spec.traffic.keeps_bounds for spec in collectives)
+    return all(spec.moves == "edge" or spec.traffic.keeps_bounds for spec in collectives)
 
 
 def planned(added: Iterable[CollectiveSpec]) -> tuple[CollectiveSpec, ...]:
@@ -299,10 +304,12 @@ def _check(spec: CollectiveSpec, origin: str, taken: Collection[str]) -> None:
     traits = ("replicated", "shard", "partial")
     if not spec.name.isidentifier():
         raise ShardingError(f"a collective is named {spec.name!r}; expected an identifier, as in 'scatter'")
+    if spec.moves not in get_args(Moves):
+        raise ShardingError(f"collective '{spec.name}' moves {spec.moves!r}; expected {', '.join(get_args(Moves))}")
     if spec.names_axes and not (spec.before in traits and spec.after in traits):
         raise ShardingError(
             f"collective '{spec.name}' goes from {spec.before!r} to {spec.after!r}; expected two of "
-            f"{', '.join(traits)}, or `check` and `axes`"
+            f"{', '.join(traits)}, or another `moves` than 'axes', with `check` and `axes`"
         )
     if spec.name.endswith(START):
         started = spec.name.removesuffix(START)
@@ -313,12 +320,23 @@ def _check(spec: CollectiveSpec, origin: str, taken: Collection[str]) -> None:
             f"collective '{spec.name}' from {spec.before} to {spec.after} has the clauses {_constants(spec.clauses)}; "
             f"it needs {_constants(needed)}"
         )
-    if not spec.names_axes and spec.check is None:
-        raise ShardingError(f"collective '{spec.name}' has `axes` and no `check`; expected both or none")
-    if spec.lower is None:
-        raise ShardingError(f"collective '{spec.name}' has no `lower`; expected a function of (site, operand)")
-    if spec.traffic is None and spec.names_axes:
-        raise ShardingError(f"collective '{spec.name}' has no `traffic`; expected its cost")
+    if spec.names_axes and spec.axes is not None:
+        raise ShardingError(
+            f"collective '{spec.name}' moves the axes that its text names, and has a function `axes`; leave that out, "
+            "or give `moves` as 'shards', 'elements' or 'edge'"
+        )
+    if not spec.names_axes and (spec.check is None or spec.axes is None):
+        raise ShardingError(f"collective '{spec.name}' moves {spec.moves}; expected both `check` and `axes`")
+    if spec.moves == "elements" and spec.loads is None and not spec.is_local:
+        raise ShardingError(f"collective '{spec.name}' moves elements, and has no `loads`; expected what ranks send")
+    if spec.moves in ("edge", "shards") and spec.loads is not None:
+        raise ShardingError(f"collective '{spec.name}' moves {spec.moves}; only 'elements' and 'axes' have `loads`")
+    if spec.moves == "edge" and attrs.evolve(spec.traffic, name="") != Traffic():
+        raise ShardingError(f"collective '{spec.name}' moves along an edge, which has the cost; leave `traffic` out")
+    if not callable(spec.lower) and not isinstance(spec.lower, str):
+        raise ShardingError(
+            f"collective '{spec.name}' has no `lower`; expected a function of (site, operand), or 'module:function'"
+        )
 
 
 def _needed(spec: CollectiveSpec) -> tuple[Clause, ...]:

@@ -115,7 +115,7 @@ def step_terms(step: Step, shape: Sequence[int], itemsize: int, mesh: Mesh, topo
         return Terms()
     nodes = node_count(step.axes, mesh)
     found = [terms(traffic, sizes, nodes, topology) for traffic, sizes in step_collectives(step, shape, itemsize, mesh)]
-    if step.spec.traffic is not None:
+    if step.spec.moves != "edge":
         return found[0]  # no edge says anything else
     edge, count = declared_edge(step, mesh), mesh.group_size(step.axes)
     if edge is not None and edge.seconds is not None and count > 1:
@@ -142,14 +142,14 @@ def step_collectives(step: Step, shape: Sequence[int], itemsize: float, mesh: Me
     """Return what `step` costs as, on a tensor of global `shape` with elements of `itemsize` bytes."""
     edge = declared_edge(step, mesh)
     if edge is None:
-        return [(step.spec.traffic or Traffic(), step_sizes(step, shape, itemsize, mesh))]
+        return [(step.spec.traffic, step_sizes(step, shape, itemsize, mesh))]
     sizes = step_sizes(step, shape, itemsize, mesh)
     return edge_collectives(edge, sizes, local_shape(step.source, shape, mesh), itemsize)
 
 
 def declared_edge(step: Step, mesh: Mesh) -> Edge | None:
     """Return the edge that says what `step` costs; None if its collective does."""
-    if step.spec.traffic is not None or not step.axes:
+    if step.spec.moves != "edge" or not step.axes:
         return None
     edge = edge_between(*step.ends(mesh))
     assert edge is not None  # or the step would not be legal
@@ -163,7 +163,7 @@ def edge_collectives(edge: Edge, sizes: Sizes, shape: Sequence[int], itemsize: f
         sizes: what it handles if it sends elements of `itemsize` bytes.
         shape: the local shape before.
     """
-    traffics = [spec.traffic or Traffic() for spec in _specs(edge)]
+    traffics = [spec.traffic for spec in _specs(edge)]
     if edge.bytes is not None:
         sent = edge.sent(shape, itemsize, sizes.group)
         return [
@@ -240,7 +240,7 @@ def sends_anything(step: Step, shape: Sequence[int], mesh: Mesh) -> bool:
         return any(step.spec.loads(step.source, step.target, mesh, tuple(shape)))
     edge = declared_edge(step, mesh)
     traffics = [step.spec.traffic] if edge is None else [spec.traffic for spec in _specs(edge)]
-    return mesh.group_size(step.axes) > 1 and any(traffic and traffic.crossing is not None for traffic in traffics)
+    return mesh.group_size(step.axes) > 1 and any(traffic.crossing is not None for traffic in traffics)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -261,7 +261,6 @@ def least_cost(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh, to
     """
     wire = lower_bound(tuple(shape), itemsize, step.source, step.target, mesh) or 0.0
     traffic = step.spec.traffic
-    assert traffic is not None  # an edge finds out nothing rank by rank
     if traffic.rounds == 1:
         wire = max(wire, itemsize * least_received(step.source, step.target, mesh, shape))
     sizes = attrs.evolve(_sizes(step, shape, itemsize, mesh), moved=wire, crossing=0.0)
@@ -284,7 +283,7 @@ def _sizes(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh) -> Siz
     if step.to_dim is not None and source:
         whole = _length(step.source, step.to_dim, shape[step.to_dim], mesh)
         chunk = source // whole * _length(step.target, step.to_dim, shape[step.to_dim], mesh)
-    if step.spec.traffic is None:
+    if step.spec.moves == "edge":
         chunk = _edge_chunk(step, source, target, mesh)
     combined = mesh.group_size(reduced_axes(step.source, step.target)) if step.spec.loads is not None else 1
     return Sizes(mesh.group_size(step.axes), source, target, chunk, step.dim, step.to_dim, combined)

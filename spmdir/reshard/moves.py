@@ -112,9 +112,9 @@ def moves(
         if spec.moves == "edge":
             steps += _conversions(spec, source, partial, free, shard_placements, mesh)
     for spec in collectives:
-        if spec.moves == "shards" and spec.axes is not None:
+        if spec.moves == "shards":
             targets = _permuted(source, free, shard_placements, mesh)
-            steps += [Step(spec.name, spec.axes(source, to, mesh), source, to) for to in targets]
+            steps += [Step(spec.name, spec.group_axes(source, to, mesh), source, to) for to in targets]
     return tuple(steps)
 
 
@@ -231,11 +231,11 @@ def exchanges(
     reduced = [Sharding([(axis, p) for axis, p in target.entries if p.kind is None], source.mesh)] if mixed else []
     for wanted in dict.fromkeys((target, later, *reduced)):
         for spec in collectives:
-            if spec.moves != "elements" or spec.axes is None or spec.traffic is None:
+            if spec.moves != "elements":
                 continue
             if spec.traffic.rounds > 1 and not (source.partial or wanted.partial):
                 continue  # there is nothing to reduce in between
-            axes = spec.axes(source, wanted, mesh)
+            axes = spec.group_axes(source, wanted, mesh)
             small = source != wanted and axes and mesh.group_size(axes) <= EXCHANGED.most
             if small and unmovable(spec, source, wanted) is None:
                 yield Step(spec.name, axes, source, wanted)

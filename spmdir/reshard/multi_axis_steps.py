@@ -31,7 +31,7 @@ def unmovable(spec: CollectiveSpec, source: Sharding, target: Sharding) -> str |
     Reductions are done, and partial values made, chunk by chunk, so none can be made that has no identity, such as
     averages. What it does not touch may be anything; in two rounds it touches all partial values.
     """
-    touches_all = spec.traffic is not None and spec.traffic.rounds > 1
+    touches_all = spec.traffic.rounds > 1
     if len(source.kinds | target.kinds) > 1:
         return "turn one kind of partial value into another"
     axes = dict.fromkeys(axis for axis, _ in (*source.entries, *target.entries))

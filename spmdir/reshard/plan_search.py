@@ -270,7 +270,7 @@ def _is_possible(sharding: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> bool
 
 
 def _charged(step: Step, cost: Cost) -> PlanCost:
-    extra = _TWO_ROUND_GAIN if step.spec.traffic is not None and step.spec.traffic.rounds > 1 else 0
+    extra = _TWO_ROUND_GAIN if step.spec.traffic.rounds > 1 else 0
     return (round(cost.seconds / _TICK) + extra, cost.wire_bytes, 1)
 
 

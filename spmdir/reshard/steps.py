@@ -96,8 +96,8 @@ def make_step(kind: str, source: Sharding, mesh: Mesh, shape: Sequence[int], **g
         ShardingError: the step is not legal.
     """
     target, spec = transition(kind, source, mesh, shape, **given), collective(kind)
-    if spec.axes is not None:
-        return Step(kind, spec.axes(source, target, mesh), source, target, others=_others(spec, given))
+    if not spec.names_axes:
+        return Step(kind, spec.group_axes(source, target, mesh), source, target, others=_others(spec, given))
     axes, reduction = tuple(given["axes"]), given.get("reduction")
     if spec.before == "partial":
         fine = refinement(mesh, source, axes)

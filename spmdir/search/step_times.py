@@ -131,7 +131,7 @@ class StepTimes:
         sent = shares[None, :] * (combined - self._kept())
         same_parts = _equal(self._parts)
         for spec in self._collectives:
-            if spec.moves not in ("shards", "elements") or spec.traffic is None or spec.traffic.rounds > 1:
+            if spec.moves not in ("shards", "elements") or spec.traffic.rounds > 1:
                 continue
             line = self._nothing()
             for chosen, count, nodes in self._groups():

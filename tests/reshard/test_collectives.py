@@ -44,6 +44,8 @@ def test_each_shipped_collective_has_a_spec_a_class_in_the_dialect_and_an_emitte
         assert spec.names_axes == (ON in spec.clauses) == (spec.before in TRAITS and spec.after in TRAITS)
 
 
+PERMUTE, EXCHANGE = (attrs.evolve(table.collective(name), name=f"my_{name}") for name in ("permute", "exchange"))
+
 WRONG = [
     (attrs.evolve(SCATTER, name="slice"), "collective 'slice' is declared by spmdir.reshard.collectives and by mine"),
     (attrs.evolve(SCATTER, name="scatter_start"), "is named 'scatter_start', as the op that starts 'scatter' is"),
@@ -53,9 +55,14 @@ WRONG = [
     (attrs.evolve(SCATTER, before="shard"), "from shard to shard has the clauses ON, DIM; it needs ON, FROM, TO"),
     (attrs.evolve(SCATTER, before="partial"), "from partial to shard has the clauses ON, DIM; it needs ON, DIM, OP"),
     (attrs.evolve(SCATTER, clauses=()), "from replicated to shard has the clauses none; it needs ON, DIM"),
-    (attrs.evolve(SCATTER, axes=lambda *_: ()), "has `axes` and no `check`"),
+    (attrs.evolve(SCATTER, moves="rows"), "moves 'rows'; expected axes, edge, shards, elements"),
+    (attrs.evolve(SCATTER, axes=lambda *_: ()), "moves the axes that its text names, and has a function `axes`"),
+    (attrs.evolve(PERMUTE, check=None), "moves shards; expected both `check` and `axes`"),
+    (attrs.evolve(PERMUTE, axes=None), "moves shards; expected both `check` and `axes`"),
+    (attrs.evolve(PERMUTE, moves="elements"), "moves elements, and has no `loads`"),
+    (attrs.evolve(EXCHANGE, moves="shards"), "moves shards; only 'elements' and 'axes' have `loads`"),
+    (attrs.evolve(PERMUTE, moves="edge"), "moves along an edge, which has the cost; leave `traffic` out"),
     (attrs.evolve(SCATTER, lower=None), "has no `lower`"),
-    (attrs.evolve(SCATTER, traffic=None), "has no `traffic`"),
 ]
 
 
@@ -228,4 +235,15 @@ def test_an_emitter_that_cannot_be_imported_is_an_error_at_the_op() -> None:
 
 def test_a_buffer_that_there_is_not_is_an_error() -> None:
     with pytest.raises(ShardingError, match="collective 'mine' allocates 'sending'; expected names of sent, packed"):
-        CollectiveSpec(name="mine", summary="", buffers=("sending",))
+        attrs.evolve(SCATTER, name="mine", buffers=("sending",))
+
+
+def test_a_collective_without_a_cost_is_an_error() -> None:
+    with pytest.raises(ShardingError, match="collective 'scatter' has no `traffic`; expected its cost"):
+        attrs.evolve(SCATTER, traffic=None)
+
+
+def test_each_shipped_collective_declares_what_it_moves() -> None:
+    others = {spec.name: spec.moves for spec in table.SHIPPED if spec.moves != "axes"}
+    elements = dict.fromkeys(("exchange", "two_round_exchange", "rearrange"), "elements")
+    assert others == {"permute": "shards", "convert": "edge", **elements}

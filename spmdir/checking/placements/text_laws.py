@@ -110,7 +110,7 @@ def _edge(placement: Placement, example: Example) -> str | None:
             parse_placement(ends[0])
         except SpmdirError as error:
             return f"its end is '{ends[0]}': {error.message}"
-    names = [spec.name for spec in collectives() if spec.traffic is not None]
+    names = [spec.name for spec in collectives() if spec.moves != "edge"]
     for name in edge.collectives:
         if name not in names:
             return f"it costs as '{name}'; expected None or some of {', '.join(names)}"
