@@ -24,12 +24,14 @@ from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import R
 from spmdir.dialects.locations import errors_at, location_of
 from spmdir.dialects.value_op import ValueOp
+from spmdir.reshard.axis_price import axis_price
 from spmdir.reshard.conditions import refinement
 from spmdir.reshard.plan_tree import ROUNDING, Planner
 from spmdir.rules import OpRule, RuleSet, Strategy
 
 CANDIDATES = 64
-"""How many combinations of strategies on the mesh axes are priced for one op."""
+"""How many combinations of strategies on the mesh axes are planned for one op, those that send the fewest bytes axis by
+axis."""
 
 
 @attrs.frozen
@@ -125,7 +127,7 @@ def _refinements(rule: OpRule, current: Sequence[Sharding], made: Sequence[Shard
 def _candidates_on(
     rule: OpRule, current: tuple[Sharding, ...], made: tuple[Sharding | None, ...], mesh: Mesh, fine: Mesh
 ) -> tuple[tuple[Sharding, ...], ...]:
-    """Return the operand shardings on the axes of `fine`, at most `CANDIDATES`."""
+    """Return the operand shardings on the axes of `fine`, at most `CANDIDATES` of them."""
     refined = [sharding.refined(fine) if sharding else None for sharding in made]
     entries = [entry for s in refined if s for entry in s.entries]
     # Axes nest in the order in which results are sharded; the order in which partial placements are listed is
@@ -145,9 +147,15 @@ def _candidates_on(
                 return [{**choice, axis: strategy} for strategy in fitting]
         return []
 
+    def sent(choice: dict[str, Strategy]) -> float:
+        """Return the bytes that each axis sends by itself, which is quick to find."""
+        return sum(_sent_on(rule, strategy, axis, current, fine) for axis, strategy in choice.items())
+
     choices: list[dict[str, Strategy]] = [{}]
     for _ in order:
-        further = [longer for choice in choices for longer in extended(choice)][:CANDIDATES]
+        further = [longer for choice in choices for longer in extended(choice)]
+        if len(further) > CANDIDATES:
+            further = sorted(further, key=sent)[:CANDIDATES]
         if not further:
             axis = next(axis for axis in order if axis not in choices[0])
             raise ShardingError(
@@ -180,6 +188,15 @@ def _accepted(
     if not accepted and rejected is not None:
         raise rejected
     return tuple(accepted)
+
+
+@lru_cache(maxsize=65536)
+def _sent_on(rule: OpRule, strategy: Strategy, axis: str, current: tuple[Sharding, ...], mesh: Mesh) -> float:
+    """Return the bytes that are sent to move the operands on one axis, the other axes left as they are."""
+    return sum(
+        axis_price(has.along(axis, mesh) or R, wanted, meta.bytes, mesh.sizes[axis]).wire_bytes
+        for has, wanted, meta in zip(current, strategy.operands, rule.call.operands, strict=True)
+    )
 
 
 def _overlapping(axis: str, fine: Mesh) -> list[str]:
