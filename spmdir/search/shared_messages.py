@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 import attrs
 
-from spmdir.reshard.collective_spec import Sizes, Traffic
+from spmdir.reshard.collective_spec import Sizes
 from spmdir.reshard.collectives import between
 from spmdir.reshard.cost import node_count, terms
 from spmdir.reshard.topology import Topology
@@ -66,7 +66,10 @@ def without_latency(topology: Topology) -> Topology:
 
 
 def counted_parts(problem: Problem) -> tuple[float, ...]:
-    """Return, by value, the part of the time of its reshards that counts where messages are shared: at least LEAST."""
+    """Return, by value, the part of the time of its reshards that counts where messages are shared: at least LEAST.
+
+    It is that of the quickest gather of the value.
+    """
     shared = shared_values(
         [
             Dependence(
@@ -83,7 +86,9 @@ def counted_parts(problem: Problem) -> tuple[float, ...]:
     gathers = between("shard", "replicated", problem.collectives)
 
     def part(size: float) -> float:
-        found = terms(gathers[0].traffic or Traffic(), Sizes(group, size / group, size), nodes, problem.topology)
+        sizes = Sizes(group, size / group, size)
+        times = [terms(spec.traffic, sizes, nodes, problem.topology) for spec in gathers]
+        found = min(times, key=lambda one: one.seconds)
         return max(1 - found.latency / found.seconds, LEAST) if found.seconds else 1.0
 
     return tuple(part(meta.bytes) if value in shared else 1.0 for value, meta in enumerate(problem.values))

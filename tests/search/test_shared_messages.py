@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import attrs
 from xdsl.dialects.builtin import ModuleOp
 
 import spmdir
+from spmdir.analysis.propagation.build_problem import build_problem
+from spmdir.core.mesh import Mesh
 from spmdir.dialects.ir import main_function
 from spmdir.pipeline.pipeline import SCHEDULED, Pipeline
-from spmdir.search.shared_messages import Dependence, shared_values
+from spmdir.reshard.collective_spec import CollectiveSpec
+from spmdir.reshard.collectives import collective
+from spmdir.reshard.topology import find_topology
+from spmdir.search.shared_messages import Dependence, counted_parts, shared_values
 
 LAYER = """spmd.mesh @mesh <dp = 4>
 
@@ -64,6 +70,24 @@ def test_arguments_and_what_no_product_depends_on_share_messages() -> None:
         Dependence(("y", "w"), ("updated",), is_input=False, sums_rows=False),
     ]
     assert shared_values(uses) == {"x", "w", "t", "y", "updated"}
+
+
+def test_the_quickest_gather_says_what_counts_of_a_shared_message() -> None:
+    function = main_function(spmdir.parse(LAYER))
+    with Pipeline("").rules as rules:
+        _, problem = build_problem(function, Mesh({"dp": 4}), rules, find_topology("cpu-gloo"))
+    gather = collective("all_gather")
+    one_hop, slow = (
+        attrs.evolve(gather, name=name, traffic=attrs.evolve(gather.traffic, passes=passes, rounds=rounds))
+        for name, passes, rounds in (("one_hop", 0, 1), ("slow", 1, 9))
+    )
+
+    def parts(*collectives: CollectiveSpec) -> tuple[float, ...]:
+        return counted_parts(attrs.evolve(problem, collectives=collectives))
+
+    assert parts(gather)[1] < parts(one_hop)[1] < 1  # of %q
+    assert parts(gather, one_hop) == parts(one_hop)
+    assert parts(gather, slow) == parts(slow, gather) == parts(gather)
 
 
 EMBEDDING = """spmd.mesh @mesh <dp = 4>

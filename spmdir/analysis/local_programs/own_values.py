@@ -40,7 +40,6 @@ from spmdir.dialects.collectives import Collective, collective_class
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import take_name, text_name
 from spmdir.dialects.values import is_given, sharding_of
-from spmdir.reshard.collectives import between
 
 _FACTORS: dict[str, Callable[[int], float]] = {
     "sum": float,
@@ -64,7 +63,7 @@ class BatchSizes:
     numbers: Set[str] = frozenset()
 
 
-_REDUCE = collective_class(between("partial", "replicated")[0].name)
+_REDUCE = collective_class("all_reduce")
 """The collective that reduces a value for all ranks."""
 
 
