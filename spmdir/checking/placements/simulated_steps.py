@@ -19,6 +19,7 @@ from spmdir.dialects.values import sharding_of
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.lowering.process_groups import symbolic_axes
 from spmdir.pipeline.pipeline import run_passes
+from spmdir.reshard.collectives import collective
 from spmdir.reshard.edge_state import StepState, step_state
 from spmdir.reshard.moved_axes import converted_axes
 from spmdir.reshard.steps import Step
@@ -27,12 +28,17 @@ from spmdir.simulator.lockstep import run_lockstep
 from spmdir.simulator.simulate import initial_states
 
 
+def is_declared(kind: str) -> bool:
+    """Return whether an op `spmd.KIND` is the step that an edge of a placement declares."""
+    return kind != "reshard" and collective(kind).moves == "edge"
+
+
 @attrs.frozen(kw_only=True)
 class Move(Example):
     """A value that goes from one sharding to another.
 
     Attributes:
-        kind: "reshard", which the planner turns into steps, or "convert", which is a declared edge.
+        kind: "reshard", which the planner turns into steps, or a collective that moves along a declared edge.
     """
 
     kind: str
@@ -46,14 +52,14 @@ class Move(Example):
     @property
     def states(self) -> tuple[StepState, ...]:
         """Return what ranks keep for a declared edge."""
-        if self.kind != "convert":
+        if not is_declared(self.kind):
             return ()
-        step = Step("convert", converted_axes(self.source, self.target, self.mesh), self.source, self.target)
+        step = Step(self.kind, converted_axes(self.source, self.target, self.mesh), self.source, self.target)
         return step_state(step, TensorMeta(self.shape or (), self.dtype or F64), self.mesh)
 
     @property
     def methods(self) -> tuple[str, ...]:
-        return ("edges",) if self.kind == "convert" else ()
+        return ("edges",) if is_declared(self.kind) else ()
 
     def held(self) -> list[torch.Tensor]:
         """Return the local tensor of each rank before."""

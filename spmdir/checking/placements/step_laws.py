@@ -21,7 +21,7 @@ from spmdir.checking.placements.examples import (
 )
 from spmdir.checking.placements.law import Example, Law, is_held, where
 from spmdir.checking.placements.layouts import layouts, takes, usual_counts
-from spmdir.checking.placements.simulated_steps import Move, run
+from spmdir.checking.placements.simulated_steps import Move, is_declared, run
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement, parse_placement
@@ -273,7 +273,7 @@ def _move(kind: str, example: Example, mesh: Mesh, *entries: Entries) -> Iterato
             side.check_shape(mesh, example.shape)
         if source == target or not all(placement.supports(example.dtype) for placement in held):
             return
-        if kind == "convert":
+        if is_declared(kind):
             transition(kind, source, mesh, example.shape, target=target)
         plan_reshard(example.shape, example.dtype, source, target, mesh)
     except SpmdirError:
