@@ -24,9 +24,9 @@ def is_outlined(module: ModuleOp) -> bool:
 class LayerRunner:
     """Runs the passes of one pipeline on a module, and inlines and outlines its layers between them.
 
-    A pass whose class says `takes_layers = True` runs once on each layer. Of others the whole program may depend, as
-    on a reshard that several layers share: they see it inlined. It is outlined again after the last of those that
-    follow each other; passes between them that treat each function by itself see it inlined too.
+    A pass whose class has `takes_layers = True` runs once on each layer. Passes without `takes_layers` see the layers
+    inlined, because their result may depend on several layers. After the last of such passes the layers are outlined
+    again; passes in between that treat each function by itself see them inlined too.
     """
 
     def __init__(self, context: Context, module: ModuleOp):

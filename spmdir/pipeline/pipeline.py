@@ -1,4 +1,4 @@
-"""`Pipeline`: passes with options and what they go by, as one value; and the running of it.
+"""`Pipeline`, an immutable list of passes with their options, topology, costs and plug-ins, and `run_passes`.
 
 The text of a pipeline is `pass,pass{option=value list=a,b}`, with or without `builtin.module(…)` around.
 """
@@ -124,7 +124,7 @@ def _plugins(given: Sequence[str | os.PathLike[str] | Plugin]) -> tuple[Plugin, 
 
 @attrs.define(frozen=True, slots=False)
 class Pipeline:
-    """Passes with options, in order, and what they go by; a value.
+    """An immutable list of passes with their options, topology, costs and plug-ins.
 
     `str(pipeline)` is its text, as `spmd-opt -p` reads it. Plug-ins are not part of the text.
 

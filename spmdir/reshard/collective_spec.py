@@ -115,8 +115,8 @@ class Traffic:
         passes: how often a rank has to do with each of the others, one hop apart: once round a ring, or with one
             message to each where ranks exchange directly; 0 where it sends to one or two of them only.
         rounds: how many collectives it takes, one after the other.
-        keeps_bounds: whether it takes a hop for each rank but one whose values come together, and sends the bytes that
-            ranks lack, or more of both: what `QuickBound` assumes. For others, bounds on seconds are 0.
+        keeps_bounds: whether it never sends less, or in fewer hops, than the ring model that `QuickBound` assumes. For
+            others, bounds on seconds are 0.
         name: by which measured times are found; that of the collective unless given.
     """
 
@@ -288,9 +288,7 @@ class CollectiveSpec:
 
     @property
     def arrives_in_parts(self) -> bool:
-        """Whether what arrives of one of several tensors is joined before the rest is done as for one: it was packed
-        for other ranks, and is unpacked or joined, as by all_to_all.
-        """
+        """Whether each member of a bucket is unpacked by itself after the message arrives (all_to_all, exchange)."""
         return not ({"unpacked", "joined"}.isdisjoint(self.buffers) or set(PACKED).isdisjoint(self.buffers))
 
     @property

@@ -265,7 +265,7 @@ def between(before: str, after: str, collectives: Iterable[CollectiveSpec] = PLA
 
 
 def keep_bounds(collectives: Iterable[CollectiveSpec]) -> bool:
-    """Return whether none of `collectives` costs less than bounds assume, but for edges, which no bound is about."""
+    """Return whether `QuickBound` is a valid lower bound for all of `collectives`; edges are exempt."""
     return all(spec.moves == "edge" or spec.traffic.keeps_bounds for spec in collectives)
 
 

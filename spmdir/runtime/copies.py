@@ -61,9 +61,8 @@ def fake_copy(model: Model, mode: FakeTensorMode, device: torch.device | None = 
 def fake(tensor: Tensor, mode: FakeTensorMode, device: torch.device | None = None) -> Tensor:
     """Return a fake tensor like another one, a parameter for a parameter."""
     meta = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
-    like = FakeTensor(
-        mode, meta, torch.device(device or tensor.device)
-    )  # `torch.empty` in the mode, four times as fast
+    # Quicker than `torch.empty` in the mode, by a factor of four.
+    like = FakeTensor(mode, meta, torch.device(device or tensor.device))
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(like, tensor.requires_grad)
     return like.requires_grad_(tensor.requires_grad)

@@ -1,4 +1,4 @@
-"""What torch has, not for the public, to capture the forward and the backward of a module as one graph."""
+"""Capture forward and backward as one graph, by private functions of torch."""
 
 from __future__ import annotations
 
