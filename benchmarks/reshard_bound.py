@@ -19,7 +19,7 @@ from benchmarks.measure import Row, cold, options, print_table
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import Partial, R, Shard
-from spmdir.reshard.plan import Plan, plan_reshard
+from spmdir.reshard.plan import ReshardPlan, plan_reshard
 from spmdir.reshard.topology import TOPOLOGIES
 
 MESHES = ((8,), (4, 2), (2, 8), (2, 2, 2), (2, 2, 2, 2))
@@ -30,7 +30,7 @@ PLANNING_MS = {1: 3.0, 2: 3.0, 4: 50.0}
 """Axes of a mesh → the milliseconds that planning a pair may take in the mean."""
 
 LOCAL = ("slice", "partition")
-REASONS: dict[str, Callable[[Plan], bool]] = {
+REASONS: dict[str, Callable[[ReshardPlan], bool]] = {
     "chunks pass reducers, which receive them first and send them on": lambda plan: any(
         step.kind == "two_round_exchange" for step in plan.steps
     ),
@@ -57,7 +57,7 @@ def all_pairs(mesh: Mesh, limit: int) -> list[tuple[Sharding, Sharding]]:
     return pairs if len(pairs) <= limit else random.Random(0).sample(pairs, min(limit, 300))
 
 
-def ratio(plan: Plan) -> float:
+def ratio(plan: ReshardPlan) -> float:
     """Wire bytes over the lower bound; 1 where nothing need be sent and nothing is."""
     return plan.wire_bytes / plan.lower_bound if plan.lower_bound else math.inf if plan.wire_bytes else 1.0
 
@@ -92,7 +92,7 @@ def sent(sizes: tuple[int, ...], shape: tuple[int, int], limit: int) -> tuple[li
     return rows, [f"{name}: {line}" for line in reasons(above)]
 
 
-def reasons(above: dict[tuple[Sharding, Sharding], Plan]) -> list[str]:
+def reasons(above: dict[tuple[Sharding, Sharding], ReshardPlan]) -> list[str]:
     """For each reason how many pairs it has, their mean and worst ratio, and the worst pair with its plan."""
     by_reason: dict[str, list[tuple[Sharding, Sharding]]] = {}
     for pair, plan in above.items():
