@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copyreg
-import gc
 from collections.abc import Iterator
-from contextlib import contextmanager
 from io import StringIO
 from typing import Any
 
@@ -16,6 +14,7 @@ from xdsl.utils.exceptions import ParseError as XdslParseError
 from xdsl.utils.exceptions import VerifyException
 
 from spmdir.core.arguments import FLAG, INTEGER, TEXT, accepts, instance
+from spmdir.core.collector import collector_paused
 from spmdir.core.errors import Location, ParseError, SpmdirError, UnsupportedError, require_type, text_location
 from spmdir.core.limits import check_types
 from spmdir.core.mesh import Mesh
@@ -309,15 +308,3 @@ def terminator(function: FuncOp) -> ReturnOp:
     if not isinstance(last, ReturnOp):
         raise UnsupportedError("the function does not end in `return`", location_of(function))
     return last
-
-
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """Pause the cyclic garbage collector: building many small objects is up to twice as fast."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

@@ -13,6 +13,7 @@ from xdsl.ir import Operation, OpResult, SSAValue
 from spmdir.analysis.memory_classes import memory_classes
 from spmdir.analysis.phases import PHASES, phases
 from spmdir.analysis.propagation.op_strategies import OpStrategies
+from spmdir.core.collector import collector_paused
 from spmdir.core.errors import Location, ShardingError, UnsupportedError, printable
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement, parse_placement
@@ -309,7 +310,7 @@ class DecidedProgram:
         if not all(source.candidates(*axis) for source in dict.fromkeys(sources.values()) for axis in self.mesh.axes):
             return None
         try:
-            with ir.collector_paused():
+            with collector_paused():
                 _, solution = self.search.again(sources, self.solution)
         except Unsolvable:
             return None

@@ -13,6 +13,7 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Region, SSAValue
 
 from spmdir.core.arguments import FLAG, MISSING_RULE, OUT_SHARDINGS, accepts, instance
+from spmdir.core.collector import collector_paused
 from spmdir.core.errors import ShardingError, UnsupportedError
 from spmdir.core.mesh import Mesh, as_mesh
 from spmdir.core.placement.sharding import Sharding, ShardingLike
@@ -21,7 +22,7 @@ from spmdir.core.placement.tensor import TensorMeta
 from spmdir.core.symbolic.expressions import is_symbolic
 from spmdir.dialects.attributes import ArgumentsAttr, meta_of, type_of
 from spmdir.dialects.cast_first import note_first_casts
-from spmdir.dialects.ir import collector_paused, context, verify
+from spmdir.dialects.ir import context, verify
 from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.names import distinguish, keep_name
 from spmdir.dialects.reshard_ops import ConstraintOp

@@ -15,6 +15,7 @@ from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import SSAValue
 
 from spmdir.core.arguments import INTEGER, SIZES, accepts
+from spmdir.core.collector import collector_paused
 from spmdir.core.dtype import I64
 from spmdir.core.errors import UnsupportedError, shown
 from spmdir.core.mesh import Mesh
@@ -95,7 +96,7 @@ def lower_to_fx(
         >>> print(spmdir.lower_to_fx(module, rank=3).code)
     """
     pipeline = as_pipeline(pipeline)
-    with ir.collector_paused(), pipeline.rules:
+    with collector_paused(), pipeline.rules:
         if sizes or open_sizes(module).symbols:
             module = bound(module, sizes or {}, pipeline)
         module = localized(module, pipeline)

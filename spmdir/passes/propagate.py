@@ -31,6 +31,7 @@ from spmdir.analysis.propagation.op_strategies import OpStrategies, rules_of
 from spmdir.analysis.sub_axes import annotated_splits, split_weights, wanted_splits
 from spmdir.analysis.type_check import plugins_of, reasons_text, rule_of
 from spmdir.core.byte_size import size_text
+from spmdir.core.collector import collector_paused
 from spmdir.core.errors import Location, RuleError, ShardingError, UnsupportedError, warn
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
@@ -126,7 +127,7 @@ class PropagatePass(FunctionPass):
         if self.missing_rule == "error":
             _reject_missing_rules(function, ctx.rules)
         _warn_of_other_names(function, ctx.rules)
-        with ir.collector_paused():
+        with collector_paused():
             topology = with_costs(find_topology(self.topology), self.costs)
             machine = Machine(topology, memory_limit(self.memory, topology))
             remark_other_costs(function, self, topology, self.name)

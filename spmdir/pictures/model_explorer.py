@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from spmdir.core.axis_colors import axis_color
+from spmdir.core.collector import collector_paused
 from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
 from spmdir.pictures.program_graph import GraphNode, partitioned, program_graph
@@ -25,7 +26,7 @@ def write_model_explorer(module: ModuleOp, pipeline: Pipeline, title: str) -> st
     Raises:
         SpmdirError: a pass rejects the program.
     """
-    with ir.collector_paused(), pipeline.rules:
+    with collector_paused(), pipeline.rules:
         module, _ = partitioned(module, pipeline)
         return model_explorer(program_graph(ir.main_function(module), ir.mesh(module)), ir.mesh(module), title)
 

@@ -12,6 +12,7 @@ from xdsl.dialects.builtin import ModuleOp
 from spmdir.analysis.memory_classes import memory_classes
 from spmdir.analysis.phases import PHASES, phases
 from spmdir.core.byte_size import size_text
+from spmdir.core.collector import collector_paused
 from spmdir.core.errors import Location
 from spmdir.core.mesh import Mesh
 from spmdir.core.progress import say
@@ -100,7 +101,7 @@ def report_data(module: ModuleOp, pipeline: Pipeline, explained: int | None) -> 
     Raises:
         SpmdirError: it cannot be partitioned.
     """
-    with ir.collector_paused(), pipeline.rules:
+    with collector_paused(), pipeline.rules:
         module = without_layers(module)
         asked: list[dict[str, Any]] = []
         function = ir.main_function(module)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import attrs
 
 from spmdir.core.arguments import CALLABLE, FLAG, PATH, Kind, accepts, instance, many
+from spmdir.core.collector import collector_paused
 from spmdir.core.errors import ParseError, require_type, shown
 from spmdir.core.progress import say
 from spmdir.dialects.arguments import MODULE
@@ -397,7 +398,7 @@ def run_passes(
 
     context = context or pipeline.context()
     layers = LayerRunner(context, module)
-    with ir.collector_paused():
+    with collector_paused():
         for position, step in enumerate(steps, 1):
             say("{} ({} of {})", step.name, position, len(steps))
             layers.apply(step, steps[position:])

@@ -10,6 +10,7 @@ import attrs
 
 from spmdir.core.arguments import accepts
 from spmdir.core.byte_size import size_text
+from spmdir.core.collector import collector_paused
 from spmdir.core.html_text import ShownAsText
 from spmdir.dialects.arguments import MODULE
 from spmdir.pipeline.pipeline import PIPELINE, Pipeline, as_pipeline
@@ -85,7 +86,7 @@ def memory_report(module: ModuleOp, *, pipeline: Pipeline | str | None = None) -
     from spmdir.pipeline.finish import at_examples, localized
 
     pipeline = as_pipeline(pipeline)
-    with ir.collector_paused(), pipeline.rules:
+    with collector_paused(), pipeline.rules:
         module = localized(at_examples(module, pipeline), pipeline)
         function = ir.main_function(module)
         kinds = memory_classes(function, pipeline.rules)

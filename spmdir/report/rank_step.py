@@ -14,6 +14,7 @@ from spmdir.analysis.live_memory import LiveMemory, live_memory
 from spmdir.analysis.memory_classes import memory_classes
 from spmdir.analysis.module_paths import module_paths
 from spmdir.analysis.scheduling.rank_program import rank_program
+from spmdir.core.collector import collector_paused
 from spmdir.core.mesh import Mesh
 from spmdir.core.progress import say
 from spmdir.dialects import ir
@@ -59,7 +60,7 @@ def rank_step(module: ModuleOp, topology: Topology | str | None, pipeline: Pipel
         UnsupportedError, ParseError: there is no such topology.
         SpmdirError: the module cannot be partitioned.
     """
-    with ir.collector_paused(), pipeline.rules:
+    with collector_paused(), pipeline.rules:
         module = localized(at_examples(module, pipeline), pipeline)
         function, chosen = ir.main_function(module), (pipeline.topology or "auto") if topology is None else topology
         machine = machine_of(function, pipeline, chosen, os.fspath(pipeline.costs or "")).topology

@@ -13,10 +13,10 @@ from torch import Tensor, fx, nn
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.node import map_arg
 
+from spmdir.core.collector import collector_paused
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.placement.sharding_plan import ShardingPlan
 from spmdir.core.progress import say
-from spmdir.dialects import ir
 from spmdir.importer.program import Program
 from spmdir.importer.read_joint import ARGUMENT, read_joint
 from spmdir.importer.torch_errors import torch_errors
@@ -117,7 +117,7 @@ def capture_joint(
             leaf.requires_grad_(place in asked)
     fake_args, fake_kwargs = pytree.tree_unflatten(fakes, in_spec)
     rehearsal = rehearsal or rehearse_module(model, args, kwargs, device)
-    with ir.collector_paused(), ExitStack() as stack:
+    with collector_paused(), ExitStack() as stack:
         stack.enter_context(torch_errors("the module cannot be captured"))
         stack.enter_context(torch.set_grad_enabled(torch.is_grad_enabled() or not reads_grad_mode(rehearsal.code)))
         stack.enter_context(recurrent_layers_traced(traced, device))

@@ -11,6 +11,7 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Region
 
 from spmdir.analysis.local_programs.split_backward import split_backward
+from spmdir.core.collector import collector_paused
 from spmdir.core.errors import UnsupportedError
 from spmdir.dialects import ir
 from spmdir.dialects.locations import location_of
@@ -74,7 +75,7 @@ class JointParts:
     @classmethod
     def read(cls, data: Mapping[str, Any], pipeline: Pipeline) -> JointParts:
         """Return the parts that `data` gave the data of; the rank that printed them has verified them."""
-        with pipeline.rules, ir.collector_paused():
+        with pipeline.rules, collector_paused():
             parts = (ir.read_printed(data[name]) for name in ("outline", "forward", "backward"))
             return cls(*parts, saved=data["saved"])
 

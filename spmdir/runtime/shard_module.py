@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from xdsl.dialects.builtin import ModuleOp
 
+from spmdir.core.collector import collector_paused
 from spmdir.core.errors import SpmdirError, UnsupportedError, warnings_issued
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding, ShardingLike
@@ -56,7 +57,7 @@ NOTHING: Mapping[str, Sharding] = MappingProxyType({})
 NO_SIZES: Mapping[str, Any] = MappingProxyType({})
 
 
-@ir.collector_paused()
+@collector_paused()
 def shard_module(
     model: nn.Module,
     mesh: Mesh | DeviceMesh,
@@ -71,6 +72,9 @@ def shard_module(
     Its forward and backward are partitioned together. Calls take global inputs, equal on all ranks, and return
     replicated outputs; `loss.backward()` leaves in each parameter a gradient with its layout. Every rank calls this
     with equal arguments, and calls the module and the backward together with the others.
+
+    Python's cyclic garbage collector is off while it runs, and while a call compiles a program of its own: the forward,
+    then on fake tensors, and TorchDynamo run without it. Training steps run with it.
 
     Args:
         model: what to train, with equal values on all ranks. It is left as it is, and may be dropped. What is on the
@@ -182,7 +186,7 @@ def shard_module(
         if isinstance(leaf, Tensor)
     }
 
-    @ir.collector_paused()
+    @collector_paused()
     def compiled(
         sharded: nn.Module, structure: Structure, is_unreduced: bool, asked: Places, given: tuple[Any, Any]
     ) -> Variant:
