@@ -171,6 +171,16 @@ def warn(message: str, location: Location | None = None) -> None:
     warnings.warn(SpmdirWarning(message, location), stacklevel=level)
 
 
+def remark_text(text: str, location: Location | None) -> str:
+    """Return `text` as `file:line:col: remark: text`: information that asks for no action."""
+    return f"{location}: remark: {text}" if location else f"remark: {text}"
+
+
+def print_remark(text: str, location: Location | None = None) -> None:
+    """Print a remark to stderr."""
+    print(remark_text(text, location), file=sys.stderr)
+
+
 def did_you_mean_glob(glob: str, names: Iterable[str]) -> str:
     """Return `; did you mean 'x'?` for a glob that matches, with the nearest part of a name for one that no name has.
 

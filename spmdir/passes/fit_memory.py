@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -19,14 +18,13 @@ from spmdir.analysis.scheduling.rank_program import rank_program
 from spmdir.analysis.scheduling.repeat import may_repeat, repeat
 from spmdir.analysis.units import Unit
 from spmdir.core.byte_size import size_text
-from spmdir.core.errors import ShardingError
+from spmdir.core.errors import ShardingError, print_remark
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.context import IRContext
 from spmdir.dialects.locations import location_of
 from spmdir.pipeline.local_pass import LocalPass
 from spmdir.pipeline.noted_options import Memory, machine_of
 from spmdir.pipeline.pipeline import as_pipeline
-from spmdir.rewrites.trace import remark
 from spmdir.schedule.block_answers import seconds_of
 from spmdir.schedule.fit import Fitted, fit
 from spmdir.schedule.memory import at_peak
@@ -108,7 +106,7 @@ class FitMemoryPass(LocalPass):
             units = repeat(function, program, units, added, decision.values)
             program = with_repeats(program, added)
         if self.explain:
-            print(remark(_explanation(decision.fitted), location_of(function)), file=sys.stderr)
+            print_remark(_explanation(decision.fitted), location_of(function))
 
 
 def _explanation(fitted: Fitted) -> str:

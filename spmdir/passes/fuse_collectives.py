@@ -19,7 +19,7 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
 from spmdir.analysis.machine_attribute import Machine
-from spmdir.core.errors import ParseError, did_you_mean, raise_all
+from spmdir.core.errors import ParseError, did_you_mean, print_remark, raise_all
 from spmdir.dialects import ir
 from spmdir.dialects.collectives import SpmdOp
 from spmdir.dialects.context import IRContext
@@ -37,7 +37,7 @@ from spmdir.rewrites.rewrite_conditions import CONDITIONS, check_conditions
 from spmdir.rewrites.rewrite_files import REWRITES, read_rewrites
 from spmdir.rewrites.rewriting import Rewriting
 from spmdir.rewrites.terms import Rewrite, duplicates
-from spmdir.rewrites.trace import Attempt, remark
+from spmdir.rewrites.trace import Attempt
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class FuseCollectivesPass(ModulePass):
             print(attempt, file=sys.stderr)
         if without := sorted(own - matched):
             text = f"no op has the form of the left side of {', '.join(without)}"
-            print(remark(text, location_of(ir.main_function(op))), file=sys.stderr)
+            print_remark(text, location_of(ir.main_function(op)))
 
     def run(self, context: IRContext, module: ModuleOp, on_attempt: Callable[[Attempt], None] | None = None) -> None:
         """Rewrite `module` in place.

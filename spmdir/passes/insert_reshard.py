@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,7 +14,7 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from spmdir.analysis.local_forms import is_split
 from spmdir.analysis.operand_choice import OperandChoice
-from spmdir.core.errors import Location, ShardingError
+from spmdir.core.errors import Location, ShardingError, print_remark
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import plugins
 from spmdir.dialects import ir
@@ -30,7 +29,6 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, needed_result, sharding_of
 from spmdir.passes.expand import expand_all, operand_choice
 from spmdir.pipeline.preconditions import FunctionPass
-from spmdir.rewrites.trace import remark
 
 
 @attrs.frozen
@@ -112,7 +110,7 @@ class _Constraint:
             f"the constraint of {name} to <{sharding}> has no effect: {taken}; remove it, or give the op that should "
             "use it a strategy with this placement"
         )
-        print(remark(text, self.location), file=sys.stderr)
+        print_remark(text, self.location)
 
 
 def _wanted(

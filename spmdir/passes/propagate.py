@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,7 +31,7 @@ from spmdir.analysis.sub_axes import annotated_splits, split_weights, wanted_spl
 from spmdir.analysis.type_check import plugins_of, reasons_text, rule_of
 from spmdir.core.byte_size import size_text
 from spmdir.core.collector import collector_paused
-from spmdir.core.errors import Location, RuleError, ShardingError, UnsupportedError, warn
+from spmdir.core.errors import Location, RuleError, ShardingError, UnsupportedError, print_remark, warn
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects import ir
@@ -51,7 +50,6 @@ from spmdir.pipeline.preconditions import FunctionPass
 from spmdir.reshard.cost import node_count
 from spmdir.reshard.costs import Costs
 from spmdir.reshard.topology import DEFAULT, find_topology, with_costs
-from spmdir.rewrites.trace import remark
 from spmdir.rules import RuleSet
 from spmdir.rules.strategies.equivalent_ops import unreached_name
 from spmdir.search.budget import Held
@@ -193,10 +191,10 @@ class PropagatePass(FunctionPass):
             if self.explain:
                 now, before = 1e3 * fastest.seconds, 1e3 * plain.seconds
                 text = f"a step takes {now:.4g} ms scheduled, {before:.4g} ms as overlap=none decides"
-                print(remark(text, location_of(function)), file=sys.stderr)
+                print_remark(text, location_of(function))
         if self.explain:
             text = f"searched in at most {max(self.effort, 1)} turns: {'; '.join(map(str, solution.ends))}"
-            print(remark(text, location_of(function)), file=sys.stderr)
+            print_remark(text, location_of(function))
         return best, solution, seconds
 
     def _limited(
@@ -228,7 +226,7 @@ def _certify(function: FuncOp, problem: Problem, objective: float, counted: Sequ
     except UnsupportedError as error:
         raise error.at(location_of(function)) from None
     write_certificate(function, certificate)
-    print(remark(str(certificate), location_of(function)), file=sys.stderr)
+    print_remark(str(certificate), location_of(function))
 
 
 def _remark_unused(costs: Costs, module: ModuleOp) -> None:
@@ -239,7 +237,7 @@ def _remark_unused(costs: Costs, module: ModuleOp) -> None:
     if unused:
         listed = ", ".join(str(line.number) for line in unused[:LISTED]) + (", …" if len(unused) > LISTED else "")
         text = f"{len(unused)} of {len(costs.lines)} lines price nothing of this program: {listed}"
-        print(remark(text, Location(costs.file, unused[0].number, 1)), file=sys.stderr)
+        print_remark(text, Location(costs.file, unused[0].number, 1))
 
 
 def _annotated_mesh(function: FuncOp, mesh: Mesh) -> Mesh:

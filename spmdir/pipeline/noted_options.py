@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import sys
 from collections.abc import Collection
 from typing import Any, Literal
 
@@ -20,13 +19,12 @@ from xdsl.passes import ModulePass
 
 from spmdir.analysis.machine_attribute import Machine, written_topology
 from spmdir.core.byte_size import Size
-from spmdir.core.errors import ParseError
+from spmdir.core.errors import ParseError, print_remark
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.stage import written_stage
 from spmdir.pipeline.options import changed_options, make_pass
 from spmdir.pipeline.pipeline import Pipeline, Step, parse_steps
 from spmdir.reshard.topology import Topology, with_costs
-from spmdir.rewrites.trace import remark
 
 NOTE = "spmd.decided_by"
 """The attribute of a function that holds the step of the pipeline that decided it, if that had options."""
@@ -170,7 +168,7 @@ def remark_other_costs(function: FuncOp, decided_by: Any, found: Topology, name:
 
 def _remark_other(function: FuncOp, name: str, found: str, expected: str) -> None:
     text = f"{name} prices by {found}, and propagate decided by {expected}"
-    print(remark(text, location_of(function)), file=sys.stderr)
+    print_remark(text, location_of(function))
 
 
 def _noted_machine(function: FuncOp, pipeline: Pipeline, with_noted_costs: bool) -> Machine:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import attrs
 from xdsl.ir import SSAValue
 
-from spmdir.core.errors import Location
+from spmdir.core.errors import Location, remark_text
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import full_name, is_number
 from spmdir.dialects.value_op import ValueOp
@@ -44,16 +44,11 @@ class Attempt:
     def __str__(self) -> str:
         outcome = "applied" if self.applied else "does not pay"
         text = f"{outcome}: {_costs(self.before, self.after)}" if self.before and self.after else self._reasons()
-        return remark(f"{self.rewrite} at {self.root}: {text}", self.location)
+        return remark_text(f"{self.rewrite} at {self.root}: {text}", self.location)
 
     def _reasons(self) -> str:
         more = len(self.reasons) - REASONS_SHOWN
         return "; or ".join(self.reasons[:REASONS_SHOWN]) + (f"; and {more} more" if more > 0 else "")
-
-
-def remark(text: str, location: Location | None) -> str:
-    """Return `text` as a diagnostic that is not an error."""
-    return f"{location}: remark: {text}" if location else f"remark: {text}"
 
 
 def attempt_of(

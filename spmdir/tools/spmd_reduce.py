@@ -14,7 +14,7 @@ from importlib import import_module
 from io import BytesIO, TextIOWrapper
 from typing import Any
 
-from spmdir.core.errors import SpmdirError, did_you_mean
+from spmdir.core.errors import SpmdirError, did_you_mean, print_remark
 from spmdir.core.number_text import real
 from spmdir.plugins import load_plugins
 from spmdir.tools.command import ArgumentParser, captured, guarded, read_text, write_text
@@ -82,9 +82,9 @@ def _main(argv: Sequence[str]) -> int:
         raise
     ending = "" if found.finished else f"; stopped after {options.timeout:g} s, more may go"
     before, left = (ops_in(ir.parse(one, verify_module=False)) for one in (text, found.candidate.text))
-    print(f"remark: {left} of {before} ops are left, {found.probes} tries{ending}", file=sys.stderr)
+    print_remark(f"{left} of {before} ops are left, {found.probes} tries{ending}")
     if options.run:
-        print(f"remark: {shlex.join((*found.candidate.arguments, *plugins))}", file=sys.stderr)
+        print_remark(shlex.join((*found.candidate.arguments, *plugins)))
     write_text(options.output, found.candidate.text)
     return 0
 
