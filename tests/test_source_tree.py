@@ -40,28 +40,28 @@ SAME_NAME = {
     "parser": "of symbolic sizes in core; of rules in rules",
     "program": "what is imported in importer; the program of one rank as a scheduler sees it in schedule",
     "reductions": "what partial placements reduce by in core; how reductions are emitted in lowering",
-    "replacement": "of collectives by rewrites in passes; of ops by expansions in rules",
+    "replacement": "of collectives in rewrites; of ops by expansions in rules",
     "ring": "the ops of rings in dialects; how they are emitted in lowering",
     "schedule": "the pass that schedules in passes; the report of times in report",
     "simulate": "the times of an order of tasks in schedule; the values of all ranks in simulator",
-    "values": "of the IR in dialects; of torch in torch_interop; random ones in checking",
+    "values": "of the IR in dialects; random ones in checking",
 }
 """Names that several files of spmdir have, and what each of the files is."""
 
 
 SAME_CLASS = {
-    "Collective": "the base of ops in dialects; a term of rewrites in passes",
-    "Condition": "of symbolic sizes in core; a node of the syntax of rules; a term of rewrites",
-    "Function": "of symbolic sizes in core; a node of the syntax of rules; a term of rewrites",
+    "Collective": "the base of ops in dialects; a term in rewrites",
+    "Condition": "of symbolic sizes in core; a node of the syntax tree in rules; a term in rewrites",
+    "Function": "of symbolic sizes in core; a node of the syntax tree in rules; a term in rewrites",
     "Layout": "of an activation in core; the factors of a call's tensors in rules; strides in torch_interop",
     "Program": "what is imported in importer; the program of one rank as a scheduler sees it in schedule",
-    "Reduction": "what partial placements reduce by in core; how one is emitted in lowering",
-    "Result": "a node of the syntax of rules; a result of a program in runtime",
-    "Share": "of a part in reshard; of the bytes of a report",
+    "Reduction": "what partial placements reduce by in core; how one is emitted in lowering; of local sums in runtime",
+    "Result": "a node of the syntax tree in rules; a result of a program in runtime",
+    "Share": "a part of a shard in reshard; the part of some ops in the costs of a program in report",
     "Sizes": "symbolic ones in core; those of a collective's tensors in reshard",
-    "Step": "of a plan in reshard; of a pipeline in passes",
-    "Value": "of an expansion in rules; a term of rewrites in passes",
-    "Verdict": "of the check of a rule; of the check of a placement",
+    "Step": "of a plan in reshard; of a pipeline in pipeline; an op of the problem in search",
+    "Value": "of an expansion in rules; a term in rewrites",
+    "Verdict": "of the check of a rule, and of that of a placement, in checking",
 }
 """Public classes of which several files of spmdir have one of the name, and what each is."""
 
@@ -184,6 +184,16 @@ def test_public_classes_of_one_name_are_listed_with_what_each_is() -> None:
     trees = [ast.parse(path.read_text()) for path in (ROOT / "spmdir").rglob("*.py")]
     names = Counter(node.name for tree in trees for node in tree.body if isinstance(node, ast.ClassDef))
     assert {name for name, count in names.items() if count > 1 and not name.startswith("_")} == set(SAME_CLASS)
+
+
+def test_what_is_listed_of_equal_names_names_the_packages_of_all() -> None:
+    packages: dict[str, set[str]] = {name: set() for name in (*SAME_NAME, *SAME_CLASS)}
+    for path in (ROOT / "spmdir").rglob("*/*.py"):
+        classes = {node.name for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef)}
+        for name in {path.stem, *classes} & set(packages):
+            packages[name].add(package_of(module_name(path)))
+    for name, text in {**SAME_NAME, **SAME_CLASS}.items():
+        assert set(re.findall(r"\bin (\w+)", text)) & set(ORDER) == packages[name], name
 
 
 def test_modules_named_in_texts_are_of_earlier_packages_or_listed() -> None:
