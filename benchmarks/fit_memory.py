@@ -73,7 +73,6 @@ def gathered_again(layers: int, batch: int, axes: Mapping[str, int]) -> tuple[fl
     are gathered again as leaves memory for those of one layer, and the seconds of a step without that and with it, both
     scheduled."""
     from spmdir.analysis.scheduling.rank_program import rank_program
-    from spmdir.analysis.scheduling.repeat import repeat
     from spmdir.dialects import ir
     from spmdir.pipeline.pipeline import Pipeline, run_passes
     from spmdir.reshard.topology import DEFAULT
@@ -81,6 +80,7 @@ def gathered_again(layers: int, batch: int, axes: Mapping[str, int]) -> tuple[fl
     from spmdir.schedule.memory import peak_bytes
     from spmdir.schedule.program import Program
     from spmdir.schedule.repeated_tasks import with_repeats
+    from spmdir.transforms.repeat import repeat
 
     def of_weights(program: Program) -> Program:
         counts = [buffer.kind == "gathered weights" and LAYER.match(buffer.name) for buffer in program.buffers]

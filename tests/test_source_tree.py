@@ -17,9 +17,9 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ORDER = (
-    "core", "placements", "rules", "reshard", "search", "schedule", "dialects", "plugins", "analysis", "rewrites",
-    "pipeline", "passes", "torch_interop", "lowering", "simulator", "importer", "plans", "runtime", "report",
-    "explanation", "pictures", "language_server", "checking", "errors", "placement", "checkpoint", "testing",
+    "core", "placements", "rules", "reshard", "search", "schedule", "dialects", "plugins", "analysis", "transforms",
+    "rewrites", "pipeline", "passes", "torch_interop", "lowering", "simulator", "importer", "plans", "runtime",
+    "report", "explanation", "pictures", "language_server", "checking", "errors", "placement", "checkpoint", "testing",
     "__init__", "tools", "universe",
 )  # fmt: skip
 """The packages of spmdir; each imports from those before it alone. `__init__` is spmdir itself: its
@@ -173,6 +173,14 @@ def folder_of(name: str) -> str:
     """The folder of a module; a file next to the packages is a folder of its own."""
     is_folder = name.count(".") < 2 or (ROOT / name.replace(".", "/")).is_dir()
     return name if is_folder else name.rpartition(".")[0]
+
+
+def test_analyses_change_no_program() -> None:
+    changes = re.compile(
+        r"\bRewriter\b|\.(attributes|properties)(\[[^\]]*\] = |\.pop\()|\.(detach|replace_all_uses_with|erase)\("
+    )
+    files = (ROOT / "spmdir" / "analysis").rglob("*.py")
+    assert not [str(file.relative_to(ROOT)) for file in files if changes.search(file.read_text())]
 
 
 def test_files_of_one_name_are_listed_with_what_each_is() -> None:

@@ -1,6 +1,6 @@
 """The IR: the dialects `spmd` and `aten`, their attributes and types, and their text.
 
-May import: core, rules, reshard; never torch.
+May import: core, rules, reshard, search; never torch.
 Start with spmd.py, the table of the dialect, and ir.py, which reads, verifies and prints a module.
 
 aten.py makes the classes of torch ops by name, named.py finds them for a context. value_op.py is the form that all

@@ -8,8 +8,6 @@ import attrs
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
-from spmdir.analysis.machine_attribute import written_topology
-from spmdir.analysis.propagation.given import open_decided
 from spmdir.core.arguments import Kind
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.placement.sharding import Sharding
@@ -18,6 +16,7 @@ from spmdir.dialects.arguments import MODULE
 from spmdir.dialects.collectives import Collective
 from spmdir.dialects.function_checks import GIVEN
 from spmdir.dialects.locations import location_of
+from spmdir.dialects.machine_attribute import written_topology
 from spmdir.dialects.names import text_name
 from spmdir.dialects.reshard_ops import ReshardOp
 from spmdir.dialects.value_op import ValueOp
@@ -26,6 +25,7 @@ from spmdir.pipeline.finish import without_layers
 from spmdir.pipeline.noted_options import MACHINE, deciding_pass
 from spmdir.pipeline.options import changed_options
 from spmdir.pipeline.pipeline import Pipeline, Step, as_pipeline
+from spmdir.transforms.given import open_decided
 
 
 class KeepsSource(Protocol):

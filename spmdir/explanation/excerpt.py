@@ -14,8 +14,8 @@ from spmdir.dialects.names import text_name
 from spmdir.dialects.value_op import ValueOp
 from spmdir.explanation.places import is_at, nothing_there
 from spmdir.pipeline.finish import named_in_layers, without_layers
-from spmdir.pipeline.layers.outline import function_of
-from spmdir.pipeline.layers.segments import Segment
+from spmdir.transforms.layers.outline import function_of
+from spmdir.transforms.layers.segments import Segment
 
 
 def excerpt(module: ModuleOp, at: Sequence[str]) -> ModuleOp:

@@ -30,9 +30,9 @@ from spmdir.dialects.locations import errors_at, location_of
 from spmdir.dialects.sizes import SizeOp, open_sizes, sizes_op
 from spmdir.dialects.value_op import DECIDED, ValueOp
 from spmdir.passes.expand import expansion_of
+from spmdir.pipeline.base_passes import global_functions
 from spmdir.pipeline.noted_options import deciding_pass, note_options
 from spmdir.pipeline.pipeline import as_pipeline
-from spmdir.pipeline.preconditions import global_functions
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,8 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import BlockArgument, Operation, SSAValue
 from xdsl.rewriter import Rewriter
 
+from spmdir.analysis.local_programs.globalize import Unit
 from spmdir.analysis.scheduling.rank_program import rank_program
-from spmdir.analysis.units import Unit, set_order
 from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
@@ -21,10 +21,11 @@ from spmdir.dialects.context import IRContext
 from spmdir.dialects.names import take_name
 from spmdir.dialects.recomputation import RECOMPUTES
 from spmdir.dialects.values import backward_ops, sharding_of
-from spmdir.pipeline.local_pass import LocalPass
+from spmdir.pipeline.base_passes import LocalPass
 from spmdir.pipeline.noted_options import Memory, machine_of
 from spmdir.pipeline.pipeline import as_pipeline
 from spmdir.schedule.buckets import bucketed
+from spmdir.transforms.set_order import set_order
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,9 @@ from spmdir.dialects.context import IRContext
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.values import sharding_of
+from spmdir.pipeline.base_passes import FunctionPass
 from spmdir.pipeline.noted_options import machine_of
 from spmdir.pipeline.pipeline import as_pipeline
-from spmdir.pipeline.preconditions import FunctionPass
 from spmdir.reshard.plan_tree import Planner
 from spmdir.rules import RuleSet
 from spmdir.rules.local.expansion import Expansion, Value

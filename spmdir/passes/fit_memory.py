@@ -12,17 +12,16 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
 from spmdir.analysis.live_memory import live_memory
+from spmdir.analysis.local_programs.globalize import Unit
 from spmdir.analysis.memory_classes import memory_classes
 from spmdir.analysis.scheduling.copied_values import copyable
 from spmdir.analysis.scheduling.rank_program import rank_program
-from spmdir.analysis.scheduling.repeat import may_repeat, repeat
-from spmdir.analysis.units import Unit
 from spmdir.core.byte_size import size_text
 from spmdir.core.errors import ShardingError, print_remark
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.context import IRContext
 from spmdir.dialects.locations import location_of
-from spmdir.pipeline.local_pass import LocalPass
+from spmdir.pipeline.base_passes import LocalPass
 from spmdir.pipeline.noted_options import Memory, machine_of
 from spmdir.pipeline.pipeline import as_pipeline
 from spmdir.schedule.block_answers import seconds_of
@@ -30,6 +29,7 @@ from spmdir.schedule.fit import Fitted, fit
 from spmdir.schedule.memory import at_peak
 from spmdir.schedule.program import Program
 from spmdir.schedule.repeated_tasks import with_repeats
+from spmdir.transforms.repeat import may_repeat, repeat
 
 HOLDERS = 5
 """How many of the largest buffers an error names."""

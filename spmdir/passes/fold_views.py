@@ -26,7 +26,7 @@ from spmdir.dialects.attributes import is_sized, meta_of, sizes_of
 from spmdir.dialects.context import IRContext
 from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.sizes import SizeValues, merge_sizes, open_sizes
-from spmdir.pipeline.preconditions import FunctionPass
+from spmdir.pipeline.base_passes import FunctionPass
 from spmdir.rules import OpRule, RuleSet
 
 Letters = list[int]

@@ -18,19 +18,19 @@ from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
-from spmdir.analysis.machine_attribute import Machine
 from spmdir.core.errors import ParseError, did_you_mean, print_remark, raise_all
 from spmdir.dialects import ir
 from spmdir.dialects.collectives import SpmdOp
 from spmdir.dialects.context import IRContext
 from spmdir.dialects.locations import location_of
+from spmdir.dialects.machine_attribute import Machine
 from spmdir.dialects.names import Names
 from spmdir.dialects.value_op import ValueOp
+from spmdir.pipeline.base_passes import global_functions, reject_open_sizes
 from spmdir.pipeline.limited_memory import most_bytes, peak_bytes, restore
 from spmdir.pipeline.noted_options import Memory, machine_of, remark_other_machine
 from spmdir.pipeline.options import Count
 from spmdir.pipeline.pipeline import Pipeline, as_pipeline
-from spmdir.pipeline.preconditions import global_functions, reject_open_sizes
 from spmdir.rewrites.benefit import Pricing
 from spmdir.rewrites.engine import Engine
 from spmdir.rewrites.rewrite_conditions import CONDITIONS, check_conditions

@@ -9,7 +9,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
-from spmdir.pipeline.layers.inlining import inline
+from spmdir.transforms.layers.inlining import inline
 
 
 @dataclass(frozen=True)

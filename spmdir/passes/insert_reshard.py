@@ -28,7 +28,7 @@ from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp, has_lossy
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, needed_result, sharding_of
 from spmdir.passes.expand import expand_all, operand_choice
-from spmdir.pipeline.preconditions import FunctionPass
+from spmdir.pipeline.base_passes import FunctionPass
 
 
 @attrs.frozen

@@ -20,7 +20,6 @@ from xdsl.rewriter import InsertPoint, Rewriter
 
 from spmdir.analysis.local_forms import EXPANSION, NOTE, is_split, note, places_among
 from spmdir.analysis.local_programs.promises import argument_errors, result_errors
-from spmdir.analysis.local_programs.replace_by_local_form import replace_by_local_form, retype
 from spmdir.analysis.local_programs.trusted import trust
 from spmdir.analysis.type_check import Choice, strategies_of
 from spmdir.core.errors import ShardingError, UnsupportedError, raise_all
@@ -42,9 +41,10 @@ from spmdir.dialects.stage import is_local, write_stage
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, global_type, sharding_of
 from spmdir.dialects.verification import common_type
-from spmdir.pipeline.preconditions import flat_functions, reject_open_sizes
+from spmdir.pipeline.base_passes import flat_functions, reject_open_sizes
 from spmdir.rules import OpRule, RuleSet
 from spmdir.rules.strategies.split_products import SPLIT
+from spmdir.transforms.replace_by_local_form import replace_by_local_form, retype
 
 
 def join_blocks(function: FuncOp, mesh: Mesh) -> None:

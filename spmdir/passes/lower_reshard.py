@@ -24,9 +24,9 @@ from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import Names, name_of, take_name
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.values import function_attrs, sharding_of, signature_attrs
+from spmdir.pipeline.base_passes import FunctionPass
 from spmdir.pipeline.noted_options import is_for_shared_messages, machine_of, remark_other_machine
 from spmdir.pipeline.pipeline import as_pipeline
-from spmdir.pipeline.preconditions import FunctionPass
 from spmdir.reshard.edge_state import step_state
 from spmdir.reshard.plan_tree import Planner, plan_tree
 from spmdir.reshard.steps import Step

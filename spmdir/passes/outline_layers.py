@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.passes import ModulePass
 
 from spmdir.dialects.context import IRContext
-from spmdir.pipeline.layers.outline import outline_layers
+from spmdir.transforms.layers.outline import outline_layers
 
 
 @dataclass(frozen=True)

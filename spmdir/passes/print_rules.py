@@ -17,7 +17,7 @@ from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.context import IRContext
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs
-from spmdir.pipeline.preconditions import FunctionPass
+from spmdir.pipeline.base_passes import FunctionPass
 from spmdir.rules import OpRule, Strategy
 from spmdir.rules.strategies.obstacle import Dropped
 

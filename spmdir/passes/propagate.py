@@ -15,17 +15,7 @@ from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
-from spmdir.analysis.machine_attribute import (
-    CERTIFICATE,
-    OBJECTIVE,
-    Machine,
-    write_certificate,
-    write_objective,
-    write_topology,
-)
-from spmdir.analysis.propagation.annotate import Maker
-from spmdir.analysis.propagation.build_problem import build_problem
-from spmdir.analysis.propagation.given import note_given
+from spmdir.analysis.propagation.build_problem import Maker, build_problem
 from spmdir.analysis.propagation.op_strategies import OpStrategies, rules_of
 from spmdir.analysis.sub_axes import annotated_splits, split_weights, wanted_splits
 from spmdir.analysis.type_check import plugins_of, reasons_text, rule_of
@@ -38,15 +28,23 @@ from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.context import IRContext
 from spmdir.dialects.locations import location_of
+from spmdir.dialects.machine_attribute import (
+    CERTIFICATE,
+    OBJECTIVE,
+    Machine,
+    write_certificate,
+    write_objective,
+    write_topology,
+)
 from spmdir.dialects.sizes import SizeOp, sizes_op
 from spmdir.dialects.stage import PASSES_RUN, write_stage
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs
-from spmdir.passes.propagation.mesh_search import MeshSearch
+from spmdir.passes.mesh_search import MeshSearch
+from spmdir.pipeline.base_passes import FunctionPass
 from spmdir.pipeline.limited_memory import most_bytes
 from spmdir.pipeline.noted_options import Memory, memory_limit, note_options, remark_other_costs
 from spmdir.pipeline.options import Count
-from spmdir.pipeline.preconditions import FunctionPass
 from spmdir.reshard.cost import node_count
 from spmdir.reshard.costs import Costs
 from spmdir.reshard.topology import DEFAULT, find_topology, with_costs
@@ -57,6 +55,7 @@ from spmdir.search.joint_states import Unsolvable
 from spmdir.search.problem import Problem
 from spmdir.search.shared_messages import counted_parts
 from spmdir.search.solve import Solution
+from spmdir.transforms.given import note_given
 
 LISTED = 8
 """How many lines of a table of costs a remark names."""

@@ -8,19 +8,20 @@ from typing import Literal
 
 from xdsl.dialects.func import FuncOp
 
+from spmdir.analysis.local_programs.globalize import Unit
 from spmdir.analysis.scheduling.rank_program import rank_program
-from spmdir.analysis.units import Unit, set_order
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.collectives import Collective
 from spmdir.dialects.context import IRContext
 from spmdir.dialects.host import HostCopyOp
 from spmdir.dialects.recomputation import RECOMPUTES
-from spmdir.pipeline.local_pass import LocalPass
+from spmdir.pipeline.base_passes import LocalPass
 from spmdir.pipeline.noted_options import Memory, machine_of
 from spmdir.pipeline.pipeline import as_pipeline
 from spmdir.schedule.list_scheduling import ordered
 from spmdir.schedule.swaps import swapped
 from spmdir.schedule.timely import timely
+from spmdir.transforms.set_order import set_order
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from spmdir.passes.bucket import BucketPass
 from spmdir.passes.fit_memory import FitMemoryPass, MemoryDecision
 from spmdir.passes.reorder import ReorderPass
 from spmdir.passes.split_async import SplitAsyncPass
-from spmdir.pipeline.local_pass import LocalPass
+from spmdir.pipeline.base_passes import LocalPass
 from spmdir.pipeline.noted_options import Memory, machine_of
 from spmdir.pipeline.options import Count
 from spmdir.pipeline.pipeline import as_pipeline

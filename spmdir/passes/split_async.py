@@ -14,7 +14,7 @@ from spmdir.dialects.collectives import Collective, WaitOp, collective_class
 from spmdir.dialects.context import IRContext
 from spmdir.dialects.host import STARTS, HostCopyOp
 from spmdir.dialects.names import Names, take_name
-from spmdir.pipeline.local_pass import LocalPass
+from spmdir.pipeline.base_passes import LocalPass
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,16 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
 
-from spmdir.analysis.machine_attribute import CERTIFICATE, OBJECTIVE, TOPOLOGY
 from spmdir.dialects.collectives import SpmdOp
 from spmdir.dialects.function_checks import GIVEN
+from spmdir.dialects.machine_attribute import CERTIFICATE, OBJECTIVE, TOPOLOGY
 from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.names import take_name
 from spmdir.dialects.sizes import SizeOp
 from spmdir.dialects.stage import PASSES_RUN, STAGE
 from spmdir.dialects.value_op import DECIDED, ValueOp
+from spmdir.pipeline.base_passes import global_functions
 from spmdir.pipeline.noted_options import NOTE as DECIDED_BY
-from spmdir.pipeline.preconditions import global_functions
 
 
 @dataclass(frozen=True)

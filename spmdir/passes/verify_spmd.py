@@ -34,7 +34,7 @@ from spmdir.dialects.stage import is_local
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs
 from spmdir.passes.localize import LocalizePass
-from spmdir.pipeline.preconditions import flat_functions, reject_open_sizes
+from spmdir.pipeline.base_passes import flat_functions, reject_open_sizes
 from spmdir.reshard.plan import plan_reshard
 
 

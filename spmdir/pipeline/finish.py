@@ -18,8 +18,8 @@ from spmdir.dialects.observed_stage import has_open_results, is_undecided, stage
 from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.stage import is_at_least, is_local, passes_run, written_stage
 from spmdir.pipeline.layer_runner import is_outlined
-from spmdir.pipeline.layers.inlining import inline
 from spmdir.pipeline.pipeline import Pipeline, Step, run_passes
+from spmdir.transforms.layers.inlining import inline
 
 _RESHARDING = ("insert-reshard", "lower-reshard")
 """The passes that take a decided program to one with collectives."""

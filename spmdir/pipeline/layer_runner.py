@@ -11,9 +11,9 @@ from xdsl.passes import ModulePass
 from spmdir.dialects import ir
 from spmdir.dialects.context import IRContext
 from spmdir.dialects.layer_calls import layer_named
-from spmdir.pipeline.layers.inlining import inline
-from spmdir.pipeline.layers.outline import outline_layers
-from spmdir.pipeline.preconditions import FunctionPass
+from spmdir.pipeline.base_passes import FunctionPass
+from spmdir.transforms.layers.inlining import inline
+from spmdir.transforms.layers.outline import outline_layers
 
 
 def is_outlined(module: ModuleOp) -> bool:

@@ -17,10 +17,10 @@ from xdsl.dialects.builtin import StringAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.passes import ModulePass
 
-from spmdir.analysis.machine_attribute import Machine, written_topology
 from spmdir.core.byte_size import Size
 from spmdir.core.errors import ParseError, print_remark
 from spmdir.dialects.locations import location_of
+from spmdir.dialects.machine_attribute import Machine, written_topology
 from spmdir.dialects.stage import written_stage
 from spmdir.pipeline.options import changed_options, make_pass
 from spmdir.pipeline.pipeline import Pipeline, Step, parse_steps

@@ -1,6 +1,6 @@
 """What a program costs, told to people: communication by kind and axis, memory by class, how far results may be off.
 
-May import: core, rules, reshard, search, schedule, dialects, analysis, pipeline.
+May import: core, rules, reshard, search, schedule, dialects, analysis, transforms, pipeline.
 Start with communication.py.
 """
 

@@ -164,9 +164,9 @@ def comm_report(
     Example:
         >>> spmdir.report.comm_report(module, "h100x8").wire_bytes
     """
-    from spmdir.analysis.machine_attribute import written_certificate, written_objective
     from spmdir.analysis.sent_messages import SentMessages
     from spmdir.dialects import ir
+    from spmdir.dialects.machine_attribute import written_certificate, written_objective
     from spmdir.dialects.observed_stage import is_undecided
     from spmdir.dialects.stage import is_local
     from spmdir.pipeline.noted_options import machine_of, remark_noted_costs

@@ -20,12 +20,12 @@ from spmdir.dialects.names import text_name
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of, signature_kind, signature_name
 from spmdir.pipeline.finish import without_layers
-from spmdir.pipeline.layers.outline import layers_of
 from spmdir.pipeline.pipeline import Pipeline
 from spmdir.report.communication import CommReport, comm_report
 from spmdir.report.op_costs import shares_by
 from spmdir.report.shares import Share, table
 from spmdir.report.with_collectives import with_collectives
+from spmdir.transforms.layers.outline import layers_of
 
 ROWS = 12
 """How many rows a table has; the last one says how many others there are."""

@@ -8,13 +8,13 @@ from typing import Any, NamedTuple
 
 import attrs
 
-from spmdir.analysis.machine_attribute import Machine
 from spmdir.analysis.op_seconds import op_seconds, work_alone
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.collectives import Collective, WaitOp
+from spmdir.dialects.machine_attribute import Machine
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
 from spmdir.reshard.cost import local_bytes, sends_anything, step_collectives, step_cost, step_sizes

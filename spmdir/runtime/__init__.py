@@ -1,5 +1,6 @@
 """Front doors to real process groups: shard_module, parallelize, training_step and checkpoints; agreement of ranks.
 
-May import: core, reshard, dialects, analysis, pipeline, passes, torch_interop, lowering, simulator, importer, plans.
+May import: core, reshard, dialects, analysis, transforms, pipeline, passes, torch_interop, lowering, simulator,
+importer, plans.
 Start with set_up.py, then parallelize.py or shard_module.py.
 """

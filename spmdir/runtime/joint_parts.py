@@ -10,7 +10,6 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAtt
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Region
 
-from spmdir.analysis.local_programs.split_backward import split_backward
 from spmdir.core.collector import collector_paused
 from spmdir.core.errors import UnsupportedError
 from spmdir.dialects import ir
@@ -21,6 +20,7 @@ from spmdir.pipeline.pipeline import Pipeline
 from spmdir.runtime.joint_call import JointCall
 from spmdir.runtime.rank_programs import Localize
 from spmdir.runtime.signature import Result, Signature, read_signature
+from spmdir.transforms.split_backward import split_backward
 
 
 @attrs.frozen(eq=False)

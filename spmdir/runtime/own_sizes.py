@@ -18,7 +18,6 @@ from torch import Tensor
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Attribute, Operation
 
-from spmdir.analysis.local_programs.own_values import BatchSizes, keep_own_values
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.symbolic.expressions import is_symbolic, symbols
@@ -28,12 +27,13 @@ from spmdir.dialects.attributes import is_sized, meta_of
 from spmdir.dialects.names import text_name
 from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.values import sharding_of, signature_kind
-from spmdir.passes.follow import RankMessage, follow, messages, name_values
 from spmdir.pipeline.finish import bound, rest, without_layers
 from spmdir.pipeline.pipeline import Pipeline, Step, run_passes
 from spmdir.runtime.agreement import RankGroup
+from spmdir.runtime.follow import RankMessage, follow, messages, name_values
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.signature import Argument
+from spmdir.transforms.own_values import BatchSizes, keep_own_values
 
 _FACTORS = (2, 3, 5, 7, Fraction(1, 2), Fraction(1, 3))
 """What sizes are multiplied by to see which messages depend on them."""

@@ -16,10 +16,10 @@ from spmdir.core.symbolic.symbols import size_places
 from spmdir.dialects import ir
 from spmdir.dialects.sizes import open_sizes
 from spmdir.lowering.emit import lower_to_fx
-from spmdir.passes.follow import RankMessage
 from spmdir.pipeline.finish import bound, localized, rest
 from spmdir.pipeline.pipeline import Pipeline, run_passes
 from spmdir.runtime.digests import agreement
+from spmdir.runtime.follow import RankMessage
 from spmdir.runtime.given_inputs import GivenInputs
 from spmdir.runtime.open_dims import SPECIAL, OpenDim
 from spmdir.runtime.own_sizes import OwnSizes

@@ -1,7 +1,7 @@
 """The command-line tools. A Ctrl-C while one is still being imported ends it in one line, as later ones do.
 
-May import: core, reshard, dialects, plugins, pipeline, passes, torch_interop, lowering, simulator, importer, plans,
-report, explanation, pictures, language_server, checking, and the names of spmdir.
+May import: core, reshard, dialects, plugins, transforms, pipeline, passes, torch_interop, lowering, simulator,
+importer, plans, report, explanation, pictures, language_server, checking, and the names of spmdir.
 Start with command.py and spmd_opt.py.
 """
 

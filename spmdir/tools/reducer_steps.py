@@ -21,7 +21,7 @@ from spmdir.dialects.mesh_op import MeshAttr, MeshOp
 from spmdir.dialects.value_op import DECIDED, ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.passes.inline import InlinePass
-from spmdir.pipeline.layers.inlining import calls_in
+from spmdir.transforms.layers.inlining import calls_in
 
 Deletion = Callable[[], None]
 """Takes one thing away from the module for which it was listed."""

@@ -13,7 +13,7 @@ from spmdir.core.errors import SpmdirError
 from spmdir.core.placement.standard import S
 from spmdir.explanation.excerpt import excerpt
 from spmdir.explanation.explained import percent_text
-from spmdir.passes.propagation.mesh_search import MeshSearch
+from spmdir.passes.mesh_search import MeshSearch
 from spmdir.tools import spmd_diff, spmd_explain
 from tests.explanation.test_explain import MLP, decided
 

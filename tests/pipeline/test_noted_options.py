@@ -10,7 +10,6 @@ import attrs
 import pytest
 
 import spmdir
-from spmdir.analysis.machine_attribute import written_topology
 from spmdir.core.errors import ParseError
 from spmdir.dialects import ir
 from spmdir.pipeline.noted_options import deciding_pass, machine_of

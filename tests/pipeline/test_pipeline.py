@@ -14,7 +14,7 @@ from xdsl.passes import ModulePass
 
 from spmdir.core.errors import ParseError, UnsupportedError
 from spmdir.dialects import ir
-from spmdir.pipeline.local_pass import LocalPass
+from spmdir.pipeline.base_passes import LocalPass
 from spmdir.pipeline.options import describe, make_pass
 from spmdir.pipeline.pass_table import PASSES
 from spmdir.pipeline.pipeline import Pipeline, run_passes

@@ -15,7 +15,7 @@ from spmdir.core.dtype import F32
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects.ir import main_function, mesh
-from spmdir.passes.propagation.mesh_search import UNSENT, exposed_parts
+from spmdir.passes.mesh_search import UNSENT, exposed_parts
 from spmdir.pipeline.pipeline import PARTITIONING, as_pipeline
 from spmdir.reshard.topology import H100X8
 from spmdir.schedule.memory import peak_bytes

@@ -1,4 +1,4 @@
-"""Programs of one rank: the forms that ops take on it, and the global program that they compute.
+"""What programs of one rank compute: the global program that one stands for, and what may be relied on in it.
 
-Start with replace_by_local_form.py and globalize.py, which undoes it.
+Start with globalize.py, which undoes localize.
 """

@@ -26,6 +26,9 @@ from spmdir.dialects.names import full_name, keep_name
 from spmdir.dialects.stage import STAGE
 from spmdir.dialects.values import function_attrs, global_type
 
+Unit = Sequence[Operation]
+"""Ops of a program of one rank that are moved together: a local form, or one op."""
+
 
 def globalized(module: ModuleOp, function: FuncOp, ctx: IRContext) -> ModuleOp:
     """Return the module that localize would make `module` of, read off its values and local forms.
@@ -38,7 +41,7 @@ def globalized(module: ModuleOp, function: FuncOp, ctx: IRContext) -> ModuleOp:
     return ModuleOp([ir.mesh_op(module).clone(), _Globalizer(function, ir.mesh(module), ctx).function()])
 
 
-def steps(block: Block) -> Iterator[tuple[Note | None, Sequence[Operation]]]:
+def steps(block: Block) -> Iterator[tuple[Note | None, Unit]]:
     """Yield the ops of a local function: each local form with its note, and each other op by itself.
 
     Raises:

@@ -8,7 +8,6 @@ import attrs
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
-from spmdir.analysis.propagation.annotate import Maker
 from spmdir.analysis.propagation.batch import Batch
 from spmdir.analysis.propagation.kept import kept_argument, kept_result
 from spmdir.analysis.propagation.op_strategies import OpStrategies, rules_of
@@ -41,6 +40,9 @@ DOUBLE = (F64, COMPLEX_F64)
 """Element types in which results are compared closely. A narrower sum of what is computed from inputs of them, such as
 a norm that is always computed in f32, is not split: another order of additions would be visible in the result. Inputs
 without dimensions do not count: rates and counts of updates are in double precision whatever a model computes in."""
+
+Maker = SSAValue | ValueOp | int
+"""The function argument, op or function result (by index) that a node of the search stands for."""
 
 
 def build_problem(

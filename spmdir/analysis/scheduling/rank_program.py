@@ -18,12 +18,11 @@ from xdsl.traits import Pure, is_side_effect_free
 
 from spmdir.analysis.live_memory import LiveMemory, live_memory
 from spmdir.analysis.local_forms import SPLIT, Note
-from spmdir.analysis.local_programs.globalize import steps
+from spmdir.analysis.local_programs.globalize import Unit, steps
 from spmdir.analysis.memory_classes import memory_classes
 from spmdir.analysis.op_seconds import op_work, work_alone
 from spmdir.analysis.scheduling.copied_values import host_transfer
 from spmdir.analysis.sent_messages import SentMessage, SentMessages
-from spmdir.analysis.units import Unit
 from spmdir.core.dtype import I1
 from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh

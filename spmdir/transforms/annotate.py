@@ -8,6 +8,7 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, SSAValue
 
+from spmdir.analysis.propagation.build_problem import Maker
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import R
@@ -17,9 +18,6 @@ from spmdir.dialects.values import function_attrs
 from spmdir.rules import OpRule
 from spmdir.search.nesting import Nested
 from spmdir.search.problem import Problem
-
-Maker = SSAValue | ValueOp | int
-"""The function argument, op or function result (by index) that a node of the search stands for."""
 
 
 def annotate(

@@ -17,8 +17,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Operation
 
-from spmdir.analysis.local_programs.globalize import steps
-from spmdir.analysis.units import Unit, set_order
+from spmdir.analysis.local_programs.globalize import Unit, steps
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
@@ -33,8 +32,9 @@ from spmdir.dialects.ring import RotationOp
 from spmdir.dialects.shard_index_ops import ShardIndexOp
 from spmdir.passes.bucket import BucketPlaces, joined
 from spmdir.passes.split_async import SplitAsyncPass
-from spmdir.pipeline.local_pass import LocalPass
+from spmdir.pipeline.base_passes import LocalPass
 from spmdir.pipeline.pipeline import Pipeline
+from spmdir.transforms.set_order import set_order
 
 Key = tuple[str, ...]
 """The names of what a unit makes; those of what a start makes are the names of what the wait for it makes."""

@@ -1,13 +1,12 @@
-"""The units of a program of one rank, put into another order."""
+"""Units of a program of one rank, put into another order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from xdsl.ir import Block, Operation
+from xdsl.ir import Block
 
-Unit = Sequence[Operation]
-"""Ops that are moved together: a local form, or one op."""
+from spmdir.analysis.local_programs.globalize import Unit
 
 
 def set_order(block: Block, units: Iterable[Unit]) -> None:

@@ -10,7 +10,6 @@ from torch.utils.checkpoint import checkpoint
 from xdsl.dialects.builtin import ModuleOp
 
 import spmdir
-from spmdir.analysis.local_programs.split_backward import SplitProgram, split_backward
 from spmdir.core.placement.sharding_plan import ShardingPlan
 from spmdir.dialects import ir
 from spmdir.dialects.values import signature_kind, signature_name
@@ -19,6 +18,7 @@ from spmdir.pipeline.finish import localized
 from spmdir.pipeline.pipeline import SCHEDULED, Pipeline
 from spmdir.runtime.joint_capture import capture_joint
 from spmdir.simulator.simulate import run_single, simulate
+from spmdir.transforms.split_backward import SplitProgram, split_backward
 
 MESH = spmdir.Mesh({"dp": 2, "tp": 2})
 PLAN = {"*.weight": "dp: S(0)", "arg*": "dp: S(0)"}

@@ -11,8 +11,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, BlockArgument, Operation, OpResult, SSAValue
 from xdsl.traits import is_side_effect_free
 
-from spmdir.analysis.local_programs.globalize import steps
-from spmdir.analysis.units import Unit
+from spmdir.analysis.local_programs.globalize import Unit, steps
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import PendingType, ShapesAttr, sharding_attr
 from spmdir.dialects.names import take_name

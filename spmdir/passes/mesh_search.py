@@ -15,11 +15,11 @@ from xdsl.ir import BlockArgument, OpResult, SSAValue
 from xdsl.rewriter import Rewriter
 
 from spmdir.analysis.live_memory import live_memory
-from spmdir.analysis.propagation.annotate import Maker, annotate, user_annotations
+from spmdir.analysis.local_programs.globalize import Unit
+from spmdir.analysis.propagation.build_problem import Maker
 from spmdir.analysis.propagation.op_strategies import rules_of
 from spmdir.analysis.scheduling.rank_program import rank_program
 from spmdir.analysis.sub_axes import fits
-from spmdir.analysis.units import Unit
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects import ir
 from spmdir.dialects.collectives import Collective
@@ -41,6 +41,7 @@ from spmdir.search.problem import Problem, StrategySource
 from spmdir.search.shared_messages import counted_parts
 from spmdir.search.solve import Search, Solution
 from spmdir.search.worth import PLAIN, Worth
+from spmdir.transforms.annotate import annotate, user_annotations
 
 _NODE = "node {} of the search"
 """The name of the location of an op of a copy: its node."""

@@ -20,7 +20,7 @@ from spmdir.dialects.names import Names, distinguish, keep_name, name_of, take_n
 from spmdir.dialects.reshard_ops import ConstraintOp
 from spmdir.dialects.stage import is_local
 from spmdir.dialects.values import function_attrs, sharding_of
-from spmdir.pipeline.layers.layer_names import of_layer
+from spmdir.transforms.layers.layer_names import of_layer
 
 
 def inline(module: ModuleOp, layers_only: bool = False, named: dict[str, SSAValue] | None = None) -> None:

@@ -23,9 +23,9 @@ from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import distinguish, keep_name, name_of, take_name
 from spmdir.dialects.stage import STAGE
 from spmdir.dialects.values import function_attrs, sharding_of
-from spmdir.pipeline.layers.layer_names import function_name
-from spmdir.pipeline.layers.segments import Segment, repeated_segments
 from spmdir.rules import RuleSet
+from spmdir.transforms.layers.layer_names import function_name
+from spmdir.transforms.layers.segments import Segment, repeated_segments
 
 
 def outline_layers(module: ModuleOp, rules: RuleSet) -> None:

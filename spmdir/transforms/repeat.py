@@ -9,7 +9,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 from xdsl.traits import is_side_effect_free
 
-from spmdir.analysis.units import Unit
+from spmdir.analysis.local_programs.globalize import Unit
 from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.host import HostCopyOp, OffloadOp, ReloadOp
 from spmdir.dialects.names import Names, distinguish

@@ -17,7 +17,7 @@ from spmdir.dialects.attributes import HostType, PendingType, meta_of
 from spmdir.dialects.recomputation import RECOMPUTES, originals
 from spmdir.dialects.value_op import DECIDED, ValueOp
 from spmdir.dialects.values import sharding_of
-from spmdir.pipeline.layers.layer_names import layer_of, most_frequent
+from spmdir.transforms.layers.layer_names import layer_of, most_frequent
 
 SMALLEST = 3
 """The fewest ops of a layer."""

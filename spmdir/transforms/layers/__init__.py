@@ -1,0 +1,4 @@
+"""Equal layers of a program as functions with calls, and the inlining of calls.
+
+Start with outline.py, which makes the functions, and inlining.py, which undoes it.
+"""
