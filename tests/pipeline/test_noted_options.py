@@ -12,6 +12,7 @@ import pytest
 import spmdir
 from spmdir.core.errors import ParseError
 from spmdir.dialects import ir
+from spmdir.dialects.machine_attribute import written_topology
 from spmdir.pipeline.noted_options import deciding_pass, machine_of
 from spmdir.reshard.topology import FLAT
 
