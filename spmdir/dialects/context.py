@@ -81,6 +81,13 @@ class IRContext(Context):
         registered = name.partition(".")[0] in self.registered_dialect_names
         return known or find_collective(name) or (None if registered else class_of(name))
 
+    def for_trial(self, pipeline: Any) -> IRContext:
+        """Return a context with the same rules, rewrites, conditions and collectives for another pipeline, which has
+        run no trials yet."""
+        trial = self.clone()
+        trial.pipeline, trial.trials = pipeline, []
+        return trial
+
     def clone(self) -> IRContext:
         clone = copy(self)
         for name, value in vars(super().clone()).items():

@@ -32,14 +32,15 @@ class TrialRun:
 def run_trial(context: IRContext, copy: ModuleOp, steps: str | tuple[Step, ...]) -> ModuleOp:
     """Run passes in place on a copy that a pass made of its program, and record the time in `context.trials`.
 
-    The passes have the plug-ins, the topology and the costs of the pipeline that runs the pass.
+    The passes have the plug-ins, the topology and the costs of the pipeline that runs the pass, and the rules,
+    rewrites, conditions and collectives of `context`.
 
     Raises:
         SpmdirError: a pass rejects the copy.
     """
     pipeline = as_pipeline(context.pipeline).with_steps(parse_steps(steps))
     start = time.perf_counter()
-    run_passes(copy, pipeline)
+    run_passes(copy, pipeline, context=context.for_trial(pipeline))
     context.trials.append(TrialRun(str(pipeline), time.perf_counter() - start))
     return copy
 
