@@ -8,7 +8,7 @@ import pytest
 
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects import ir
-from spmdir.passes.propagation import mesh_search
+from spmdir.passes import mesh_search
 from spmdir.pipeline.pipeline import run_passes
 from spmdir.report.communication import comm_report
 from spmdir.reshard import plan_tree

@@ -66,9 +66,9 @@ def test_every_law_is_broken_by_a_placement_that_breaks_no_other() -> None:
 
 def test_a_class_that_no_other_process_can_load_is_reported_unchecked() -> None:
     @attrs.frozen
-    class Own(spmdir.placement.ShardPlacement):
+    class DeclaredInMain(spmdir.placement.ShardPlacement):
         __module__ = "__main__"
-        text = "Own({dim})"
+        text = "DeclaredInMain({dim})"
         dim: int
 
         def ranges(self, size: int, count: int, index: int) -> tuple[tuple[int, int], ...]:
@@ -76,7 +76,7 @@ def test_a_class_that_no_other_process_can_load_is_reported_unchecked() -> None:
             return ((min(index * step, size), min((index + 1) * step, size)),)
 
     (law,) = (law for law in LAWS if law.name == "processes")
-    assert list(law.subjects(Own(0))) == [""] and not list(law.examples(Own(0)))  # type: ignore
+    assert list(law.subjects(DeclaredInMain(0))) == [""] and not list(law.examples(DeclaredInMain(0)))  # type: ignore
     assert law.wanted == "define the class in a file that another process can load"
 
 
