@@ -145,6 +145,19 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = getattr(spmdir, "partition")  # noqa: B009  # a type checker rejects spmdir.partition
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("explain", "; it is spmdir.report.explain"),
+        ("UnsupportedError", "; it is spmdir.errors.UnsupportedError"),
+        ("paralelize", "; did you mean 'parallelize'?"),
+    ],
+)
+def test_a_name_of_another_module_or_spelt_otherwise_is_explained(name: str, hint: str) -> None:
+    with pytest.raises(AttributeError, match=f"no attribute '{name}'{re.escape(hint)}"):
+        getattr(spmdir, name)
+
+
 def test_placements_have_the_short_names_of_the_ir() -> None:
     assert [str(placement) for placement in (spmdir.R, spmdir.S(0), spmdir.P("sum"))] == ["R", "S(0)", "P(sum)"]
     assert spmdir.placement.parse_placement("S(1)") == spmdir.S(1)

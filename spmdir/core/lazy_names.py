@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 
 def lazy_names(package: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
@@ -27,13 +28,26 @@ def lazy_names(package: str, file: str) -> tuple[Callable[[str], object], Callab
         from importlib import import_module
 
         if name not in homes:
-            raise AttributeError(f"module '{package}' has no attribute '{name}'")
+            raise AttributeError(f"module '{package}' has no attribute '{name}'{_hint(name, homes)}")
         home = homes[name]
         value = import_module(f"{home}.{name}") if home == package else getattr(import_module(home), name)
         setattr(module, name, value)
         return value
 
     return get, lambda: sorted({*homes, *(name for name in vars(module) if name.startswith("__"))})
+
+
+def _hint(name: str, homes: dict[str, str]) -> str:
+    """Return where a name is that the package does not have: in another public module, or spelt otherwise."""
+    from spmdir.core.errors import did_you_mean
+
+    package = Path(__file__).parents[1]
+    stubs = [*package.glob("*.pyi"), *package.glob("*/__init__.pyi")]
+    for stub in sorted(stubs):
+        if name in read_stub(str(stub.with_suffix(".py"))):
+            module = ".".join(stub.relative_to(package.parent).with_suffix("").parts).removesuffix(".__init__")
+            return f"; it is {module}.{name}"
+    return did_you_mean(name, homes)
 
 
 def read_stub(file: str) -> dict[str, str]:

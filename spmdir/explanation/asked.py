@@ -44,7 +44,7 @@ class KeepsSource(Protocol):
 
 PROGRAM = Kind(
     lambda value: MODULE.holds(value) or (hasattr(value, "undecided") and hasattr(value, "pipeline")),
-    f"{MODULE.expected}, or what parallelize or programs returned",
+    f"{MODULE.expected}, what parallelize returned, or an entry of report.rank_programs(model)",
 )
 """What an argument of a public function may be that is decided again."""
 

@@ -103,4 +103,5 @@ def check_names(options: Mapping[str, Any], known: Mapping[str, Any] | Sequence[
     for name in options:
         if name not in known:
             names = list(known)
-            raise SpmdirError(f"unknown option '{name}'; expected {', '.join(names)}{did_you_mean(name, names)}")
+            hint = f"; '{name}' is 'plan'" if name in ("shardings", "styles") else did_you_mean(name, names)
+            raise SpmdirError(f"unknown option '{name}'; expected {', '.join(names)}{hint}")

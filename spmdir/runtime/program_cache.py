@@ -61,7 +61,7 @@ class CacheEntry:
         Raises:
             SpmdirError: located in the file: it is damaged, of another program, or no legal decision.
         """
-        if not self.path.exists():
+        if not os.path.exists(self.path):  # Path.exists raises for a name that is too long
             return None
         say("reading {}", self.path)
         try:

@@ -53,7 +53,7 @@ class RankProgram(Protocol):
 Lowered = TypeVar("Lowered", bound=RankProgram)
 
 
-@attrs.define(eq=False, slots=False, kw_only=True)
+@attrs.define(eq=False, slots=False, kw_only=True, repr=False)
 class RankPrograms(Generic[Lowered]):
     """The programs of one rank.
 

@@ -119,7 +119,7 @@ class Runner:
         sizes = programs.sizes(inputs)
         program = programs.of(sizes, inputs)
         with without_subclasses():  # attributes of an ElementwiseDTensor take 1 us each otherwise
-            held = {a.name: _checked(attribute(module, a.name), a, self.placements[a.name]) for a in program.held}
+            held = {a.name: _checked(attribute(module, a.name), a, self.placements.get(a.name)) for a in program.held}
             frozen = {name: tensor for name, tensor in held.items() if not tensor.requires_grad}
         received = functools.partial(self._received, sums, is_unreduced, frozen)
         return run_joint(program, self.ranks, held, inputs, received)
@@ -272,8 +272,13 @@ def _check_transforms() -> None:
         )
 
 
-def _checked(tensor: Tensor, argument: Argument, placements: tuple[Any, ...]) -> DTensor:
+def _checked(tensor: Tensor, argument: Argument, placements: tuple[Any, ...] | None) -> DTensor:
     """Return a parameter or buffer, which is as the program takes it."""
+    if placements is None:
+        raise SpmdirError(
+            f"'{argument.name}' was added after the module was sharded; expected the parameters and buffers that it "
+            "had then: shard the changed module"
+        )
     if tensor.is_meta:
         raise no_values(argument.name)
     dtype = TORCH_DTYPES[argument.meta.dtype]

@@ -44,11 +44,15 @@ def recurrent_layers_traced(model: nn.Module, device: torch.device) -> Iterator[
 
 @contextmanager
 def without_onednn() -> Iterator[None]:
-    """Trace recurrent layers without the fused op of oneDNN; `torch.backends.mkldnn.flags` warns of other flags."""
+    """Trace recurrent layers without the fused op of oneDNN; `torch.backends.mkldnn.flags` warns of other flags.
+
+    A forward that reads `torch.backends.mkldnn.enabled` reads what it was before.
+    """
     before = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
     try:
-        yield
+        with patch.object(type(torch.backends.mkldnn), "enabled", before):
+            yield
     finally:
         torch._C._set_mkldnn_enabled(before)
 

@@ -113,8 +113,16 @@ def errors(sharded: nn.Module, x: torch.Tensor, target: torch.Tensor) -> list[st
         model.forward = lambda x: x  # type: ignore[method-assign]
         spmdir.shard_module(model, MESH, {}, (x,))
 
+    def added() -> None:
+        sharded.register_parameter("late_weight", nn.Parameter(torch.zeros(8, dtype=torch.float64)))
+        try:
+            sharded(x, target=target, scale=2.0)
+        finally:
+            del sharded.late_weight
+
     calls = [
         lambda: sharded(x[:4], target=target, scale=2.0),
+        added,
         replaced,
         own_forward,
         lambda: sharded.save_pretrained("directory", state_dict={}),  # type: ignore  # a method

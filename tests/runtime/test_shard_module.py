@@ -35,8 +35,9 @@ def test_parameters_are_dtensors_by_their_names_with_ties_and_the_module_is_of_i
 
 def test_calls_that_do_not_fit_say_why(ranks):
     for found in (each["everything"]["errors"] for each in ranks):
-        shape, replaced, own_forward, whole, shards = found
+        shape, added, replaced, own_forward, whole, shards = found
         assert "'x' has shape" in shape
+        assert added.startswith("'late_weight' was added after the module was sharded; expected ")
         assert replaced.startswith("'again.bias' has become no DTensor; expected [")
         assert "the Linear has a model.forward of its own" in own_forward
         assert not whole and "call spmdir.checkpoint.save_safetensors(directory, model) on all ranks" in shards
