@@ -1,8 +1,8 @@
 """Operand shardings of ops that no pass has decided on: those that give an op's results and are cheapest to reach.
 
 `matmul` with the result <tp: S(0)> takes <tp: S(0)> and R. If its operands are R and R, the planner prices the reshard
-of the first one on the machine of the function. Where several pairs give the result, the pair of least seconds is
-taken.
+of the first one on the machine of the function. If several pairs give the result, the one of least seconds is taken;
+of more than `CANDIDATES` pairs, only those that send the fewest bytes axis by axis are planned.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ from spmdir.reshard.plan_tree import ROUNDING, Planner
 from spmdir.rules import OpRule, RuleSet, Strategy
 
 CANDIDATES = 64
-"""How many combinations of strategies on the mesh axes are planned for one op, those that send the fewest bytes axis by
-axis."""
+"""How many combinations of strategies on the mesh axes are planned for one op at most."""
 
 
 @attrs.frozen

@@ -116,10 +116,12 @@ class LowerReshardPass(FunctionPass):
 
 def _shared_values(function: FuncOp, rules: RuleSet) -> set[SSAValue]:
     """Return the values whose reshards share messages."""
-    uses = [Dependence[SSAValue]((), function.args, is_input=True, sums_rows=False)]
+    uses = [Dependence[SSAValue]((), function.args, is_input=True, is_contraction=False)]
     for op in function.body.block.ops:
         rule = rules.instantiate(op.call()) if isinstance(op, AtenOp) else None
-        uses.append(Dependence(op.operands, op.results, is_input=False, sums_rows=rule is not None and rule.sums_rows))
+        uses.append(
+            Dependence(op.operands, op.results, is_input=False, is_contraction=rule is not None and rule.is_contraction)
+        )
     return shared_values(uses)
 
 

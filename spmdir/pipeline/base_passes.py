@@ -1,4 +1,4 @@
-"""Checks of what a pass requires of its module."""
+"""Base classes of passes, and the checks that a module is at the stage that a pass requires."""
 
 from __future__ import annotations
 
@@ -22,38 +22,6 @@ from spmdir.dialects.locations import location_of
 from spmdir.dialects.observed_stage import last_stage, stage_of
 from spmdir.dialects.sizes import sizes_op
 from spmdir.dialects.stage import is_at_least, is_local, write_stage, written_stage
-
-
-@dataclass(frozen=True)
-class LocalPass(ModulePass):
-    """A pass that changes each function of one rank in place, and keeps it as well typed as it was.
-
-    Attributes:
-        requires: the stage of a program that is complete for this pass.
-        produces: the stage that it takes such a program to; None if it keeps the stage.
-    """
-
-    requires: ClassVar[str] = "local"
-    produces: ClassVar[str | None] = "scheduled"
-
-    def apply(self, ctx: Context, op: ModuleOp) -> None:
-        """Run the pass on each function of `op`.
-
-        Raises:
-            SpmdirError: a function is not the program of one rank; located.
-        """
-        assert isinstance(ctx, IRContext)
-        reject_open_sizes(op, self.name)
-        for function in local_functions(op, self.name):
-            was_trusted = is_trusted(function)
-            with advancing(function, self.requires, self.produces):
-                self.schedule(ctx, function, ir.mesh(op))
-            if was_trusted:
-                trust(function)
-
-    def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
-        """Change `function`, which has local types."""
-        raise NotImplementedError(f"{type(self).__name__}.schedule")
 
 
 class FunctionPass(ModulePass):
@@ -87,6 +55,38 @@ class FunctionPass(ModulePass):
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
         """Change `function`, which has global types and calls no other, in place."""
         raise NotImplementedError(f"{type(self).__name__}.run_on_function")
+
+
+@dataclass(frozen=True)
+class LocalPass(ModulePass):
+    """A pass that changes each function of one rank in place, and keeps it as well typed as it was.
+
+    Attributes:
+        requires: the stage of a program that is complete for this pass.
+        produces: the stage that it takes such a program to; None if it keeps the stage.
+    """
+
+    requires: ClassVar[str] = "local"
+    produces: ClassVar[str | None] = "scheduled"
+
+    def apply(self, ctx: Context, op: ModuleOp) -> None:
+        """Run the pass on each function of `op`.
+
+        Raises:
+            SpmdirError: a function is not the program of one rank; located.
+        """
+        assert isinstance(ctx, IRContext)
+        reject_open_sizes(op, self.name)
+        for function in local_functions(op, self.name):
+            was_trusted = is_trusted(function)
+            with advancing(function, self.requires, self.produces):
+                self.schedule(ctx, function, ir.mesh(op))
+            if was_trusted:
+                trust(function)
+
+    def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
+        """Change `function`, which has local types."""
+        raise NotImplementedError(f"{type(self).__name__}.schedule")
 
 
 @contextmanager

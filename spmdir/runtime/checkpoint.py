@@ -49,8 +49,8 @@ _STEP = Kind(
 _KEEP = Kind(lambda value: type(value) is int and value > 0, "a number of checkpoints, 1 or more").optional
 
 
-class ToldSavePlanner(DefaultSavePlanner):
-    """The planner by default, which says what it writes."""
+class ProgressSavePlanner(DefaultSavePlanner):
+    """The default planner, which shows the progress of what it writes."""
 
     _written = 0
 
@@ -60,8 +60,8 @@ class ToldSavePlanner(DefaultSavePlanner):
         return super().resolve_data(write_item)
 
 
-class ToldLoadPlanner(DefaultLoadPlanner):
-    """The planner by default, which says what it reads."""
+class ProgressLoadPlanner(DefaultLoadPlanner):
+    """The default planner, which shows the progress of what it reads."""
 
     _read = _all = 0
 
@@ -120,7 +120,9 @@ def save(directory: str | Path, state: Mapping[str, Any], *, step: int | None = 
         place = begin(directory, step) if rank == 0 else None
     place, unfinished = from_first(place)
     with _torch_errors("the checkpoint cannot be saved"):
-        save_shards(saved, checkpoint_id=str(unfinished), planner=ToldSavePlanner(), no_dist=not dist.is_initialized())
+        save_shards(
+            saved, checkpoint_id=str(unfinished), planner=ProgressSavePlanner(), no_dist=not dist.is_initialized()
+        )
     with checked("the digests of a checkpoint"):
         digests = {file.name: file_digest(file) for file in sorted(unfinished.glob(f"__{rank}_*.distcp"))}
     digests = {name: digest for one in of_all(digests) for name, digest in one.items()}
@@ -180,7 +182,9 @@ def load(directory: str | Path, state: Mapping[str, Any], *, step: int | None = 
         drawn = _saved_generators(metadata, rank)
         values |= drawn
         with _torch_errors(f"the checkpoint '{place}' cannot be loaded"):
-            load_shards(values, checkpoint_id=str(place), planner=ToldLoadPlanner(), no_dist=not dist.is_initialized())
+            load_shards(
+                values, checkpoint_id=str(place), planner=ProgressLoadPlanner(), no_dist=not dist.is_initialized()
+            )
     with checked("the restoring of a checkpoint"):
         for name, path in paths.items():
             if not isinstance(values[name], Tensor):

@@ -103,5 +103,5 @@ def check_names(options: Mapping[str, Any], known: Mapping[str, Any] | Sequence[
     for name in options:
         if name not in known:
             names = list(known)
-            hint = f"; '{name}' is 'plan'" if name in ("shardings", "styles") else did_you_mean(name, names)
+            hint = "; give shardings as `plan`" if name in ("shardings", "styles") else did_you_mean(name, names)
             raise SpmdirError(f"unknown option '{name}'; expected {', '.join(names)}{hint}")

@@ -27,9 +27,10 @@ def is_view(program: Program, task: int) -> bool:
 
 
 def serving(program: Program, tasks: Sequence[int], needs: Neighbours, of: Collection[int]) -> list[bool]:
-    """Return, by place, what makes operands of collectives out of inputs, and nothing else, and takes no longer than
-    their transfers with all that it needs, as views and casts of weights. Gradients are made of inputs too, where
-    nothing is sent before them, but by a whole backward.
+    """Return, by place, which tasks only compute operands of collectives from inputs, as views and casts of weights do.
+
+    Such a task and all that it depends on take no longer together than the transfer. A backward before which nothing
+    is sent depends on inputs alone too, but takes longer, so its tasks do not count.
 
     Args:
         tasks: by place.

@@ -136,8 +136,10 @@ class _Kernels:
 
     def _work(self, step: Step, operands: tuple[int, ...], results: tuple[int, ...], launches: int) -> Work:
         metas = self.metas
-        sums_rows = step.rule is not None and step.rule.sums_rows
+        is_contraction = step.rule is not None and step.rule.is_contraction
         if step.rule is not None and not step.rule.is_light:
-            return Work(step.rule.flops, metas[step.operands[0]].dtype.name, operands, results, launches, sums_rows)
+            return Work(
+                step.rule.flops, metas[step.operands[0]].dtype.name, operands, results, launches, is_contraction
+            )
         touched = max((metas[value].numel for value in (*step.operands, *step.results)), default=0)
-        return Work(touched, VECTOR, operands, results, launches, sums_rows)
+        return Work(touched, VECTOR, operands, results, launches, is_contraction)

@@ -33,29 +33,29 @@ class Dependence(Generic[Value]):
 
     Attributes:
         is_input: whether it stands for an argument of the program.
-        sums_rows: whether it is a product or contracts otherwise, as `RuleInstance.sums_rows` says.
+        is_contraction: as `RuleInstance.is_contraction`.
     """
 
     operands: Sequence[Value]
     results: Sequence[Value]
     is_input: bool
-    sums_rows: bool
+    is_contraction: bool
 
 
 def shared_values(uses: Sequence[Dependence[Value]]) -> set[Value]:
     """Return the values whose reshards share messages, of a program in order.
 
-    They are the arguments, and what is made of one of them alone by views, casts and such; and what no product or other
-    contraction depends on: what is returned, or updates something that is. The gradient of an embedding contracts: what
-    it is made of is an activation, and a gather of that would be a message of its own.
+    They are the arguments, and the results of views, casts and the like of one argument; and the values that no
+    contraction depends on: those that are returned, or update one that is. The operand of the gradient of an embedding
+    is not one of them: it is an activation, whose gather shares no message.
     """
     early: set[Value] = set()
     for use in uses:
-        if use.is_input or (not use.sums_rows and len(use.operands) == 1 and use.operands[0] in early):
+        if use.is_input or (not use.is_contraction and len(use.operands) == 1 and use.operands[0] in early):
             early.update(use.results)
     late = {value for use in uses for value in use.results}
     for use in reversed(uses):
-        if use.sums_rows or not late.issuperset(use.results):
+        if use.is_contraction or not late.issuperset(use.results):
             late.difference_update(use.operands)
     return early | late
 
@@ -76,7 +76,7 @@ def counted_parts(problem: Problem) -> tuple[float, ...]:
                 node.operands,
                 node.results,
                 isinstance(node.source, Annotation) and node.source.role == "input",
-                node.source.work.sums_rows,
+                node.source.work.is_contraction,
             )
             for node in problem.nodes
         ]

@@ -22,7 +22,7 @@ class Work:
         operand_bytes, result_bytes: bytes that are read of each operand and written of each result; 0 where it
             stays inside a chain of elementwise ops that is one kernel, or where the op is a view.
         launches: kernels.
-        sums_rows: whether it makes something else of activations, as `RuleInstance.sums_rows` says.
+        is_contraction: as `RuleInstance.is_contraction`.
         op, operands, arguments: its name, the types of its operands and the text of its literals, where times of ops
             are measured.
     """
@@ -32,7 +32,7 @@ class Work:
     operand_bytes: tuple[float, ...] = ()
     result_bytes: tuple[float, ...] = ()
     launches: float = 0.0
-    sums_rows: bool = False
+    is_contraction: bool = False
     op: str = ""
     operands: tuple[TensorMeta, ...] = ()
     arguments: str = "{}"

@@ -183,3 +183,11 @@ def test_a_directory_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     module = imported()
     with pytest.raises(spmdir.SpmdirError, match=r"cannot make the directory '.*file/programs'"):
         entry(tmp_path / "file" / "programs", module).write(module)
+
+
+def test_a_name_that_is_too_long_for_a_directory_is_an_error(tmp_path: Path) -> None:
+    module = imported()
+    kept = entry(tmp_path / ("a" * 5000), module)
+    assert kept.read(module, DECIDING) is None
+    with pytest.raises(spmdir.SpmdirError, match="cannot make the directory"):
+        kept.write(module)

@@ -62,12 +62,12 @@ def test_a_program_is_lowered_by_what_it_was_decided_for() -> None:
 
 def test_arguments_and_what_no_product_depends_on_share_messages() -> None:
     uses = [
-        Dependence((), ("x", "w"), is_input=True, sums_rows=False),
-        Dependence(("w",), ("t",), is_input=False, sums_rows=False),
-        Dependence(("x", "t"), ("h",), is_input=False, sums_rows=True),
-        Dependence(("h",), ("a",), is_input=False, sums_rows=False),
-        Dependence(("a", "t"), ("y",), is_input=False, sums_rows=True),
-        Dependence(("y", "w"), ("updated",), is_input=False, sums_rows=False),
+        Dependence((), ("x", "w"), is_input=True, is_contraction=False),
+        Dependence(("w",), ("t",), is_input=False, is_contraction=False),
+        Dependence(("x", "t"), ("h",), is_input=False, is_contraction=True),
+        Dependence(("h",), ("a",), is_input=False, is_contraction=False),
+        Dependence(("a", "t"), ("y",), is_input=False, is_contraction=True),
+        Dependence(("y", "w"), ("updated",), is_input=False, is_contraction=False),
     ]
     assert shared_values(uses) == {"x", "w", "t", "y", "updated"}
 

@@ -30,7 +30,7 @@ SIZE = 8 * 16 * 4.0
 @pytest.mark.parametrize(
     ("op", "expected"),
     {
-        "aten.mm(%x, %m) : tensor<8x16xf32>": Work(2 * 8 * 16 * 16, "f32", (SIZE, 1024), (SIZE,), 1, sums_rows=True),
+        "aten.mm(%x, %m) : tensor<8x16xf32>": Work(4096, "f32", (SIZE, 1024), (SIZE,), 1, is_contraction=True),
         "aten.view(%x) {size = [128]} : tensor<128xf32>": NO_WORK,
         "aten.exp(%x) : tensor<8x16xf32>": Work(128, "vector", (SIZE,), (SIZE,), 1),
         "aten.sum.dim_IntList(%x) {dim = [1]} : tensor<8xf32>": Work(128, "vector", (SIZE,), (32,), 1),

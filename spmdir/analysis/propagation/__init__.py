@@ -1,4 +1,4 @@
-"""The problem that `propagate` has solved: strategies of ops, reshards between them, and how a decision is written.
+"""The problem that `propagate` has solved: values, strategies of ops, and what is kept as the user annotates it.
 
 Start with build_problem.py.
 """

@@ -131,9 +131,9 @@ class RuleInstance:
         return not self.flops
 
     @property
-    def sums_rows(self) -> bool:
-        """Return whether the op is a product or such, or else contracts, as the gradient of an embedding does: what it
-        is given are activations, of which it makes something else."""
+    def is_contraction(self) -> bool:
+        """Return whether the op is a matrix product, a convolution or such, or sums over a factor that two operands
+        share, as the gradient of an embedding sums over positions."""
         return self.contracts or not self.is_light
 
     @cached_property
