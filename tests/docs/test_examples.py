@@ -31,7 +31,7 @@ from tests.docs.warm_commands import ROOT, warm_commands
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 SHOWN = {"", "{eval-rst}", "{toctree}", "elisp", "lua", "mlir", "rewrites", "rules", "sh", "text", "toml"}
 """The languages of blocks that show something and are not executed."""
-_BLOCK = re.compile(r"^(<!-- not executed: .+ -->\n+)?```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^(<!-- not executed: [^\n]+ -->\n+)?```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _RANKS = re.compile(r"^<!-- ranks: (\d+) -->$", re.MULTILINE)
 _COMMAND = re.compile(r"[^\n]*<<'END'[^\n]*\n.*?^END\n|(?:[^\n]*\\\n)*[^\n]*\n", re.MULTILINE | re.DOTALL)
 _CHECKER = doctest.OutputChecker()
@@ -124,6 +124,12 @@ def test_every_shell_session_has_commands() -> None:
     for page in PAGES:
         for kind, line, text in blocks(page):
             assert kind != "console" or text.startswith("$ "), f"{page.name}:{line}"
+
+
+def test_a_comment_leaves_out_only_the_block_after_it(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- not executed: a sketch -->\n```python\na\n```\n\n<!-- ranks: 2 -->\n\n```python\nb\n```\n")
+    assert [text for _, _, text in blocks(page)] == ["b\n"]
 
 
 def test_a_wrong_example_is_found_out() -> None:
