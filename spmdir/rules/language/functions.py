@@ -38,7 +38,7 @@ from spmdir.rules.language.scope import Scope
 
 
 def count(scope: Scope, *references: str) -> int:
-    """count(f, …): the elements along these factors over all ranks."""
+    """count(f, …): the global number of elements along these factors."""
     return math.prod(shard.extent for reference in references for shard in scope.factors(reference))
 
 
@@ -53,19 +53,19 @@ def dims(scope: Scope, tensor: str, *references: str) -> tuple[int, ...]:
 
 
 def others(scope: Scope, tensor: str, *references: str) -> tuple[int, ...]:
-    """others(x, f, …): the dimensions that `dims` leaves."""
+    """others(x, f, …): the dimensions of tensor x that `dims` does not return."""
     chosen = scope.dims(tensor, references)
     return tuple(d for d in range(scope.operand(tensor).rank) if d not in chosen)
 
 
 def along(scope: Scope, tensor: str, *references: str) -> tuple[int, ...]:
-    """along(x, f, …): a shape that broadcasts against x: its own sizes along these factors, 1 elsewhere."""
+    """along(x, f, …): a shape that broadcasts against x: the sizes of x along these factors, 1 elsewhere."""
     chosen = scope.dims(tensor, references)
     return tuple(extent if d in chosen else 1 for d, extent in enumerate(scope.operand(tensor).shape))
 
 
 def ones(scope: Scope, name: str, *argument: str) -> tuple[int, ...]:
-    """ones(x), ones(x, dim): the dimensions of size 1 over all ranks, among those that argument dim lists."""
+    """ones(x), ones(x, dim): the dimensions with global size 1, among those that argument dim lists."""
     shape = scope.operand(name).shape
     given: Any = scope.argument(argument[0]) if argument else tuple(range(len(shape)))
     return tuple(d for d in (given if isinstance(given, tuple) else (given,)) if shape[d] == 1)
@@ -77,22 +77,22 @@ def given(scope: Scope, name: str) -> bool:
 
 
 def length(scope: Scope, name: str) -> int:
-    """length(xs): how many tensors or numbers the list xs has."""
+    """length(xs): the number of tensors or numbers in the list xs."""
     return len(_listed(scope, name))
 
 
 def lengths(scope: Scope, name: str, argument: str) -> tuple[int, ...]:
-    """lengths(xs, dim): the sizes of the tensors of the list xs along the dimension that argument dim names."""
+    """lengths(xs, dim): the sizes of the tensors in the list xs along the dimension that argument dim names."""
     return tuple(shape[scope.argument(argument)] for shape in _listed(scope, name))
 
 
 def equal(scope: Scope, name: str) -> bool:
-    """equal(xs): the tensors of the list xs have one shape, or its numbers are the same."""
+    """equal(xs): all tensors in the list xs have the same shape, or all its numbers are equal."""
     return len(set(_listed(scope, name))) == 1
 
 
 def chunked(scope: Scope, reference: str, name: str) -> tuple[int, ...]:
-    """chunked(f, a): the sizes into which torch.chunk cuts f for a chunks."""
+    """chunked(f, a): the sizes of the a chunks into which torch.chunk splits f."""
     extent, number = count(scope, reference), scope.argument(name)
     if not extent:
         return (0,) * number
@@ -100,13 +100,13 @@ def chunked(scope: Scope, reference: str, name: str) -> tuple[int, ...]:
 
 
 def split(scope: Scope, reference: str, given: str | int) -> tuple[int, ...]:
-    """split(f, a): the sizes into which torch.split cuts f, each of size a but the last."""
+    """split(f, a): the sizes of the parts into which torch.split splits f: a each, the last one may be smaller."""
     extent, size = count(scope, reference), scope.argument(given) if isinstance(given, str) else given
     return tuple(min(size, extent - start) for start in range(0, extent, size)) if extent else (0,)
 
 
 def sections(scope: Scope, reference: str, name: str) -> tuple[int, ...]:
-    """sections(f, a): the sizes into which torch.tensor_split cuts f, for a sections or at the positions a."""
+    """sections(f, a): the sizes of the parts into which torch.tensor_split splits f: a parts, or at the indices a."""
     extent, given = count(scope, reference), scope.argument(name)
     if isinstance(given, int):
         return tuple(extent // given + (at < extent % given) for at in range(given))
@@ -123,36 +123,36 @@ def _listed(scope: Scope, name: str) -> tuple[Any, ...]:
 
 
 def rank(scope: Scope, name: str) -> int:
-    """rank(x): how many dimensions it has."""
+    """rank(x): the number of dimensions of x."""
     return scope.meta(name).rank
 
 
 def shape(scope: Scope, name: str) -> tuple[int, ...]:
-    """shape(x), shape(result): its sizes."""
+    """shape(x), shape(result): the sizes of the tensor."""
     meta = scope.tensor(name)
     assert meta is not None
     return meta.shape
 
 
 def elements(scope: Scope, name: str) -> int:
-    """elements(x): the product of its sizes."""
+    """elements(x): the product of the sizes of x."""
     return math.prod(scope.meta(name).shape)
 
 
 def end_size(at: int) -> Callable[[Scope, str], int]:
-    """first(x), last(x): its first or last size; 1 of a tensor without dimensions."""
+    """first(x), last(x): the first or last size of x; 1 if x has no dimensions."""
     return lambda scope, name: scope.meta(name).shape[at] if scope.meta(name).rank else 1
 
 
 def dtype(scope: Scope, name: str) -> DType:
-    """dtype(x), dtype(result): its element type."""
+    """dtype(x), dtype(result): the element type of the tensor."""
     meta = scope.tensor(name)
     assert meta is not None
     return meta.dtype
 
 
 def of_kind(*kinds: str) -> Callable[[Scope, str], bool]:
-    """floating(x), integral(x), also of `result`: its element type is such; truth values count as integral."""
+    """floating(x), integral(x), also of `result`: the element type is of this kind; truth values count as integral."""
 
     def value(scope: Scope, name: str) -> bool:
         meta = scope.tensor(name)
@@ -162,23 +162,23 @@ def of_kind(*kinds: str) -> Callable[[Scope, str], bool]:
 
 
 def half(scope: Scope, name: str) -> bool:
-    """half(x): it is f16 or bf16."""
+    """half(x): the element type is f16 or bf16."""
     return scope.meta(name).dtype in (F16, BF16)
 
 
 def wide(scope: Scope, name: str) -> DType:
-    """wide(x): the element type in which sums of x are taken: f32 of f16 and bf16, else its own."""
+    """wide(x): the element type for sums of x: f32 for f16 and bf16, else the type of x."""
     return widened(scope.meta(name).dtype)
 
 
 def exact_cast(scope: Scope, name: str) -> bool:
-    """exact_cast(x): no sum of x comes out otherwise for being cast to the result's type before it is taken."""
+    """exact_cast(x): casting x to the result's type before a sum does not change the sum."""
     source, result = scope.meta(name).dtype, scope.result
     return result is not None and not source.is_bool and sums_exactly(source, result.dtype)
 
 
 def ordered_cast(scope: Scope, name: str) -> bool:
-    """ordered_cast(x): no maximum of x comes out otherwise for such a cast: nothing wraps or becomes NaN."""
+    """ordered_cast(x): casting x to the result's type does not change a maximum: nothing wraps or becomes NaN."""
     result = scope.result
     if result is None or scope.meta(name).dtype == result.dtype:
         return result is not None
@@ -187,7 +187,7 @@ def ordered_cast(scope: Scope, name: str) -> bool:
 
 
 def finite(scope: Scope, name: str) -> bool:
-    """finite(a): a is a number, no tensor, and finite in the result's type."""
+    """finite(a): a is a number, not a tensor, and finite in the result's type."""
     value, result = scope.argument(name), scope.result
     return isinstance(value, (int, float)) and result is not None and is_finite(value, result.dtype)
 
@@ -198,7 +198,7 @@ def positive(scope: Scope, name: str) -> bool:
 
 
 def scales(scope: Scope, name: str) -> bool:
-    """scales(a): a is none, or finite and above 0, so that what is multiplied by it stays in order."""
+    """scales(a): a is none, or finite and above 0: multiplication by a keeps the order of values."""
     return scope.argument(name) is None or positive(scope, name)
 
 
@@ -214,18 +214,18 @@ def invertible(scope: Scope, name: str) -> bool:
 
 
 def truncated(scope: Scope, name: str) -> int:
-    """truncated(a): the integer part of number a."""
+    """truncated(a): the integer part of the number a."""
     return math.trunc(scope.argument(name))
 
 
 def volume(scope: Scope, name: str) -> int:
-    """volume(a): the product of the numbers that argument a lists."""
+    """volume(a): the product of the numbers in argument a."""
     listed = scope.argument(name)
     return math.prod(listed) if isinstance(listed, tuple) else listed
 
 
 def steps(scope: Scope, *names: str) -> int:
-    """steps(end), steps(start, end), steps(start, end, step): the elements of a range."""
+    """steps(end), steps(start, end), steps(start, end, step): the number of elements of the range."""
     values: list[Any] = [scope.argument(name) for name in names]
     start, end, step = (0, values[0], 1) if len(values) == 1 else [*values, 1][:3]
     if not all(isinstance(value, (int, float)) and math.isfinite(value) for value in (start, end, step)) or not step:

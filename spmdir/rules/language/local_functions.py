@@ -17,7 +17,7 @@ from spmdir.rules.language.scope import Scope, rank_integer
 
 
 def shard_end(kind: str) -> Callable[[Scope, str], int | Local]:
-    """offset(f), end(f): where a rank's shard of a dimension begins, and the position behind it."""
+    """offset(f), end(f): the start of a rank's shard of a dimension; its end, exclusive."""
 
     def value(scope: Scope, reference: str) -> int | Local:
         return rank_integer(kind, scope.one(kind, reference))
@@ -26,7 +26,7 @@ def shard_end(kind: str) -> Callable[[Scope, str], int | Local]:
 
 
 def size(scope: Scope, *references: str) -> int | Local:
-    """size(f, …): the length of a rank's shard of a dimension that is the product of these factors, major first."""
+    """size(f, …): the length of a rank's shard of the dimension that is the product of these factors, major first."""
     found = [scope.one("size", reference) for reference in references]
     if len(found) == 1:
         return rank_integer("size", found[0])
@@ -56,12 +56,13 @@ class ShardIndices:
 
 
 def positions(scope: Scope, reference: str) -> ShardIndices:
-    """positions(f): the positions of a rank's shard of a dimension, in local order: a vector of i64."""
+    """positions(f): the global positions in a rank's shard of a dimension, in local order: a vector of i64."""
     return ShardIndices("spmd.positions", scope.one("positions", reference))
 
 
 def local_index(scope: Scope, index: str, reference: str) -> ShardIndices:
-    """local_index(index, f): where in a rank's shard each of these positions is; -1 for those that it has not."""
+    """local_index(index, f): the local index of each of these positions in a rank's shard; -1 if the shard does not
+    contain it."""
     return ShardIndices("spmd.local_index", scope.one("local_index", reference), scope.names[index])
 
 
@@ -81,70 +82,74 @@ def of_two(kind: str, unconditional: Callable[[Scope, str, str], Any]) -> Callab
 
 
 both = of_two("both", lambda scope, first, second: True)
-"""both(l, s): a rank has some of each of these dimensions."""
+"""both(l, s): a rank's shards of both dimensions are non-empty."""
 
 since = of_two("since", lambda scope, first, second: 0)
-"""since(l, s), since(l, s, is_causal): how many of a rank's first positions of l are before all those of s."""
+"""since(l, s), since(l, s, is_causal): the number of leading positions in a rank's shard of l that come before all
+those of s."""
 
 upto = of_two("upto", lambda scope, first, second: size(scope, first))
-"""upto(s, l), upto(s, l, is_causal): where a rank's positions of s end that are not behind all those of l."""
+"""upto(s, l), upto(s, l, is_causal): the local index after the last position in a rank's shard of s that does not come
+after all those of l."""
 
 beyond = of_two("beyond", lambda scope, first, second: 0)
-"""beyond(s, l), beyond(s, l, is_causal): how many of a rank's last positions of s are behind all those of l."""
+"""beyond(s, l), beyond(s, l, is_causal): the number of trailing positions in a rank's shard of s that come after all
+those of l."""
 
 reaches = of_two("reaches", lambda scope, first, second: both(scope, first, second))
-"""reaches(l, s), reaches(l, s, is_causal): some position of l is not before some position of s."""
+"""reaches(l, s), reaches(l, s, is_causal): some position of l is at or after some position of s."""
 
 triangle = of_two("triangle", lambda scope, first, second: False)
-"""triangle(l, s), triangle(l, s, is_causal): of the positions from `since` and up to `upto`, the i-th of l is not
-before the j-th of s if and only if j <= i."""
+"""triangle(l, s), triangle(l, s, is_causal): with l from `since` on and s up to `upto`, the i-th position of l is at or
+after the j-th of s if and only if j <= i."""
 
 irregular = of_two("irregular", lambda scope, first, second: False)
-"""irregular(l, s), irregular(l, s, is_causal): of these some are before some others, but not as in a triangle."""
+"""irregular(l, s), irregular(l, s, is_causal): with l from `since` on and s up to `upto`, some positions of l come
+before some of s, but not as in a triangle."""
 
 
 def parts(scope: Scope, name: str) -> tuple[int | Local, ...]:
-    """parts(dim): the lengths of a rank's shards of the results in a list, along the dimension of argument dim."""
+    """parts(dim): the local lengths of the results in a list, along the dimension of argument dim."""
     return tuple(rank_integer("size", shard) for shard in scope.parts(scope.argument(name)))
 
 
 def position(scope: Scope, tensor: str, reference: str) -> int:
-    """position(x, f): the number of the dimension of tensor x."""
+    """position(x, f): the number of the dimension of tensor x that this factor makes up."""
     return scope.position(tensor, reference)
 
 
 def column(scope: Scope, tensor: str, reference: str) -> tuple[int, ...]:
-    """column(x, f): the sizes by which a view puts a vector along this dimension of tensor x."""
+    """column(x, f): the shape that views a vector along this dimension of tensor x: -1 there, 1 elsewhere."""
     chosen = scope.dims(tensor, (reference,))
     return tuple(-1 if d in chosen else 1 for d in range(scope.meta(tensor).rank))
 
 
 def pick(scope: Scope, tensors: str, reference: str) -> Any:
-    """pick(xs, f): of a list with one tensor for each dimension of self, the one for this dimension."""
+    """pick(xs, f): the tensor for this dimension, from a list with one tensor for each dimension of self."""
     return scope.names[tensors][scope.position("self", reference)]
 
 
 def put(scope: Scope, tensors: str, reference: str, new: str) -> tuple[Any, ...]:
-    """put(xs, f, y): the list xs with y in the place of what `pick` gives."""
+    """put(xs, f, y): the list xs with y in the place of the tensor that `pick` returns."""
     values = list(scope.names[tensors])
     values[scope.position("self", reference)] = scope.names[new]
     return tuple(values)
 
 
 def tail(scope: Scope, tensor: str, indices: str) -> tuple[int, ...]:
-    """tail(x, xs): the sizes into which the last dimension of an index among xs unfolds, to be along x[xs]."""
+    """tail(x, xs): the sizes into which a view unfolds the last dimension of an index in xs, to align it with x[xs]."""
     at = [d for d, index in enumerate(scope.names[indices]) if index is not None]
     adjacent = at[-1] - at[0] == len(at) - 1
     return (-1, *(1,) * (scope.meta(tensor).rank - (at[-1] + 1 if adjacent else len(at))))
 
 
 def begin(scope: Scope, name: str, reference: str) -> int:
-    """begin(a, f): the first element that argument a leaves of a dimension, counted from 0; a may be none."""
+    """begin(a, f): the start of a slice of a dimension by argument a, counted from 0; a may be none."""
     return _slice_end(scope, name, reference, missing=0)
 
 
 def until(scope: Scope, name: str, reference: str) -> int:
-    """until(a, f): the place behind the last element that argument a leaves; a may be none."""
+    """until(a, f): the end of a slice of a dimension by argument a, exclusive and counted from 0; a may be none."""
     return _slice_end(scope, name, reference, missing=_extent(scope, reference))
 
 
@@ -162,7 +167,8 @@ def _extent(scope: Scope, reference: str) -> int:
 
 
 def margins(scope: Scope, name: str, tensor: str, reference: str) -> tuple[int | Local, ...]:
-    """margins(pad, x, f): the padding `pad`, pairs from the last dimension on, around a rank's shard of x."""
+    """margins(pad, x, f): the padding that places a rank's shard of x in the dimension padded by `pad`; pairs, last
+    dimension first."""
     pad: list[Any] = list(scope.argument(name))
     last = scope.meta(tensor).rank - 1
     for dim, shard in zip(scope.dims(tensor, (reference,)), scope.factors(reference), strict=True):
@@ -174,12 +180,12 @@ def margins(scope: Scope, name: str, tensor: str, reference: str) -> tuple[int |
 
 
 def around(scope: Scope, tensor: str, reference: str, low: str, high: str) -> tuple[int | Local, ...]:
-    """around(x, f, a, b): padding of x by a in front and b behind, along f alone."""
+    """around(x, f, a, b): a padding of x along f only, by a before and b after."""
     rank, at = scope.meta(tensor).rank, scope.position(tensor, reference)
     return (*(0,) * (2 * (rank - 1 - at)), scope.names[low], scope.names[high])
 
 
 def inner(scope: Scope, name: str) -> Any:
-    """inner(padding): the padding that is left to the op where `spmd.halo` has put the rest."""
+    """inner(padding): the padding that remains for the op after `spmd.halo` has added the rest."""
     found = scope.inner()
     return scope.argument(name) if found is None else found
