@@ -23,7 +23,7 @@ from spmdir.search.forest import adopt, improve_forest
 from spmdir.search.joint_placements import JointPlacements
 from spmdir.search.joint_states import StateFinder, StateTable
 from spmdir.search.joint_strategies import Joint
-from spmdir.search.messages import Messages
+from spmdir.search.messages import MessagePassing
 from spmdir.search.prices import Prices
 from spmdir.search.problem import FEW_NODES, Problem
 from spmdir.search.repeats import Quotient
@@ -106,7 +106,7 @@ class BlockSearch:
         nested = orders or [()] * len(states)
         starts = zip(states, fixed, nested, strict=True) if fixed is not None else ()
         self.start = list(itertools.starmap(_position, starts))
-        self.messages = Messages(self.now)
+        self.messages = MessagePassing(self.now)
         self.plans = len(axes) <= PRECISE_AXES
         self.best: list[int] = []
         self.least = np.inf
@@ -154,7 +154,7 @@ class BlockSearch:
             return self.least * (1 - LEAST) if next(states) < most else -np.inf
 
         while progress:
-            progress = any(self._consider(choice, 0) for choice in self.messages.below(limit))
+            progress = any(self._consider(choice, 0) for choice in self.messages.decisions_below(limit))
             for _ in self.messages.improve():
                 pass
 

@@ -1,4 +1,7 @@
-"""The ends of a value, at the parts that make and use it, with the numbers that messages put there."""
+"""Values as factors of message passing: the cost of a value, given the placements at its producer and its users.
+
+See `messages.py` for the algorithm. Prices are seconds, as arrays over placements before and after a reshard.
+"""
 
 from __future__ import annotations
 
@@ -13,109 +16,123 @@ _least = np.minimum.reduce
 
 
 class End:
-    """The end of a value at a part.
+    """The link between a value and one part.
 
     Attributes:
-        key: by state of the part, the index of its placement at this end.
-        size: how many placements there are.
-        is_last: whether no other part of the value comes later, in program order and back.
-        given: by placement, its number.
-        decided: the index of the placement that was decided on, if one was.
+        placement_of_state: [state of the part], the index of the value's placement at this end.
+        size: the number of placements.
+        is_last: whether the part is the last one of the value, in program order and in reverse.
+        message: [placement], seconds added to the value and subtracted from the part.
+        decided: the index of the decided placement; None if the part is not decided.
+        copy_costs: as of `Use.costs_from_copies`; None if it has to be computed again.
     """
 
-    def __init__(self, key: Numbers, size: int):
-        self.key, self.size = key, size
+    def __init__(self, placement_of_state: Numbers, size: int):
+        self.placement_of_state, self.size = placement_of_state, size
         self.is_last: tuple[bool, bool] = (False, False)
-        self.given = np.zeros(size)
+        self.message = np.zeros(size)
         self.decided: int | None = None
-        self.through: Numbers | None = None
+        self.copy_costs: Numbers | None = None
 
 
 class Use(End):
-    """The end of a value at a part that uses it; several operands of the part are one end, and so one placement here.
+    """The end of a value at a part that uses it.
+
+    If several operands of the part are this value, a "placement" of the end is a tuple of placements, one for each.
 
     Attributes:
-        price, price_made: what it costs to have the value as this end needs it, [from placement, needed]; from any
-            placement, and from those that it may be made in.
-        through: [copy, made], the least that this end costs from a copy of the value or from where it is made, by its
-            numbers or as it is decided; None if that is to be worked out again.
+        price: [placement before, placement needed], the reshards for this end.
+        price_from_produced: the rows of `price` for the placements that the value may be produced in.
     """
 
     def __init__(self, needs: Sequence[Numbers]):
         counts = [int(need.max()) + 1 for need in needs]
-        found, key = np.unique(np.ravel_multi_index(needs, counts), return_inverse=True)
-        super().__init__(key, len(found))
-        self._needs = np.unravel_index(found, counts)
+        placements, placement_of_state = np.unique(np.ravel_multi_index(needs, counts), return_inverse=True)
+        super().__init__(placement_of_state, len(placements))
+        self._needs = np.unravel_index(placements, counts)
 
-    def read(self, price: Numbers, made: Numbers) -> None:
-        """Read the prices of reshards, [before, after], of a value that is made in the placements `made`."""
-        self._made, self.price = made, from_each(price, self._needs)
-        self.price_made = self.price[made]
-        self._needed = np.ascontiguousarray(self.price.T)
-        self._needed_made = np.ascontiguousarray(self.price_made.T)
-        self.through = None
+    def read(self, price: Numbers, produced: Numbers) -> None:
+        """Read the prices of reshards, [before, after], of a value whose producer may choose the placements `produced`."""
+        self._produced, self.price = produced, from_each(price, self._needs)
+        self.price_from_produced = self.price[produced]
+        self._price_to_needed = np.ascontiguousarray(self.price.T)
+        self._price_to_needed_from_produced = np.ascontiguousarray(self.price_from_produced.T)
+        self.copy_costs = None
 
-    def cost_through(self) -> Numbers:
-        """Return `through`, worked out again if need be."""
-        through = self.through
-        if through is None:
-            at = self.decided
-            below = self._needed[at] if at is not None else _least(self._needed + self.given[:, None])
-            self.through = through = np.minimum(below[:, None], below[self._made])
-        return through
+    def costs_from_copies(self) -> Numbers:
+        """Return [copy, produced], the least cost of this end if it may be resharded from either placement."""
+        costs = self.copy_costs
+        if costs is None:
+            decided = self.decided
+            least_by_copy = (
+                self._price_to_needed[decided]
+                if decided is not None
+                else _least(self._price_to_needed + self.message[:, None])
+            )
+            self.copy_costs = costs = np.minimum(least_by_copy[:, None], least_by_copy[self._produced])
+        return costs
 
-    def cost_below_made(self) -> Numbers:
-        """Return by placement that the value may be made in the least that this end costs from there."""
-        at = self.decided
-        return self._needed_made[at] if at is not None else _least(self._needed_made + self.given[:, None])
+    def costs_from_produced(self) -> Numbers:
+        """Return [produced], the least cost of this end if it is resharded from the produced placement."""
+        decided = self.decided
+        return (
+            self._price_to_needed_from_produced[decided]
+            if decided is not None
+            else _least(self._price_to_needed_from_produced + self.message[:, None])
+        )
 
 
-class Star:
-    """A value with its ends: of the part that makes it, and of those that use it."""
+class ValueFactor:
+    """The cost of a value as a function of the placements at its ends: the producer and the uses."""
 
-    def __init__(self, made: Numbers, maker: End, uses: Sequence[Use], price: Numbers):
-        self.made, self.maker, self.uses = made, maker, uses
+    def __init__(self, produced: Numbers, producer: End, uses: Sequence[Use], price: Numbers):
+        self.produced, self.producer, self.uses = produced, producer, uses
         self.read(price)
 
     def read(self, price: Numbers) -> None:
         """Read the prices of reshards, [before, after]."""
-        self._copy = np.ascontiguousarray(price[self.made].T)
+        self._price_of_copy = np.ascontiguousarray(price[self.produced].T)
         for use in self.uses:
-            use.read(price, self.made)
+            use.read(price, self.produced)
 
     def least(self, end: End) -> Numbers:
-        """Return, by placement of an end, the least that reshards and numbers of the other ends cost beside it.
+        """Return [placement of `end`], the least cost of all reshards and of the messages of the other ends.
 
-        As in `forest.py`, the value is held in one copy beside the placement that it is made in, if that costs less.
+        As in `forest.py`, users may reshard from the produced placement or from one copy in another placement.
         """
-        if end is self.maker:
-            return self._least_made()
-        return self._least_needed(end)  # type: ignore  # all other ends are uses
+        if end is self.producer:
+            return self._least_by_produced()
+        return self._least_by_needed(end)  # type: ignore  # all other ends are uses
 
-    def bound(self) -> float:
-        """Return the least that reshards and numbers of all ends cost, none decided."""
-        return float(_least(self._least_made() + self.maker.given))
+    def lower_bound(self) -> float:
+        """Return the minimum over all placements, when no end is decided."""
+        return float(_least(self._least_by_produced() + self.producer.message))
 
-    def _least_made(self) -> Numbers:
+    def _least_by_produced(self) -> Numbers:
         if len(self.uses) == 1:
-            return self.uses[0].cost_below_made()
-        cost = self._copy
+            return self.uses[0].costs_from_produced()
+        cost = self._price_of_copy
         for use in self.uses:
-            cost = cost + use.cost_through()
+            cost = cost + use.costs_from_copies()
         return _least(cost)
 
-    def _least_needed(self, end: Use) -> Numbers:
-        price, copy, held, at = end.price_made, self._copy, self.maker.given, self.maker.decided
-        here = slice(None) if at is None else slice(at, at + 1)
-        if at is not None:
-            price, copy, held = price[here], copy[:, here], _NOTHING
+    def _least_by_needed(self, end: Use) -> Numbers:
+        price, price_of_copy, message, decided = (
+            end.price_from_produced,
+            self._price_of_copy,
+            self.producer.message,
+            self.producer.decided,
+        )
+        columns = slice(None) if decided is None else slice(decided, decided + 1)
+        if decided is not None:
+            price, price_of_copy, message = price[columns], price_of_copy[:, columns], _NO_MESSAGE
         if len(self.uses) == 1:
-            return _least(price + held[:, None])
-        cost = copy + held  # [copy, made]
+            return _least(price + message[:, None])
+        cost = price_of_copy + message  # [copy, produced]
         for use in self.uses:
             if use is not end:
-                cost = cost + use.cost_through()[:, here]
+                cost = cost + use.costs_from_copies()[:, columns]
         return np.minimum(_least(price + _least(cost)[:, None]), _least(end.price + _least(cost, axis=1)[:, None]))
 
 
-_NOTHING = np.zeros(1)
+_NO_MESSAGE = np.zeros(1)

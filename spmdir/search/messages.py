@@ -1,18 +1,26 @@
-"""What the parts of a program tell each other about their states: a lower bound that rises, and decisions near it.
+"""Message passing between the parts of a program: a lower bound on the cost of all decisions, and good decisions.
 
-Each part that makes or uses a value has an *end* of it, with a number for each of its placements there. The numbers are
-added to what the reshards of the value cost, and subtracted from what the states of the part cost, so that decisions
-cost what they did. What each part and each value costs at the least by itself adds up to a lower bound on the cost of
-all decisions, whatever the numbers are.
+A *part* has states, one of which is chosen. A *value* links the part that produces it with the parts that use it. Its
+reshards cost time if these parts need another placement than the one it is produced in. Each link has a *message*: one
+number for each placement. The message is added to the cost of the value and subtracted from the cost of the part, so
+the cost of a decision does not change. The sum of the minima of all parts and all values is a lower bound.
 
-They are found by sequential reweighted message passing (V. Kolmogorov, "A new look at reweighted message passing",
-2015): in program order and back, each part takes over all that its values cost beside it, and gives to each value
-that a part still to come shares an equal fraction of by how much its states are dearer than the cheapest. So the bound
-never falls. After both, every number is moved on by a fraction of its last change (Nesterov's momentum), by which the
-bound rises several times as fast, unless it has fallen.
+For example, part A produces a value in placement 0 or 1, at a cost of 0 or 1 seconds. Part B uses it in placement 0 or
+1, at a cost of 1 or 0 seconds. A reshard costs 2 seconds.
 
-After each pass all parts are decided one by one, in the other direction or any order: beside those that are decided,
-and the others by their numbers. Where the bound is tight, that is the best decision.
+    no messages: min(0, 1) + min(1, 0) + min(0, 2) = 0 seconds is a lower bound, too low
+    A sends what its states cost above the cheapest, (0, 1)
+    B adds what its value costs for each of its states: min(0 + 0, 1 + 2) = 0 and min(0 + 2, 1 + 0) = 1
+    B's states cost 1 + 0 and 0 + 1, so the bound is 1 second: the cost of the best decision
+
+The algorithm is sequential reweighted message passing (V. Kolmogorov, "A new look at reweighted message passing",
+2015). In program order and back, each part adds the costs of its values to the costs of its states (*min-marginals*).
+It sends what each state costs above the cheapest to the values that it shares with later parts, in equal fractions.
+The bound never falls in such a pass. After both passes, each message moves on by a fraction of its last change
+(Nesterov's momentum). This may lower the bound, but it usually rises several times as fast.
+
+After each pass, the parts are decided one after another. Each takes its cheapest state, given the parts that are
+decided already and the messages of the others. If the bound is tight, the decision is optimal.
 """
 
 from __future__ import annotations
@@ -23,200 +31,210 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import numpy as np
 
 from spmdir.search.assignment import Assignment
-from spmdir.search.ends import End, Star, Use
+from spmdir.search.ends import End, ValueFactor, Use
 from spmdir.search.forest import needed_beside
 from spmdir.search.joint_placements import Numbers
 
 MOMENTUM = 0.8
-"""The largest fraction of a change that is made again."""
+"""The largest fraction of a message's last change that is added once more."""
 
 _least, _least_of = np.minimum.reduce, np.minimum.reduceat
 
 
 class _Part:
-    """A part with its ends, whose placements are numbered one end after the other.
+    """A part with its ends. The placements of all ends are concatenated in one array.
 
     Attributes:
-        cost: by state, what it costs without reshards of values that other parts share.
-        given: by placement, its number.
-        is_leaf: whether it shares one value alone, to which it gives all that it costs, once and for all.
+        cost: [state], seconds without the reshards of values that other parts share.
+        message: [placement], the messages of all ends.
+        is_leaf: whether the part shares only one value. It sends its whole cost there, once.
     """
 
     def __init__(self, cost: Numbers):
         self.cost, self.is_leaf = cost, False
-        self.ends: list[tuple[Star, End]] = []
+        self.ends: list[tuple[ValueFactor, End]] = []
 
     @property
     def size(self) -> int:
-        """Return how many placements all its ends have."""
+        """Return the number of placements of all ends."""
         return sum(end.size for _, end in self.ends)
 
-    def join(self, given: Numbers) -> None:
-        """Give all ends their numbers in one array."""
+    def join(self, messages: Numbers) -> None:
+        """Make the messages of all ends views of one array."""
         sizes = [end.size for _, end in self.ends]
-        self._first = first = [sum(sizes[:at]) for at in range(len(sizes))]
-        self.given = given
-        for at, (_, end) in zip(first, self.ends, strict=True):
-            end.given = given[at : at + end.size]
-        ends = [(at, end) for at, (_, end) in zip(first, self.ends, strict=True)]
-        self._keys = np.array([end.key + at for at, end in ends], dtype=np.intp).reshape(len(ends), len(self.cost))
-        order = [np.argsort(end.key, kind="stable") for _, end in ends]
+        self._offsets = offsets = [sum(sizes[:offset]) for offset in range(len(sizes))]
+        self.message = messages
+        for offset, (_, end) in zip(offsets, self.ends, strict=True):
+            end.message = messages[offset : offset + end.size]
+        numbered_ends = [(offset, end) for offset, (_, end) in zip(offsets, self.ends, strict=True)]
+        self._keys = np.array(
+            [end.placement_of_state + offset for offset, end in numbered_ends], dtype=np.intp
+        ).reshape(len(numbered_ends), len(self.cost))
+        order = [np.argsort(end.placement_of_state, kind="stable") for _, end in numbered_ends]
         self._by_key = np.concatenate(order) if order else np.zeros(0, dtype=np.intp)
         states = len(self.cost)
         starts = [
-            at * states + np.searchsorted(end.key[by_key], np.arange(end.size))
-            for at, ((_, end), by_key) in enumerate(zip(ends, order, strict=True))
+            index * states + np.searchsorted(end.placement_of_state[by_key], np.arange(end.size))
+            for index, ((_, end), by_key) in enumerate(zip(numbered_ends, order, strict=True))
         ]
         self._starts = np.concatenate(starts) if starts else np.zeros(0, dtype=np.intp)
         self._shares = []
         for direction in (0, 1):
-            to_come = [not end.is_last[direction] for _, end in ends]
+            to_come = [not end.is_last[direction] for _, end in numbered_ends]
             self._shares.append(np.repeat(np.array(to_come) / max(sum(to_come), 1), sizes))
         if self.is_leaf:
-            self.given[:] = _least_of(self.cost[self._by_key], self._starts)
+            self.message[:] = _least_of(self.cost[self._by_key], self._starts)
 
-    def beside(self) -> tuple[Numbers, Numbers]:
-        """Return what each state costs beside all values, and the part of that by placement."""
+    def min_marginals(self) -> tuple[Numbers, Numbers]:
+        """Return the cost of each state including its values, and the cost of the values by placement."""
         if not self.ends:
-            return self.cost, self.given
-        taken = np.concatenate([star.least(end) for star, end in self.ends])
-        return self.cost + np.add.reduce(taken[self._keys]), taken
+            return self.cost, self.message
+        value_costs = np.concatenate([factor.least(end) for factor, end in self.ends])
+        return self.cost + np.add.reduce(value_costs[self._keys]), value_costs
 
-    def least_alone(self) -> float:
-        """Return the least that a state costs, without what its values cost, by the numbers given to them."""
-        return float(_least(self.cost - np.add.reduce(self.given[self._keys])))
+    def least_own_cost(self) -> float:
+        """Return the minimum over the states of cost minus messages, without the values."""
+        return float(_least(self.cost - np.add.reduce(self.message[self._keys])))
 
-    def least_of_ends(self, taken: Numbers) -> float:
-        """Return the least that its values cost, each by itself, from what they cost beside it by placement."""
-        return float(np.add.reduce(_least_of(taken + self.given, self._first))) if self.ends else 0.0
+    def least_value_cost(self, value_costs: Numbers) -> float:
+        """Return the sum of the minima of its values, each minimised separately."""
+        return float(np.add.reduce(_least_of(value_costs + self.message, self._offsets))) if self.ends else 0.0
 
-    def give(self, cost: Numbers, taken: Numbers, direction: int) -> None:
-        """Give the values that parts to come share what the states cost above the cheapest, for what they cost."""
+    def send(self, excess: Numbers, value_costs: Numbers, direction: int) -> None:
+        """Send the excess of each state to the values that later parts in this direction share."""
         if self.ends:
-            np.subtract(_least_of(cost[self._by_key], self._starts) * self._shares[direction], taken, out=self.given)
+            np.subtract(
+                _least_of(excess[self._by_key], self._starts) * self._shares[direction], value_costs, out=self.message
+            )
             for _, end in self.ends:
-                end.through = None
+                end.copy_costs = None
 
     def decide(self, state: int | None) -> None:
-        """Note which state is decided, or that none is."""
+        """Record the decided state at all ends; None removes it."""
         for _, end in self.ends:
-            end.decided = None if state is None else int(end.key[state])
-            end.through = None
+            end.decided = None if state is None else int(end.placement_of_state[state])
+            end.copy_costs = None
 
 
-class Messages:
-    """The numbers of all ends of a program.
+class MessagePassing:
+    """The messages of a program.
 
     Attributes:
-        bound: after the last pass. No decision costs less, but some whose users share several copies of one value.
+        bound: seconds, after the last pass. No decision costs less, except that users which share several copies of one
+            value may cost less than the bound assumes.
     """
 
-    def __init__(self, now: Assignment):
-        self.now, self.bound, self._turn, self._is_back = now, 0.0, 0, True
-        self._parts, self._stars = list(map(_Part, now.cost)), dict[int, Star]()
-        members = {value: self._members(value) for value in range(len(now.price))}
-        shared = Counter(part for found in members.values() for part in found)
+    def __init__(self, assignment: Assignment):
+        self.assignment, self.bound, self._rising_turns, self._is_back = assignment, 0.0, 0, True
+        self._parts, self._factors = list(map(_Part, assignment.cost)), dict[int, ValueFactor]()
+        members = {value: self._members(value) for value in range(len(assignment.price))}
+        shared = Counter(part for parts in members.values() for part in parts)
         for value, found in members.items():
             if found:
                 self._add(value, found, [part for part in found if shared[part] > 1])
-        self._given = np.zeros(sum(part.size for part in self._parts))
-        at = 0
+        self._messages = np.zeros(sum(part.size for part in self._parts))
+        offset = 0
         for part in self._parts:
-            part.join(self._given[at : at + part.size])
-            at += part.size
-        self._former = self._given.copy()
+            part.join(self._messages[offset : offset + part.size])
+            offset += part.size
+        self._previous = self._messages.copy()
 
     def _members(self, value: int) -> Sequence[int]:
-        """Return the part that makes a value and the others that use it; nothing where there are no others."""
-        now, shared = self.now, self.now.shared
-        maker = shared.producer[value][0]
-        members = dict.fromkeys([maker, *(user for user, _ in shared.users[value])])
-        if value in now.needs[maker]:
-            own = needed_beside(now.price[value], now.makes[maker][value], now.needs[maker][value])
-            self._parts[maker].cost = self._parts[maker].cost + own
+        """Return the part that produces a value and the other parts that use it; empty if no other part uses it."""
+        assignment, shared = self.assignment, self.assignment.shared
+        producer = shared.producer[value][0]
+        members = dict.fromkeys([producer, *(user for user, _ in shared.users[value])])
+        if value in assignment.needs[producer]:
+            operand_cost = needed_beside(
+                assignment.price[value], assignment.makes[producer][value], assignment.needs[producer][value]
+            )
+            self._parts[producer].cost = self._parts[producer].cost + operand_cost
         return list(members) if len(members) > 1 else ()
 
-    def _add(self, value: int, members: Sequence[int], inner: Sequence[int]) -> None:
-        """Add a value that parts share, of which those that are `inner` share others too."""
-        now = self.now
-        made, makes = now.makers[value]
-        maker, uses = End(makes, len(made)), [Use(now.needs[user][value]) for user in members[1:]]
-        star = self._stars[value] = Star(made, maker, uses, now.price[value])
-        for member, end in zip(members, (maker, *uses), strict=True):
-            end.is_last = member >= max(inner or members), member <= min(inner or members)
+    def _add(self, value: int, members: Sequence[int], shared_parts: Sequence[int]) -> None:
+        """Add the factor of a value. The parts in `shared_parts` share other values too."""
+        assignment = self.assignment
+        produced, placement_of_state = assignment.makers[value]
+        producer = End(placement_of_state, len(produced))
+        uses = [Use(assignment.needs[user][value]) for user in members[1:]]
+        factor = self._factors[value] = ValueFactor(produced, producer, uses, assignment.price[value])
+        for member, end in zip(members, (producer, *uses), strict=True):
+            end.is_last = member >= max(shared_parts or members), member <= min(shared_parts or members)
             part = self._parts[member]
-            part.ends.append((star, end))
-            part.is_leaf = bool(inner) and member not in inner
+            part.ends.append((factor, end))
+            part.is_leaf = bool(shared_parts) and member not in shared_parts
 
     def read(self, values: Collection[int]) -> None:
-        """Read the prices of values again."""
+        """Read changed prices of values from the assignment."""
         for value in values:
-            if value in self._stars:
-                self._stars[value].read(self.now.price[value])
+            if value in self._factors:
+                self._factors[value].read(self.assignment.price[value])
 
     def improve(self) -> Iterator[bool]:
-        """Raise the bound in program order, and on the way back; yield after each whether it was the way back."""
-        again = min(MOMENTUM, self._turn / (self._turn + 1.5))
-        given = self._given.copy()
-        self._given += again * (given - self._former)
-        self._former = given
+        """Run one pass in program order and one in reverse; yield after each whether it was the reverse pass."""
+        momentum = min(MOMENTUM, self._rising_turns / (self._rising_turns + 1.5))
+        messages = self._messages.copy()
+        self._messages += momentum * (messages - self._previous)
+        self._previous = messages
         for part in self._parts:
             part.decide(None)
-        former = self.bound
+        previous_bound = self.bound
         for self._is_back in (False, True):
             self._pass()
             yield self._is_back
-        self._turn = self._turn + 1 if self.bound > former else 0
+        self._rising_turns = self._rising_turns + 1 if self.bound > previous_bound else 0
 
     def _pass(self) -> None:
         bound = 0.0
         for part in reversed(self._parts) if self._is_back else self._parts:
             if part.is_leaf:
                 continue
-            cost, taken = part.beside()
+            cost, value_costs = part.min_marginals()
             least = float(_least(cost))
-            part.give(cost - least, taken, int(self._is_back))
+            part.send(cost - least, value_costs, int(self._is_back))
             bound += least
         self.bound = bound
 
-    def below(self, limit: Callable[[], float]) -> Iterator[list[int]]:
-        """Yield decisions that cost less than the limit, which is asked for each state that is tried.
+    def decisions_below(self, limit: Callable[[], float]) -> Iterator[list[int]]:
+        """Yield decisions that cost less than the limit. `limit()` is called for each state that is tried.
 
-        Branch and bound: parts are decided in program order, each in all states that the bound leaves room for beside
-        those before it, the cheapest first. So a decision that is not yielded costs more than any limit so far, or
-        several copies of one value are shared in it.
+        This is branch and bound: parts are decided in program order, cheapest state first. A state is skipped if its
+        lower bound, given the parts decided before it, reaches the limit. A decision that is not yielded therefore
+        costs at least the lowest limit so far, unless its users share several copies of one value.
         """
         for part in self._parts:
             part.decide(None)
-        own = sum(part.least_alone() for part in self._parts)
-        return self._below(limit, [], own + sum(star.bound() for star in self._stars.values()))
+        own_cost = sum(part.least_own_cost() for part in self._parts)
+        return self._decisions_below(
+            limit, [], own_cost + sum(factor.lower_bound() for factor in self._factors.values())
+        )
 
-    def _below(self, limit: Callable[[], float], choice: list[int], bound: float) -> Iterator[list[int]]:
+    def _decisions_below(self, limit: Callable[[], float], choice: list[int], bound: float) -> Iterator[list[int]]:
         if len(choice) == len(self._parts):
             yield choice
             return
         part = self._parts[len(choice)]
-        cost, taken = part.beside()
-        least = cost + (bound - part.least_alone() - part.least_of_ends(taken))
-        for state in least.argsort().tolist():
-            if least[state] >= limit():
+        cost, value_costs = part.min_marginals()
+        lower_bounds = cost + (bound - part.least_own_cost() - part.least_value_cost(value_costs))
+        for state in lower_bounds.argsort().tolist():
+            if lower_bounds[state] >= limit():
                 break
             part.decide(state)
-            yield from self._below(limit, [*choice, state], float(least[state]))
+            yield from self._decisions_below(limit, [*choice, state], float(lower_bounds[state]))
         part.decide(None)
 
     def decide(self, order: Sequence[int] | None = None) -> list[int]:
-        """Return a state for each part, in an order; against the direction of the last pass if it is None.
+        """Return a state for each part, decided in this order; by default opposite to the last pass.
 
-        Each takes the cheapest beside the parts that are decided before it, and the numbers of the others. Leaves come
-        last: they know nothing of the rest of the program.
+        Each part takes its cheapest state, given the parts decided before it and the messages of the others. Leaves
+        come last, because their messages hold nothing about the rest of the program.
         """
         order = order or range(len(self._parts))[:: 1 if self._is_back else -1]
         choice = [0] * len(self._parts)
-        for at in sorted(order, key=lambda at: self._parts[at].is_leaf):
-            part = self._parts[at]
-            choice[at] = int(part.beside()[0].argmin())
-            part.decide(choice[at])
+        for index in sorted(order, key=lambda index: self._parts[index].is_leaf):
+            part = self._parts[index]
+            choice[index] = int(part.min_marginals()[0].argmin())
+            part.decide(choice[index])
         for part in self._parts:
             part.decide(None)
         return choice

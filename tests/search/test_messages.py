@@ -1,10 +1,11 @@
-"""Messages between parts: no decision costs less than their bound, which rises and finds the best one."""
+"""MessagePassing between parts: no decision costs less than their bound, which rises and finds the best one."""
 
 from __future__ import annotations
 
 import itertools
 import random
 
+import numpy as np
 import pytest
 
 from spmdir.analysis.propagation.build_problem import build_problem
@@ -14,17 +15,35 @@ from spmdir.reshard.topology import H100X8
 from spmdir.search import messages
 from spmdir.search.assignment import Assignment
 from spmdir.search.block_search import BlockSearch
-from spmdir.search.messages import Messages
+from spmdir.search.ends import End, Use, ValueFactor
+from spmdir.search.messages import MessagePassing
 from tests.search.merged import merged
 from tests.search.test_block_search import TOPOLOGIES, search_of
 
 ROUNDING = 1e-9
 
 
+def test_the_worked_example_of_the_module_reaches_its_bound() -> None:
+    """Part A produces a value in placement 0 or 1 for 0 or 1 s, part B uses it in either for 1 or 0 s."""
+    part_a, part_b = (messages._Part(np.array(cost)) for cost in ([0.0, 1.0], [1.0, 0.0]))
+    producer, use = End(np.array([0, 1]), 2), Use([np.array([0, 1])])
+    factor = ValueFactor(np.array([0, 1]), producer, [use], np.array([[0.0, 2.0], [2.0, 0.0]]))
+    part_a.ends, producer.is_last = [(factor, producer)], (False, True)
+    part_b.ends, use.is_last = [(factor, use)], (True, False)
+    part_a.join(np.zeros(2))
+    part_b.join(np.zeros(2))
+    cost_a, value_costs_a = part_a.min_marginals()
+    part_a.send(cost_a - cost_a.min(), value_costs_a, 0)
+    assert producer.message.tolist() == [0, 1]
+    cost_b, value_costs_b = part_b.min_marginals()
+    assert value_costs_b.tolist() == [0, 1]
+    assert cost_a.min() + cost_b.min() == 1
+
+
 @TOPOLOGIES
 def test_no_decision_costs_less_than_the_bound(topology) -> None:
     now, chance = search_of(topology)[1].now, random.Random(0)
-    found = Messages(now)
+    found = MessagePassing(now)
     for _ in range(20):
         turn(found)
         now.assume([chance.randrange(len(costs)) for costs in now.cost_rows])
@@ -35,7 +54,7 @@ def test_no_decision_costs_less_than_the_bound(topology) -> None:
 @TOPOLOGIES
 def test_a_decision_that_costs_what_the_bound_says_is_found(topology) -> None:
     now = search_of(topology)[1].now
-    found = Messages(now)
+    found = MessagePassing(now)
     for _ in range(20):
         turn(found)
     for _ in found.improve():
@@ -46,7 +65,7 @@ def test_a_decision_that_costs_what_the_bound_says_is_found(topology) -> None:
 @TOPOLOGIES
 def test_the_bound_never_falls_without_momentum(topology, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "MOMENTUM", 0.0)
-    found, bound = Messages(search_of(topology)[1].now), 0.0
+    found, bound = MessagePassing(search_of(topology)[1].now), 0.0
     for _ in range(10):
         turn(found)
         assert found.bound >= bound * (1 - ROUNDING)
@@ -56,7 +75,7 @@ def test_the_bound_never_falls_without_momentum(topology, monkeypatch: pytest.Mo
 def test_momentum_raises_the_bound_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     def bound(momentum: float) -> float:
         monkeypatch.setattr(messages, "MOMENTUM", momentum)
-        found = Messages(search_of(H100X8)[1].now)
+        found = MessagePassing(search_of(H100X8)[1].now)
         for _ in range(4):
             turn(found)
         return found.bound
@@ -66,17 +85,17 @@ def test_momentum_raises_the_bound_faster(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_prices_that_are_read_again_count() -> None:
     now = search_of(H100X8)[1].now
-    found = Messages(now)
+    found = MessagePassing(now)
     for price in now.price:
         price *= 0.5
     found.read(range(len(now.price)))
-    other = Messages(now)
+    other = MessagePassing(now)
     turn(found)
     turn(other)
     assert found.bound == pytest.approx(other.bound)
 
 
-def turn(found: Messages) -> None:
+def turn(found: MessagePassing) -> None:
     for _ in found.improve():
         pass
 
@@ -116,11 +135,11 @@ def test_all_decisions_below_a_limit_are_found(topology, turns: int) -> None:
         now.assume(choice)
         totals[choice] = now.total()
     least = min(totals.values())
-    found = Messages(now)
+    found = MessagePassing(now)
     for _ in range(turns):
         turn(found)
     limit = least * 1.5 + 1e-9
-    below = {tuple(choice) for choice in found.below(lambda: limit)}
+    below = {tuple(choice) for choice in found.decisions_below(lambda: limit)}
     assert below == {choice for choice, total in totals.items() if total < limit}
     assert 0 < len(below) < len(totals)
 
