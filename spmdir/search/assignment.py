@@ -1,7 +1,7 @@
-"""A decision of the search: one state for each part of a program, and what it costs.
+"""A decision of the search, one state for each part of a program, and its cost.
 
-A value's reshards cost one price for each distinct joint placement that its users need, or, where that is less, what
-it costs to bring the value to one placement and from there to the others.
+The reshards of a value cost one price for each distinct joint placement that its users need. If it is cheaper, the
+value is resharded to one copy first, and the users reshard from the value or from the copy.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from spmdir.search.repeats import Quotient
 
 
 class Assignment:
-    """The parts of a program with their states, of which one is chosen for each.
+    """The parts of a program with their states, and the chosen state of each part.
 
-    Joint placements are numbered for each value here: those that its parts make or need.
+    Each value has its own numbering of joint placements: those that its parts produce or need.
 
     Attributes:
-        cost: part → seconds of each of its states.
-        needs: part → {value: for each operand that is this value, the placement that each state needs}.
-        makes: part → {value: the placement that each state makes}.
-        makers: value → the placements that it may be made in, and by state of its part, the index of one of them.
-        price: value → what a reshard of it costs, [before, after].
-        choice: part → its state.
-        made: value → the placement that it is made in.
-        wanted: value → {placement: how many operands need it}.
+        cost: part → [state], seconds.
+        needs: part → {value: for each operand that is this value, [state] the placement needed}.
+        produces: part → {value: [state] the placement produced}.
+        producer_placements: value → its possible produced placements, and [state of the producer] the index in them.
+        price: value → [before, after], seconds of a reshard.
+        choice: part → its chosen state.
+        produced: value → the placement that it is produced in.
+        need_counts: value → {placement: the number of operands that need it}.
     """
 
     def __init__(self, shared: Quotient, states: Sequence[StateTable], prices: Prices):
         self.shared, self.states = shared, states
-        self.cost = cost = [own.seconds * weight for own, weight in zip(states, shared.weight, strict=True)]
+        self.cost = cost = [table.seconds * weight for table, weight in zip(states, shared.weight, strict=True)]
         columns: list[list[Numbers]] = [[] for _ in shared.values]
         for part, node in enumerate(shared.nodes):
             operands, results = states[part].operands.T, states[part].results.T
@@ -43,20 +43,20 @@ class Assignment:
             for value, column in zip(node.results, results, strict=True):
                 columns[value].append(column)
         self.numbers: list[Numbers] = []
-        self._place = place = []
-        for found in columns:
+        self._index_of_number = index_of_number = []
+        for numbers_used in columns:
             occurs = np.zeros(len(prices.placements.all), dtype=bool)
             occurs[prices.placements.replicated] = True
-            for column in found:
+            for column in numbers_used:
                 occurs[column] = True
             self.numbers.append(occurs.nonzero()[0])
-            place.append(np.where(occurs, occurs.cumsum() - 1, -1))
+            index_of_number.append(np.where(occurs, occurs.cumsum() - 1, -1))
         self.price: list[Numbers] = []
-        known: dict[object, Numbers] = {}
+        tables: dict[object, Numbers] = {}
         self._prices = prices
-        self._alike: dict[object, list[int]] = {}
+        self._values_with_key: dict[object, list[int]] = {}
         self._key: list[object] = []
-        self._exact: set[tuple[int, int, int]] = set()
+        self._learned: set[tuple[int, int, int]] = set()
         holding, copy_holding, exposed = shared.holding, shared.copy_holding, shared.exposed
         for value, numbers in enumerate(self.numbers):
             meta, weight = shared.values[value], shared.value_weight[value]
@@ -69,47 +69,50 @@ class Assignment:
                 value in shared.unsliced,
             )
             key = numbers.tobytes(), weight, alike
-            if key not in known:
-                known[key] = prices.table(numbers, value)
-            self.price.append(known[key])
-            self._alike.setdefault(alike, []).append(value)
+            if key not in tables:
+                tables[key] = prices.table(numbers, value)
+            self.price.append(tables[key])
+            self._values_with_key.setdefault(alike, []).append(value)
             self._key.append(alike)
         rows: dict[int, list[list[float]]] = {}
-        self.rows: list[list[list[float]]] = []
+        self.price_rows: list[list[list[float]]] = []
         for price in self.price:
             if id(price) not in rows:
                 rows[id(price)] = price.tolist()
-            self.rows.append(rows[id(price)])
+            self.price_rows.append(rows[id(price)])
         self.needs: list[dict[int, list[Numbers]]] = []
-        self.makes: list[dict[int, Numbers]] = []
+        self.produces: list[dict[int, Numbers]] = []
         for part, node in enumerate(shared.nodes):
             operands, results = states[part].operands.T, states[part].results.T
             needs: dict[int, list[Numbers]] = {}
             for slot, value in shared.uses[part]:
-                needs.setdefault(value, []).append(place[value][operands[slot]])
+                needs.setdefault(value, []).append(index_of_number[value][operands[slot]])
             self.needs.append(needs)
-            self.makes.append(
-                {value: place[value][column] for value, column in zip(node.results, results, strict=True)}
+            self.produces.append(
+                {value: index_of_number[value][column] for value, column in zip(node.results, results, strict=True)}
             )
         if holding:
             for part, node in enumerate(shared.nodes):
                 for position, value in enumerate(node.results):
-                    held = prices.held(self.states[part].results[:, position], value)
-                    cost[part] = cost[part] + holding[value] * held
-        self.makers = {
-            value: np.unique(makes, return_inverse=True) for found in self.makes for value, makes in found.items()
+                    bytes_held = prices.held(self.states[part].results[:, position], value)
+                    cost[part] = cost[part] + holding[value] * bytes_held
+        self.producer_placements = {
+            value: np.unique(produced, return_inverse=True)
+            for found in self.produces
+            for value, produced in found.items()
         }
         self.need_rows = [{v: [a.tolist() for a in arrays] for v, arrays in needs.items()} for needs in self.needs]
-        self.make_rows = [{v: a.tolist() for v, a in makes.items()} for makes in self.makes]
+        self.produce_rows = [{v: a.tolist() for v, a in makes.items()} for makes in self.produces]
         self.cost_rows = [c.tolist() for c in cost]
         self.choice = [-1] * len(shared.nodes)
-        self.made = [0] * len(shared.values)
-        self.wanted: list[dict[int, int]] = [{} for _ in shared.values]
+        self.produced = [0] * len(shared.values)
+        self.need_counts: list[dict[int, int]] = [{} for _ in shared.values]
         self.touched = [
             list(dict.fromkeys((*self.needs[part], *node.results))) for part, node in enumerate(shared.nodes)
         ]
         self._wants = [
-            [(self.wanted[value], row) for value, rows in needs.items() for row in rows] for needs in self.need_rows
+            [(self.need_counts[value], row) for value, rows in needs.items() for row in rows]
+            for needs in self.need_rows
         ]
 
     def assume(self, choice: Iterable[int]) -> None:
@@ -119,83 +122,83 @@ class Assignment:
 
     def choose(self, part: int, state: int) -> None:
         """Choose a state for a part."""
-        former = self.choice[part]
-        if former == state:
+        previous_state = self.choice[part]
+        if previous_state == state:
             return
         self.choice[part] = state
-        for wanted, needs in self._wants[part]:
-            new = needs[state]
-            if former >= 0:
-                old = needs[former]
-                if old == new:
+        for counts, needs in self._wants[part]:
+            need = needs[state]
+            if previous_state >= 0:
+                previous_need = needs[previous_state]
+                if previous_need == need:
                     continue
-                if wanted[old] == 1:
-                    del wanted[old]
+                if counts[previous_need] == 1:
+                    del counts[previous_need]
                 else:
-                    wanted[old] -= 1
-            wanted[new] = wanted.get(new, 0) + 1
-        for value, makes in self.make_rows[part].items():
-            self.made[value] = makes[state]
+                    counts[previous_need] -= 1
+            counts[need] = counts.get(need, 0) + 1
+        for value, produced in self.produce_rows[part].items():
+            self.produced[value] = produced[state]
 
     def value_cost(self, value: int) -> float:
-        """Return what the reshards of a value cost as decided now."""
-        rows, wanted = self.rows[value], self.wanted[value]
-        row = rows[self.made[value]]
+        """Return the seconds of the reshards of a value under the chosen states."""
+        rows, counts = self.price_rows[value], self.need_counts[value]
+        row = rows[self.produced[value]]
         direct = 0.0
-        for placement in wanted:
+        for placement in counts:
             direct += row[placement]
-        if not direct or len(wanted) == 1:
+        if not direct or len(counts) == 1:
             return direct
-        for copy in wanted:
+        for copy in counts:
             if row[copy]:
-                through, held = row[copy], rows[copy]
-                for placement in wanted:
-                    through += min(row[placement], held[placement])
+                through, row_of_copy = row[copy], rows[copy]
+                for placement in counts:
+                    through += min(row[placement], row_of_copy[placement])
                 if through < direct:
                     direct = through
         return direct
 
     def total(self) -> float:
-        """Return the cost of the program as decided now."""
+        """Return the seconds of the program under the chosen states."""
         cost = 0.0
         for costs, state in zip(self.cost_rows, self.choice, strict=True):
             cost += costs[state]
-        return cost + sum(map(self.value_cost, range(len(self.made))))
+        return cost + sum(map(self.value_cost, range(len(self.produced))))
 
-    def learn(self) -> list[int]:
-        """Take the planner's prices for the reshards of the decision, and return the values of which prices changed."""
+    def learn_exact_prices(self) -> list[int]:
+        """Replace prices of the reshards of this decision by the planner's; return the values with changed prices."""
         changed: dict[int, None] = {}
-        for value, wanted in enumerate(self.wanted):
-            made = self.made[value]
-            sources = [made, *wanted] if len(wanted) > 1 else [made]
+        for value, counts in enumerate(self.need_counts):
+            produced = self.produced[value]
+            sources = [produced, *counts] if len(counts) > 1 else [produced]
             for before in dict.fromkeys(sources):
-                for after in wanted:
+                for after in counts:
                     if before != after:
-                        changed.update(dict.fromkeys(self._learn(value, before, after)))
+                        changed.update(dict.fromkeys(self._learn_exact_price(value, before, after)))
         return list(changed)
 
-    def _learn(self, value: int, before: int, after: int) -> list[int]:
-        """Take the planner's price for one reshard of a value and of those like it; return which have another price."""
-        alike, (source, target) = self._alike[self._key[value]], self.numbers[value][[before, after]]
-        if (alike[0], source, target) in self._exact:
+    def _learn_exact_price(self, value: int, before: int, after: int) -> list[int]:
+        """Replace the price of one reshard, for all values like this one; return the values with changed prices."""
+        values_alike, (source, target) = self._values_with_key[self._key[value]], self.numbers[value][[before, after]]
+        if (values_alike[0], source, target) in self._learned:
             return []
-        self._exact.add((alike[0], source, target))
+        self._learned.add((values_alike[0], source, target))
         exact = self._prices.exact(source, target, value) / self.shared.value_weight[value]
         changed, tables = [], set[int]()  # equal values have one table
-        for other in alike:
-            row, column = self._place[other][[source, target]]
+        for alike in values_alike:
+            row, column = self._index_of_number[alike][[source, target]]
             if row < 0 or column < 0:
                 continue
-            price, seconds = self.price[other], exact * self.shared.value_weight[other]
+            price, seconds = self.price[alike], exact * self.shared.value_weight[alike]
             if abs(seconds - price[row, column]) > 1e-9 * seconds:
-                price[row, column] = self.rows[other][row][column] = seconds
+                price[row, column] = self.price_rows[alike][row][column] = seconds
                 tables.add(id(price))
             if id(price) in tables:
-                changed.append(other)
+                changed.append(alike)
         return changed
 
     def gain(self, moves: dict[int, int]) -> float:
-        """Move parts to states, and return what that saves; they stay there."""
+        """Move parts to states, and return the seconds saved. The moves are kept."""
         values: dict[int, None] = {}
         before = after = 0.0
         for part, state in moves.items():

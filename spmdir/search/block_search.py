@@ -1,8 +1,8 @@
-"""The search on a block of mesh axes, the strategies on the other axes fixed.
+"""The search on a block of mesh axes, with the strategies on the other axes fixed.
 
-Messages between parts say which decisions may be good, and how good one can be (`messages.py`); moves over forests of
-parts improve each decision (`forest.py`). Where one seems better than the best so far, its reshards are priced as the
-planner does, and if it is not better after all, later ones take that into account.
+Message passing proposes decisions and gives a lower bound (`messages.py`). Moves over forests of parts improve each
+decision (`forest.py`). If a decision looks better than the best so far, the planner prices its reshards exactly. The
+exact prices replace the estimates, also for later decisions.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from spmdir.search.prices import Prices
 from spmdir.search.problem import FEW_NODES, Problem
 from spmdir.search.repeats import Quotient
 
-LEAST = 1e-9
-"""What a move has to save, as a part of the cost of the program: rounding errors are smaller."""
+LEAST_SAVING = 1e-9
+"""The least saving of a move, as a fraction of the cost of the program; larger than rounding errors."""
 
 SEED = 0
-"""That of the random numbers, so that a program is decided alike every time."""
+"""The seed of random numbers. It is fixed, so every run decides alike."""
 
-FORESTS = 3
-"""How often parts of a start are freed, each time in another order."""
+START_FORESTS = 3
+"""The number of forests that improve a start, each grown in another random order."""
 
-UNDECIDED = 3
-"""After how many turns of messages the first decision is made."""
+FIRST_DECISION = 3
+"""The number of turns of message passing before the first decision."""
 
-NEAR = 0.02
-"""A decision is good enough that is so near the bound, as a part of its cost above that of the cheapest states."""
+GOOD_ENOUGH = 0.02
+"""The search ends at this gap to the bound, as a fraction of the cost above that of the cheapest states."""
 
 PATIENCE = 34
-"""One of so many of all turns may pass without progress until the search ends."""
+"""The search ends if 1/PATIENCE of all turns pass without progress."""
 
-RISE = 1e-3
-"""The part of the bound by which it has to rise to be progress."""
+LEAST_RISE = 1e-3
+"""A bound that rises by this fraction is progress."""
 
-STATES = 100
-"""How many states are tried for each turn that the effort allows, where all decisions of a small program are."""
+STATES_PER_TURN = 100
+"""The number of states tried for each turn of the effort, in the exhaustive search of small programs."""
 
 
 @attrs.frozen
@@ -58,8 +58,8 @@ class BlockEnd:
     """How the search on a block of axes ended.
 
     Attributes:
-        axes: those of the block.
-        turns: how many turns of messages there were.
+        axes: the axes of the block.
+        turns: the number of turns of message passing.
         reason: "near its own bound", "no progress" or "effort used up".
     """
 
@@ -75,14 +75,14 @@ class BlockSearch:
     """The search of the best states of all parts on a block of axes.
 
     Args:
-        axes: those that are decided: the block, and axes before it.
-        block: positions in `axes` of those to decide.
-        fixed: by part, a strategy for each of `axes`; of those in the block it is a start, or None.
-        orders: by part, the nesting order of the start, as in the attribute; any if there are none.
+        axes: the axes decided so far and those of the block.
+        block: positions in `axes` of the axes to decide.
+        fixed: [part], a strategy for each of `axes`; for axes of the block it is a start, or None.
+        orders: [part], the nesting order of the start, as in the attribute `orders`; empty for any order.
 
     Attributes:
-        orders: by part, the axes by position, those that shard one factor in the nesting order that was decided.
-        end: how it ended.
+        orders: [part], positions of axes; axes that shard one factor are in the decided nesting order.
+        end: how the search ended.
     """
 
     def __init__(
@@ -101,57 +101,64 @@ class BlockSearch:
         states = [
             finder.of(part, block, fixed[part] if fixed is not None else None) for part in range(len(shared.nodes))
         ]
-        self.now = Assignment(shared, states, Prices(problem.mesh, shared, placements))
+        self.assignment = Assignment(shared, states, Prices(problem.mesh, shared, placements))
         self.random = random.Random(SEED)
         nested = orders or [()] * len(states)
         starts = zip(states, fixed, nested, strict=True) if fixed is not None else ()
         self.start = list(itertools.starmap(_position, starts))
-        self.messages = MessagePassing(self.now)
-        self.plans = len(axes) <= PRECISE_AXES
+        self.messages = MessagePassing(self.assignment)
+        self.uses_exact_prices = len(axes) <= PRECISE_AXES
         self.best: list[int] = []
-        self.least = np.inf
+        self.least_cost = np.inf
         self.end = BlockEnd(tuple([axes[axis] for axis in block]), 0, "effort used up")
 
     def run(self, effort: int, has_start: bool = False) -> list[Joint]:
-        """Return the strategies of each part on all axes, after at most `effort` turns of messages.
+        """Return the strategies of each part on all axes, after at most `effort` turns of message passing.
 
         Args:
-            has_start: whether the start is a decision for another program: others are made before it is good enough.
+            has_start: whether the start is a decision for another program. If so, the search does not end before it
+                has made at least one more decision.
         """
         if self.start:
-            self._consider(self.start, FORESTS)
+            self._consider(self.start, START_FORESTS)
         self.end = attrs.evolve(self.end, turns=max(effort, 1))
-        last, bound, floor = 0, 0.0, sum(map(min, self.now.cost_rows))
-        near = NEAR if len(self.now.choice) > FEW_NODES else LEAST
-        undecided = min(UNDECIDED, max(effort, 1) - 1)
+        last_progress, bound, least_compute = 0, 0.0, sum(map(min, self.assignment.cost_rows))
+        near_fraction = GOOD_ENOUGH if len(self.assignment.choice) > FEW_NODES else LEAST_SAVING
+        undecided = min(FIRST_DECISION, max(effort, 1) - 1)
         for turn in range(max(effort, 1)):
-            decides = turn >= undecided
-            seemed = [
-                decides and self._consider(self.messages.decide(self._order() if is_back else None), 1)
+            is_deciding = turn >= undecided
+            looked_better = [
+                is_deciding and self._consider(self.messages.decide(self._order() if is_back else None), 1)
                 for is_back in self.messages.improve()
             ]
-            gap = self.least - self.messages.bound
-            if not decides or any(seemed) or self.messages.bound > bound * (1 + RISE):
-                last, bound = turn, self.messages.bound
-            if self.best and (decides or not has_start) and gap <= near * (self.least - floor):
+            gap = self.least_cost - self.messages.bound
+            if not is_deciding or any(looked_better) or self.messages.bound > bound * (1 + LEAST_RISE):
+                last_progress, bound = turn, self.messages.bound
+            if (
+                self.best
+                and (is_deciding or not has_start)
+                and gap <= near_fraction * (self.least_cost - least_compute)
+            ):
                 self.end = attrs.evolve(self.end, turns=turn + 1, reason="near its own bound")
                 break
-            if turn + 1 < effort and (turn - last) * PATIENCE >= effort:
+            if turn + 1 < effort and (turn - last_progress) * PATIENCE >= effort:
                 self.end = attrs.evolve(self.end, turns=turn + 1, reason="no progress")
                 break
-        now = self.now
-        if len(now.choice) <= FEW_NODES:
-            self._try_all(STATES * effort)
-        now.assume(self.best)
-        self.orders = [states.order[choice] for states, choice in zip(now.states, now.choice, strict=True)]
-        return [states.strategies(choice) for states, choice in zip(now.states, now.choice, strict=True)]
+        assignment = self.assignment
+        if len(assignment.choice) <= FEW_NODES:
+            self._try_all(STATES_PER_TURN * effort)
+        assignment.assume(self.best)
+        self.orders = [
+            states.order[choice] for states, choice in zip(assignment.states, assignment.choice, strict=True)
+        ]
+        return [states.strategies(choice) for states, choice in zip(assignment.states, assignment.choice, strict=True)]
 
-    def _try_all(self, most: int) -> None:
-        """Try all decisions that may be better than the best, up to so many states, again with each price learned."""
+    def _try_all(self, max_states: int) -> None:
+        """Try all decisions that may beat the best one, up to `max_states`; repeat when exact prices are learned."""
         states, progress = itertools.count(), True
 
         def limit() -> float:
-            return self.least * (1 - LEAST) if next(states) < most else -np.inf
+            return self.least_cost * (1 - LEAST_SAVING) if next(states) < max_states else -np.inf
 
         while progress:
             progress = any(self._consider(choice, 0) for choice in self.messages.decisions_below(limit))
@@ -159,57 +166,61 @@ class BlockSearch:
                 pass
 
     def _consider(self, choice: Sequence[int], forests: int) -> bool:
-        """Improve a decision, and take it if it is better than the best when its reshards are priced exactly.
+        """Improve a decision, and keep it if it beats the best one at exact prices.
 
-        Returns: whether it seemed better, so that there is a better one or a price is known better.
+        Returns: whether it looked better at estimated prices. If so, the best decision or a price has changed.
         """
-        now, progress = self.now, False
-        now.assume(choice)
+        assignment, progress = self.assignment, False
+        assignment.assume(choice)
         self._improve(forests)
-        if forests and self.best and now.total() >= self.least * (1 - LEAST):
-            other = list(now.choice)
-            now.assume(self.best)
+        if forests and self.best and assignment.total() >= self.least_cost * (1 - LEAST_SAVING):
+            candidate = list(assignment.choice)
+            assignment.assume(self.best)
             adopt(
-                now, {part: state for part, state in enumerate(other) if state != self.best[part]}, LEAST * self.least
+                assignment,
+                {part: state for part, state in enumerate(candidate) if state != self.best[part]},
+                LEAST_SAVING * self.least_cost,
             )
             self._improve(1)
-        while (total := now.total()) < self.least * (1 - LEAST):
+        while (total := assignment.total()) < self.least_cost * (1 - LEAST_SAVING):
             progress = True
-            changed = now.learn() if self.plans else []
+            changed = assignment.learn_exact_prices() if self.uses_exact_prices else []
             if not changed:
-                self.best, self.least = list(now.choice), total
+                self.best, self.least_cost = list(assignment.choice), total
                 break
             self.messages.read(changed)
             self._improve(1)
         return progress
 
     def _order(self) -> Sequence[int] | None:
-        """Return the parts as they lie around one that is chosen at random; None while nothing is decided."""
+        """Return the parts in breadth-first order from a random part; None before the first decision."""
         if not self.best:
             return None
-        neighbours = self.now.shared.neighbours
-        first = self.random.randrange(len(neighbours))
-        found = dict.fromkeys([first])
-        waiting = [first]
+        neighbours = self.assignment.shared.neighbours
+        start = self.random.randrange(len(neighbours))
+        visited = dict.fromkeys([start])
+        waiting = [start]
         for part in waiting:
-            new = [other for other in neighbours[part] if other not in found]
-            found.update(dict.fromkeys(new))
-            waiting += new
-        return [*found, *(part for part in range(len(neighbours)) if part not in found)]
+            unvisited = [other for other in neighbours[part] if other not in visited]
+            visited.update(dict.fromkeys(unvisited))
+            waiting += unvisited
+        return [*visited, *(part for part in range(len(neighbours)) if part not in visited)]
 
     def _improve(self, times: int) -> None:
-        order, least = list(range(len(self.now.choice))), LEAST * self.now.total()
+        order, least_saving = list(range(len(self.assignment.choice))), LEAST_SAVING * self.assignment.total()
         for _ in range(times):
             self.random.shuffle(order)
-            improve_forest(self.now, order, least)
+            improve_forest(self.assignment, order, least_saving)
 
 
 def _position(states: StateTable, joint: Sequence[Strategy | None], order: tuple[int, ...]) -> int:
-    """Return which of the states has these strategies, and this nesting order if one has; the cheapest if none has."""
+    """Return the index of the state with these strategies, preferably in this order; the cheapest if there is none."""
     wanted = [(s.operands, s.results) if s is not None else None for s in joint]
-    found = [
+    matches = [
         at
         for at in range(len(states.order))
         if all((s.operands, s.results) == want for s, want in zip(states.strategies(at), wanted, strict=True))
     ]
-    return next((at for at in found if states.order[at] == order), found[0] if found else int(states.seconds.argmin()))
+    return next(
+        (at for at in matches if states.order[at] == order), matches[0] if matches else int(states.seconds.argmin())
+    )

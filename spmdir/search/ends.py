@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from spmdir.search.forest import from_each
+from spmdir.search.forest import operand_costs
 from spmdir.search.joint_placements import Numbers
 
 _least = np.minimum.reduce
@@ -52,8 +52,8 @@ class Use(End):
         self._needs = np.unravel_index(placements, counts)
 
     def read(self, price: Numbers, produced: Numbers) -> None:
-        """Read the prices of reshards, [before, after], of a value whose producer may choose the placements `produced`."""
-        self._produced, self.price = produced, from_each(price, self._needs)
+        """Read the prices of reshards, [before, after], of a value with these possible produced placements."""
+        self._produced, self.price = produced, operand_costs(price, self._needs)
         self.price_from_produced = self.price[produced]
         self._price_to_needed = np.ascontiguousarray(self.price.T)
         self._price_to_needed_from_produced = np.ascontiguousarray(self.price_from_produced.T)

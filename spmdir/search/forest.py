@@ -1,9 +1,15 @@
-"""Moves of many parts at once: the best states of parts that form a forest, all other parts fixed.
+"""Moves of many parts at once: the best states of a set of parts that form a forest, all other parts fixed.
 
-Parts and the values between them are a graph. Parts are freed as long as no cycle of free parts appears; over the
-forest that they form, the best states follow by dynamic programming. A value whose users need several placements may
-be held in one copy beside the placement that it is made in; what the fixed parts have paid for is free.
-The result is exact but for users that share more than one copy, so the moves are tried and only those kept that save.
+Consider the graph whose vertices are parts and values, with an edge where a part produces or uses a value. Parts are
+freed one after another; a part that would close a cycle of free parts stays fixed. The free parts form a forest, so
+dynamic programming finds their best states: costs go up from the leaves to the root, decisions go down.
+
+For example, in `y = f(x); z = g(x)` all three parts can be free: x links them, and there is no cycle. If h uses both y
+and z, the four parts form a cycle, and one of them stays fixed.
+
+Users of a value may reshard from the placement that it is produced in, or from one copy in another placement. Reshards
+that fixed users need anyway are free for the others. The result is exact unless the best decision shares several
+copies of one value. Therefore a move is kept only if the cost of the whole assignment falls.
 """
 
 from __future__ import annotations
@@ -17,33 +23,35 @@ from spmdir.search.assignment import Assignment
 from spmdir.search.joint_placements import Numbers
 
 
-def improve_forest(now: Assignment, order: Iterable[int], least: float) -> float:
-    """Free parts in this order, move them to their best states, and return what that saves.
+def improve_forest(assignment: Assignment, order: Iterable[int], least_saving: float) -> float:
+    """Free parts in this order, move them to their best states, and return the seconds saved.
 
     Args:
-        least: what a move has to save at the least.
+        least_saving: a move that saves less is undone.
     """
-    best = _Forest(now, order).best()
-    return adopt(now, {part: state for part, state in best.items() if state != now.choice[part]}, least)
+    best = _Forest(assignment, order).best()
+    return adopt(
+        assignment, {part: state for part, state in best.items() if state != assignment.choice[part]}, least_saving
+    )
 
 
-def adopt(now: Assignment, moves: dict[int, int], least: float) -> float:
-    """Move parts to states where that saves more than `least`, region by region, and return what it saves."""
+def adopt(assignment: Assignment, moves: dict[int, int], least_saving: float) -> float:
+    """Apply moves, undo each connected region that saves at most `least_saving`, and return the seconds saved."""
     gained = 0.0
-    for region in _regions(now, moves):
-        back = {part: now.choice[part] for part in region}
-        gain = now.gain(region)
-        if gain > least:
+    for region in _regions(assignment, moves):
+        previous_states = {part: assignment.choice[part] for part in region}
+        gain = assignment.gain(region)
+        if gain > least_saving:
             gained += gain
         else:
-            for part, state in back.items():
-                now.choose(part, state)
+            for part, state in previous_states.items():
+                assignment.choose(part, state)
     return gained
 
 
-def _regions(now: Assignment, moves: dict[int, int]) -> list[dict[int, int]]:
-    """Return `moves` in parts that share no value."""
-    of_value: dict[int, int] = {}
+def _regions(assignment: Assignment, moves: dict[int, int]) -> list[dict[int, int]]:
+    """Return `moves` as connected components: parts that share a value are in one component."""
+    part_of_value: dict[int, int] = {}
     parent: dict[int, int] = {part: part for part in moves}
 
     def find(part: int) -> int:
@@ -53,29 +61,29 @@ def _regions(now: Assignment, moves: dict[int, int]) -> list[dict[int, int]]:
         return part
 
     for part in moves:
-        for value in now.touched[part]:
-            other = of_value.setdefault(value, part)
-            if other != part:
-                parent[find(part)] = find(other)
-    found: dict[int, dict[int, int]] = {}
+        for value in assignment.touched[part]:
+            first_part = part_of_value.setdefault(value, part)
+            if first_part != part:
+                parent[find(part)] = find(first_part)
+    regions: dict[int, dict[int, int]] = {}
     for part, state in moves.items():
-        found.setdefault(find(part), {})[part] = state
-    return list(found.values())
+        regions.setdefault(find(part), {})[part] = state
+    return list(regions.values())
 
 
 class _Forest:
-    def __init__(self, now: Assignment, order: Iterable[int]):
-        self.now = now
+    def __init__(self, assignment: Assignment, order: Iterable[int]):
+        self.assignment = assignment
         self.free: dict[int, Numbers] = {}
         self.members: dict[int, list[int]] = {}
         self._grow(order)
-        self.paid: dict[int, list[int]] = {}
+        self.fixed_needs: dict[int, list[int]] = {}
         self.price: dict[int, Numbers] = {}
         self._find_paid()
 
     def _grow(self, order: Iterable[int]) -> None:
-        """Free parts as long as no cycle appears."""
-        now, parent = self.now, {}
+        """Free each part that closes no cycle of free parts."""
+        assignment, parent = self.assignment, {}
 
         def find(value: int) -> int:
             root = value
@@ -86,42 +94,42 @@ class _Forest:
             return root
 
         for part in order:
-            if len(now.cost_rows[part]) == 1:
+            if len(assignment.cost_rows[part]) == 1:
                 continue
-            values = now.touched[part]
+            values = assignment.touched[part]
             roots = [find(parent.setdefault(value, value)) for value in values]
             if len({*roots}) < len(roots):
                 continue
             for root in roots[1:]:
                 parent[root] = roots[0]
-            self.free[part] = now.cost[part]
+            self.free[part] = assignment.cost[part]
             for value in values:
                 self.members.setdefault(value, []).append(part)
 
     def _find_paid(self) -> None:
-        """Find what the fixed users of each value have paid for."""
-        now = self.now
+        """Find the placements that fixed users of each value need, which free parts get without cost."""
+        assignment = self.assignment
         for value, free in self.members.items():
-            wanted = now.wanted[value]
+            wanted = assignment.need_counts[value]
             if wanted:
-                left = dict(wanted)
+                remaining_needs = dict(wanted)
                 for part in free:
-                    for needs in now.need_rows[part].get(value, ()):
-                        left[needs[now.choice[part]]] -= 1
-                paid = [placement for placement, count in left.items() if count]
+                    for needs in assignment.need_rows[part].get(value, ()):
+                        remaining_needs[needs[assignment.choice[part]]] -= 1
+                paid = [placement for placement, count in remaining_needs.items() if count]
             else:
                 paid = []
-            self.paid[value] = paid
-            price = now.price[value]
+            self.fixed_needs[value] = paid
+            price = assignment.price[value]
             if paid:
-                # What fixed users hold is there to be resharded from, as the value itself is.
+                # Copies for fixed users exist already, so other users may reshard from them.
                 price = np.minimum(price, price[paid].min(0))
             self.price[value] = price
 
     def best(self) -> dict[int, int]:
         """Return the best state of each free part."""
-        now = self.now
-        self.message: dict[int, Numbers] = {part: self._alone(part) for part in self.free}
+        assignment = self.assignment
+        self.message: dict[int, Numbers] = {part: self._cost_alone(part) for part in self.free}
         seen: set[int] = set()
         chosen: dict[int, int] = {}
         for root in self.free:
@@ -131,174 +139,184 @@ class _Forest:
             stack: list[tuple[int, int | None]] = [(root, None)]
             sequence: list[tuple[str, int, int]] = []
             while stack:
-                part, above = stack.pop()
+                part, value_above = stack.pop()
                 sequence.append(("part", part, -1))
-                for value in now.touched[part]:
+                for value in assignment.touched[part]:
                     members = self.members[value]
-                    if value == above or len(members) < 2:
+                    if value == value_above or len(members) < 2:
                         continue
                     sequence.append(("value", value, part))
                     for member in members:
                         if member != part:
                             seen.add(member)
                             stack.append((member, value))
-            stars = {}
-            for what, which, parent in reversed(sequence):
-                if what == "value":
-                    star = stars[which] = _Star(self, which, parent)
-                    self.message[parent] = self.message[parent] + star.up()
-            for what, which, parent in sequence:
-                if what == "value":
-                    chosen.update(stars[which].down(chosen[parent]))
-                elif which not in chosen:
-                    chosen[which] = int(self.message[which].argmin())
+            factors = {}
+            for kind, index, parent in reversed(sequence):
+                if kind == "value":
+                    factor = factors[index] = _ValueFactor(self, index, parent)
+                    self.message[parent] = self.message[parent] + factor.up()
+            for kind, index, parent in sequence:
+                if kind == "value":
+                    chosen.update(factors[index].down(chosen[parent]))
+                elif index not in chosen:
+                    chosen[index] = int(self.message[index].argmin())
         return chosen
 
-    def _alone(self, part: int) -> Numbers:
-        """Return the cost of each state of a part by itself and beside fixed parts."""
-        now, cost = self.now, self.free[part]
-        for value, made in now.makes[part].items():
-            for placement in self.paid[value]:
-                cost = cost + now.price[value][made, placement]
-        for value, needs in now.needs[part].items():
-            made = now.makes[part].get(value)
-            if made is None and len(self.members[value]) == 1:
-                made = now.made[value]
-            if made is not None:
-                cost = cost + needed_beside(self.price[value], made, needs)
+    def _cost_alone(self, part: int) -> Numbers:
+        """Return [state], the cost of a part including the values that it shares with fixed parts only."""
+        assignment, cost = self.assignment, self.free[part]
+        for value, produced in assignment.produces[part].items():
+            for placement in self.fixed_needs[value]:
+                cost = cost + assignment.price[value][produced, placement]
+        for value, needs in assignment.needs[part].items():
+            produced = assignment.produces[part].get(value)
+            if produced is None and len(self.members[value]) == 1:
+                produced = assignment.produced[value]
+            if produced is not None:
+                cost = cost + operand_cost(self.price[value], produced, needs)
         return cost
 
 
-def _needed(price: Numbers, price_of: Callable[[Numbers], Numbers], needs: Sequence[Numbers]) -> Numbers:
-    """Return, by state, what it costs to satisfy the operands of one part that are one value.
+def _operand_cost(price: Numbers, price_of: Callable[[Numbers], Numbers], needs: Sequence[Numbers]) -> Numbers:
+    """Return [state], the cost of the reshards for the operands of one part that are the same value.
 
-    Each operand may be made from the value, or from the copy that is made for one of them.
+    Each operand is resharded from the value, or from the copy that is made for another of these operands.
 
     Args:
-        price: of resharding the value, [before, after].
-        price_of: placements by state → what it costs to reshard to them from where the value is made.
+        price: [before, after], of resharding the value.
+        price_of: [state] placements → the cost of resharding the value from its produced placement to them.
+        needs: for each operand, [state] the placement that it needs.
     """
-    own = list(map(price_of, needs))
+    costs_from_produced = list(map(price_of, needs))
     costs = []
-    for copy, held in zip(needs, own, strict=True):
-        for at, (more, made) in enumerate(zip(needs, own, strict=True)):
-            if more is not copy:
-                known = [other == more for other in needs[:at]]
-                held = held + np.where(np.any(known, 0), 0.0, np.minimum(made, price[copy, more]))
-        costs.append(held)
+    for copy, cost in zip(needs, costs_from_produced, strict=True):
+        for position, (needed, cost_from_produced) in enumerate(zip(needs, costs_from_produced, strict=True)):
+            if needed is not copy:
+                is_same = [other == needed for other in needs[:position]]
+                cost = cost + np.where(np.any(is_same, 0), 0.0, np.minimum(cost_from_produced, price[copy, needed]))
+        costs.append(cost)
     return reduce(np.minimum, costs)
 
 
-def needed_beside(price: Numbers, made: Numbers | int, needs: Sequence[Numbers]) -> Numbers:
-    """Return, by state, what the operands of one part that are one value cost, made as the state or a part says."""
-    return _needed(price, lambda placements: price[made, placements], needs)
+def operand_cost(price: Numbers, produced: Numbers | int, needs: Sequence[Numbers]) -> Numbers:
+    """Return [state], the cost of the operands of one part that are the same value, produced in `made`."""
+    return _operand_cost(price, lambda placements: price[produced, placements], needs)
 
 
-def from_each(price: Numbers, needs: Sequence[Numbers], made: Numbers | int | slice = slice(None)) -> Numbers:
-    """Return what it costs each state of a part, in the last dimension, to have its operands that are one value.
+def operand_costs(price: Numbers, needs: Sequence[Numbers], produced: Numbers | int | slice = slice(None)) -> Numbers:
+    """Return [produced, state], the cost of the operands of one part that are the same value.
 
     Args:
-        made: the placements that the value may be made in; all if not given.
+        made: the placements that the value may be produced in; all if omitted.
     """
-    return _needed(price, partial(price[made].take, axis=-1), needs)
+    return _operand_cost(price, partial(price[produced].take, axis=-1), needs)
 
 
-class _Star:
-    """A value between free parts: the part above it in the tree, and those below.
+class _ValueFactor:
+    """A value that links a free part (the parent in the tree) with the parts below it.
 
     Attributes:
-        made: the placements that it may be made in.
-        held: by these, the least cost of the part that makes it if that is below.
-        price, price_made: of resharding it from each placement, and from each of `made`.
+        produced: the placements that the value may be produced in.
+        produced_cost: [produced], the least cost of the producer if it is below, else 0.
+        price: [before, after], of resharding the value.
+        price_from_produced: the rows of `price` for the placements in `produced`.
     """
 
     def __init__(self, forest: _Forest, value: int, parent: int):
-        now = forest.now
-        self.forest, self.now, self.parent = forest, now, parent
+        assignment = forest.assignment
+        self.forest, self.assignment, self.parent = forest, assignment, parent
         self.price = forest.price[value]
-        self.producer = producer = now.shared.producer[value][0]
+        self.producer = producer = assignment.shared.producer[value][0]
         self.users = [p for p in forest.members[value] if p not in (parent, producer)]
-        self.needs = [now.needs[user][value] for user in self.users]
+        self.needs = [assignment.needs[user][value] for user in self.users]
         self.is_above, self.is_free = parent == producer, producer in forest.free
         if self.is_free:
-            self.made, self.makes = now.makers[value]
-            self.price_made = self.price[self.made]
+            self.produced, self.placement_of_state = assignment.producer_placements[value]
+            self.price_from_produced = self.price[self.produced]
         else:
-            self.made = np.array([now.made[value]])
-            self.price_made = self.price[now.made[value]][None, :]
+            self.produced = np.array([assignment.produced[value]])
+            self.price_from_produced = self.price[assignment.produced[value]][None, :]
         if self.is_above or not self.is_free:
-            self.held = np.zeros(len(self.made))
+            self.produced_cost = np.zeros(len(self.produced))
         else:
-            self.held = least_by(self.makes, forest.message[producer], len(self.made))
+            self.produced_cost = least_by(self.placement_of_state, forest.message[producer], len(self.produced))
         if not self.is_above:
-            self.needs_above = now.needs[parent][value]
-        self.copies = len(self.users) + (not self.is_above) >= 2
+            self.needs_above = assignment.needs[parent][value]
+        self.may_copy = len(self.users) + (not self.is_above) >= 2
 
     def up(self) -> Numbers:
-        """Return the least cost below, by state of the part above."""
-        price, made, messages = self.price, self.made, self.forest.message
-        self.direct = self.held
-        if not self.copies:
+        """Return [state of the parent], the least cost of the value and of all parts below it."""
+        price, produced, messages = self.price, self.produced, self.forest.message
+        self.cost_by_produced = self.produced_cost
+        if not self.may_copy:
             for user, needs in zip(self.users, self.needs, strict=True):
-                self.direct = self.direct + (from_each(price, needs, made) + messages[user]).min(1)
+                self.cost_by_produced = self.cost_by_produced + (
+                    operand_costs(price, needs, produced) + messages[user]
+                ).min(1)
         else:
-            copied = self.held[:, None] + self.price_made
-            below = [
-                (from_each(price, needs) + messages[user]).min(1)
+            cost_with_copy = self.produced_cost[:, None] + self.price_from_produced
+            cost_below = [
+                (operand_costs(price, needs) + messages[user]).min(1)
                 for user, needs in zip(self.users, self.needs, strict=True)
             ]
-            self.below = below
-            self.plain = self.held + sum(cost[made] for cost in below)
-            for cost in below:
-                copied = copied + np.minimum(cost[made][:, None], cost)
-            self.copied, self.by_copy = copied, copied.min(0)
-            self.direct = np.minimum(self.plain, copied.min(1))
+            self.cost_below = cost_below
+            self.cost_without_copy = self.produced_cost + sum(cost[produced] for cost in cost_below)
+            for cost in cost_below:
+                cost_with_copy = cost_with_copy + np.minimum(cost[produced][:, None], cost)
+            self.cost_with_copy, self.cost_by_copy = cost_with_copy, cost_with_copy.min(0)
+            self.cost_by_produced = np.minimum(self.cost_without_copy, cost_with_copy.min(1))
         if self.is_above:
-            return self.direct[self.makes]
-        # By placement that the part above needs: from where it is made, or from the copy.
-        cost = self._above(self.direct, made)
-        return np.minimum(cost, self._above(self.by_copy, slice(None))) if self.copies else cost
+            return self.cost_by_produced[self.placement_of_state]
+        # The parent reshards from the produced placement or from the copy.
+        cost = self._cost_above(self.cost_by_produced, produced)
+        return np.minimum(cost, self._cost_above(self.cost_by_copy, slice(None))) if self.may_copy else cost
 
-    def _above(self, cost: Numbers, made: Numbers | slice) -> Numbers:
-        """Return the least cost by state of the part above, given that of each placement to reshard from."""
+    def _cost_above(self, cost: Numbers, produced: Numbers | slice) -> Numbers:
+        """Return [state of the parent], the least cost, given the cost of each placement to reshard from."""
         needs = self.needs_above
         if len(needs) == 1:
-            return (cost[:, None] + self.price[made]).min(0)[needs[0]]
-        return (cost[:, None] + from_each(self.price, needs, made)).min(0)
+            return (cost[:, None] + self.price[produced]).min(0)[needs[0]]
+        return (cost[:, None] + operand_costs(self.price, needs, produced)).min(0)
 
     def down(self, state: int) -> dict[int, int]:
-        """Return the best states of the parts below, given that of the part above."""
+        """Return the best states of the parts below, given the state of the parent."""
         if self.is_above:
-            at = int(self.makes[state])
-            copy = self._copy_of(at)
+            produced_index = int(self.placement_of_state[state])
+            copy = self._best_copy(produced_index)
         else:
-            own = from_each(self.price, [needs[state : state + 1] for needs in self.needs_above])[:, 0]
-            direct = self.direct + own[self.made]
-            at = int(direct.argmin())
-            copy = self._copy_of(at)
-            if self.copies:
-                through = self.by_copy + own
-                best = int(through.argmin())
-                if through[best] < direct[at]:
-                    copy = best
-                    at = int(self.copied[:, best].argmin())
-        found, made = {}, self.made[at]
+            operand_cost = operand_costs(self.price, [needs[state : state + 1] for needs in self.needs_above])[:, 0]
+            direct = self.cost_by_produced + operand_cost[self.produced]
+            produced_index = int(direct.argmin())
+            copy = self._best_copy(produced_index)
+            if self.may_copy:
+                through = self.cost_by_copy + operand_cost
+                best_copy = int(through.argmin())
+                if through[best_copy] < direct[produced_index]:
+                    copy = best_copy
+                    produced_index = int(self.cost_with_copy[:, best_copy].argmin())
+        states, produced = {}, self.produced[produced_index]
         for index, (user, needs) in enumerate(zip(self.users, self.needs, strict=True)):
-            holder = copy if copy is not None and self.below[index][copy] < self.below[index][made] else made
-            found[user] = int((self.forest.message[user] + from_each(self.price, needs, holder)).argmin())
+            source = (
+                copy
+                if copy is not None and self.cost_below[index][copy] < self.cost_below[index][produced]
+                else produced
+            )
+            states[user] = int((self.forest.message[user] + operand_costs(self.price, needs, source)).argmin())
         if not self.is_above and self.is_free:
-            found[self.producer] = int(np.where(self.makes == at, self.forest.message[self.producer], np.inf).argmin())
-        return found
+            states[self.producer] = int(
+                np.where(self.placement_of_state == produced_index, self.forest.message[self.producer], np.inf).argmin()
+            )
+        return states
 
-    def _copy_of(self, at: int) -> int | None:
-        if not self.copies:
+    def _best_copy(self, produced_index: int) -> int | None:
+        if not self.may_copy:
             return None
-        copy = int(self.copied[at].argmin())
-        return copy if self.copied[at, copy] < self.plain[at] else None
+        copy = int(self.cost_with_copy[produced_index].argmin())
+        return copy if self.cost_with_copy[produced_index, copy] < self.cost_without_copy[produced_index] else None
 
 
 def least_by(key: Numbers, cost: Numbers, size: int) -> Numbers:
-    """Return, by key, the least cost; infinite where there is none."""
+    """Return [key], the least cost of the entries with this key; infinite if there are none."""
     least = np.full(size, np.inf)
     np.minimum.at(least, key, cost)
     return least

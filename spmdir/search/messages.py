@@ -31,8 +31,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import numpy as np
 
 from spmdir.search.assignment import Assignment
-from spmdir.search.ends import End, ValueFactor, Use
-from spmdir.search.forest import needed_beside
+from spmdir.search.ends import End, Use, ValueFactor
+from spmdir.search.forest import operand_cost
 from spmdir.search.joint_placements import Numbers
 
 MOMENTUM = 0.8
@@ -145,16 +145,16 @@ class MessagePassing:
         producer = shared.producer[value][0]
         members = dict.fromkeys([producer, *(user for user, _ in shared.users[value])])
         if value in assignment.needs[producer]:
-            operand_cost = needed_beside(
-                assignment.price[value], assignment.makes[producer][value], assignment.needs[producer][value]
+            added_cost = operand_cost(
+                assignment.price[value], assignment.produces[producer][value], assignment.needs[producer][value]
             )
-            self._parts[producer].cost = self._parts[producer].cost + operand_cost
+            self._parts[producer].cost = self._parts[producer].cost + added_cost
         return list(members) if len(members) > 1 else ()
 
     def _add(self, value: int, members: Sequence[int], shared_parts: Sequence[int]) -> None:
         """Add the factor of a value. The parts in `shared_parts` share other values too."""
         assignment = self.assignment
-        produced, placement_of_state = assignment.makers[value]
+        produced, placement_of_state = assignment.producer_placements[value]
         producer = End(placement_of_state, len(produced))
         uses = [Use(assignment.needs[user][value]) for user in members[1:]]
         factor = self._factors[value] = ValueFactor(produced, producer, uses, assignment.price[value])

@@ -43,7 +43,7 @@ def search_of(topology) -> tuple[Problem, BlockSearch]:
 @TOPOLOGIES
 def test_states_take_as_long_as_their_strategies_one_by_one(topology) -> None:
     problem, search = search_of(topology)
-    for node, states in zip(search.now.shared.nodes, search.now.states, strict=True):
+    for node, states in zip(search.assignment.shared.nodes, search.assignment.states, strict=True):
         one_by_one = [
             node_seconds(node.source.work, states.strategies(state), ("a", "b"), problem.mesh, problem)
             for state in range(len(states.order))
@@ -55,7 +55,9 @@ def test_states_take_as_long_as_their_strategies_one_by_one(topology) -> None:
 def test_the_reshards_of_the_decision_are_priced_as_the_planner_does(topology) -> None:
     problem, search = search_of(topology)
     chosen = dict(zip("ab", zip(*search.run(100), strict=True), strict=True))
-    assert search.least == pytest.approx(joint_cost(problem.mesh, search.now.shared, chosen, search.orders), rel=1e-9)
+    assert search.least_cost == pytest.approx(
+        joint_cost(problem.mesh, search.assignment.shared, chosen, search.orders), rel=1e-9
+    )
 
 
 @TOPOLOGIES
@@ -64,7 +66,7 @@ def test_a_start_is_not_made_worse(topology) -> None:
     joints = search.run(100)
     again = BlockSearch(problem, merged(problem, 4), ("a", "b"), (0, 1), joints)
     again.run(1)
-    assert again.least <= search.least * (1 + 1e-9)
+    assert again.least_cost <= search.least_cost * (1 + 1e-9)
 
 
 def test_nodes_without_a_start_do_not_discard_that_of_others() -> None:
@@ -77,7 +79,7 @@ def test_nodes_without_a_start_do_not_discard_that_of_others() -> None:
 
 def test_a_start_has_the_nesting_order_that_it_is_given() -> None:
     problem, search = search_of(H100X8)
-    states = search.now.states
+    states = search.assignment.states
     part, at = next((part, of.order.index((1, 0))) for part, of in enumerate(states) if (1, 0) in of.order)
     joints, orders = [of.strategies(0) for of in states], [(0, 1)] * len(states)
     joints[part], orders[part] = states[part].strategies(at), (1, 0)
@@ -87,8 +89,8 @@ def test_a_start_has_the_nesting_order_that_it_is_given() -> None:
 
 def test_tables_and_decisions_avoid_the_same_reshards() -> None:
     problem, search = search_of(FLAT)
-    shared = attrs.evolve(search.now.shared, apart=("a",), unsent=frozenset({0, 1}), unsliced=frozenset({1, 2}))
-    placements = search.now._prices.placements
+    shared = attrs.evolve(search.assignment.shared, apart=("a",), unsent=frozenset({0, 1}), unsliced=frozenset({1, 2}))
+    placements = search.assignment._prices.placements
     prices, numbers = Prices(problem.mesh, shared, placements), np.arange(min(len(placements.all), 30))
 
     def placed(number: int) -> Placed:

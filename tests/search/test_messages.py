@@ -42,7 +42,7 @@ def test_the_worked_example_of_the_module_reaches_its_bound() -> None:
 
 @TOPOLOGIES
 def test_no_decision_costs_less_than_the_bound(topology) -> None:
-    now, chance = search_of(topology)[1].now, random.Random(0)
+    now, chance = search_of(topology)[1].assignment, random.Random(0)
     found = MessagePassing(now)
     for _ in range(20):
         turn(found)
@@ -53,7 +53,7 @@ def test_no_decision_costs_less_than_the_bound(topology) -> None:
 
 @TOPOLOGIES
 def test_a_decision_that_costs_what_the_bound_says_is_found(topology) -> None:
-    now = search_of(topology)[1].now
+    now = search_of(topology)[1].assignment
     found = MessagePassing(now)
     for _ in range(20):
         turn(found)
@@ -65,7 +65,7 @@ def test_a_decision_that_costs_what_the_bound_says_is_found(topology) -> None:
 @TOPOLOGIES
 def test_the_bound_never_falls_without_momentum(topology, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "MOMENTUM", 0.0)
-    found, bound = MessagePassing(search_of(topology)[1].now), 0.0
+    found, bound = MessagePassing(search_of(topology)[1].assignment), 0.0
     for _ in range(10):
         turn(found)
         assert found.bound >= bound * (1 - ROUNDING)
@@ -75,7 +75,7 @@ def test_the_bound_never_falls_without_momentum(topology, monkeypatch: pytest.Mo
 def test_momentum_raises_the_bound_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     def bound(momentum: float) -> float:
         monkeypatch.setattr(messages, "MOMENTUM", momentum)
-        found = MessagePassing(search_of(H100X8)[1].now)
+        found = MessagePassing(search_of(H100X8)[1].assignment)
         for _ in range(4):
             turn(found)
         return found.bound
@@ -84,7 +84,7 @@ def test_momentum_raises_the_bound_faster(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_prices_that_are_read_again_count() -> None:
-    now = search_of(H100X8)[1].now
+    now = search_of(H100X8)[1].assignment
     found = MessagePassing(now)
     for price in now.price:
         price *= 0.5
@@ -107,7 +107,7 @@ def test_equal_values_learn_prices_together() -> None:
         f"func.func @f(%0: tensor<8x8xf32>) -> tensor<8x8xf32> {{\n{ops}  return %6 : tensor<8x8xf32>\n}}"
     )
     problem = build_problem(ir.main_function(module), Mesh({"a": 2, "b": 4}), ir.context().rules, H100X8)[1]
-    now, chance = BlockSearch(problem, merged(problem, 10), ("a", "b"), (0, 1), None).now, random.Random(0)
+    now, chance = BlockSearch(problem, merged(problem, 10), ("a", "b"), (0, 1), None).assignment, random.Random(0)
     # So that there is something to learn: of values that are cut evenly, most prices are exact.
     for price in {id(price): price for price in now.price}.values():
         price *= 0.5
@@ -115,7 +115,7 @@ def test_equal_values_learn_prices_together() -> None:
     for _ in range(5):
         now.assume([chance.randrange(len(costs)) for costs in now.cost_rows])
         before = {id(price): price.copy() for price in now.price}
-        changed = {*now.learn()}
+        changed = {*now.learn_exact_prices()}
         assert changed == {at for at, price in enumerate(now.price) if (price != before[id(price)]).any()}
     assert len(changed) > 1
 
@@ -129,7 +129,7 @@ def test_all_decisions_below_a_limit_are_found(topology, turns: int) -> None:
         "  %2 = aten.mm(%0, %1) : tensor<64x64xf32>\n  return %2 : tensor<64x64xf32>\n}"
     )
     problem = build_problem(ir.main_function(module), Mesh({"a": 2, "b": 4}), ir.context().rules, topology)[1]
-    now = BlockSearch(problem, merged(problem, 10), ("a",), (0,), None).now
+    now = BlockSearch(problem, merged(problem, 10), ("a",), (0,), None).assignment
     totals = {}
     for choice in itertools.product(*(range(len(costs)) for costs in now.cost_rows)):
         now.assume(choice)
