@@ -33,7 +33,7 @@ from spmdir.dialects.values import (
     signature_kind,
     signature_name,
 )
-from spmdir.dialects.verification import check_sharding, check_shards
+from spmdir.dialects.verification import check_sharding, check_shards, mesh_of
 
 FUNCTION_ATTRIBUTES = (
     "spmd.sharding",
@@ -63,8 +63,9 @@ FUNCTION_TEXTS: dict[str, tuple[str, ...]] = {
 """Attribute that is a string → what it may be; () for anything."""
 
 
-def check_function(function: Any, mesh: Mesh | None) -> None:
+def check_function(function: Any) -> None:
     """Raise SpmdirError unless the body is one block, on tensors whose shardings fit the mesh."""
+    mesh = mesh_of(function)
     if len(function.body.blocks) != 1:
         raise VerifyException(f"has {len(function.body.blocks)} blocks; expected one: a body without branches")
     if function.body.block.last_op is None:

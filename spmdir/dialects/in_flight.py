@@ -22,6 +22,7 @@ from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import text_name
 from spmdir.dialects.ring import RotationOp
 from spmdir.dialects.values import global_type
+from spmdir.dialects.verification import mesh_of
 from spmdir.reshard.cost import sends_anything
 
 
@@ -90,13 +91,14 @@ def _is_start(op: Operation) -> bool:
     return isinstance(op, (Collective, RotationOp)) and op.IS_START
 
 
-def check_in_flight(function: FuncOp, mesh: Mesh | None) -> None:
+def check_in_flight(function: FuncOp) -> None:
     """Raise ShardingError, located, where a collective begins that could wait for one in flight for ever.
 
     A stream that is named has one set of axes.
     """
     ops = [op for op in function.body.block.ops if isinstance(op, (Collective, WaitOp, HaloExchangeOp, RotationOp))]
-    if mesh is None or not any(map(_is_start, ops)):
+    mesh = mesh_of(function) if any(map(_is_start, ops)) else None
+    if mesh is None:
         return
     flying: dict[Operation, Communicator] = {}
     streams: dict[str, Communicator] = {}

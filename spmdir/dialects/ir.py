@@ -1,38 +1,31 @@
-"""Text ↔ module, and verification: the entry to the IR for passes, tools and Python."""
+"""Text ↔ module, and the declarations and functions of a module: the entry to the IR for passes, tools and Python."""
 
 from __future__ import annotations
 
 import copyreg
-from collections.abc import Iterator
 from io import StringIO
 from typing import Any
 
 from xdsl.dialects.builtin import UNKNOWN_LOC, Builtin, FileLineColLoc, IntAttr, ModuleOp, StringAttr
-from xdsl.dialects.func import CallOp, Func, FuncOp, ReturnOp
+from xdsl.dialects.func import Func, FuncOp, ReturnOp
 from xdsl.ir import Operation
 from xdsl.utils.exceptions import ParseError as XdslParseError
 from xdsl.utils.exceptions import VerifyException
 
 from spmdir.core.arguments import FLAG, INTEGER, TEXT, accepts, instance
 from spmdir.core.collector import collector_paused
-from spmdir.core.errors import Location, ParseError, SpmdirError, UnsupportedError, require_type, text_location
+from spmdir.core.errors import Location, ParseError, UnsupportedError, text_location
 from spmdir.core.limits import check_types
 from spmdir.core.mesh import Mesh
-from spmdir.dialects.cast_first import check_first_cast
 from spmdir.dialects.context import IRContext, IRParser, IRPrinter
-from spmdir.dialects.function_checks import check_function, check_layer_call
-from spmdir.dialects.in_flight import check_in_flight
 from spmdir.dialects.layer_calls import layer_named
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.mesh_op import MeshOp
-from spmdir.dialects.observed_stage import check_stage
-from spmdir.dialects.recomputation import check_recomputations
 from spmdir.dialects.sharding_aliases import ShardingAliases
-from spmdir.dialects.sizes import SizesOp, check_sizes, open_sizes
 from spmdir.dialects.spmd import Spmd
 from spmdir.dialects.unbalanced import find_unbalanced
-from spmdir.dialects.value_op import ValueOp
-from spmdir.dialects.verification import declaration, mesh_of
+from spmdir.dialects.verification import declaration
+from spmdir.dialects.verifier import verify
 
 _PLAINER = {
     "Could not parse entire input!": "expected an operation, as in `spmd.mesh @mesh <dp = 2>`",
@@ -45,13 +38,6 @@ _PLAINER = {
     "Expected suffix identifier after {first_char}": "expected a name after '%', '#', '!' or '^'",
 }
 """Messages of xDSL that say what it did → messages that say what it expected."""
-
-
-_MEMBERS: dict[type[Operation] | type[None], tuple[type[Operation], ...]] = {
-    ModuleOp: (MeshOp, SizesOp, FuncOp),
-    FuncOp: (CallOp, ReturnOp),
-}
-"""Op → the ops inside it that are not tensor ops."""
 
 
 def context() -> IRContext:
@@ -171,99 +157,12 @@ def _with_locations(printer: IRPrinter, buffer: StringIO) -> str:
     return f"{definitions}\n{buffer.getvalue()}\n" if definitions else f"{buffer.getvalue()}\n"
 
 
-def verify(module: ModuleOp, kinds: tuple[type[Operation], ...] = (Operation,)) -> None:
-    """Raise SpmdirError, located, unless every op is well formed and every collective a legal transition.
-
-    Args:
-        kinds: the classes of the ops to look at; all when left out.
-    """
-    for _, error in mistakes(module, kinds):
-        raise error from None
-
-
-def mistakes(
-    module: ModuleOp, kinds: tuple[type[Operation], ...] = (Operation,)
-) -> Iterator[tuple[Operation, SpmdirError]]:
-    """Yield each op that is not well formed, or the function around it, with what is wrong, located; see `verify`.
-
-    Nothing is said of ops that are made of such ones, nor of any if the mesh is one.
-    """
-    meshes = [op for op in module.body.block.ops if isinstance(op, MeshOp)]
-    if len(meshes) > 1:
-        message = f"the module declares {len(meshes)} meshes; expected one"
-        yield meshes[1], UnsupportedError(message, location_of(meshes[1]))
-        return
-    declared = [op for op in module.body.block.ops if isinstance(op, SizesOp)]
-    if len(declared) > 1:
-        message = "the module declares sizes twice; put all into one"
-        yield declared[1], UnsupportedError(message, location_of(declared[1]))
-        return
-    sizes = open_sizes(module)
-    functions: list[FuncOp] = []
-    wrong: set[Operation | None] = set()
-    # The mesh first, since the others are checked against it.
-    for op in (*meshes, *module.walk()):
-        if not isinstance(op, kinds):
-            continue
-        if wrong and not wrong.isdisjoint(_defining(op)):
-            wrong.add(op)  # what it is made of has to be right before anything can be said of it
-            continue
-        try:
-            _check_place(op)
-            op.verify(verify_nested_ops=False)
-            check_first_cast(op)
-            if declared:
-                check_sizes(op.result_types, sizes)
-            if type(op) is CallOp:
-                check_layer_call(op)
-            if isinstance(op, FuncOp):
-                check_sizes(op.function_type.inputs.data, sizes)
-                check_function(op, mesh_of(op))
-                functions.append(op)
-        except (VerifyException, ValueError) as error:
-            wrong.add(op)
-            yield op, SpmdirError(f"'{op.name}': {error}", location_of(op))
-        except SpmdirError as error:
-            wrong.add(op)
-            yield op, error.at(location_of(op), f"'{op.name}'")
-        if isinstance(op, MeshOp) and wrong:
-            return
-    for function in functions if not wrong else ():
-        try:
-            check_stage(function)
-            check_in_flight(function, mesh_of(function))
-            check_recomputations(function)
-        except VerifyException as error:
-            yield function, SpmdirError(f"'{function.name}': {error}", location_of(function))
-        except SpmdirError as error:
-            yield function, error
-
-
-def _defining(op: Operation) -> Iterator[Operation | None]:
-    """Yield what defines the operands of `op`: other ops, and its function."""
-    for operand in op.operands:
-        owner = operand.owner
-        yield owner if isinstance(owner, Operation) else owner.parent_op()
-
-
-def _check_place(op: Operation) -> None:
-    """Raise VerifyException if `op` is none of those that stand where it stands; ops of plug-ins stand anywhere."""
-    parent = op.parent_op()
-    if isinstance(op, ValueOp) or op.name.partition(".")[0] not in ("builtin", "func", "spmd"):
-        return
-    expected = _MEMBERS.get(type(parent), (ModuleOp,))
-    if not isinstance(op, expected):
-        where = f"in '{parent.name}'" if parent else "at the top"
-        raise VerifyException(f"cannot stand {where}; expected {', '.join(kind.name for kind in expected)}")
-
-
 def mesh_op(module: ModuleOp) -> MeshOp:
     """Return the op that declares the mesh of a module.
 
     Raises:
         UnsupportedError: there is none.
     """
-    require_type("module", module, ModuleOp, "a module, as import_fx and parse give it")
     found = declaration(module, MeshOp.name)
     if not isinstance(found, MeshOp):
         raise UnsupportedError(
@@ -279,7 +178,6 @@ def mesh(module: ModuleOp) -> Mesh:
 
 def functions(module: ModuleOp) -> list[FuncOp]:
     """Return the functions of a module that have a body."""
-    require_type("module", module, ModuleOp, "a module, as import_fx and parse give it")
     return [op for op in module.body.block.ops if isinstance(op, FuncOp) and op.body.blocks]
 
 

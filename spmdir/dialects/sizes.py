@@ -16,6 +16,7 @@ from typing import Any
 
 import attrs
 from xdsl.dialects.builtin import UNKNOWN_LOC, ModuleOp
+from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, Block, Operation, SSAValue
 from xdsl.irdl import IRDLOperation, irdl_op_definition, prop_def, traits_def
 from xdsl.parser import Parser
@@ -24,7 +25,7 @@ from xdsl.rewriter import Rewriter
 from xdsl.traits import Pure
 from xdsl.utils.exceptions import VerifyException
 
-from spmdir.core.errors import SpmdirError, require_type
+from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.call import Literal, SizeOperand, with_sizes
 from spmdir.core.placement.literals import LiteralError, parse_arguments, print_literal
@@ -274,13 +275,14 @@ def sizes_op(op: Operation) -> SizesOp | None:
 
 def open_sizes(module: ModuleOp) -> Sizes:
     """Return the sizes that a module leaves open; none where all are bound."""
-    require_type("module", module, ModuleOp, "a module, as import_fx and parse give it")
     found = sizes_op(module)
     return found.sizes.data if found else Sizes()
 
 
-def check_sizes(types: Iterable[Attribute], declared: Sizes) -> None:
-    """Raise VerifyException unless the examples in tensor types are those that are declared."""
+def check_sizes(op: Operation, declared: Sizes) -> None:
+    """Raise VerifyException unless the examples in the types of the results, or of a function's arguments, are those
+    that the module declares."""
+    types = op.function_type.inputs if isinstance(op, FuncOp) else op.result_types
     hints = tuple(declared.hints.items())
     for type_ in types:
         if not is_sized(type_):

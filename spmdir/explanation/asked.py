@@ -21,7 +21,8 @@ from spmdir.dialects.names import text_name
 from spmdir.dialects.reshard_ops import ReshardOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
-from spmdir.pipeline.finish import without_layers
+from spmdir.dialects.verifier import verify
+from spmdir.pipeline.finish import inline_layers
 from spmdir.pipeline.noted_options import MACHINE, deciding_pass
 from spmdir.pipeline.options import changed_options
 from spmdir.pipeline.pipeline import Pipeline, Step, as_pipeline
@@ -65,7 +66,7 @@ def opened(module: ModuleOp, pipeline: Pipeline) -> tuple[ModuleOp, Pipeline]:
     Raises:
         SpmdirError: it was decided, and does not keep what was annotated; or what it keeps is not there.
     """
-    copy = without_layers(module).clone()
+    copy = inline_layers(module).clone()
     function = ir.main_function(copy)
     if GIVEN not in function.attributes:
         _reject_decided(function)
@@ -78,7 +79,7 @@ def opened(module: ModuleOp, pipeline: Pipeline) -> tuple[ModuleOp, Pipeline]:
     topology = written_topology(function)
     pipeline = pipeline if topology is None else attrs.evolve(pipeline, topology=topology)
     open_decided(function)
-    ir.verify(copy)
+    verify(copy)
     return copy, pipeline.with_steps(tuple(steps))
 
 

@@ -27,7 +27,7 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, signature_name
 from spmdir.explanation.asked import opened, shardings_of_all
 from spmdir.passes.propagate import PropagatePass
-from spmdir.pipeline.finish import named_in_layers
+from spmdir.pipeline.finish import resolve_names
 from spmdir.pipeline.pipeline import Pipeline, run_passes
 from spmdir.reshard.plan_tree import Planner, PlanTree, plan_tree
 from spmdir.rules import OpRule
@@ -130,7 +130,7 @@ class DecidedProgram:
 
     def named(self, at: str) -> str:
         """Return `at`, or the name in the first layer of a value that text names in the function of equal layers."""
-        return named_in_layers(self._given, [at], self.values)[at]
+        return resolve_names(self._given, [at], self.values)[at]
 
     def rule(self, node: int) -> OpRule | None:
         """Return the rule of a node; None where it is no torch op, or has none."""

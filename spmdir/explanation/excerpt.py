@@ -13,7 +13,7 @@ from spmdir.dialects.locations import places_of
 from spmdir.dialects.names import text_name
 from spmdir.dialects.value_op import ValueOp
 from spmdir.explanation.places import is_at, nothing_there
-from spmdir.pipeline.finish import named_in_layers, without_layers
+from spmdir.pipeline.finish import inline_layers, resolve_names
 from spmdir.transforms.layers.outline import function_of
 from spmdir.transforms.layers.segments import Segment
 
@@ -28,12 +28,12 @@ def excerpt(module: ModuleOp, at: Sequence[str]) -> ModuleOp:
     Raises:
         SpmdirError: there is nothing at one of them.
     """
-    whole = without_layers(module)
+    whole = inline_layers(module)
     function = ir.main_function(whole)
     ops = [op for op in function.body.block.ops if isinstance(op, ValueOp)]
     named = {op: _names(op) for op in ops}
     known = {name for names in named.values() for name in names}
-    at = list(named_in_layers(module, at, known).values())
+    at = list(resolve_names(module, at, known).values())
     for one in at:
         if not any(_is_at(op, named[op], one) for op in ops):
             raise nothing_there(one, {name: places_of(op.location) for op, names in named.items() for name in names})

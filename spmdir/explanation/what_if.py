@@ -29,7 +29,7 @@ from spmdir.explanation.asked import PROGRAM, KeepsSource, asked_about, opened
 from spmdir.explanation.decided import DecidedProgram
 from spmdir.explanation.difference import Difference, diff
 from spmdir.explanation.places import is_at, module_named, nothing_there
-from spmdir.pipeline.finish import named_in_layers
+from spmdir.pipeline.finish import resolve_names
 from spmdir.pipeline.pipeline import PARTITIONING, PIPELINE, Pipeline, parse_steps
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def what_if(
     changed = module.clone()
     function, mesh = ir.main_function(changed), ir.mesh(changed)
     known = {text_name(value) for value, _ in _values(function)}
-    names = named_in_layers(program, [*drop_annotations, *(shardings or {}), *(forbid or {})], known)
+    names = resolve_names(program, [*drop_annotations, *(shardings or {}), *(forbid or {})], known)
     for at in drop_annotations:
         annotated = [value for value in _named(function, names[at]) if _is_annotated(value, mesh.axis_names)]
         if not annotated:

@@ -16,6 +16,7 @@ from spmdir.core.input_parts import parts_of
 from spmdir.core.limits import CHARACTERS, MISTAKES
 from spmdir.dialects import ir
 from spmdir.dialects.names import text_name
+from spmdir.dialects.verifier import mistakes
 from spmdir.language_server.recovery import syntax_errors
 from spmdir.language_server.scan import WORD, NameScope, Scan, TextSpan, scan
 from spmdir.pipeline.pipeline import Pipeline
@@ -142,7 +143,7 @@ def _part(text: str, file: str, first_line: int, previous: TextPart | None) -> T
             tuple((None, one) for one in found),
         )
     errors: list[tuple[Operation | None, SpmdirError]] = []
-    for op, error in ir.mistakes(module):
+    for op, error in mistakes(module):
         errors += [(op, one) for one in flat(error)]
         if len(errors) >= MISTAKES.most:
             break

@@ -35,7 +35,6 @@ from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.ring import AssembleOp, ChooseOp, PackOp, RotationOp, StateOp
 from spmdir.dialects.sent_states import sent_state
 from spmdir.dialects.shard_index_ops import LocalIndexOp, ShardIndexOp
-from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_shape, global_type, sharding_of, signature_name
@@ -59,7 +58,7 @@ from spmdir.lowering.ring import assemble, erase_unused, rotate, state
 from spmdir.lowering.shard_indices import local_index, positions
 from spmdir.lowering.site import IS_COMPUTED, WAIT, Kind, Site, here
 from spmdir.lowering.torch_calls import TorchCalls, filled
-from spmdir.pipeline.finish import bound, localized
+from spmdir.pipeline.finish import localize
 from spmdir.pipeline.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.reshard.conditions import refinement
 from spmdir.reshard.steps import Step
@@ -97,26 +96,25 @@ def lower_to_fx(
     """
     pipeline = as_pipeline(pipeline)
     with collector_paused(), pipeline.rules:
-        if sizes or open_sizes(module).symbols:
-            module = bound(module, sizes or {}, pipeline)
-        module = localized(module, pipeline)
-        mesh = ir.mesh(module)
-        if device_mesh is None:
-            program = emit(module, mesh, rank, symbolic_group)
-            return generate(program) if is_runnable(program) else program
-        program = emit(module, mesh, device_rank(device_mesh), device_groups(mesh, device_mesh))
-        return generate(program.to(device_mesh.device_type))
+        module = localize(module, pipeline, sizes)
+        mesh, function, group_name = ir.mesh(module), ir.main_function(module), symbolic_group
+        if device_mesh is not None:
+            rank, group_name = device_rank(device_mesh), device_groups(mesh, device_mesh)
+        program = emit(function, mesh, rank, group_name)
+        if device_mesh is not None:
+            program.to(device_mesh.device_type)
+        return generate(program) if is_runnable(program) else program
 
 
 def emit(
-    module: ModuleOp,
+    function: FuncOp,
     mesh: Mesh,
     rank: int,
     group_name: GroupName,
     ignore_shardings: bool = False,
     measured: bool = False,
 ) -> fx.GraphModule:
-    """Return the graph of `rank` of a localized module; of the whole program on one device if shardings are ignored.
+    """Return the graph of `rank` of a local function; of the whole program on one device if shardings are ignored.
 
     Its Python is generated when it is asked for, see `generate`. If `measured`, each lossy step is followed by a call
     of `measured_step`, which the simulator does.
@@ -128,7 +126,7 @@ def emit(
         raise UnsupportedError(
             f"rank {shown(rank)} is not in a mesh of {mesh.world_size}; expected 0 to {mesh.world_size - 1}"
         )
-    return _Emitter(ir.main_function(module), mesh, rank, group_name, ignore_shardings, measured).graph_module()
+    return _Emitter(function, mesh, rank, group_name, ignore_shardings, measured).graph_module()
 
 
 def measured_step(held: Any, made: Any, number: int, member: int, group: str) -> Any:

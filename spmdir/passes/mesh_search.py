@@ -27,7 +27,7 @@ from spmdir.dialects.context import IRContext
 from spmdir.dialects.names import text_name
 from spmdir.dialects.reshard_ops import unresharded
 from spmdir.dialects.value_op import ValueOp
-from spmdir.pipeline.finish import at_examples
+from spmdir.pipeline.finish import bind_examples
 from spmdir.pipeline.pipeline import PARTITIONING, Step, as_pipeline
 from spmdir.pipeline.trials import run_trial
 from spmdir.schedule.memory import at_peak
@@ -267,7 +267,7 @@ class MeshSearch:
         for old, new in zip(*ops, strict=True):
             if isinstance(old, ValueOp) and old in nodes:
                 new.location = NameLoc(StringAttr(_NODE.format(nodes[old])), new.location)
-        return at_examples(copy, as_pipeline(self._context.pipeline))
+        return bind_examples(copy, as_pipeline(self._context.pipeline))
 
     def _owner(self, value: SSAValue) -> tuple[int, bool] | None:
         """Return the value of the problem that a value of the copy is, or is a copy of, and whether it is one."""

@@ -33,6 +33,7 @@ from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.stage import is_local
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs
+from spmdir.dialects.verifier import verify
 from spmdir.passes.localize import LocalizePass
 from spmdir.pipeline.base_passes import flat_functions, reject_open_sizes
 from spmdir.reshard.plan import plan_reshard
@@ -98,7 +99,7 @@ class VerifySpmdPass(ModulePass):
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         assert isinstance(ctx, IRContext)
-        ir.verify(op)
+        verify(op)
         for function in flat_functions(op):
             if is_local(function):
                 self._check_local(ctx, op, function)
@@ -109,7 +110,7 @@ class VerifySpmdPass(ModulePass):
         """Raise SpmdirError unless `function` is what localize makes of the global function that it stands for."""
         reject_open_sizes(module, self.name)
         restored = globalized(module, function, ctx)
-        ir.verify(restored)
+        verify(restored)
         _check(ir.main_function(restored), ir.mesh(restored), ctx)
         LocalizePass().apply(ctx, restored)
         compare(function, ir.main_function(restored))

@@ -12,11 +12,12 @@ from spmdir.core.errors import Location
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.tensor import TensorMeta
+from spmdir.dialects import ir
 from spmdir.dialects.collectives import Collective
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import text_name
 from spmdir.dialects.values import global_type, sharding_of
-from spmdir.pipeline.finish import at_examples, inlined, rest
+from spmdir.pipeline.finish import bind_examples, inline_calls, remaining_passes
 from spmdir.pipeline.pipeline import After, Pipeline, run_passes
 
 ARGUMENT = "argument"
@@ -36,8 +37,8 @@ def partitioned(
     Raises:
         SpmdirError: a pass rejects the module.
     """
-    module = inlined(at_examples(module, pipeline)).clone()
-    needed = rest(pipeline, module)
+    module = inline_calls(bind_examples(module, pipeline)).clone()
+    needed = remaining_passes(pipeline, ir.main_function(module))
     first = needed.before("localize")
     return run_passes(module, first, after=after), needed.with_steps(needed.steps[len(first.steps) :])
 

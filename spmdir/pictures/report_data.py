@@ -26,7 +26,7 @@ from spmdir.explanation.explain import equal_values, explained_alike
 from spmdir.pictures.mesh_traffic import mesh_traffic
 from spmdir.pictures.program_graph import ARGUMENT, GraphNode, partitioned, program_graph
 from spmdir.pictures.source_lines import source_lines
-from spmdir.pipeline.finish import without_layers
+from spmdir.pipeline.finish import inline_layers
 from spmdir.pipeline.pipeline import Pipeline, run_passes
 from spmdir.report.communication import CommReport, comm_report
 from spmdir.report.cost_rows import equal_modules
@@ -102,7 +102,7 @@ def report_data(module: ModuleOp, pipeline: Pipeline, explained: int | None) -> 
         SpmdirError: it cannot be partitioned.
     """
     with collector_paused(), pipeline.rules:
-        module = without_layers(module)
+        module = inline_layers(module)
         asked: list[dict[str, Any]] = []
         function = ir.main_function(module)
         if explained != 0 and (is_undecided(function) or GIVEN in function.attributes):

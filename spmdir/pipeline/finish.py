@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.dialects.func import CallOp
+from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import SSAValue
 
 from spmdir.analysis.local_programs.trusted import is_trusted
@@ -25,8 +25,33 @@ _RESHARDING = ("insert-reshard", "lower-reshard")
 """The passes that take a decided program to one with collectives."""
 
 
-def bound(module: ModuleOp, sizes: Mapping[str, int], pipeline: Pipeline) -> ModuleOp:
-    """Return a copy of `module` with the numbers `sizes` for its symbolic sizes; decided for its examples first.
+def localize(module: ModuleOp, pipeline: Pipeline, sizes: Mapping[str, int] | None = None) -> ModuleOp:
+    """Return the program of one rank, of `module` at any stage: a copy, unless nothing is to be done.
+
+    The passes of `pipeline` that the module still needs are run, with insert-reshard and lower-reshard if it decides
+    without them, and localize. A program that is local already is type-checked, unless localize made it as it is.
+
+    Args:
+        sizes: the numbers of its symbolic sizes; it may have none left if they are omitted.
+
+    Raises:
+        SpmdirError: a pass rejects the module, or a size is missing.
+    """
+    if sizes or open_sizes(module).symbols:
+        module = bind_sizes(module, sizes or {}, pipeline)
+    module = inline_layers(module)
+    function = ir.main_function(module)
+    pipeline = remaining_passes(add_reshard_passes(pipeline), function)
+    if not is_local(function):
+        ends_local = any(step.name == "localize" for step in pipeline.steps)
+        pipeline = pipeline if ends_local else pipeline.with_steps((*pipeline.steps, Step("localize")))
+    elif not is_trusted(function):
+        run_passes(module, "verify-spmd")
+    return run_passes(module.clone(), pipeline) if pipeline.steps else module
+
+
+def bind_sizes(module: ModuleOp, sizes: Mapping[str, int], pipeline: Pipeline) -> ModuleOp:
+    """Return a copy of `module` with numbers for its symbolic sizes; it is decided for its examples first, if need be.
 
     Raises:
         SpmdirError: a size is missing, or the program was not traced for it.
@@ -36,42 +61,25 @@ def bound(module: ModuleOp, sizes: Mapping[str, int], pipeline: Pipeline) -> Mod
         require_type("the name of a size", name, str, "a string")
         if type(number) is not int:
             raise SpmdirError(f"size '{name}' is {number!r}; expected an int")
-    copy = without_layers(module).clone()
-    deciding = rest(pipeline.through("propagate"), copy).steps if is_undecided(ir.main_function(copy)) else ()
-    bind_sizes = Step("bind-sizes", tuple((name, str(number)) for name, number in sizes.items()))
-    return run_passes(copy, pipeline.with_steps((*deciding, bind_sizes)))
+    copy = inline_layers(module).clone()
+    function = ir.main_function(copy)
+    deciding = remaining_passes(pipeline.through("propagate"), function).steps if is_undecided(function) else ()
+    options = tuple((name, str(number)) for name, number in sizes.items())
+    return run_passes(copy, pipeline.with_steps((*deciding, Step("bind-sizes", options))))
 
 
-def at_examples(module: ModuleOp, pipeline: Pipeline) -> ModuleOp:
-    """Return `module` if it has no symbolic sizes; else a copy with the numbers of their examples, as `bound`.
+def bind_examples(module: ModuleOp, pipeline: Pipeline) -> ModuleOp:
+    """Return `module` if it has no symbolic sizes; else a copy with the numbers of their examples, as `bind_sizes`.
 
     Raises:
         SpmdirError: the program cannot be decided.
     """
     examples = open_sizes(module).hints
-    return bound(module, examples, pipeline) if examples else module
+    return bind_sizes(module, examples, pipeline) if examples else module
 
 
-def localized(module: ModuleOp, pipeline: Pipeline) -> ModuleOp:
-    """Return `module`, at any stage, after the rest of `pipeline` and localize: a copy unless nothing was to be done.
-
-    A pipeline that decides without insert-reshard or lower-reshard is completed with them. A module that is localized
-    already is type-checked, unless localize made it as it is.
-
-    Raises:
-        SpmdirError: a pass rejects the module.
-    """
-    module = without_layers(module)
-    function, needed = ir.main_function(module), rest(completed(pipeline), module)
-    if is_local(function):
-        checked = module if is_trusted(function) else run_passes(module, "verify-spmd")
-        return run_passes(checked.clone(), needed) if needed.steps else checked
-    ends_local = any(step.name == "localize" for step in needed.steps)
-    return run_passes(module.clone(), needed if ends_local else needed.with_steps((*needed.steps, Step("localize"))))
-
-
-def completed(pipeline: Pipeline) -> Pipeline:
-    """Return a pipeline that decides with the passes up to lower-reshard that it lacks, each after the pass before."""
+def add_reshard_passes(pipeline: Pipeline) -> Pipeline:
+    """Return a pipeline with the missing passes up to lower-reshard after a `propagate`, each after the one before."""
     for before, name in itertools.pairwise(("propagate", *_RESHARDING)):
         names = [step.name for step in pipeline.steps]
         if before in names and name not in names:
@@ -80,18 +88,21 @@ def completed(pipeline: Pipeline) -> Pipeline:
     return pipeline
 
 
-def rest(pipeline: Pipeline, module: ModuleOp) -> Pipeline:
-    """Return the steps of `pipeline` that `module` still needs: those after the last one that produces its stage.
+def remaining_passes(pipeline: Pipeline, function: FuncOp) -> Pipeline:
+    """Return the steps of `pipeline` that a program still needs: those after the last one that produces its stage.
 
-    A pass that keeps the stage, such as `expand`, runs again if the module is at the stage that it requires; one of a
-    plug-in does not if it is recorded on the module. A program written by hand may have collectives and results that
-    are still to be resharded: then `insert-reshard` and `lower-reshard` run again. Its collectives stay as written.
+    A pass that keeps the stage, such as `expand`, runs again if the program is at the stage that it requires. A pass of
+    a plug-in does not if it is recorded on the function. A program written by hand may have collectives and results
+    that are still to be resharded: then `insert-reshard` and `lower-reshard` run again. Its collectives stay.
 
-    Example: of `propagate,expand,insert-reshard,lower-reshard,localize`, a module at the stage `decided` needs
+    Args:
+        function: the main function of the program.
+
+    Example: of `propagate,expand,insert-reshard,lower-reshard,localize`, a program at the stage `decided` needs
     `expand,insert-reshard,lower-reshard,localize`.
     """
-    function, steps = ir.main_function(module), pipeline.steps
-    stage, produced = stage_of(function), [getattr(made, "produces", None) for made in pipeline.made()]
+    steps, stage = pipeline.steps, stage_of(function)
+    produced = [getattr(made, "produces", None) for made in pipeline.made()]
     done = [index for index, each in enumerate(produced, 1) if each is not None and is_at_least(stage, each)]
     start = max(done, default=0)
     if stage == "lowered" and written_stage(function) is None:
@@ -99,16 +110,16 @@ def rest(pipeline: Pipeline, module: ModuleOp) -> Pipeline:
     decided = max((index for index in range(start) if steps[index].name == "propagate"), default=0)
     again = () if is_local(function) or not has_open_results(function) else _RESHARDING
     already_run = Counter(passes_run(function)) - Counter(step.name for step in steps[decided:start])
-    left = [step for step in steps[decided:start] if step.name in again]
+    remaining = [step for step in steps[decided:start] if step.name in again]
     for step in steps[start:]:
         if already_run[step.name] > 0:
             already_run[step.name] -= 1
         else:
-            left.append(step)
-    return pipeline.with_steps(tuple(left))
+            remaining.append(step)
+    return pipeline.with_steps(tuple(remaining))
 
 
-def inlined(module: ModuleOp) -> ModuleOp:
+def inline_calls(module: ModuleOp) -> ModuleOp:
     """Return `module` if its functions call none; else a copy with the calls inlined.
 
     Raises:
@@ -119,7 +130,7 @@ def inlined(module: ModuleOp) -> ModuleOp:
     return run_passes(module.clone(), "inline")
 
 
-def without_layers(module: ModuleOp) -> ModuleOp:
+def inline_layers(module: ModuleOp) -> ModuleOp:
     """Return `module` if no layers of it are outlined; else a copy in which they are inlined."""
     if not is_outlined(module):
         return module
@@ -128,7 +139,7 @@ def without_layers(module: ModuleOp) -> ModuleOp:
     return copy
 
 
-def layer_values(module: ModuleOp) -> dict[str, str]:
+def names_in_layers(module: ModuleOp) -> dict[str, str]:
     """Return, by the name of each value of a layer's function, its name in the first of these layers if inlined."""
     values: dict[str, SSAValue] = {}
     if is_outlined(module):
@@ -136,13 +147,14 @@ def layer_values(module: ModuleOp) -> dict[str, str]:
     return {name: text_name(value) for name, value in values.items()}
 
 
-def named_in_layers(module: ModuleOp, asked: Sequence[str], known: Container[str]) -> dict[str, str]:
-    """Return each text that names values → itself, or what it names in the first of equal layers if these are inlined.
+def resolve_names(module: ModuleOp, texts: Sequence[str], known: Container[str]) -> dict[str, str]:
+    """Return each text → the name of the value that it names once layers are inlined, or else the text itself.
 
     Args:
-        asked: names of values, and texts that name other things, which stay as they are.
-        known: the names of the values if layers are inlined; one of them stands for itself.
+        texts: names of values, of which those of a layer's function name the value in the first of the equal layers;
+            and texts that name other things, which stay.
+        known: the names of the values if layers are inlined, which stay.
     """
-    unknown = any(one.startswith("%") and one not in known for one in asked)
-    values = layer_values(module) if unknown else {}
-    return {one: one if one in known else values.get(one, one) for one in asked}
+    needs_layers = any(text.startswith("%") and text not in known for text in texts)
+    names = names_in_layers(module) if needs_layers else {}
+    return {text: text if text in known else names.get(text, text) for text in texts}

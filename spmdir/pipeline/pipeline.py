@@ -394,6 +394,7 @@ def run_passes(
     if not steps:
         return module
     from spmdir.dialects import ir
+    from spmdir.dialects.verifier import verify
     from spmdir.pipeline.layer_runner import LayerRunner
 
     context = context or pipeline.context()
@@ -405,6 +406,6 @@ def run_passes(
             if step.name not in PASSES:
                 _record(step, ir.functions(module))
             if verify_each or position == len(steps):
-                ir.verify(module)
+                verify(module)
             after(step.name, layers.module)
     return module

@@ -83,11 +83,11 @@ def memory_report(module: ModuleOp, *, pipeline: Pipeline | str | None = None) -
     from spmdir.analysis.live_memory import live_memory
     from spmdir.analysis.memory_classes import memory_classes
     from spmdir.dialects import ir
-    from spmdir.pipeline.finish import at_examples, localized
+    from spmdir.pipeline.finish import bind_examples, localize
 
     pipeline = as_pipeline(pipeline)
     with collector_paused(), pipeline.rules:
-        module = localized(at_examples(module, pipeline), pipeline)
+        module = localize(bind_examples(module, pipeline), pipeline)
         function = ir.main_function(module)
         kinds = memory_classes(function, pipeline.rules)
         memory = live_memory(function, ir.mesh(module), pipeline.rules, kinds)

@@ -18,7 +18,7 @@ from spmdir.core.collector import collector_paused
 from spmdir.core.mesh import Mesh
 from spmdir.core.progress import say
 from spmdir.dialects import ir
-from spmdir.pipeline.finish import at_examples, localized
+from spmdir.pipeline.finish import bind_examples, localize
 from spmdir.pipeline.noted_options import machine_of
 from spmdir.pipeline.pipeline import Pipeline
 from spmdir.reshard.topology import Topology
@@ -61,7 +61,7 @@ def rank_step(module: ModuleOp, topology: Topology | str | None, pipeline: Pipel
         SpmdirError: the module cannot be partitioned.
     """
     with collector_paused(), pipeline.rules:
-        module = localized(at_examples(module, pipeline), pipeline)
+        module = localize(bind_examples(module, pipeline), pipeline)
         function, chosen = ir.main_function(module), (pipeline.topology or "auto") if topology is None else topology
         machine = machine_of(function, pipeline, chosen, os.fspath(pipeline.costs or "")).topology
         mesh, kinds = ir.mesh(module), memory_classes(function, pipeline.rules)

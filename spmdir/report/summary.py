@@ -19,7 +19,7 @@ from spmdir.dialects.attributes import print_type
 from spmdir.dialects.names import text_name
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of, signature_kind, signature_name
-from spmdir.pipeline.finish import without_layers
+from spmdir.pipeline.finish import inline_layers
 from spmdir.pipeline.pipeline import Pipeline
 from spmdir.report.communication import CommReport, comm_report
 from spmdir.report.op_costs import shares_by
@@ -87,7 +87,7 @@ def summary(module: ModuleOp, pipeline: Pipeline) -> Summary:
     Raises:
         SpmdirError: a pass that the module still needs for collectives rejects it.
     """
-    whole, _ = with_collectives(without_layers(module), pipeline)
+    whole, _ = with_collectives(inline_layers(module), pipeline)
     function = ir.main_function(whole)
     ops = [op for op in function.body.block.ops if isinstance(op, ValueOp)]
     groups = layers_of(function, pipeline.rules, in_flight=True)

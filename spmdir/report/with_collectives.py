@@ -8,7 +8,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.collectives import Collective
 from spmdir.dialects.observed_stage import stage_of
 from spmdir.dialects.sizes import open_sizes
-from spmdir.pipeline.finish import bound, rest, without_layers
+from spmdir.pipeline.finish import bind_sizes, inline_layers, remaining_passes
 from spmdir.pipeline.pipeline import Pipeline, run_passes
 
 
@@ -21,13 +21,13 @@ def with_collectives(module: ModuleOp, pipeline: Pipeline) -> tuple[ModuleOp, tu
     Raises:
         SpmdirError: a pass rejects the module.
     """
-    module = without_layers(module)
+    module = inline_layers(module)
     if examples := open_sizes(module).hints:
-        sized = bound(module, examples, pipeline)
-        return run_passes(sized, rest(pipeline, sized).before("localize")), ()
+        sized = bind_sizes(module, examples, pipeline)
+        return run_passes(sized, remaining_passes(pipeline, ir.main_function(sized)).before("localize")), ()
     if all(stage_of(function) not in ("decided", "resharded") for function in ir.functions(module)):
         return module, ()
-    needed = rest(pipeline, module).through("lower-reshard")
+    needed = remaining_passes(pipeline, ir.main_function(module)).through("lower-reshard")
     lowered = run_passes(module.clone(), needed)
     has_collectives = any(isinstance(op, Collective) for op in lowered.walk())
     return lowered, tuple(step.name for step in needed.steps) if has_collectives else ()

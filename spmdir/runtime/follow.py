@@ -30,6 +30,7 @@ from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import Names, distinguish, name_of, text_name
 from spmdir.dialects.ring import RotationOp
 from spmdir.dialects.shard_index_ops import ShardIndexOp
+from spmdir.dialects.verifier import verify
 from spmdir.passes.bucket import BucketPlaces, joined
 from spmdir.passes.split_async import SplitAsyncPass
 from spmdir.pipeline.base_passes import LocalPass
@@ -51,7 +52,7 @@ def follow(module: ModuleOp, reference: ModuleOp, pipeline: Pipeline) -> None:
         UnsupportedError: the programs differ in more than sizes; located.
     """
     FollowPass(reference).apply(pipeline.context(), module)
-    ir.verify(module)
+    verify(module)
 
 
 def name_values(module: ModuleOp) -> None:

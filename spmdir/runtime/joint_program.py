@@ -221,7 +221,7 @@ def joint_program(parts: JointParts, call: JointCall, rank: int, device: torch.d
     """
     mesh, signature = ir.mesh(parts.outline), parts.signature(call)
     forward, backward = (
-        Half(part, emit(part, mesh, rank, symbolic_group).to(device), draws(part))
+        Half(part, emit(ir.main_function(part), mesh, rank, symbolic_group).to(device), draws(part))
         for part in (parts.forward, parts.backward)
     )
     returned = ir.terminator(ir.main_function(parts.forward)).operands

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import P
-from spmdir.pipeline.finish import localized
+from spmdir.pipeline.finish import localize
 from spmdir.pipeline.pipeline import Pipeline
 from spmdir.runtime.rank_calls import run_rank
 from spmdir.runtime.rank_programs import RankGraph, lowered
@@ -89,5 +89,10 @@ class Reduction:
     def _program(self, names: Iterable[str]) -> RankGraph:
         changes = [LayoutChange(self.parameters[n].meta, self.unreduced(n), self.parameters[n].sharding) for n in names]
         module = resharding("reduce", changes, self.ranks.mesh)
-        localize = partial(localized, pipeline=self.pipeline)
-        return lowered(module, localize, pipeline=self.pipeline, rank=self.ranks.index, device=self.ranks.device)
+        return lowered(
+            module,
+            partial(localize, pipeline=self.pipeline),
+            pipeline=self.pipeline,
+            rank=self.ranks.index,
+            device=self.ranks.device,
+        )

@@ -27,7 +27,7 @@ from spmdir.dialects.attributes import is_sized, meta_of
 from spmdir.dialects.names import text_name
 from spmdir.dialects.sizes import open_sizes
 from spmdir.dialects.values import sharding_of, signature_kind
-from spmdir.pipeline.finish import bound, rest, without_layers
+from spmdir.pipeline.finish import bind_sizes, inline_layers, remaining_passes
 from spmdir.pipeline.pipeline import Pipeline, Step, run_passes
 from spmdir.runtime.agreement import RankGroup
 from spmdir.runtime.follow import RankMessage, follow, messages, name_values
@@ -157,7 +157,7 @@ class OwnSizes:
     def reference(self) -> ModuleOp:
         """The program of a rank for the examples, whose schedule all have."""
         module = self._of_own_values(self._bound(self._examples))
-        return run_passes(module, rest(self.pipeline, module))
+        return run_passes(module, remaining_passes(self.pipeline, ir.main_function(module)))
 
     @cached_property
     def _dependent(self) -> frozenset[int]:
@@ -216,14 +216,14 @@ class OwnSizes:
 
     def _local(self, module: ModuleOp) -> ModuleOp:
         """Return the program of a rank before it is scheduled."""
-        module = without_layers(module).clone()
-        needed = rest(self.pipeline, module).before("localize")
+        module = inline_layers(module).clone()
+        needed = remaining_passes(self.pipeline, ir.main_function(module)).before("localize")
         run_passes(module, needed.with_steps((*needed.steps, Step("localize"))))
         name_values(module)
         return module
 
     def _bound(self, sizes: Mapping[str, int]) -> ModuleOp:
-        return bound(self.module, sizes, self.pipeline)
+        return bind_sizes(self.module, sizes, self.pipeline)
 
     def _differing(self, expected: Sequence[RankMessage], localize: Callable[[ModuleOp], ModuleOp]) -> frozenset[int]:
         """Return the places of the messages that differ from those for the examples if sizes do.

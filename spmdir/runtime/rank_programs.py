@@ -16,7 +16,7 @@ from spmdir.core.symbolic.symbols import size_places
 from spmdir.dialects import ir
 from spmdir.dialects.sizes import open_sizes
 from spmdir.lowering.emit import lower_to_fx
-from spmdir.pipeline.finish import bound, localized, rest
+from spmdir.pipeline.finish import bind_sizes, localize, remaining_passes
 from spmdir.pipeline.pipeline import Pipeline, run_passes
 from spmdir.runtime.digests import agreement
 from spmdir.runtime.follow import RankMessage
@@ -106,7 +106,7 @@ class RankPrograms(Generic[Lowered]):
         with self.pipeline.rules:
             if self.examples and self._ranks.local_inputs:
                 return self._own.reference
-            return localized(sized(self.module, dict(self.examples), self.pipeline), self.pipeline)
+            return localize(sized(self.module, dict(self.examples), self.pipeline), self.pipeline)
 
     @cached_property
     def draws(self) -> bool:
@@ -180,7 +180,7 @@ class RankPrograms(Generic[Lowered]):
             status["sizes"] = dict(sizes)
             program = self._made.get(key)
             if program is None:
-                program = self._lowered(sizes, partial(localized, pipeline=self.pipeline))
+                program = self._lowered(sizes, partial(localize, pipeline=self.pipeline))
                 status |= program.agreement
         if key not in self._made:
             program.connect(self._ranks)
@@ -193,12 +193,12 @@ class RankPrograms(Generic[Lowered]):
         if key not in self._sent:
             made: list[ModuleOp] = []
 
-            def localize(module: ModuleOp) -> ModuleOp:
+            def localize_own(module: ModuleOp) -> ModuleOp:
                 made.append(self._own.localized(module))
                 return made[0]
 
             with self._ranks.group.reporting():
-                program = self._lowered(dict(key), localize)
+                program = self._lowered(dict(key), localize_own)
                 sent = self._own.dependent(made[0])
             program.connect(self._ranks)
             self._made[key], self._sent[key] = program, sent
@@ -207,7 +207,7 @@ class RankPrograms(Generic[Lowered]):
 
     def _lowered(self, sizes: Mapping[str, int], localize: Localize) -> Lowered:
         with self.pipeline.rules:
-            return self._lower(bound(self.module, sizes, self.pipeline), localize)
+            return self._lower(bind_sizes(self.module, sizes, self.pipeline), localize)
 
     @cached_property
     def _own(self) -> OwnSizes:
@@ -253,10 +253,10 @@ class RankGraph:
 
 def lowered(module: ModuleOp, localize: Localize, *, pipeline: Pipeline, rank: int, device: torch.device) -> RankGraph:
     """Return the program of a rank of a decided module, which gets its collectives."""
-    run_passes(module, rest(pipeline, module).before("localize"))
+    run_passes(module, remaining_passes(pipeline, ir.main_function(module)).before("localize"))
     return RankGraph(module, lower_to_fx(localize(module), rank, pipeline=pipeline).to(device))
 
 
 def sized(module: ModuleOp, sizes: Mapping[str, int], pipeline: Pipeline) -> ModuleOp:
     """Return a copy of a module with the numbers `sizes`, or the module itself if it has no symbolic ones."""
-    return bound(module, sizes, pipeline) if sizes else module
+    return bind_sizes(module, sizes, pipeline) if sizes else module

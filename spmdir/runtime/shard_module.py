@@ -21,7 +21,7 @@ from spmdir.core.placement.sharding_plan import ShardingPlan
 from spmdir.core.progress import say
 from spmdir.dialects import ir
 from spmdir.dialects.sizes import open_sizes
-from spmdir.pipeline.finish import localized
+from spmdir.pipeline.finish import localize
 from spmdir.plans.resolve import PlanLike, resolve
 from spmdir.runtime.anomaly import support_anomaly_detection
 from spmdir.runtime.decision import decide
@@ -267,7 +267,7 @@ class _Decided:
         sizes = open_sizes(module).hints
         with setup.pipeline.rules:
             example = sized(module, sizes, setup.pipeline)
-            parts = JointParts.of(example, partial(localized, pipeline=setup.pipeline), call, setup.pipeline)
+            parts = JointParts.of(example, partial(localize, pipeline=setup.pipeline), call, setup.pipeline)
             return cls(call, rehearsal, text, source, setup, sizes, parts, outline(module))
 
     def data(self, call: tuple[Any, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from spmdir.importer.retrace import needs_retrace
 from spmdir.importer.torch_errors import torch_errors
 from spmdir.lowering.emit import emit
 from spmdir.lowering.process_groups import GroupName, device_groups, device_rank, symbolic_group
-from spmdir.pipeline.finish import localized
+from spmdir.pipeline.finish import localize
 from spmdir.pipeline.pipeline import PIPELINE, Pipeline
 from spmdir.plans.styles import as_style, linear_placements, style_axis
 from spmdir.runtime.default_pipeline import running_pipeline
@@ -117,8 +117,9 @@ def _program_of_rank(
             "the program has open sizes, and an exported program of one rank has none; export it without "
             "dynamic_shapes, or use parallelize, which lowers for each choice of sizes"
         )
-    module = localized(module, pipeline)
-    return rank_program(program, module, emit(module, ir.mesh(module), place, group_name), place)
+    module = localize(module, pipeline)
+    graph = emit(ir.main_function(module), ir.mesh(module), place, group_name)
+    return rank_program(program, module, graph, place)
 
 
 def _weight_shardings(

@@ -19,7 +19,7 @@ from spmdir.core.progress import say
 from spmdir.dialects import ir
 from spmdir.dialects.sizes import open_sizes
 from spmdir.importer.importer import import_fx
-from spmdir.pipeline.finish import localized
+from spmdir.pipeline.finish import localize
 from spmdir.plans.activations import constrained_activations
 from spmdir.plans.resolve import PlanLike, plan_for
 from spmdir.runtime.call_guards import CallGuards
@@ -192,7 +192,7 @@ class Decided:
         with pipeline.rules:
             signature = read_signature(ir.main_function(self.module), len(self.capture.outputs), self.capture.state)
             return signature, self._lower(
-                sized(self.module, self.examples, pipeline), partial(localized, pipeline=pipeline)
+                sized(self.module, self.examples, pipeline), partial(localize, pipeline=pipeline)
             )
 
     def connected(

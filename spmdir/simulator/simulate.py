@@ -30,7 +30,7 @@ from spmdir.dialects.stage import is_local
 from spmdir.dialects.values import function_attrs, global_type, is_given, sharding_of, signature_kind, signature_name
 from spmdir.lowering.emit import emit, measured_step
 from spmdir.lowering.process_groups import symbolic_group
-from spmdir.pipeline.finish import bound, inlined, localized
+from spmdir.pipeline.finish import bind_sizes, inline_calls, localize
 from spmdir.pipeline.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.simulator.distribution import collect, distribute, random_like
 from spmdir.simulator.interleaved import check_orders
@@ -90,7 +90,7 @@ def simulate(
     SIMULATED.check(ir.mesh(module).world_size, location_of(ir.mesh_op(module)))
     pipeline = as_pipeline(pipeline)
     with pipeline.rules:
-        module = localized(sized(module, inputs, state_dict or {}, sizes, pipeline), pipeline)
+        module = localize(sized(module, inputs, state_dict or {}, sizes, pipeline), pipeline)
         return _simulated(module, inputs, state_dict or {}, seed, {} if state is None else state, interleavings)
 
 
@@ -117,7 +117,7 @@ def _simulated(
     programs = []
     for rank in range(mesh.world_size):
         say("lowering the program of rank {} of {}", rank, mesh.world_size)
-        programs.append(emit(module, mesh, rank, symbolic_group, measured=measuring is not None))
+        programs.append(emit(function, mesh, rank, symbolic_group, measured=measuring is not None))
     for program in programs:
         _follow(program, held)
     inputs_of = [[pieces[rank] for pieces in held] for rank in range(mesh.world_size)]
@@ -151,7 +151,7 @@ def measure_errors(
     """
     pipeline = as_pipeline(pipeline)
     with pipeline.rules:
-        module = localized(module, pipeline)
+        module = localize(module, pipeline)
         mesh, ops = ir.mesh(module), [*ir.main_function(module).body.block.ops]
         measuring = Measuring(mesh, random_like(torch.Generator().manual_seed(seed)), ops)
         outputs = _simulated(module, inputs, state_dict or {}, seed, {}, measuring=measuring)
@@ -173,7 +173,7 @@ def run_single(
     Raises:
         UnsupportedError: the module is localized already.
     """
-    module = inlined(sized(module, inputs, state_dict or {}, sizes, as_pipeline(None)))
+    module = inline_calls(sized(module, inputs, state_dict or {}, sizes, as_pipeline(None)))
     function = ir.main_function(module)
     if is_local(function):
         raise UnsupportedError(
@@ -183,7 +183,7 @@ def run_single(
     mesh = ir.mesh(module)
     alone = Mesh(tuple((axis, 1) for axis in mesh.axis_names), mesh.name)
     tensors = [tensor for _, tensor in bind_inputs(function, alone, inputs, state_dict or {})]
-    program = emit(module, alone, 0, symbolic_group, ignore_shardings=True)
+    program = emit(function, alone, 0, symbolic_group, ignore_shardings=True)
     _follow(program, [tensors])
     return arrange_outputs(function, list(run_alone(program, tensors, seed)))
 
@@ -213,7 +213,7 @@ def sized(
         places = size_places((name, shape) for name, shape, _ in named)
         said = {size: f"dimension {dim} of argument '{name}'" for size, (name, dim) in places.items()}
         open_sizes(module).check(known, said)
-    return bound(module, known, pipeline)
+    return bind_sizes(module, known, pipeline)
 
 
 def solve_shapes(known: dict[str, int], named: Sequence[tuple[str, tuple[int | Size, ...], Any]]) -> None:

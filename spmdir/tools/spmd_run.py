@@ -55,14 +55,14 @@ def _main(argv: Sequence[str]) -> int:
 def _run(options: argparse.Namespace, text: str, file: str, pipeline: Pipeline) -> int:
     from spmdir.dialects import ir
     from spmdir.dialects.sizes import open_sizes
-    from spmdir.pipeline.finish import bound, localized
+    from spmdir.pipeline.finish import bind_sizes, localize
     from spmdir.simulator.simulate import measure_errors, run_single, simulate
 
     module = ir.parse(text, file)
     if options.sizes or open_sizes(module).symbols:
-        module = bound(module, options.sizes, pipeline)
+        module = bind_sizes(module, options.sizes, pipeline)
     inputs, state_dict = random_inputs(module, options.seed, options.dtype)
-    placed = localized(module, pipeline)
+    placed = localize(module, pipeline)
     given = {"state_dict": state_dict, "seed": options.seed, "pipeline": pipeline}
     outputs = simulate(placed, inputs, interleavings=options.interleavings, **given)
     if not options.check:

@@ -11,7 +11,7 @@ import torch
 from spmdir.core.errors import SpmdirError
 from spmdir.dialects import ir
 from spmdir.lowering.emit import lower_to_fx
-from spmdir.pipeline.finish import localized
+from spmdir.pipeline.finish import localize
 from spmdir.pipeline.pipeline import Pipeline, run_passes
 from spmdir.simulator.simulate import simulate
 from tests.fuzz.edits import outcome, random_edit
@@ -127,16 +127,16 @@ def test_a_module_that_localize_made_is_not_checked_again_until_it_changes(monke
     run_passes(module, "localize")
     checked: list[str] = []
     monkeypatch.setattr("spmdir.pipeline.finish.run_passes", lambda module, name: checked.append(name))
-    localized(module, Pipeline())
+    localize(module, Pipeline())
     assert not checked
     ir.main_function(module).attributes["spmd.note"] = ir.main_function(module).attributes["spmd.stage"]
-    localized(module, Pipeline())
+    localize(module, Pipeline())
     assert not checked
     first = ir.main_function(module).body.block.first_op
     assert first is not None
     del first.properties["sharding"]
-    localized(module, Pipeline())
+    localize(module, Pipeline())
     assert checked == ["verify-spmd"]
-    localized(module.clone(), Pipeline())
-    localized(ir.parse(program("mlp", "localize")), Pipeline())
+    localize(module.clone(), Pipeline())
+    localize(ir.parse(program("mlp", "localize")), Pipeline())
     assert checked == ["verify-spmd"] * 3

@@ -15,7 +15,7 @@ from spmdir.dialects.names import text_name
 from spmdir.dialects.values import sharding_of
 from spmdir.explanation.excerpt import excerpt
 from spmdir.pipeline import layer_runner
-from spmdir.pipeline.finish import layer_values, without_layers
+from spmdir.pipeline.finish import inline_layers, names_in_layers
 from spmdir.pipeline.pipeline import Pipeline
 from spmdir.report.summary import summary
 
@@ -72,11 +72,11 @@ def test_inline_undoes_outline_layers_but_for_names_before_and_after_each_pass(t
     outlined = spmdir.run_passes(module.clone(), "outline-layers")
     again = spmdir.print_ir(outlined)
     assert spmdir.print_ir(spmdir.parse(again)) == again
-    assert unnamed(without_layers(outlined)) == unnamed(module)
+    assert unnamed(inline_layers(outlined)) == unnamed(module)
     for name in PASSES:
         for one in (module, outlined):
             spmdir.run_passes(one, name)
-        assert unnamed(without_layers(outlined)) == unnamed(module), name
+        assert unnamed(inline_layers(outlined)) == unnamed(module), name
         costs = [spmdir.report.comm_report(one).objective for one in (module, outlined)]
         assert costs[0] == costs[1]
 
@@ -177,7 +177,7 @@ def test_what_runs_again_elsewhere_stays_beside_the_op_that_names_it() -> None:
     outlined = spmdir.run_passes(module.clone(), "outline-layers")
     ir.verify(outlined)
     assert spmdir.print_ir(outlined).count("func.call") == 2
-    assert unnamed(without_layers(outlined)) == unnamed(module)
+    assert unnamed(inline_layers(outlined)) == unnamed(module)
 
 
 def test_a_forward_that_takes_its_layers_last_first_is_a_forward() -> None:
@@ -189,7 +189,7 @@ def test_a_forward_that_takes_its_layers_last_first_is_a_forward() -> None:
 
 def test_a_layer_that_another_call_needs_too_stays() -> None:
     outlined = spmdir.print_ir(spmdir.run_passes(spmdir.parse(EXAMPLE.read_text()), "outline-layers"))
-    module = without_layers(spmdir.parse(outlined.replace(' {spmd.layer = "layers.1"}', "", 1)))
+    module = inline_layers(spmdir.parse(outlined.replace(' {spmd.layer = "layers.1"}', "", 1)))
     ir.verify(module)
     assert spmdir.print_ir(module).count("func.call") == 1
 
@@ -244,11 +244,11 @@ def counting(function: Callable[..., None], name: str, calls: list[str]) -> Call
 def test_what_text_names_in_a_layer_is_found_in_the_first_of_its_layers() -> None:
     text = EXAMPLE.read_text().partition("// |")[0]
     module = spmdir.run_passes(spmdir.parse(text), "outline-layers")
-    found = layer_values(spmdir.parse(spmdir.print_ir(module)))
+    found = names_in_layers(spmdir.parse(spmdir.print_ir(module)))
     assert (found["%a"], found["%b.t"], found["%x"]) == ("%layers.0.a", "%layers.0.b.t", "%x")
     (function,) = ir.functions(excerpt(module, ["%b.t"]))
     assert [text_name(op.results[0]) for op in function.body.block.ops if op.results] == ["%layers.0.b.t"]
-    assert layer_values(spmdir.parse(text)) == {}
+    assert names_in_layers(spmdir.parse(text)) == {}
 
 
 def test_a_layer_that_nothing_calls_is_no_part_of_the_program() -> None:
@@ -258,7 +258,7 @@ def test_a_layer_that_nothing_calls_is_no_part_of_the_program() -> None:
     head, _, main = text.partition("func.func")
     definitions = part[part.index("#") : part.index("func.func")]
     uncalled = spmdir.parse(f"{head}{definitions}{layer}func.func{main}")
-    assert spmdir.print_ir(without_layers(uncalled)) == spmdir.print_ir(whole)
+    assert spmdir.print_ir(inline_layers(uncalled)) == spmdir.print_ir(whole)
     assert str(spmdir.report.comm_report(uncalled)) == str(spmdir.report.comm_report(whole))
 
 

@@ -20,7 +20,7 @@ from spmdir.pictures.model_explorer import write_model_explorer
 from spmdir.pictures.program_graph import program_graph
 from spmdir.pictures.report_data import dearest_reasons, report_data
 from spmdir.pictures.report_page import page_of
-from spmdir.pipeline.finish import localized
+from spmdir.pipeline.finish import localize
 from spmdir.pipeline.pipeline import Pipeline
 from spmdir.tools.spmd_report import format_of, main
 from tests.explanation.test_explain import LAYERS as TWO_LAYERS
@@ -335,7 +335,7 @@ func.func @main(%parameters.w: tensor<64x8xf32> {spmd.sharding = #spmd.sharding<
   return %y, %grad.parameters.w : tensor<4x8xf32>, tensor<64x8xf32>
 }
 """
-    found = report_data(localized(spmdir.parse(text), Pipeline()), Pipeline(), 0)
+    found = report_data(localize(spmdir.parse(text), Pipeline()), Pipeline(), 0)
     phase_of = {found["strings"][row[0]]: found["phases"][row[-1]] for row in found["nodes"]}
     made = {phase for name, phase in phase_of.items() if name.startswith("%grad.parameters.w")}
     assert len(phase_of) > 10

@@ -14,7 +14,7 @@ from spmdir.core.errors import SpmdirError
 from spmdir.core.input_parts import parts_of
 from spmdir.dialects import ir
 from spmdir.dialects.sizes import open_sizes
-from spmdir.pipeline.finish import bound
+from spmdir.pipeline.finish import bind_sizes
 from spmdir.pipeline.pipeline import Pipeline, run_passes
 from spmdir.tools.golden import read_golden
 
@@ -60,7 +60,7 @@ def test_a_copy_of_a_program_at_any_stage_goes_on_as_the_program_does(folder: st
     for source in programs(folder)[::2]:
         module = ir.parse(source)
         if sizes := open_sizes(module).hints:
-            module = bound(module, sizes, PIPELINE)
+            module = bind_sizes(module, sizes, PIPELINE)
         expected = texts_of_stages(module.clone())
         passes_run += len(expected)
         for name, copied in COPIES.items():

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import spmdir
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.input_parts import parts_of
-from spmdir.pipeline.finish import localized
+from spmdir.pipeline.finish import localize
 from spmdir.report.cost_rows import KEYS, SORTS, CostRow, cost_rows
 from spmdir.report.op_costs import OpCost
 from spmdir.report.shares import Share
@@ -62,7 +62,7 @@ def test_all_rows_together_are_the_step_and_the_peak_of_the_other_reports(folder
         assert total.total("transfer") == pytest.approx(sum(one.seconds for one in step.collectives))
         assert total.share.wire_bytes == pytest.approx(sum(one.wire_bytes for one in step.collectives))
         assert total.total("held") == spmdir.report.memory_report(module).peak_bytes
-        sent = spmdir.report.comm_report(localized(module, spmdir.Pipeline())).wire_bytes
+        sent = spmdir.report.comm_report(localize(module, spmdir.Pipeline())).wire_bytes
         hosts = sum(one.wire_bytes for one in step.collectives if not one.axes)
         assert total.share.wire_bytes - hosts == pytest.approx(sent)
 

@@ -14,7 +14,7 @@ from spmdir.core.placement.sharding_plan import ShardingPlan
 from spmdir.dialects import ir
 from spmdir.dialects.values import signature_kind, signature_name
 from spmdir.importer.importer import import_fx
-from spmdir.pipeline.finish import localized
+from spmdir.pipeline.finish import localize
 from spmdir.pipeline.pipeline import SCHEDULED, Pipeline
 from spmdir.runtime.joint_capture import capture_joint
 from spmdir.simulator.simulate import run_single, simulate
@@ -46,7 +46,7 @@ def split(model: nn.Module, x: torch.Tensor, pipeline: Pipeline) -> tuple[Module
     joint = capture_joint(model, (x,), {}, torch.device("cpu"), ShardingPlan())
     imported = import_fx(joint.program, MESH, PLAN, out_shardings=[""] + [None] * len(joint.call.gradients))
     with pipeline.rules:
-        module = localized(imported, pipeline)
+        module = localize(imported, pipeline)
     return imported, split_backward(module, range(1, 1 + len(joint.call.gradients)))
 
 

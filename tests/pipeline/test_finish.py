@@ -12,7 +12,7 @@ from xdsl.dialects.func import FuncOp
 from spmdir.dialects import ir
 from spmdir.dialects.observed_stage import stage_of
 from spmdir.dialects.stage import STAGES, is_at_least, write_stage
-from spmdir.pipeline.finish import completed, rest
+from spmdir.pipeline.finish import add_reshard_passes, remaining_passes
 from spmdir.pipeline.options import load_pass
 from spmdir.pipeline.pass_table import PASSES
 from spmdir.pipeline.pipeline import PARTITIONING, SCHEDULED, STANDARD, Pipeline, run_passes
@@ -90,14 +90,16 @@ def test_a_pipeline_continues_after_the_stage_of_the_program(
     module = run_passes(ir.parse(program), Pipeline(first, plugins=[mine]))
     if through_text:
         module = ir.parse(ir.print_ir(module))
-    assert str(rest(completed(Pipeline(pipeline, plugins=[mine])), module)) == then
+    assert (
+        str(remaining_passes(add_reshard_passes(Pipeline(pipeline, plugins=[mine])), ir.main_function(module))) == then
+    )
 
 
 def test_a_program_that_is_decided_again_is_at_the_stage_decided(mine: str) -> None:
     pipeline = Pipeline(f"inline,propagate,mine,{RESHARD},localize", plugins=[mine])
     module = run_passes(ir.parse(SILENT), pipeline.before("localize"))
     run_passes(module, "propagate")
-    assert str(rest(pipeline, module)) == f"mine,{RESHARD},localize"
+    assert str(remaining_passes(pipeline, ir.main_function(module))) == f"mine,{RESHARD},localize"
 
 
 @pytest.mark.parametrize(
@@ -134,9 +136,9 @@ func.func @f(%x: tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(su
   return %y : tensor<4x4xf32>
 }
 """)
-    assert str(rest(Pipeline(), module)) == "localize"
+    assert str(remaining_passes(Pipeline(), ir.main_function(module))) == "localize"
     write_stage(ir.main_function(module), "lowered")
-    assert str(rest(Pipeline(), module)) == "fuse-collectives,localize"
+    assert str(remaining_passes(Pipeline(), ir.main_function(module))) == "fuse-collectives,localize"
 
 
 def test_the_pages_list_the_passes_that_produce_each_stage_and_the_standard_pipeline() -> None:

@@ -1,0 +1,135 @@
+"""Verification of a module: a table with the checks of each kind of op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from operator import methodcaller
+from typing import Any
+
+from xdsl.dialects.builtin import ModuleOp
+from xdsl.dialects.func import CallOp, FuncOp, ReturnOp
+from xdsl.ir import Operation
+from xdsl.utils.exceptions import VerifyException
+
+from spmdir.core.errors import SpmdirError, UnsupportedError
+from spmdir.dialects.cast_first import check_first_cast
+from spmdir.dialects.function_checks import check_function, check_layer_call
+from spmdir.dialects.in_flight import check_in_flight
+from spmdir.dialects.locations import location_of
+from spmdir.dialects.mesh_op import MeshOp
+from spmdir.dialects.observed_stage import check_stage
+from spmdir.dialects.recomputation import check_recomputations
+from spmdir.dialects.sizes import SizesOp, check_sizes, open_sizes
+from spmdir.dialects.value_op import ValueOp
+
+_DECLARATIONS: tuple[tuple[type[Operation], str], ...] = (
+    (MeshOp, "the module declares {} meshes; expected one"),
+    (SizesOp, "the module declares sizes twice; put all into one"),
+)
+"""The ops of which a module has at most one, each with the error for several."""
+
+_MEMBERS: dict[type[Operation] | type[None], tuple[type[Operation], ...]] = {
+    ModuleOp: (MeshOp, SizesOp, FuncOp),
+    FuncOp: (CallOp, ReturnOp),
+}
+"""Op → the ops inside it that are not tensor ops."""
+
+
+def verify(module: ModuleOp, kinds: tuple[type[Operation], ...] = (Operation,)) -> None:
+    """Raise SpmdirError, located, unless every op is well formed and every collective a legal transition.
+
+    Args:
+        kinds: the classes of the ops to verify; all by default.
+    """
+    for _, error in mistakes(module, kinds):
+        raise error from None
+
+
+def mistakes(
+    module: ModuleOp, kinds: tuple[type[Operation], ...] = (Operation,)
+) -> Iterator[tuple[Operation, SpmdirError]]:
+    """Yield each op that is not well formed, with its located error; see `verify`.
+
+    Ops with invalid operands or in an invalid function are skipped, and all ops if the mesh is invalid: the first error
+    is enough.
+    """
+    for kind, message in _DECLARATIONS:
+        declarations = [op for op in module.body.block.ops if isinstance(op, kind)]
+        if len(declarations) > 1:
+            yield declarations[1], UnsupportedError(message.format(len(declarations)), location_of(declarations[1]))
+            return
+    sizes = open_sizes(module)
+    functions: list[FuncOp] = []
+    wrong: set[Operation | None] = set()
+    # The mesh first, since the others are checked against it.
+    meshes = (op for op in module.body.block.ops if isinstance(op, MeshOp))
+    for op in (*meshes, *module.walk()):
+        if not isinstance(op, kinds):
+            continue
+        if wrong and not wrong.isdisjoint(_producers(op)):
+            wrong.add(op)
+            continue
+        try:
+            for check in _checks_of(type(op)):
+                check(op)
+            if sizes.symbols or isinstance(op, FuncOp):
+                check_sizes(op, sizes)
+        except (VerifyException, ValueError, SpmdirError) as error:
+            wrong.add(op)
+            yield op, _located(error, op)
+        if isinstance(op, MeshOp) and wrong:
+            return
+        if isinstance(op, FuncOp):
+            functions.append(op)
+    for function in functions if not wrong else ():
+        try:
+            for check in FUNCTION_CHECKS:
+                check(function)
+        except VerifyException as error:
+            yield function, _located(error, function)
+        except SpmdirError as error:
+            yield function, error
+
+
+def _located(error: Exception, op: Operation) -> SpmdirError:
+    """Return an error about `op`, with its name and location."""
+    if isinstance(error, SpmdirError):
+        return error.at(location_of(op), f"'{op.name}'")
+    return SpmdirError(f"'{op.name}': {error}", location_of(op))
+
+
+def _producers(op: Operation) -> Iterator[Operation | None]:
+    """Yield the op or the function that defines each operand of `op`."""
+    for operand in op.operands:
+        owner = operand.owner
+        yield owner if isinstance(owner, Operation) else owner.parent_op()
+
+
+def _check_place(op: Operation) -> None:
+    """Raise VerifyException if `op`, which is not a tensor op, may not be inside its parent; an op of a plug-in may."""
+    if op.name.partition(".")[0] not in ("builtin", "func", "spmd"):
+        return
+    parent = op.parent_op()
+    expected = _MEMBERS.get(type(parent), (ModuleOp,))
+    if not isinstance(op, expected):
+        where = f"in '{parent.name}'" if parent else "at the top"
+        raise VerifyException(f"cannot stand {where}; expected {', '.join(kind.name for kind in expected)}")
+
+
+OP_CHECKS: tuple[tuple[type[Operation], Callable[[Any], None]], ...] = (
+    (Operation, methodcaller("verify", False)),  # not of the ops inside, which are verified one by one
+    (Operation, check_first_cast),
+    (CallOp, check_layer_call),
+    (FuncOp, check_function),
+)
+"""Kind of op → a check that raises VerifyException, ValueError or SpmdirError unless the op is well formed."""
+
+FUNCTION_CHECKS = (check_stage, check_in_flight, check_recomputations)
+"""The checks of a function whose ops are well formed."""
+
+
+@lru_cache(maxsize=4096)
+def _checks_of(kind: type[Operation]) -> tuple[Callable[[Any], None], ...]:
+    checks = tuple(check for checked, check in OP_CHECKS if issubclass(kind, checked))
+    return checks if issubclass(kind, ValueOp) else (_check_place, *checks)
