@@ -35,7 +35,7 @@ from spmdir.schedule.simulate import Execution, simulate
 from spmdir.search.budget import Decision, Held, cheapest_within
 from spmdir.search.hidden import Scheduled, fastest
 from spmdir.search.joint_cost import compute_seconds
-from spmdir.search.joint_strategies import is_listed
+from spmdir.search.joint_strategies import is_legal
 from spmdir.search.nesting import Nested, nest, reshard_seconds
 from spmdir.search.problem import Problem, StrategySource
 from spmdir.search.shared_messages import counted_parts
@@ -169,7 +169,7 @@ class MeshSearch:
         """Return whether some op has no strategy for what is decided if memory is free: annotations leave it none."""
         chosen, axes = self.free.strategies, self.problem.mesh.axes
         joints = ([chosen[axis][index] for axis, _ in axes] for index in range(len(self.problem.nodes)))
-        return not all(is_listed(n.source, axes, joint) for n, joint in zip(self.problem.nodes, joints, strict=True))
+        return not all(is_legal(n.source, axes, joint) for n, joint in zip(self.problem.nodes, joints, strict=True))
 
     def write(self, solution: Solution) -> float:
         """Write a solution to the function in the place of any other, and return the seconds that it takes so."""

@@ -94,7 +94,7 @@ class Assignment:
         if holding:
             for part, node in enumerate(shared.nodes):
                 for position, value in enumerate(node.results):
-                    bytes_held = prices.held(self.states[part].results[:, position], value)
+                    bytes_held = prices.bytes_held(self.states[part].results[:, position], value)
                     cost[part] = cost[part] + holding[value] * bytes_held
         self.producer_placements = {
             value: np.unique(produced, return_inverse=True)

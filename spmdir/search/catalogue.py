@@ -15,11 +15,11 @@ from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.topology import Topology
 
 LARGE = 2.0**30
-"""Bytes, many enough that the time to start a collective is little beside that to send them."""
+"""Bytes of a message whose latency is negligible."""
 
 
 MEASURED = tuple(4.0**power for power in range(3, 15))
-"""Sizes in bytes at which measured times are looked at."""
+"""Sizes in bytes at which measured times are sampled."""
 
 
 @attrs.define(frozen=True, slots=False, eq=False)
@@ -41,17 +41,17 @@ class Catalogue:
 
     @cached_property
     def kind(self) -> list[str | None]:
-        """Return, by placement, the kind of its reduction if it does not commute with all others, else None."""
+        """Return [placement], the kind of its reduction; None if it commutes with all others."""
         return [p.kind for p in self.placements]
 
     @cached_property
     def shaped(self) -> list[list[int]]:
-        """Return, by source placement, the targets to which the price depends on the shape."""
+        """Return [source placement], the targets for which the price depends on the shape."""
 
         def targets(source: Placement) -> list[int]:
-            some = self.placements if source in self.plugins else self.plugins
-            found = (target for target in some if target != source and depends_on_shape(source, target))
-            return [self.index[target] for target in found]
+            candidates = self.placements if source in self.plugins else self.plugins
+            shaped_targets = (target for target in candidates if target != source and depends_on_shape(source, target))
+            return [self.index[target] for target in shaped_targets]
 
         return [targets(source) if self.plugins else [] for source in self.placements]
 
@@ -59,13 +59,13 @@ class Catalogue:
     def prices(
         self, count: int, nodes: int, collectives: tuple[CollectiveSpec, ...], topology: Topology
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return, [before, after], the seconds to start a reshard on `count` ranks, and those a byte.
+        """Return [before, after], the latency in seconds and the seconds a byte of reshards on `count` ranks.
 
-        Reshards that there are not take infinitely long to start; those whose cost depends on the shape count as such.
-        Where times are measured, no sampled one is less.
+        The latency is infinite for impossible reshards, and for those whose price depends on the shape. With measured
+        costs, the line is a lower bound of all samples.
         """
 
-        def of(size: float) -> np.ndarray:
+        def seconds_of(size: float) -> np.ndarray:
             return np.array(
                 [
                     [axis_price(a, b, size, count, collectives, None, topology, nodes).seconds for b in self.placements]
@@ -73,19 +73,21 @@ class Catalogue:
                 ]
             )
 
-        start, large = of(0.0), of(LARGE)
+        start, large = seconds_of(0.0), seconds_of(LARGE)
         start[np.isnan(start)] = np.inf
-        never = np.isinf(start)
-        start, large = np.where(never, 0.0, start), np.where(never, 0.0, large)
-        each = (large - start) / LARGE
+        is_impossible = np.isinf(start)
+        start, large = np.where(is_impossible, 0.0, start), np.where(is_impossible, 0.0, large)
+        per_byte = (large - start) / LARGE
         if topology.costs is not None:
-            # Measured times lie on no line: one below them leaves it to plans to say which reshard takes longer.
-            times = {size: np.where(never, 0.0, of(size)) for size in MEASURED}
-            for size, found in times.items():
-                start = np.minimum(start, (found - large * size / LARGE) / (1 - size / LARGE))
+            # Measured times are not linear in the size. The line is below them; exact prices of plans correct it.
+            times = {size: np.where(is_impossible, 0.0, seconds_of(size)) for size in MEASURED}
+            for size, seconds in times.items():
+                start = np.minimum(start, (seconds - large * size / LARGE) / (1 - size / LARGE))
             start = np.maximum(start, 0.0)
-            each = np.minimum.reduce([(found - start) / size for size, found in (*times.items(), (LARGE, large))])
-        return np.where(never, np.inf, start), each
+            per_byte = np.minimum.reduce(
+                [(seconds - start) / size for size, seconds in (*times.items(), (LARGE, large))]
+            )
+        return np.where(is_impossible, np.inf, start), per_byte
 
 
 @lru_cache(maxsize=64)

@@ -1,6 +1,6 @@
-"""Colour refinement: which nodes of a program have equal surroundings, up to a number of steps away.
+"""Colour refinement: which nodes of a program have equal neighbourhoods, up to a number of steps away.
 
-Nodes are merged only if their surroundings are equal, wherever they are in the text. `core/repetition.py` compares
+Nodes are merged only if their neighbourhoods are equal, wherever they are in the text. `core/repetition.py` compares
 windows of the text, and would merge nodes whose users differ.
 """
 
@@ -11,78 +11,80 @@ from collections.abc import Mapping, Sequence
 from spmdir.search.problem import Node, Problem
 
 
-def makers_of(problem: Problem) -> list[tuple[int, int]]:
-    """Return the (node, result index) that makes each value."""
-    found = {value: (i, at) for i, node in enumerate(problem.nodes) for at, value in enumerate(node.results)}
-    return [found[value] for value in range(len(problem.values))]
+def producers_of(problem: Problem) -> list[tuple[int, int]]:
+    """Return the (node, result index) that produces each value."""
+    producers = {value: (i, at) for i, node in enumerate(problem.nodes) for at, value in enumerate(node.results)}
+    return [producers[value] for value in range(len(problem.values))]
 
 
 class Colours:
     """The colours of the nodes of a problem after each round of refinement.
 
     Attributes:
-        rounds: the colour of each node by its source, then by surroundings of one step more each. Where a step tells no
-            more nodes apart, none after it does, and it is the last.
+        rounds: [round][node], colours. Round 0 distinguishes nodes by their sources, each further round by neighbours
+            one step farther away. The list ends at the first round that distinguishes no more nodes.
     """
 
     def __init__(self, problem: Problem, depth: int):
-        self._problem, self._depth, self._makers = problem, depth, makers_of(problem)
+        self._problem, self._depth, self._producers = problem, depth, producers_of(problem)
         self._users: list[list[tuple[int, int]]] = [[] for _ in problem.values]
         for index, node in enumerate(problem.nodes):
             for slot, value in enumerate(node.operands):
                 self._users[value].append((index, slot))
         self.rounds: list[list[int]] = []
         self._numbers: list[dict[object, int]] = []
-        self._add([_ends(node) for node in problem.nodes])
+        self._add([_first_key(node) for node in problem.nodes])
         for _ in range(depth):
-            coarse = self.rounds[-1]
-            self._add([self._key(index, coarse) for index in range(len(problem.nodes))])
+            last_colours = self.rounds[-1]
+            self._add([self._key(index, last_colours) for index in range(len(problem.nodes))])
             if len(self._numbers[-1]) == len(self._numbers[-2]):
                 break
 
     def of(self, problem: Problem) -> list[int]:
-        """Return the last colours of the same nodes where some have other sources, as in `Colours(problem, depth)`.
+        """Return the last colours for the same nodes after some sources changed, as `Colours(problem, depth)` would.
 
-        Only nodes that are near enough to see these are told apart again.
+        Only nodes within `depth` steps of a changed source are coloured again.
         """
         if len(self.rounds) <= self._depth:
             return Colours(problem, self._depth).rounds[-1]
-        nodes, former = problem.nodes, self._problem.nodes
-        near = dict.fromkeys(index for index, node in enumerate(nodes) if node.source is not former[index].source)
-        found = list(self.rounds[0])
-        _recolour(found, {index: _ends(nodes[index]) for index in near}, self._numbers[0])
-        for old, numbers in zip(self.rounds[1:], self._numbers[1:], strict=True):
-            for index in list(near):
-                near.update(dict.fromkeys(self._makers[value][0] for value in nodes[index].operands))
-                near.update(dict.fromkeys(user for value in nodes[index].results for user, _ in self._users[value]))
-            keys = {index: self._key(index, found) for index in near}
-            found = list(old)
-            _recolour(found, keys, numbers)
-        return _numbered(found, {})
+        nodes, previous_nodes = problem.nodes, self._problem.nodes
+        affected = dict.fromkeys(
+            index for index, node in enumerate(nodes) if node.source is not previous_nodes[index].source
+        )
+        colours = list(self.rounds[0])
+        _recolour(colours, {index: _first_key(nodes[index]) for index in affected}, self._numbers[0])
+        for previous_colours, numbers in zip(self.rounds[1:], self._numbers[1:], strict=True):
+            for index in list(affected):
+                affected.update(dict.fromkeys(self._producers[value][0] for value in nodes[index].operands))
+                affected.update(dict.fromkeys(user for value in nodes[index].results for user, _ in self._users[value]))
+            keys = {index: self._key(index, colours) for index in affected}
+            colours = list(previous_colours)
+            _recolour(colours, keys, numbers)
+        return _numbered(colours, {})
 
     def _add(self, keys: Sequence[object]) -> None:
         self._numbers.append({})
         self.rounds.append(_numbered(keys, self._numbers[-1]))
 
     def _key(self, index: int, colours: Sequence[int]) -> object:
-        """Return what the next colour of a node says."""
+        """Return the key of the next colour of a node: its colour, and those of its producers and users."""
         node = self._problem.nodes[index]
-        made = tuple([(colours[self._makers[v][0]], self._makers[v][1]) for v in node.operands])
-        used = tuple([tuple(sorted([(colours[user], slot) for user, slot in self._users[v]])) for v in node.results])
-        return colours[index], made, used
+        operands = tuple([(colours[self._producers[v][0]], self._producers[v][1]) for v in node.operands])
+        users = tuple([tuple(sorted([(colours[user], slot) for user, slot in self._users[v]])) for v in node.results])
+        return colours[index], operands, users
 
 
 def colours(problem: Problem, depth: int) -> tuple[list[int], list[int]]:
-    """Return the colour of each node by surroundings of one step less than `depth`, and of `depth` steps.
+    """Return the colours of the nodes after `depth - 1` and after `depth` rounds.
 
-    Nodes of one colour have equal sources, and in every further step operands and users of equal colours. Where a step
-    tells no more nodes apart, both are as fine as can be. Colours are numbered in program order.
+    Nodes of one colour have equal sources, and in each round operands and users of equal colours. If a round
+    distinguishes no more nodes, both results are the final partition. Colours are numbered in program order.
     """
     rounds = Colours(problem, depth).rounds
     return rounds[-2:][0], rounds[-1]
 
 
-def _ends(node: Node) -> object:
+def _first_key(node: Node) -> object:
     return node.source, len(node.operands), len(node.results)
 
 
@@ -91,8 +93,8 @@ def _numbered(keys: Sequence[object], numbers: dict[object, int]) -> list[int]:
 
 
 def _recolour(colours: list[int], keys: Mapping[int, object], numbers: Mapping[object, int]) -> None:
-    """Give nodes the colours of their keys, those that are not numbered the next ones."""
+    """Give nodes the colours of their keys. Keys without a colour get the next free numbers."""
     added: dict[object, int] = {}
     for index, key in keys.items():
-        found = numbers.get(key)
-        colours[index] = found if found is not None else added.setdefault(key, len(numbers) + len(added))
+        number = numbers.get(key)
+        colours[index] = number if number is not None else added.setdefault(key, len(numbers) + len(added))

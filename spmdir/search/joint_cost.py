@@ -1,4 +1,4 @@
-"""What a decision on all axes costs, reshards as the planner prices them."""
+"""The cost of a decision on all axes, with reshards at the planner's prices."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def joint_cost(
     chosen: Mapping[str, Sequence[Strategy]],
     orders: Sequence[tuple[int, ...]] | None = None,
 ) -> float:
-    """Return the cost of a decision on all axes in seconds: compute, and the reshards of each value as planned.
+    """Return the cost of a decision on all axes in seconds: compute, and the planned reshards of each value.
 
     Args:
         orders: by node, the axes by position, those that shard one factor in nesting order; that of the mesh if None.
@@ -42,30 +42,32 @@ def joint_cost(
     natural = range(len(axes))
 
     def placed(part: int, placements: Sequence[Placement]) -> Placed:
-        return tuple([(axes[at], placements[at]) for at in (orders[part] if orders is not None else natural)])
+        return tuple(
+            [(axes[position], placements[position]) for position in (orders[part] if orders is not None else natural)]
+        )
 
     for value, meta in enumerate(shared.values):
         part, position = shared.producer[value]
-        made = placed(part, [strategy.results[position] for strategy in joints[part]])
-        wanted = {
+        produced = placed(part, [strategy.results[position] for strategy in joints[part]])
+        needed = {
             placed(user, [strategy.operands[slot] for strategy in joints[user]]): None
             for user, slot in shared.users[value]
         }
-        if len(wanted) == 1 and made in wanted:
+        if len(needed) == 1 and produced in needed:
             continue
-        seconds = value_seconds(meta, made, tuple(wanted), mesh, shared)
+        seconds = value_seconds(meta, produced, tuple(needed), mesh, shared)
         if seconds and value in shared.ties:
             return math.inf
-        if shared.apart and _is_avoided(value, made, wanted, shared, mesh):
+        if shared.apart and _is_avoided(value, produced, needed, shared, mesh):
             seconds += AVOIDED
         total += shared.value_weight[value] * seconds
     return total
 
 
-def _is_avoided(value: int, made: Placed, wanted: Iterable[Placed], shared: Quotient, mesh: Mesh) -> bool:
-    """Return whether a value is resharded along the axes that are apart in a way that is to be avoided."""
-    before, axes = dict(made), {part for axis in shared.apart for part in mesh.parts(axis)}
-    moved = [before[axis] for each in wanted for axis, to in each if axis in axes and before[axis] != to]
+def _is_avoided(value: int, made: Placed, needed: Iterable[Placed], shared: Quotient, mesh: Mesh) -> bool:
+    """Return whether a value is resharded along axes with different sizes by rank in a way to be avoided."""
+    produced_on, axes = dict(made), {part for axis in shared.apart for part in mesh.parts(axis)}
+    moved = [produced_on[axis] for placed in needed for axis, to in placed if axis in axes and produced_on[axis] != to]
     return any(shared.avoids(value, is_whole=placement == R) for placement in moved)
 
 
@@ -75,59 +77,65 @@ def compute_seconds(
     mesh: Mesh,
     weight: Sequence[float] | None = None,
 ) -> float:
-    """Return how long all nodes take with a strategy on each axis, without the reshards between them.
+    """Return the seconds of all nodes with a strategy on each axis, without reshards.
 
     Args:
         weight: how often each node counts; once if None.
     """
     total, axes, joints = 0.0, tuple(chosen), list(zip(*chosen.values(), strict=True))
-    known: dict[object, float] = {}
+    seconds_by_key: dict[object, float] = {}
     for index, node in enumerate(problem.nodes):
         joint = joints[index]
         key = (node.source, *map(id, joint))
-        if key not in known:
-            known[key] = node_seconds(node.source.work, joint, axes, mesh, problem)
-        total += known[key] if weight is None else weight[index] * known[key]
+        if key not in seconds_by_key:
+            seconds_by_key[key] = node_seconds(node.source.work, joint, axes, mesh, problem)
+        total += seconds_by_key[key] if weight is None else weight[index] * seconds_by_key[key]
     return total
 
 
 def node_seconds(
     work: Work, joint: Sequence[Strategy], axes: Sequence[str], mesh: Mesh, shared: Quotient | Problem
 ) -> float:
-    """Return how long a node takes with a strategy on each of `axes`: its compute, and what it sends inside the op."""
-    spent = local_seconds(work, shared.topology, joint, [mesh.sizes[axis] for axis in axes])
+    """Return the seconds of a node with a strategy on each of `axes`: compute, and collectives inside the op."""
+    seconds = local_seconds(work, shared.topology, joint, [mesh.sizes[axis] for axis in axes])
     for positions, strategy in _sending(joint):
-        others = [(s, mesh.sizes[a]) for at, (a, s) in enumerate(zip(axes, joint, strict=True)) if at not in positions]
-        group = tuple([axes[at] for at in positions])
+        others = [
+            (s, mesh.sizes[a])
+            for position, (a, s) in enumerate(zip(axes, joint, strict=True))
+            if position not in positions
+        ]
+        group = tuple([axes[position] for position in positions])
         sharded, count, nodes = shard_counts(others), mesh.group_size(group), node_count(group, mesh)
         for size, factors in strategy.inner_bytes:
             local = size / math.prod(map(sharded.of, factors))
-            spent += axis_price(_SUM, R, local, count, shared.collectives, None, shared.topology, nodes).seconds
+            seconds += axis_price(_SUM, R, local, count, shared.collectives, None, shared.topology, nodes).seconds
         for size, factors in strategy.sent_bytes:
             sizes = Sizes(count, 0, 0, size / math.prod(map(sharded.of, factors)))
-            spent += cost(NEIGHBOURS, sizes, nodes, shared.topology).seconds
-    return spent
+            seconds += cost(NEIGHBOURS, sizes, nodes, shared.topology).seconds
+    return seconds
 
 
 def _sending(joint: Sequence[Strategy]) -> list[tuple[list[int], Strategy]]:
     """Return the positions of the axes that send together inside an op, and what: values that several axes reduce by
     an expansion are reduced once, over all of them."""
-    found: dict[object, tuple[list[int], Strategy]] = {}
-    for at, strategy in enumerate(joint):
+    groups: dict[object, tuple[list[int], Strategy]] = {}
+    for position, strategy in enumerate(joint):
         if strategy.inner_bytes or strategy.sent_bytes:
-            found.setdefault(strategy.inner_bytes if strategy.rewrite == "expand" else at, ([], strategy))[0].append(at)
-    return list(found.values())
+            groups.setdefault(strategy.inner_bytes if strategy.rewrite == "expand" else position, ([], strategy))[
+                0
+            ].append(position)
+    return list(groups.values())
 
 
 def value_seconds(
     meta: TensorMeta,
-    made: Placed,
-    wanted: Sequence[Placed],
+    produced: Placed,
+    needed: Sequence[Placed],
     mesh: Mesh,
     shared: Quotient,
     is_quick: bool = False,
 ) -> float:
-    """Return what the reshards of a value cost that is made in one joint placement and wanted in others.
+    """Return the seconds to reshard a value from its produced joint placement to the needed ones.
 
     Args:
         is_quick: as of `Planner`.
@@ -135,8 +143,8 @@ def value_seconds(
     It is infinite if the placements cannot shard the value together.
     """
     is_plugin = bool(shared.plugin_placements)
-    source = _sharding(mesh, made, is_plugin)
-    targets = dict.fromkeys(_sharding(mesh, placed, is_plugin) for placed in wanted)
+    source = _sharding(mesh, produced, is_plugin)
+    targets = dict.fromkeys(_sharding(mesh, placed, is_plugin) for placed in needed)
     targets.pop(source, None)
     if not targets:
         return 0.0

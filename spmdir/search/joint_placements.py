@@ -29,7 +29,7 @@ class JointPlacements:
         self.all: list[tuple[int, ...]] = []
         self.order: list[tuple[int, ...]] = []
         self._number: dict[object, int] = {}
-        self._shares: dict[tuple[int, ...], bool] = {}
+        self._shares_dimension: dict[tuple[int, ...], bool] = {}
         self._natural = tuple(range(len(self.axes)))
         self._dims = [placement.dim for placement in catalogue.placements]
         self.replicated = self.number((0,) * len(axes))
@@ -40,27 +40,27 @@ class JointPlacements:
         Args:
             order: the axes, those that shard one dimension in nesting order; in the order of the mesh if None.
         """
-        if order is None or order == self._natural or not self.shares(placed):
+        if order is None or order == self._natural or not self.shares_dimension(placed):
             key, order = placed, self._natural
         else:
             key = placed, order
-        found = self._number.get(key)
-        if found is None:
-            found = self._number[key] = len(self.all)
+        number = self._number.get(key)
+        if number is None:
+            number = self._number[key] = len(self.all)
             self.all.append(placed)
             self.order.append(order)
-        return found
+        return number
 
     def numbers(self, placed: Numbers) -> Numbers:
         """Return the numbers of joint placements [..., axes], those that share a dimension nested as in the mesh."""
-        known, rows = self._number, zip(*placed.reshape(-1, len(self.axes)).T.tolist(), strict=True)
-        found = [known[row] if row in known else self.number(row) for row in rows]
-        return np.array(found, dtype=np.intp).reshape(placed.shape[:-1])
+        known_numbers, rows = self._number, zip(*placed.reshape(-1, len(self.axes)).T.tolist(), strict=True)
+        numbers = [known_numbers[row] if row in known_numbers else self.number(row) for row in rows]
+        return np.array(numbers, dtype=np.intp).reshape(placed.shape[:-1])
 
-    def shares(self, placed: tuple[int, ...]) -> bool:
+    def shares_dimension(self, placed: tuple[int, ...]) -> bool:
         """Return whether several axes shard one dimension."""
-        found = self._shares.get(placed)
-        if found is None:
-            dims = [dim for dim in [self._dims[at] for at in placed] if dim is not None]
-            found = self._shares[placed] = len({*dims}) < len(dims)
-        return found
+        is_shared = self._shares_dimension.get(placed)
+        if is_shared is None:
+            dims = [dim for dim in [self._dims[number] for number in placed] if dim is not None]
+            is_shared = self._shares_dimension[placed] = len({*dims}) < len(dims)
+        return is_shared

@@ -1,4 +1,13 @@
-"""The states of a node on a block of mesh axes: one strategy an axis, and the placements that they need and make."""
+"""The states of a node on a block of mesh axes.
+
+A state is a joint strategy (one strategy for each axis) with a nesting order of the axes that shard one dimension. For
+example, `mm` on axes a and b has the strategies
+
+    a: rows of the first operand    b: rows too         two states: a outside b, and b outside a
+    a: rows of the first operand    b: the sum          one state: the axes shard different factors
+
+Each state has the seconds that the op takes, and the numbers of the joint placements of its operands and results.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +25,8 @@ from spmdir.search.problem import Problem, StrategySource, fractions
 from spmdir.search.repeats import Quotient
 from spmdir.search.work import NO_WORK
 
-NESTED = 3
-"""The most axes of which all nesting orders are tried."""
+MOST_NESTED = 3
+"""If more axes than this shard a node, only the axes of the block change their nesting order."""
 
 
 class Unsolvable(Exception):
@@ -34,26 +43,26 @@ class Unsolvable(Exception):
 
 
 @attrs.frozen(eq=False)
-class Numbered:
+class NumberedStrategy:
     """A strategy of a node on one axis.
 
     Attributes:
-        placed: the number of the placement of each operand, then of each result; -1 if it is not in the catalogue.
-        shards: 1.0 for each of these that the strategy shards, else 0.0.
-        factor: the first factor that it shards; -1 if there is none.
-        fraction: the fraction of the work that the busiest rank does, if no other axis shards this factor.
-        is_known: whether all of its placements are in the catalogue.
-        is_several: whether it shards several factors.
-        sends: whether it sends something inside the op.
+        placement_numbers: for each operand, then each result, the number of its placement in the catalogue, or -1.
+        shards: for each of them, 1.0 if the strategy shards it, else 0.0.
+        factor: the first factor that it shards, or -1.
+        fraction: of the work, done by the busiest rank, if this axis alone shards the factor.
+        is_known: whether the catalogue contains all placements.
+        shards_several: whether it shards several factors.
+        sends: whether the op communicates inside.
     """
 
     strategy: Strategy
-    placed: tuple[int, ...]
+    placement_numbers: tuple[int, ...]
     shards: tuple[float, ...]
     factor: int
     fraction: float
     is_known: bool
-    is_several: bool
+    shards_several: bool
     sends: bool
 
 
@@ -62,11 +71,11 @@ class StateTable:
     """The states of the nodes of one source.
 
     Attributes:
-        by_axis: for each axis of the mesh, strategies.
-        chosen: [states, axes], which of these each state takes.
-        order: by state, the axes, by position, those that shard one factor in nesting order.
-        seconds: what each takes inside the op.
-        operands, results: [states, operands] and [states, results], joint placements.
+        by_axis: [axis], strategies.
+        chosen: [state, axis], indices into `by_axis`.
+        order: [state], positions of axes; axes that shard one factor are in nesting order.
+        seconds: [state], the time of the op without reshards.
+        operands, results: [state, operand] and [state, result], numbers of joint placements.
     """
 
     by_axis: Sequence[Sequence[Strategy]]
@@ -78,19 +87,21 @@ class StateTable:
 
     def strategies(self, state: int) -> Joint:
         """Return the strategy of a state on each axis."""
-        return tuple([found[at] for found, at in zip(self.by_axis, self.chosen[state].tolist(), strict=True)])
+        return tuple(
+            [strategies[index] for strategies, index in zip(self.by_axis, self.chosen[state].tolist(), strict=True)]
+        )
 
 
 class StateFinder:
-    """Finds the states of nodes on a block of axes, the strategies of the other axes fixed."""
+    """Finds the states of nodes on a block of axes, with fixed strategies on the other axes."""
 
     def __init__(self, problem: Problem, shared: Quotient, placements: JointPlacements):
         self.mesh, self.shared, self.placements = problem.mesh, shared, placements
         self.axes = tuple(zip(placements.axes, placements.counts, strict=True))
         self._natural = tuple(range(len(self.axes)))
         self._dims = np.array([-1 if p.dim is None else p.dim for p in placements.catalogue.placements])
-        self._known: dict[object, StateTable] = {}
-        self._numbered: dict[tuple[Strategy, int], Numbered] = {}
+        self._tables: dict[object, StateTable] = {}
+        self._numbered: dict[tuple[Strategy, int], NumberedStrategy] = {}
         none = (frozenset[Strategy](),) * len(shared.nodes)
         idle = [none if problem.is_small else self._idle_on(axis, count) for axis, count in self.axes]
         self._idle = list(zip(*idle, strict=True))
@@ -100,36 +111,43 @@ class StateFinder:
 
         Args:
             block: positions of axes in the mesh.
-            fixed: the strategy of the part on each axis, of which those in the block do not count.
+            fixed: the strategy of the part on each axis; those on axes of the block are ignored.
 
         Raises:
-            Unsolvable: there is none.
+            Unsolvable: the part has no state.
         """
         source, idle = self.shared.nodes[part].source, self._idle[part]
         beside = tuple(None if axis in block or fixed is None else fixed[axis] for axis in range(len(self.axes)))
         key = source, tuple(block), beside, idle
-        found = self._known.get(key)
-        if found is None:
-            chosen = joint_strategies(source, self.axes, idle, beside)
+        table = self._tables.get(key)
+        if table is None:
+            joint = joint_strategies(source, self.axes, idle, beside)
             counts = self.placements.counts
-            by_axis = [[self._number(s, count) for s in of] for of, count in zip(chosen.by_axis, counts, strict=True)]
-            rows = chosen.chosen
-            if not all(one.is_known for of in by_axis for one in of):
-                rows = [row for row in rows if all(of[at].is_known for of, at in zip(by_axis, row, strict=True))]
+            by_axis = [
+                [self._number(s, count) for s in strategies]
+                for strategies, count in zip(joint.by_axis, counts, strict=True)
+            ]
+            rows = joint.chosen
+            if not all(strategy.is_known for strategies in by_axis for strategy in strategies):
+                rows = [
+                    row
+                    for row in rows
+                    if all(strategies[index].is_known for strategies, index in zip(by_axis, row, strict=True))
+                ]
             if not rows:
                 raise Unsolvable(self.shared.members[part][0], self._without_strategy(source, block))
-            found = self._known[key] = self._states(source, block, by_axis, np.array(rows))
-        return found
+            table = self._tables[key] = self._states(source, block, by_axis, np.array(rows))
+        return table
 
     def _idle_on(self, axis: str, count: int) -> list[frozenset[Strategy]]:
         """Return, by part, its idle strategies on an axis."""
         shared = self.shared
-        makers = [[(slot, shared.producer[value]) for slot, value in uses] for uses in shared.uses]
-        known: dict[StrategySource, Sequence[Strategy]] = {}
+        producers = [[(slot, shared.producer[value]) for slot, value in uses] for uses in shared.uses]
+        candidates: dict[StrategySource, Sequence[Strategy]] = {}
         for node in shared.nodes:
-            if node.source not in known:
-                known[node.source] = node.source.candidates(axis, count)
-        return idle_strategies([known[node.source] for node in shared.nodes], makers)
+            if node.source not in candidates:
+                candidates[node.source] = node.source.candidates(axis, count)
+        return idle_strategies([candidates[node.source] for node in shared.nodes], producers)
 
     def _without_strategy(self, source: StrategySource, block: Sequence[int]) -> str:
         for axis, count in [self.axes[position] for position in block]:
@@ -137,127 +155,148 @@ class StateFinder:
                 return axis
         return self.axes[block[-1]][0]
 
-    def _number(self, strategy: Strategy, count: int) -> Numbered:
-        found = self._numbered.get((strategy, count))
-        if found is None:
+    def _number(self, strategy: Strategy, count: int) -> NumberedStrategy:
+        numbered = self._numbered.get((strategy, count))
+        if numbered is None:
             index = self.placements.catalogue.index
             placed = tuple([index.get(placement, -1) for placement in (*strategy.operands, *strategy.results)])
             shards = tuple([float(p.trait == "shard") for p in (*strategy.operands, *strategy.results)])
-            found = Numbered(
+            numbered = NumberedStrategy(
                 strategy,
                 placed,
                 shards,
                 factor=strategy.factors[0] if strategy.factors else -1,
                 fraction=fractions([strategy], [count])[0],
                 is_known=-1 not in placed,
-                is_several=len(strategy.factors) > 1,
+                shards_several=len(strategy.factors) > 1,
                 sends=bool(strategy.sent_bytes or strategy.inner_bytes),
             )
-            self._numbered[strategy, count] = found
-        return found
+            self._numbered[strategy, count] = numbered
+        return numbered
 
     def _states(
-        self, source: StrategySource, block: Sequence[int], by_axis: Sequence[Sequence[Numbered]], rows: Numbers
+        self, source: StrategySource, block: Sequence[int], by_axis: Sequence[Sequence[NumberedStrategy]], rows: Numbers
     ) -> StateTable:
         """Return the states of joint strategies.
 
         Args:
-            rows: [joint strategies, axes], which of `by_axis` each takes.
+            rows: [joint strategy, axis], indices into `by_axis`.
         """
-        strategies = [[one.strategy for one in of] for of in by_axis]
+        strategies = [[strategy.strategy for strategy in strategies_on_axis] for strategies_on_axis in by_axis]
         columns = list(zip(by_axis, rows.T, strict=True))
-        placed = np.stack([np.array([one.placed for one in of])[at] for of, at in columns], axis=-1)
+        placed = np.stack(
+            [
+                np.array([strategy.placement_numbers for strategy in strategies_on_axis])[index]
+                for strategies_on_axis, index in columns
+            ],
+            axis=-1,
+        )
         seconds, numbers = self._seconds(source, by_axis, rows), self.placements.numbers(placed)
         orders = [self._natural] * len(rows)
         nested = self._nested(placed)
         if nested:
-            every = [
-                (at, order)
-                for at, row in enumerate(rows.tolist())
-                for order in (self._orders(source, block, by_axis, row) if at in nested else orders[:1])
+            nested_rows = [
+                (index, order)
+                for index, row in enumerate(rows.tolist())
+                for order in (self._orders(source, block, by_axis, row) if index in nested else orders[:1])
             ]
-            states, orders = map(list, zip(*every, strict=True))
+            states, orders = map(list, zip(*nested_rows, strict=True))
             rows, seconds, numbers = rows[states], seconds[states], numbers[states]
-            for state, (at, order) in enumerate(every):
+            for state, (index, order) in enumerate(nested_rows):
                 if order != self._natural:
-                    numbers[state] = [self.placements.number(tuple(axes), order) for axes in placed[at].tolist()]
+                    numbers[state] = [self.placements.number(tuple(axes), order) for axes in placed[index].tolist()]
         operands = len(strategies[0][0].operands)
         return StateTable(strategies, rows, orders, seconds, numbers[:, :operands], numbers[:, operands:])
 
     def _nested(self, placed: Numbers) -> frozenset[int]:
-        """Return which joint strategies shard a dimension of some value by several axes."""
+        """Return the rows that shard a dimension of some value over several axes."""
         dims = self._dims[placed]
-        found = np.zeros(len(placed), dtype=bool)
-        for one, other in itertools.combinations(self._natural, 2):
-            found |= ((dims[..., one] >= 0) & (dims[..., one] == dims[..., other])).any(1)
-        return frozenset(np.flatnonzero(found).tolist())
+        is_nested = np.zeros(len(placed), dtype=bool)
+        for axis, other_axis in itertools.combinations(self._natural, 2):
+            is_nested |= ((dims[..., axis] >= 0) & (dims[..., axis] == dims[..., other_axis])).any(1)
+        return frozenset(np.flatnonzero(is_nested).tolist())
 
     def _seconds(
         self,
         source: StrategySource,
-        by_axis: Sequence[Sequence[Numbered]],
+        by_axis: Sequence[Sequence[NumberedStrategy]],
         rows: Numbers,
     ) -> Numbers:
-        """Return, by joint strategy, what it takes inside the op."""
+        """Return [joint strategy], the seconds of the op without reshards."""
         work, topology = source.work, self.shared.topology
         is_measured = topology.costs is not None and work.op
-        if is_measured or any(one.sends for of in by_axis for one in of):
+        if is_measured or any(strategy.sends for strategies_on_axis in by_axis for strategy in strategies_on_axis):
             axes = self.placements.axes
-            joints = [[of[at].strategy for of, at in zip(by_axis, row, strict=True)] for row in rows.tolist()]
+            joints = [
+                [strategies_on_axis[index].strategy for strategies_on_axis, index in zip(by_axis, row, strict=True)]
+                for row in rows.tolist()
+            ]
             return np.array([node_seconds(work, joint, axes, self.mesh, self.shared) for joint in joints])
         if work is NO_WORK:
             return np.zeros(len(rows))
         local = np.ones(1)
         compute = self._fractions_of(by_axis, rows)
-        for axis, found in enumerate(by_axis):
-            shards = np.array([one.shards for one in found])[rows[:, axis]]
+        for axis, strategies in enumerate(by_axis):
+            shards = np.array([strategy.shards for strategy in strategies])[rows[:, axis]]
             local = local * (1.0 - shards + shards * compute[:, axis, None])
         parts, operands = list(local.T), len(by_axis[0][0].strategy.operands)
         results = parts[operands : operands + len(work.result_bytes)]
         launches, arithmetic, traffic = work.terms(topology, compute.prod(1), parts[: len(work.operand_bytes)], results)
         return launches + np.maximum(arithmetic, traffic)
 
-    def _fractions_of(self, by_axis: Sequence[Sequence[Numbered]], rows: Numbers) -> Numbers:
-        """Return [joint strategies, axes], the `fractions` of each."""
+    def _fractions_of(self, by_axis: Sequence[Sequence[NumberedStrategy]], rows: Numbers) -> Numbers:
+        """Return [joint strategy, axis], as of `fractions`."""
         counts, columns = self.placements.counts, list(zip(by_axis, rows.T, strict=True))
-        found = np.stack([np.array([one.fraction for one in of])[at] for of, at in columns], axis=1)
-        factors = np.stack([np.array([one.factor for one in of])[at] for of, at in columns], axis=1)
-        together = np.full(len(rows), any(one.is_several for of in by_axis for one in of))
-        for one, other in itertools.combinations(self._natural, 2):
-            together |= (factors[:, one] == factors[:, other]) & (factors[:, one] >= 0)
-        for at in np.flatnonzero(together).tolist():
-            joint = [of[index].strategy for of, index in zip(by_axis, rows[at].tolist(), strict=True)]
-            found[at] = fractions(joint, counts)
-        return found
+        fraction_by_axis = np.stack(
+            [np.array([strategy.fraction for strategy in strategies])[index] for strategies, index in columns], axis=1
+        )
+        factors = np.stack(
+            [np.array([axis.factor for axis in strategies])[index] for strategies, index in columns], axis=1
+        )
+        together = np.full(len(rows), any(axis.shards_several for strategies in by_axis for axis in strategies))
+        for axis, other_axis in itertools.combinations(self._natural, 2):
+            together |= (factors[:, axis] == factors[:, other_axis]) & (factors[:, axis] >= 0)
+        for index in np.flatnonzero(together).tolist():
+            joint = [
+                strategies[index].strategy for strategies, index in zip(by_axis, rows[index].tolist(), strict=True)
+            ]
+            fraction_by_axis[index] = fractions(joint, counts)
+        return fraction_by_axis
 
     def _orders(
-        self, source: StrategySource, block: Sequence[int], by_axis: Sequence[Sequence[Numbered]], row: Sequence[int]
+        self,
+        source: StrategySource,
+        block: Sequence[int],
+        by_axis: Sequence[Sequence[NumberedStrategy]],
+        row: Sequence[int],
     ) -> list[tuple[int, ...]]:
-        """Return the nesting orders that the axes may have: any, but for user annotations and factors.
+        """Return the legal nesting orders of the axes: those that annotations and major factors permit.
 
-        Where more than `NESTED` axes shard something, those outside the block stay in the order of the mesh.
+        If more than `MOST_NESTED` axes shard something, axes outside the block keep the order of the mesh.
         """
-        factors = [of[at].factor for of, at in zip(by_axis, row, strict=True)]
+        factors = [strategies[position].factor for strategies, position in zip(by_axis, row, strict=True)]
         sharding = [axis for axis, factor in enumerate(factors) if factor >= 0]
-        moving = sharding if len(sharding) <= NESTED else [axis for axis in sharding if axis in block]
-        found = []
-        for moved in itertools.permutations(moving):
+        moving = sharding if len(sharding) <= MOST_NESTED else [axis for axis in sharding if axis in block]
+        orders = []
+        for permuted in itertools.permutations(moving):
             order = list(self._natural)
-            for at, axis in zip(moving, moved, strict=True):
-                order[at] = axis
+            for position, axis in zip(moving, permuted, strict=True):
+                order[position] = axis
             nested = itertools.combinations(range(len(order)), 2)
             if all(self._may_nest(source, factors, order[outer], order[inner]) for outer, inner in nested):
-                found.append(tuple(order))
-        return found or [self._natural]
+                orders.append(tuple(order))
+        return orders or [self._natural]
 
     def _may_nest(self, source: StrategySource, factors: Sequence[int], outer: int, inner: int) -> bool:
-        """Return whether one axis may be outside another where both shard one dimension."""
-        own, other = factors[outer], factors[inner]
-        if own < 0 or other < 0:
+        """Return whether axis `outer` may be outside axis `inner` if both shard one dimension."""
+        outer_factor, inner_factor = factors[outer], factors[inner]
+        if outer_factor < 0 or inner_factor < 0:
             return outer < inner
-        if own != other:
+        if outer_factor != inner_factor:
             majors = source.majors
-            return own in majors.get(other, ()) or (other not in majors.get(own, ()) and outer < inner)
+            return outer_factor in majors.get(inner_factor, ()) or (
+                inner_factor not in majors.get(outer_factor, ()) and outer < inner
+            )
         names = self.placements.axes[outer], self.placements.axes[inner]
         for sharding in source.annotations:
             for dim in {p.dim for axis, p in sharding.entries if axis in names and p.dim is not None}:

@@ -1,7 +1,8 @@
-"""The shardings that a solution means: its placements, with the nesting order of axes that shard one dimension.
+"""From a solution to shardings: add the nesting order of axes that shard one dimension.
 
-Orders start as requests around a dimension have it (`nesting_orders.py`). Where these leave a choice or contradict
-each other, other orders are tried, and kept if the planner's collectives take less time.
+For example, `a: S(0), b: S(0)` may have a outside b, or b outside a. If b is gathered next, b should be inside: then
+the reshard is one all-gather over b. Initial orders come from such requests (`nesting_orders.py`). If requests leave a
+choice or contradict each other, other orders are tried, and kept if the planner's collectives take less time.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from spmdir.search.nesting_orders import Key, Orders
 from spmdir.search.problem import Problem
 
 TRIES = 4
-"""How often the orders of a dimension are tried, in the mean."""
+"""The mean number of tries for each dimension."""
 
 MOST_AXES = 4
-"""Of how many axes all orders are tried."""
+"""The largest number of axes of which all orders are tried."""
 
 _EQUAL = 1e-9
-"""The relative difference up to which two times are the same."""
+"""The relative difference below which two times are equal."""
 
 
 @attrs.frozen
@@ -37,9 +38,9 @@ class Nested:
     """The shardings of a solution.
 
     Attributes:
-        made: of each value.
-        needed: of each node, those that it needs its operands in.
-        seconds: what all reshards between them take.
+        made: [value], its sharding.
+        needed: [node], the shardings that it needs for its operands.
+        seconds: the time of all reshards between them.
     """
 
     made: list[Sharding]
@@ -54,13 +55,13 @@ def nest(
     rules: Sequence[OpRule | None],
     searched: Sequence[Sequence[int]] = (),
 ) -> Nested:
-    """Return the shardings that strategies mean, over the axes of the mesh that the problem's splits.
+    """Return the shardings of a decision, over the axes of the unsplit mesh.
 
     Args:
         strategies: axis → the strategy of each node.
         annotations: the user annotations of each node.
         rules: the rule of each node that is a torch op.
-        searched: by node, the axes by position in the nesting order of the search, which is tried too.
+        searched: [node], positions of axes in the nesting order of the search, which is tried too.
     """
     orders = Orders(problem, strategies, annotations, rules)
     planner = Planner(problem.mesh.root or problem.mesh, problem.topology, problem.collectives)

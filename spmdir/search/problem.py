@@ -1,7 +1,7 @@
-"""What the sharding search decides, as plain tables: values, the nodes that make and use them, what is fixed.
+"""The input of the sharding search as plain tables: values, and the nodes that produce and use them.
 
-A node has *strategies*: for one mesh axis, the placements it requires of its operands and the placements its results
-get. An op has the strategies of its rule; an input, a constraint and an output have one for each legal placement.
+A node has *strategies*. A strategy gives, for one mesh axis, the placements of the operands and of the results. An op
+has the strategies of its rule. An input, a constraint and an output have one for each legal placement.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from spmdir.rules.strategies.strategy import ShardCounts, Strategy
 from spmdir.search.work import NO_WORK, Work
 
 FEW_NODES = 40
-"""Up to how many nodes a program is small: all that they may do is searched, until no decision can be better."""
+"""A program with at most this many nodes is small. Small programs are searched exhaustively."""
 
 AVOIDED = 1e3
-"""Seconds added to the price of what is done only if there is no other way."""
+"""Seconds added to the price of a reshard that is used only if there is no alternative."""
 
 
 @attrs.frozen(cache_hash=True)
@@ -41,7 +41,7 @@ class AxisPlacements:
     def on(self, axis: str) -> tuple[Placement, ...]:
         """Return the placements on `axis`."""
         name, *_ = axis_part(axis) or (axis,)
-        return next((placements for own, placements in self.by_axis if own == name), ())
+        return next((placements for axis_name, placements in self.by_axis if axis_name == name), ())
 
 
 NO_PLACEMENTS = AxisPlacements()
@@ -53,28 +53,28 @@ def parts_of(mesh: Mesh) -> tuple[str, ...]:
 
 
 def splits(size: int, count: int, before: int) -> bool:
-    """Return whether a sub-axis of `count` ranks may shard `size` elements that are in `before` chunks already."""
+    """Return whether a sub-axis of `count` ranks may shard `size` elements that are already in `before` chunks."""
     return before == 1 or size % (count * before) == 0
 
 
 def fractions(joint: Iterable[Strategy], counts: Iterable[int]) -> list[float]:
-    """Return, by axis, the fraction of what the axes before it leave of a node that the busiest rank has.
+    """Return [axis], the busiest rank's fraction of the part of a node that the axes before leave.
 
     Args:
         joint: the strategy on each axis.
         counts: the number of ranks on each axis.
     """
-    found: list[float] = []
+    fraction_by_axis: list[float] = []
     sharded: dict[int, int] = {}
     for strategy, count in zip(joint, counts, strict=True):
         if strategy.partition is None:
-            found.append(1.0)
+            fraction_by_axis.append(1.0)
         else:
             placement, size = strategy.partition
-            found.append(largest_part(placement, -(-size // sharded.get(strategy.factors[0], 1)), count))
+            fraction_by_axis.append(largest_part(placement, -(-size // sharded.get(strategy.factors[0], 1)), count))
         for factor in strategy.factors:
             sharded[factor] = sharded.get(factor, 1) * count
-    return found
+    return fraction_by_axis
 
 
 def largest_part(placement: ShardPlacement, size: int, count: int) -> float:
@@ -82,9 +82,9 @@ def largest_part(placement: ShardPlacement, size: int, count: int) -> float:
     if type(placement) is Shard:
         return -(-size // count) / max(size, 1)
     try:
-        return max(own for _, _, own in runs_of(placement, size, count)) / max(size, 1)
+        return max(length for _, _, length in runs_of(placement, size, count)) / max(size, 1)
     except ShardingError:
-        return 1.0  # the size may be legal in another order of axes, which is not known here
+        return 1.0  # the size may be legal in another nesting order, which is decided later
 
 
 def _local(meta: TensorMeta, operand: int, parts: Iterable[tuple[Strategy, float]]) -> TensorMeta:
@@ -98,16 +98,16 @@ def _local(meta: TensorMeta, operand: int, parts: Iterable[tuple[Strategy, float
 
 
 def local_seconds(work: Work, topology: Topology, joint: Sequence[Strategy], counts: Sequence[int]) -> float:
-    """Return how long a node computes on the busiest rank, by its strategies on axes of so many ranks."""
+    """Return the compute seconds of a node on the busiest rank, with a strategy for each axis of `counts` ranks."""
     return local_work(work, joint, counts).time(topology).seconds
 
 
 def local_work(work: Work, joint: Sequence[Strategy], counts: Sequence[int]) -> Work:
-    """Return what a node computes on the busiest rank, by its strategies on axes of so many ranks."""
+    """Return the work of a node on the busiest rank, with a strategy for each axis of `counts` ranks."""
     parts = list(zip(joint, fractions(joint, counts), strict=True))
 
-    def local(which: str, sizes: Sequence[float]) -> tuple[float, ...]:
-        placed = [(fraction, getattr(strategy, which)) for strategy, fraction in parts]
+    def local(kind: str, sizes: Sequence[float]) -> tuple[float, ...]:
+        placed = [(fraction, getattr(strategy, kind)) for strategy, fraction in parts]
         return tuple(
             [
                 size * math.prod(fraction for fraction, placements in placed if placements[i].trait == "shard")
@@ -129,7 +129,7 @@ class StrategySource(Protocol):
 
     @property
     def work(self) -> Work:
-        """Return what the unsharded op computes."""
+        """Return the work of the unsharded op."""
         ...
 
     @property
@@ -147,7 +147,7 @@ class StrategySource(Protocol):
         ...
 
     def candidates(self, axis: str, count: int) -> tuple[Strategy, ...]:
-        """Return the strategies on `axis` with `count` ranks that are legal beside some of other axes."""
+        """Return the strategies on `axis` with `count` ranks that are legal with some strategies of other axes."""
         ...
 
     def on(self, mesh: Mesh) -> StrategySource:
@@ -162,7 +162,7 @@ class Node:
     Attributes:
         source: its strategies.
         operands: indices of the values it uses.
-        results: indices of the values it makes.
+        results: indices of the values it produces.
     """
 
     source: StrategySource
@@ -172,7 +172,7 @@ class Node:
 
 @attrs.frozen
 class Problem:
-    """Nodes in program order over values; every value is made before it is used.
+    """Nodes in program order over values; every value is produced before it is used.
 
     Attributes:
         mesh: the axes to decide.
@@ -180,11 +180,11 @@ class Problem:
         nodes: in program order.
         plugin_placements: the plug-in placements that values may have.
         collectives: those by which values may be resharded.
-        topology: the machine that says how long everything takes.
-        ties: values that are never resharded, so that the nodes that share one are placed alike.
-        apart: axes along which ranks have other sizes.
-        unsent: values whose sizes differ so, which are sent along `apart` only if there is no other way.
-        unsliced: values computed from what differs so, of which no shards are taken along `apart` if there is another.
+        topology: the machine, which gives the times.
+        ties: values that are never resharded. So all nodes of such a value place it alike.
+        apart: axes along which ranks have different sizes.
+        unsent: values whose sizes differ along `apart`; they are sent along it only if there is no alternative.
+        unsliced: values computed from these; they are sliced along `apart` only if there is no alternative.
     """
 
     mesh: Mesh
@@ -218,10 +218,10 @@ class Annotation:
         meta: the value.
         sharding: the user annotation; None if there is none.
         role: "input" (no operand), "output" (no result) or "constraint" (both).
-        work: what it takes to have the unsharded value; without any, R would be as good as sharding.
+        work: the cost of the unsharded value. Without it, R would be as good as sharding.
         parts: the axes that are sub-axes, which together must shard evenly.
         plugin_placements: the plug-in placements that it may have on each axis.
-        is_tied: whether a tie is a second result of an input, or a second operand of an output, placed as the value is.
+        is_tied: whether the node has a tie, as a second result of an input or a second operand of an output.
     """
 
     meta: TensorMeta
@@ -231,7 +231,7 @@ class Annotation:
     parts: tuple[str, ...] = ()
     plugin_placements: AxisPlacements = NO_PLACEMENTS
     is_tied: bool = False
-    _known: dict[object, tuple[Strategy, ...]] = attrs.field(factory=dict, eq=False, init=False, repr=False)
+    _strategies_by_key: dict[object, tuple[Strategy, ...]] = attrs.field(factory=dict, eq=False, init=False, repr=False)
 
     @property
     def annotations(self) -> Collection[Sharding]:
@@ -242,19 +242,21 @@ class Annotation:
         return {}
 
     def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[Strategy, ...]:
-        found = self.candidates(axis, count)
+        candidates = self.candidates(axis, count)
         if axis not in self.parts or self._is_fixed(axis):
-            return found
-        return tuple(s for s in found if not s.partition or splits(s.partition[1], count, sharded.of(s.factors[0])))
+            return candidates
+        return tuple(
+            s for s in candidates if not s.partition or splits(s.partition[1], count, sharded.of(s.factors[0]))
+        )
 
     def candidates(self, axis: str, count: int) -> tuple[Strategy, ...]:
         placed = self.sharding[axis] if self.sharding is not None and self._is_fixed(axis) else None
         extras = self.plugin_placements.on(axis) if placed is None else ()
         key = placed, count, extras
-        if key not in self._known:
-            placements = self._free(count, extras) if placed is None else (placed,)
-            self._known[key] = tuple(map(self._strategy, placements))
-        return self._known[key]
+        if key not in self._strategies_by_key:
+            placements = self._legal_placements(count, extras) if placed is None else (placed,)
+            self._strategies_by_key[key] = tuple(map(self._strategy, placements))
+        return self._strategies_by_key[key]
 
     def on(self, mesh: Mesh) -> Annotation:
         return attrs.evolve(self, sharding=self.sharding and self.sharding.refined(mesh), parts=parts_of(mesh))
@@ -271,12 +273,12 @@ class Annotation:
             partition=(placement, self.meta.shape[placement.dim]) if isinstance(placement, ShardPlacement) else None,
         )
 
-    def _free(self, count: int, extras: tuple[Placement, ...]) -> tuple[Placement, ...]:
+    def _legal_placements(self, count: int, extras: tuple[Placement, ...]) -> tuple[Placement, ...]:
         shards = tuple(Shard(dim) for dim, size in enumerate(self.meta.shape) if size >= count)
         partial = tuple(Partial(op) for op in ("sum", "max", "min")) if self.role == "constraint" else ()
-        return (R, *shards, *partial, *(p for p in extras if self._may_be(p, count)))
+        return (R, *shards, *partial, *(p for p in extras if self._allows(p, count)))
 
-    def _may_be(self, placement: Placement, count: int) -> bool:
+    def _allows(self, placement: Placement, count: int) -> bool:
         if placement.dim is not None and placement.dim >= self.meta.rank:
             return False
         try:
@@ -287,18 +289,19 @@ class Annotation:
 
 
 def tied(problem: Problem, pairs: Sequence[tuple[int, int]]) -> Problem:
-    """Return `problem` with the nodes of each pair placed alike: an input, and an output that may be of another value.
+    """Return `problem` in which each pair of an input and an output has the same placement.
 
-    A tie is a value that the input makes, and the output needs, where the one makes and the other needs its own.
+    A *tie* is an extra value that the input produces and the output uses. Ties are never resharded. For example, the
+    input of a parameter and the output of its update are tied, so the update has the sharding of the parameter.
     """
     values, nodes = list(problem.values), list(problem.nodes)
     ties: dict[int, int] = {}
-    for source, end in pairs:
-        if source not in ties:
-            ties[source] = len(values)
-            values.append(problem.values[problem.nodes[source].results[0]])
-            nodes[source] = _with_tie(nodes[source], (), (ties[source],))
-        nodes[end] = _with_tie(nodes[end], (ties[source],), ())
+    for input_node, output in pairs:
+        if input_node not in ties:
+            ties[input_node] = len(values)
+            values.append(problem.values[problem.nodes[input_node].results[0]])
+            nodes[input_node] = _with_tie(nodes[input_node], (), (ties[input_node],))
+        nodes[output] = _with_tie(nodes[output], (ties[input_node],), ())
     return attrs.evolve(problem, values=tuple(values), nodes=tuple(nodes), ties=problem.ties.union(ties.values()))
 
 

@@ -1,6 +1,7 @@
-"""Nodes with the same part in a program, such as those of repeated layers, recognised by their surroundings.
+"""Merge equal nodes of a program, such as those of repeated layers, into *parts*.
 
-`search/colours.py` finds which nodes these are; this file makes the program in which they are merged.
+`search/colours.py` finds equal nodes; this file builds the program over parts. For example, of the 32 layers of a
+model most `mm` nodes of one kind are one part of weight 30; those of the first and last layer are parts of weight 1.
 """
 
 from __future__ import annotations
@@ -20,24 +21,24 @@ from spmdir.search.problem import Node, Problem
 from spmdir.search.worth import Worth
 
 FEWEST_LAYERS = 4
-"""From how many equal layers on decisions do not depend on their number."""
+"""From this number of equal layers on, decisions do not depend on the number of layers."""
 
 BORDER = 4
-"""How many more or fewer nodes than it has in all layers together a part of equal layers may merge."""
+"""By how much the weight of a part may differ from a multiple of the number of layers."""
 
 MOSTLY = 0.5
-"""The part of the nodes that layers make up at the least."""
+"""The least fraction of the nodes that must be in equal layers."""
 
 
 @attrs.frozen
 class Quotient:
-    """A program in which nodes with the same part are merged into the first of them.
+    """A program in which equal nodes are merged into parts.
 
     Attributes:
-        nodes: one node a part, in program order, over the merged values.
-        weight: how many nodes each part merges.
-        values: one meta a merged value.
-        value_weight: how many values each merges.
+        nodes: [part], its first node, over the merged values, in program order.
+        weight: [part], the number of its nodes.
+        values: [merged value], its type.
+        value_weight: [merged value], the number of its values.
         producer: merged value → (part, result index).
         users: merged value → the (part, operand index) pairs that use it.
         uses: part → the (operand index, merged value) pairs of all its nodes.
@@ -47,12 +48,12 @@ class Quotient:
         value_class: value of the program → its merged value.
         plugin_placements: the plug-in placements that values may have.
         collectives: those by which values may be resharded.
-        topology: the machine that says how long everything takes.
+        topology: the machine, which gives the times.
         ties: the merged values that are never resharded.
         apart, unsent, unsliced: as of `Problem`, of merged values.
-        holding: by merged value, the seconds that holding one byte of it as it is made is worth; nothing if empty.
-        copy_holding: the same for each copy of it that a reshard makes.
-        exposed: by merged value, the part of the time of its reshards that counts; all of it if empty.
+        holding: [merged value], the price in seconds of holding one byte of it as produced; 0 if empty.
+        copy_holding: the same for each copy that a reshard makes.
+        exposed: [merged value], the fraction of the time of its reshards that counts; 1 if empty.
     """
 
     nodes: list[Node]
@@ -78,12 +79,15 @@ class Quotient:
     exposed: tuple[float, ...] = ()
 
     def avoids(self, value: int, is_whole: bool) -> bool:
-        """Return whether reshards of a merged value along `apart` are to be avoided where it is replicated before, if
-        `is_whole`, or placed otherwise."""
+        """Return whether reshards of a merged value along `apart` are to be avoided.
+
+        Args:
+            is_whole: whether the value is replicated before the reshard.
+        """
         return value in (self.unsliced if is_whole else self.unsent)
 
     def weighed(self, worth: Worth) -> Quotient:
-        """Return this program where holding and sending are worth so much, the mean over the values that are merged."""
+        """Return this program with prices of holding and sending: their means over the values of each merged value."""
         count = len(self.values)
         holding, copy_holding, exposed = (
             _mean(some, self.value_class, count) for some in (worth.holding, worth.copy_holding, worth.exposed)
@@ -103,8 +107,8 @@ def quotient(problem: Problem, node_class: list[int]) -> Quotient:
     value_class, values, producer = _merged_values(problem, node_class)
     users = _users(problem, node_class, value_class, len(values))
     uses: list[list[tuple[int, int]]] = [[] for _ in members]
-    for value, found in enumerate(users):
-        for part, slot in found:
+    for value, user_slots in enumerate(users):
+        for part, slot in user_slots:
             uses[part].append((slot, value))
     weight = list(map(len, members))
     return Quotient(
@@ -130,11 +134,11 @@ def quotient(problem: Problem, node_class: list[int]) -> Quotient:
 
 
 def as_if_repeated(shared: Quotient, times: int) -> Quotient:
-    """Return a program of equal layers as if there were as many as `times` says, others as they are.
+    """Return the program as if it had `times` equal layers; a program without equal layers is unchanged.
 
-    What is decided for the result does not depend on how many layers there are. That is how many nodes most parts
-    merge. Other parts merge up to `BORDER` more or fewer, since first and last layers are not equal to the rest, or
-    several of each layer; those that are in some layers only weigh in proportion.
+    Decisions then do not depend on the number of layers. The number of layers is the most frequent weight of a part.
+    A part may have several nodes in each layer. Its weight may differ by `BORDER` from a multiple, because first and
+    last layers are not equal to the rest. Other weights are scaled in proportion.
     """
     layers = _layers(shared.weight)
     if layers < FEWEST_LAYERS:
@@ -142,15 +146,15 @@ def as_if_repeated(shared: Quotient, times: int) -> Quotient:
 
     def scaled(weight: float) -> float:
         in_each = (weight + BORDER) // layers
-        beside = weight - in_each * layers
-        return max(in_each * times + beside, 1) if beside <= BORDER else weight * times / layers
+        rest = weight - in_each * layers
+        return max(in_each * times + rest, 1) if rest <= BORDER else weight * times / layers
 
     weight = list(map(scaled, shared.weight))
     return attrs.evolve(shared, weight=weight, value_weight=[weight[part] for part, _ in shared.producer])
 
 
 def _layers(weights: Sequence[float]) -> int:
-    """Return how many equal layers most nodes are in; 1 if most are in none."""
+    """Return the number of equal layers; 1 if most nodes are in none."""
     count = Counter(int(weight) for weight in weights if weight > 1)
     layers = max(count, key=lambda weight: (count[weight], weight), default=1)
     merged = sum(weight for weight in weights if weight > layers // 2)
@@ -158,7 +162,7 @@ def _layers(weights: Sequence[float]) -> int:
 
 
 def _mean(by_value: Sequence[float], value_class: Sequence[int], count: int) -> tuple[float, ...]:
-    """Return the mean of numbers of values over those that each of `count` classes merges; nothing of nothing."""
+    """Return [merged value], the mean of numbers over its values; empty if there are no numbers."""
     if not by_value:
         return ()
     total, members = [0.0] * count, [0] * count
@@ -194,10 +198,10 @@ def _users(problem: Problem, node_class: list[int], value_class: list[int], coun
 
 
 def _neighbours(producer: list[tuple[int, int]], users: list[list[tuple[int, int]]], count: int) -> list[list[int]]:
-    """Return, for each of `count` parts, the others that make or use a value of it."""
+    """Return [part], the other parts that produce or use one of its values."""
     neighbours: list[dict[int, None]] = [{} for _ in range(count)]
-    for (maker, _), found in zip(producer, users, strict=True):
-        members = dict.fromkeys([maker, *(part for part, _ in found)])
+    for (producing_part, _), using_parts in zip(producer, users, strict=True):
+        members = dict.fromkeys([producing_part, *(part for part, _ in using_parts)])
         for part in members:
             neighbours[part].update(dict.fromkeys(other for other in members if other != part))
     return list(map(list, neighbours))

@@ -1,4 +1,4 @@
-"""A node with fewer strategies: what the search decides if one of them is left out."""
+"""A node with fewer strategies, for the question what the search would decide without one of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spmdir.search.problem import StrategySource
 from spmdir.search.work import Work
 
 Ends = tuple[tuple[Placement, ...], tuple[Placement, ...]]
-"""What a strategy is told by: the placements of the operands and of the results of a node on one axis."""
+"""The placements of a node's operands and results on one axis, which identify a strategy."""
 
 
 def ends_of(strategy: Strategy) -> Ends:

@@ -1,11 +1,11 @@
-"""The sharding search: picks one strategy for every node on every axis at the least cost of the program.
+"""The sharding search: choose one strategy for every node on every axis at the least cost of the program.
 
-Nodes that cannot be told apart by their surroundings share one decision (`repeats.py`), so that repeated layers are
-decided once, and alike however many there are. Blocks of up to two axes are decided together (`block_search.py`), the
-others fixed.
+Nodes with equal neighbourhoods share one decision (`repeats.py`). Repeated layers are therefore decided once, and
+alike for any number of layers. Blocks of up to two axes are decided together (`block_search.py`), with the other axes
+fixed.
 
-The cost is in seconds of one rank: its part of the compute, and reshards as the planner prices them, one for each
-distinct placement that the users of a value require.
+The cost is in seconds of one rank: compute, and reshards at the planner's prices. A value is resharded once for each
+distinct placement that its users need.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from spmdir.search.repeats import as_if_repeated, quotient
 from spmdir.search.worth import PLAIN, Worth
 
 DEPTH = 4
-"""The depth to which the surroundings of nodes are compared before merging."""
+"""The number of steps to which neighbourhoods are compared before nodes are merged."""
 
-LAYERS = 4
-"""How many equal layers programs of more than a few are decided for."""
+DECIDED_LAYERS = 4
+"""Programs of more equal layers are decided as if they had this many."""
 
-TOGETHER = 2
-"""The most axes that are decided together, but in programs of few nodes."""
+AXES_TOGETHER = 2
+"""The number of axes decided together; small programs decide one more."""
 
 
 @attrs.frozen
@@ -40,10 +40,10 @@ class Solution:
 
     Attributes:
         strategies: axis → the strategy of each node.
-        cost: of the program, in seconds, reshards of equal nodes priced alike; what else counts is left out.
-        orders: by node, the axes by position, those that shard one dimension in the nesting order that was priced.
-        ends: how the search on each block of axes ended, in order.
-        worth: what else counted.
+        cost: seconds of the program, without `worth`; reshards of equal nodes have one price.
+        orders: [node], positions of axes; axes that shard one dimension are in the nesting order that was priced.
+        ends: how the search of each block of axes ended, in order.
+        worth: the prices of memory and of hidden transfers in this decision.
     """
 
     strategies: dict[str, list[Strategy]]
@@ -58,11 +58,11 @@ Decision = dict[str, list[Strategy]]
 
 
 class Search:
-    """The search of the best decision for a problem.
+    """The search for the best decision of a problem.
 
     Args:
-        effort: the most turns of messages on each block of axes.
-        depth: of the comparison of surroundings.
+        effort: the largest number of turns of message passing for each block of axes.
+        depth: the number of steps to which neighbourhoods are compared.
     """
 
     def __init__(self, problem: Problem, effort: int = 100, depth: int = DEPTH):
@@ -71,13 +71,13 @@ class Search:
         self._shared = quotient(problem, self._colours.rounds[-1])
 
     def of(self, problem: Problem) -> Search:
-        """Return the search for the same nodes where some have other sources."""
-        other = copy.copy(self)
-        other.problem, other._shared = problem, quotient(problem, self._colours.of(problem))
-        return other
+        """Return the search for the same nodes after some sources changed."""
+        search = copy.copy(self)
+        search.problem, search._shared = problem, quotient(problem, self._colours.of(problem))
+        return search
 
     def alike(self, node: int) -> Sequence[int]:
-        """Return the nodes of the program that are merged with `node`, itself among them."""
+        """Return the nodes of the program that are merged with `node`, including itself."""
         return self._shared.members[self._shared.node_class[node]]
 
     def _joints(self, decided: Solution) -> list[tuple[Strategy, ...]]:
@@ -86,24 +86,24 @@ class Search:
         return [tuple([decided.strategies[axis][first] for axis in axes]) for first, *_ in self._shared.members]
 
     def solution(self, worth: Worth = PLAIN, start: Solution | None = None) -> Solution:
-        """Return the best decision that is found.
+        """Return the best decision found.
 
         Args:
-            worth: what counts beside time.
-            start: a decision for the same nodes, whose strategies may be none of theirs; what is found is no worse
-                than the nearest one to it that moves lead to.
+            worth: prices of memory and of hidden transfers.
+            start: a decision for the same nodes; some of its strategies may not exist here. The result is at least as
+                good as the nearest legal decision after moves.
 
         Raises:
             Unsolvable: the user annotations leave a node without a strategy.
         """
         problem, shared = self.problem, self._shared
-        decided_for = as_if_repeated(shared.weighed(worth), LAYERS)
+        decided_for = as_if_repeated(shared.weighed(worth), DECIDED_LAYERS)
         axes, orders = problem.mesh.axis_names, ()
         starts = None if start is None else self._joints(start)
         joints = None if starts is None else [()] * len(starts)
         ends: list[BlockEnd] = []
-        found: list[tuple[float, Decision, Sequence[tuple[int, ...]]]] = []
-        together = TOGETHER + (problem.is_small and not problem.plugin_placements)
+        decisions: list[tuple[float, Decision, Sequence[tuple[int, ...]]]] = []
+        together = AXES_TOGETHER + (problem.is_small and not problem.plugin_placements)
         for block in _blocks(len(axes), together):
             decided = axes[: max(block) + 1] if joints is None or len(joints[0]) < len(axes) else axes
             if joints is not None and len(joints[0]) < len(decided):
@@ -116,9 +116,9 @@ class Search:
             ends.append(search.end)
             if decided == axes:
                 decision = {axis: [joint[at] for joint in joints] for at, axis in enumerate(axes)}
-                found.append((joint_cost(problem.mesh, shared, decision, orders), decision, orders))
-        # Times leave out what else counts, which the last block has seen on all axes.
-        cost, strategies, orders = min(found, key=itemgetter(0)) if worth == PLAIN else found[-1]
+                decisions.append((joint_cost(problem.mesh, shared, decision, orders), decision, orders))
+        # Costs in seconds omit `worth`. The last block included it on all axes.
+        cost, strategies, orders = min(decisions, key=itemgetter(0)) if worth == PLAIN else decisions[-1]
         every = {axis: [chosen[part] for part in shared.node_class] for axis, chosen in strategies.items()}
         return Solution(every, cost, [orders[part] for part in shared.node_class], tuple(ends), worth)
 

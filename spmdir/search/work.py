@@ -1,4 +1,4 @@
-"""What an op computes, and what that takes: its roofline time on a topology."""
+"""The arithmetic and memory traffic of an op, and its roofline time on a topology."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class Work:
     arguments: str = "{}"
 
     def time(self, topology: Topology) -> Measured:
-        """Return the time of an op on one rank, as it was measured, else as its roofline models it."""
+        """Return the measured time of an op on one rank, or its roofline time if it was not measured."""
         if topology.costs is not None and self.op:
-            found = topology.costs.op(self.op, self.operands, self.arguments)
-            if found is not None:
-                return found
+            measured = topology.costs.op(self.op, self.operands, self.arguments)
+            if measured is not None:
+                return measured
         return Measured(self.seconds(topology), topology.name)
 
     def seconds(self, topology: Topology) -> float:
@@ -88,5 +88,5 @@ NO_WORK = Work()
 
 
 def input_work(meta: TensorMeta) -> Work:
-    """Return the work of an input: each element is touched once, so that sharding it is better than replicating it."""
+    """Return the work of an input: one touch of each element, which makes sharding cheaper than replicating."""
     return Work(meta.numel, VECTOR, (), (meta.bytes,))

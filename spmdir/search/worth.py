@@ -1,4 +1,4 @@
-"""What counts in a decision beside the time of a program whose ops and reshards run one after the other."""
+"""Prices that a decision pays in addition to the serial time of ops and reshards: memory, and hidden transfers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import attrs
 
 @attrs.frozen
 class Worth:
-    """What holding and sending the values of a program are worth.
+    """Prices of holding and sending the values of a program.
 
     Attributes:
-        holding: by value, the seconds that holding one byte of it as it is made is worth; nothing if empty.
-        copy_holding: the same for each copy of it that a reshard makes.
-        exposed: by value, the part of the time of its reshards that counts; all of it if empty.
+        holding: [value], the price in seconds of holding one byte of it as produced; 0 if empty.
+        copy_holding: the same for each copy that a reshard makes.
+        exposed: [value], the fraction of the time of its reshards that counts; 1 if empty.
     """
 
     holding: Sequence[float] = ()

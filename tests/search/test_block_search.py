@@ -97,7 +97,7 @@ def test_tables_and_decisions_avoid_the_same_reshards() -> None:
         return tuple(zip("ab", (placements.catalogue.placements[at] for at in placements.all[number]), strict=True))
 
     for value in range(4):
-        found = prices._avoided(numbers, value)
+        found = prices._is_avoided(numbers, value)
         for before, after in itertools.product(numbers, repeat=2):
             expected = _is_avoided(value, placed(before), [placed(after)], shared, problem.mesh)
             assert found[before, after] == expected

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import attrs
 
 from spmdir.core.placement.tensor import TensorMeta
-from spmdir.search.colours import colours, makers_of
+from spmdir.search.colours import colours, producers_of
 from spmdir.search.problem import Node, Problem
 
 
@@ -66,7 +66,7 @@ def alike(problem: Problem, depth: int, counted: Sequence[float] = ()) -> list[A
     Args:
         counted: by value, the part of the time of its reshards that counts; all of it if empty.
     """
-    nodes, makers = problem.nodes, makers_of(problem)
+    nodes, makers = problem.nodes, producers_of(problem)
     coarse, classes = colours(problem, depth)
     members: list[list[int]] = [[] for _ in {*classes}]
     for index, found in enumerate(classes):
