@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from spmdir.analysis.scheduling.rank_program import rank_program
@@ -15,14 +16,16 @@ from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.progress import say
 from spmdir.dialects.context import IRContext
+from spmdir.dialects.mesh_op import MeshOp
 from spmdir.passes.bucket import BucketPass
 from spmdir.passes.fit_memory import FitMemoryPass, MemoryDecision
 from spmdir.passes.reorder import ReorderPass
 from spmdir.passes.split_async import SplitAsyncPass
 from spmdir.pipeline.base_passes import LocalPass
 from spmdir.pipeline.noted_options import Memory, machine_of
-from spmdir.pipeline.options import Count
-from spmdir.pipeline.pipeline import as_pipeline
+from spmdir.pipeline.options import Count, changed_options
+from spmdir.pipeline.pipeline import Step, as_pipeline
+from spmdir.pipeline.trials import run_trial
 from spmdir.schedule.memory import peak_bytes
 from spmdir.schedule.simulate import simulate
 
@@ -60,15 +63,15 @@ class SchedulePass(LocalPass):
             self._run(ctx, function, mesh, fit, fitted)
             return
         say("schedule: with values on the host")
-        before = function.clone()
+        recomputing = function.clone()
         self._run(ctx, function, mesh, fit, fitted)
         say("schedule: with nothing on the host")
-        recomputing = replace(fit, offload=False)
+        step = Step(self.name, changed_options(replace(self, offload=False)))
         with suppress(ShardingError):  # it may be within the memory only with values on the host
-            self._run(ctx, before, mesh, recomputing, recomputing.decide(ctx, before, mesh))
-            if self._seconds(ctx, before, mesh) <= self._seconds(ctx, function, mesh):
+            run_trial(ctx, ModuleOp([MeshOp.build(mesh), recomputing]), (step,))
+            if self._seconds(ctx, recomputing, mesh) <= self._seconds(ctx, function, mesh):
                 function.detach_region(function.body)
-                function.add_region(before.detach_region(before.body))
+                function.add_region(recomputing.detach_region(recomputing.body))
 
     def _run(
         self, ctx: IRContext, function: FuncOp, mesh: Mesh, fit: FitMemoryPass, fitted: MemoryDecision | None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
+import attrs
 import pytest
 import torch
 from torch import Tensor
@@ -125,7 +126,10 @@ def test_values_go_to_the_host_only_where_the_scheduled_step_is_then_shorter(
         return any(isinstance(op, HostCopyOp) for op in function.body.block.ops)
 
     monkeypatch.setattr(SchedulePass, "_seconds", seconds)
-    module = spmdir.run_passes(spmdir.parse(held_meanwhile()), "schedule{memory=1150MB},verify-spmd")
+    pipeline = spmdir.Pipeline("schedule{memory=1150MB},verify-spmd", topology=attrs.evolve(H100X8, name="mine"))
+    context = pipeline.context()
+    module = spmdir.run_passes(spmdir.parse(held_meanwhile()), pipeline, context=context)
+    assert [trial.steps for trial in context.trials] == ["schedule{topology=mine memory=1150000000 offload=false}"]
     assert copies(ir.main_function(module)) == (with_host == 1.0)
     assert spmdir.report.memory_report(module).peak_bytes <= 1150e6
 
