@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 import attrs
@@ -71,16 +72,22 @@ def opened(module: ModuleOp, pipeline: Pipeline) -> tuple[ModuleOp, Pipeline]:
     if GIVEN not in function.attributes:
         _reject_decided(function)
         return copy, pipeline
-    noted = {key: value for key, value in changed_options(deciding_pass(function, pipeline)) if key in MACHINE}
-    steps = [
-        Step(step.name, tuple({**dict(step.options), **noted}.items())) if step.name == "propagate" else step
-        for step in pipeline.steps
-    ]
-    topology = written_topology(function)
-    pipeline = pipeline if topology is None else attrs.evolve(pipeline, topology=topology)
+    noted = [option for option in changed_options(deciding_pass(function, pipeline)) if option[0] in MACHINE]
+    steps = tuple(_on_noted_machine(step, noted if step.name == "propagate" else None) for step in pipeline.steps)
     open_decided(function)
     verify(copy)
-    return copy, pipeline.with_steps(tuple(steps))
+    return copy, attrs.evolve(pipeline, steps=steps, topology=written_topology(function), costs=None)
+
+
+def _on_noted_machine(step: Step, noted: Sequence[tuple[str, str]] | None) -> Step:
+    """Return a step without a machine of its own, since the pipeline may be for another than the program.
+
+    Args:
+        noted: the options of propagate that differ from the default machine; None of another pass.
+    """
+    dropped = ("topology", "costs") if noted is None else MACHINE
+    kept = (option for option in step.options if option[0] not in dropped)
+    return Step(step.name, (*kept, *(noted or ())))
 
 
 def shardings_of_all(module: ModuleOp) -> dict[str, Sharding | None]:

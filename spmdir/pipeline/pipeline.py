@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 import attrs
@@ -23,9 +23,8 @@ from spmdir.core.progress import say
 from spmdir.dialects.arguments import MODULE
 from spmdir.pipeline.options import make_pass, pass_options
 from spmdir.pipeline.pass_table import PASSES, PassTable
-from spmdir.plugins import Plugin, extended_rules, installed_plugins, load_plugins
-from spmdir.reshard.collective_spec import CollectiveSpec
-from spmdir.reshard.collectives import planned
+from spmdir.pipeline.plugin_set import PluginSet
+from spmdir.plugins import Plugin, load_plugins
 from spmdir.reshard.topology import Topology, find_topology, with_costs
 
 if TYPE_CHECKING:
@@ -35,8 +34,7 @@ if TYPE_CHECKING:
     from xdsl.passes import ModulePass
 
     from spmdir.dialects.context import IRContext
-    from spmdir.rewrites.rewrite_conditions import Test
-    from spmdir.rewrites.terms import Rewrite
+    from spmdir.reshard.collective_spec import CollectiveSpec
     from spmdir.rules.rule_set import RuleSet
 
 STANDARD = "inline,propagate,expand,insert-reshard,lower-reshard,fuse-collectives,localize"
@@ -118,12 +116,14 @@ def _paths(given: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> 
     return tuple(os.fspath(path) for path in paths)
 
 
-def _plugins(given: Sequence[str | os.PathLike[str] | Plugin]) -> tuple[Plugin, ...]:
+def _plugins(given: Sequence[str | os.PathLike[str] | Plugin]) -> PluginSet:
+    if isinstance(given, PluginSet):
+        return given
     _PLUGINS.check("plugins", given)
-    return load_plugins(given)
+    return PluginSet(load_plugins(given))
 
 
-@attrs.define(frozen=True, slots=False)
+@attrs.frozen(init=False, repr=False)
 class Pipeline:
     """An immutable list of passes with their options, topology, costs and plug-ins.
 
@@ -148,20 +148,32 @@ class Pipeline:
         propagate{effort=10 topology=h100x8},insert-reshard,lower-reshard{topology=h100x8},localize
     """
 
-    steps: tuple[Step, ...] = attrs.field(default=STANDARD, converter=parse_steps)  # type: ignore[assignment]  # converted
-    plugins: tuple[Plugin, ...] = attrs.field(default=(), kw_only=True, converter=_plugins)
-    topology: Topology | str | None = attrs.field(default=None, kw_only=True)
-    costs: str | os.PathLike[str] | None = attrs.field(default=None, kw_only=True)
-    rewrites: tuple[str, ...] = attrs.field(default=(), kw_only=True, converter=_paths)
+    steps: tuple[Step, ...]
+    plugins: PluginSet
+    topology: Topology | str | None
+    costs: str | os.PathLike[str] | None
+    rewrites: tuple[str, ...]
 
-    def __attrs_post_init__(self) -> None:
-        if self.costs is not None:
-            require_type("costs", self.costs, (str, os.PathLike), "the path of a file of measured times")
-        with_costs(self.find_topology(self.topology), os.fspath(self.costs or ""))  # which raises if there is no such
-        if any(step.name not in self.passes for step in self.steps):
-            self._add_installed()
-        _ = self._plugin_rewrites  # reads them
-        object.__setattr__(self, "steps", tuple(map(self._completed, self.steps)))
+    def __init__(
+        self,
+        steps: str | tuple[Step, ...] = STANDARD,
+        *,
+        plugins: Sequence[str | os.PathLike[str] | Plugin] = (),
+        topology: Topology | str | None = None,
+        costs: str | os.PathLike[str] | None = None,
+        rewrites: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    ):
+        parsed, files = parse_steps(steps), _paths(rewrites)
+        loaded = _plugins(plugins).with_passes(step.name for step in parsed)
+        if costs is not None:
+            require_type("costs", costs, (str, os.PathLike), "the path of a file of measured times")
+        table = "" if costs is None else os.fspath(costs)
+        _ = with_costs(_find_topology(topology, topology, loaded), table), loaded.rewrites  # errors of files come now
+        machine = topology.name if isinstance(topology, Topology) else topology
+        offered = {"topology": machine or "", "costs": table, "rewrites": ",".join(files)}
+        offered = {option: text for option, text in offered.items() if text}
+        completed = tuple(_completed(step, offered, loaded) for step in parsed)
+        self.__attrs_init__(completed, loaded, topology, costs, files)  # type: ignore[attr-defined]  # made by attrs
         self.made()
 
     def __repr__(self) -> str:
@@ -172,43 +184,20 @@ class Pipeline:
     def __str__(self) -> str:
         return ",".join(map(str, self.steps))
 
-    @functools.cached_property
+    @property
     def passes(self) -> PassTable:
         """Pass name → class, or where to import it from; a plug-in's takes the place of one of the same name."""
-        return {**PASSES, **{name: kind for plugin in self.plugins for name, kind in plugin.passes.items()}}
+        return self.plugins.passes
 
     @property
     def rules(self) -> RuleSet:
         """Return the rules of the torch ops; a context manager, in whose `with` block everything goes by them."""
-        return self._extended or extended_rules(())
+        return self.plugins.rules
 
-    @functools.cached_property
-    def _extended(self) -> RuleSet | None:
-        """Return the rules with those of the plug-ins, made once since a RuleSet memoises; None without any."""
-        return (
-            extended_rules(self.plugins) if any(plugin.rules or plugin.strategies for plugin in self.plugins) else None
-        )
-
-    @functools.cached_property
-    def _plugin_rewrites(self) -> tuple[Rewrite, ...]:
-        files = [file for plugin in self.plugins for file in plugin.rewrites]
-        if not files:
-            return ()
-        from spmdir.rewrites.rewrite_text import parse_rewrites  # lark, which few pipelines need
-
-        return tuple(rewrite for file in files for rewrite in parse_rewrites(file.text, file.path))
-
-    @functools.cached_property
-    def _plugin_conditions(self) -> dict[str, Test]:
-        if all(plugin.module is None for plugin in self.plugins):
-            return {}
-        from spmdir.rewrites.rewrite_conditions import RewriteCondition
-
-        return {one.name: one for plugin in self.plugins for one in plugin.values(RewriteCondition)}
-
-    @functools.cached_property
-    def _topologies(self) -> dict[str, Topology]:
-        return {one.name: one for plugin in self.plugins for one in plugin.values(Topology)}
+    @property
+    def collectives(self) -> tuple[CollectiveSpec, ...]:
+        """The collectives that the planner may choose."""
+        return self.plugins.collectives
 
     def find_topology(self, topology: Topology | str | None) -> Topology:
         """Return a machine: a value as it is, by its name or its TOML file; the default one if None.
@@ -216,18 +205,7 @@ class Pipeline:
         Raises:
             SpmdirError: neither spmdir nor a plug-in has one of that name, or the file is malformed.
         """
-        known = self._named_topologies.get(topology) if isinstance(topology, str) else None
-        return known or find_topology(topology)
-
-    @property
-    def _named_topologies(self) -> dict[str, Topology]:
-        own = {self.topology.name: self.topology} if isinstance(self.topology, Topology) else {}
-        return {**self._topologies, **own}
-
-    @property
-    def collectives(self) -> tuple[CollectiveSpec, ...]:
-        """The collectives that the planner may choose."""
-        return planned(spec for plugin in self.plugins for spec in plugin.values(CollectiveSpec))
+        return _find_topology(topology, self.topology, self.plugins)
 
     @property
     def digest(self) -> str:
@@ -241,8 +219,8 @@ class Pipeline:
 
         context = ir.context()
         context.pipeline, context.collectives = self, self.collectives
-        context.rules, context.rewrites = self.rules, self._plugin_rewrites
-        context.conditions.update(self._plugin_conditions)
+        context.rules, context.rewrites = self.rules, self.plugins.rewrites
+        context.conditions.update(self.plugins.conditions)
         return context
 
     def made(self) -> list[ModulePass]:
@@ -256,14 +234,12 @@ class Pipeline:
     def resolved(self, made: ModulePass) -> ModulePass:
         """Return a pass with its topology as a value, if this pipeline has one of that name."""
         named = getattr(made, "topology", None)
-        found = self._named_topologies.get(named) if isinstance(named, str) else None
+        found = _named_topologies(self.topology, self.plugins).get(named) if isinstance(named, str) else None
         return dataclasses.replace(made, topology=found) if found is not None else made  # type: ignore[call-arg]
 
     def with_steps(self, steps: tuple[Step, ...]) -> Pipeline:
         """Return the pipeline of `steps`, all else alike."""
-        pipeline = attrs.evolve(self, steps=steps)
-        pipeline.__dict__["_extended"] = self._extended  # it memoises
-        return pipeline
+        return attrs.evolve(self, steps=steps)
 
     def with_option(self, name: str, option: str, value: str) -> Pipeline:
         """Return the pipeline whose passes `name` have `value` for an option, unless they have one."""
@@ -291,25 +267,25 @@ class Pipeline:
     def _end_of(self, name: str) -> int:
         return max((index for index, step in enumerate(self.steps, 1) if step.name == name), default=0)
 
-    def _add_installed(self) -> None:
-        """Add the installed plug-ins that bring a pass of that name."""
-        wanted = {step.name for step in self.steps if step.name not in self.passes}
-        found = [plugin for plugin in installed_plugins() if not wanted.isdisjoint(plugin.passes)]
-        object.__setattr__(self, "plugins", (*self.plugins, *found))
-        for memo in ("passes", "_extended", "_plugin_rewrites", "_plugin_conditions", "_topologies"):
-            self.__dict__.pop(memo, None)
 
-    def _completed(self, step: Step) -> Step:
-        """Return `step` with what the pipeline offers for the options that it has and gives no value."""
-        if self.topology is None and self.costs is None and not self.rewrites:
-            return step
-        machine = self.topology.name if isinstance(self.topology, Topology) else self.topology
-        costs = "" if self.costs is None else os.fspath(self.costs)
-        offered = {"topology": machine or "", "costs": costs, "rewrites": ",".join(self.rewrites)}
-        known = pass_options(type(make_pass(step.name, dict(step.options), self.passes)))
-        given = {key.replace("-", "_") for key, _ in step.options}
-        added = ((key, text) for key, text in offered.items() if text and key in known and key not in given)
-        return Step(step.name, (*step.options, *added))
+def _named_topologies(own: object, plugins: PluginSet) -> dict[str, Topology]:
+    """Return the machines that a pipeline knows by name besides the presets: those of plug-ins, and its own."""
+    return {**plugins.topologies, **({own.name: own} if isinstance(own, Topology) else {})}
+
+
+def _find_topology(topology: Topology | str | None, own: object, plugins: PluginSet) -> Topology:
+    named = _named_topologies(own, plugins).get(topology) if isinstance(topology, str) else None
+    return named or find_topology(topology)
+
+
+def _completed(step: Step, offered: Mapping[str, str], plugins: PluginSet) -> Step:
+    """Return `step` with the `offered` values for the options that it has and gives no value."""
+    if not offered:
+        return step
+    known = pass_options(type(make_pass(step.name, dict(step.options), plugins.passes)))
+    given = {key.replace("-", "_") for key, _ in step.options}
+    added = [(option, text) for option, text in offered.items() if option in known and option not in given]
+    return Step(step.name, (*step.options, *added))
 
 
 @functools.cache
@@ -325,7 +301,7 @@ def as_pipeline(given: Pipeline | str | None) -> Pipeline:
     """
     if given is None:
         return _standard()
-    return given if isinstance(given, Pipeline) else Pipeline(given)  # type: ignore[arg-type]  # converted
+    return given if isinstance(given, Pipeline) else Pipeline(given)
 
 
 PIPELINE = Kind(lambda value: value is None or isinstance(value, (str, Pipeline)), _EXPECTED)

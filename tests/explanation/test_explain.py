@@ -301,6 +301,26 @@ def test_a_decided_program_is_asked_what_if_and_explained_for_the_machine_that_i
     assert str(found) == str(spmdir.report.what_if(spmdir.parse(MLP), drop_annotations=["%w1"], pipeline=pipeline))
 
 
+@pytest.mark.parametrize("decided_for", ["", "topology=a100x8 ", "memory=1GB "])
+@pytest.mark.parametrize(
+    "pipeline",
+    [
+        Pipeline(topology="flat"),
+        Pipeline("propagate{topology=flat memory=none},expand,insert-reshard,lower-reshard{topology=flat}"),
+    ],
+    ids=["pipeline", "steps"],
+)
+def test_a_decided_program_is_not_explained_for_the_machine_of_another_pipeline(
+    pipeline: Pipeline, decided_for: str
+) -> None:
+    deciding = f"propagate{{{decided_for}origins=true}}"
+    kept = spmdir.run_passes(spmdir.parse(MLP), deciding)
+    assert "flat" not in str(opened(kept, pipeline)[1])
+    again, alone = DecidedProgram(kept, pipeline), DecidedProgram(spmdir.parse(MLP), Pipeline(deciding))
+    assert (again.problem.topology, again.seconds) == (alone.problem.topology, alone.seconds)
+    assert again.differing == ()
+
+
 def test_a_decision_that_is_not_that_of_the_text_says_so() -> None:
     text = spmdir.print_ir(spmdir.run_passes(spmdir.parse(MLP), "propagate{origins=true}"))
     other = text.replace("<dp: S(0), tp: S(1)>\n", "<dp: S(0)>\n", 1)
