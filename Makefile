@@ -79,11 +79,11 @@ reshards: env
 
 # Every strategy of every rule, on torch's own samples too; a quarter of an hour on two cores.
 check-rules: env
-	$(BIN)/python -m spmdir.tools.spmd_check_rules $(or $(OPS),--all) $(OPTIONS)
+	$(BIN)/python -m spmdir.tools.spmd check-rules $(or $(OPS),--all) $(OPTIONS)
 
 # All laws of the shipped placements, and all of the wrong placements in the tests; minutes.
 check-placements: env
-	$(BIN)/python -m spmdir.tools.spmd_check_placement $(PLACEMENTS) $(OPTIONS)
+	$(BIN)/python -m spmdir.tools.spmd check-placement $(PLACEMENTS) $(OPTIONS)
 	$(BIN)/python -m tests.checking.placements.wrong_table $(WRONG)
 
 # The table of torch's ops, as the installed torch has them; run it with each version that is supported. Their element types;

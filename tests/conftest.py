@@ -14,9 +14,8 @@ import pytest
 
 import tests.hypothesis_profile  # noqa: F401  # loads the profile
 from spmdir.core.errors import SpmdirError
-from spmdir.tools.command import write_text
+from spmdir.tools.command import run_in_process, write_text
 from spmdir.tools.golden import check_files
-from spmdir.tools.spmd_opt import run_on
 from tests.forgotten_plugins import forget_plugins
 
 TESTS = Path(__file__).parent
@@ -74,7 +73,7 @@ class GoldenFile(pytest.File):
 class GoldenTest(pytest.Item):
     def runtest(self) -> None:
         update = write_text if self.config.getoption("--update-golden") else None
-        for error in check_files([str(self.path)], run_on, update):
+        for error in check_files([str(self.path)], run_in_process, update):
             raise error
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: str | None = None) -> str:

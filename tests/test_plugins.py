@@ -14,7 +14,7 @@ from spmdir.pipeline.pass_table import PASSES
 from spmdir.pipeline.pipeline import Pipeline, run_passes
 from spmdir.plugins import load_module, load_plugin, load_plugins
 from spmdir.rules.rule_set import using_rules
-from spmdir.tools import spmd_opt, spmd_plan
+from spmdir.tools import spmd, spmd_opt
 
 RENAME = '''\
 from __future__ import annotations
@@ -165,7 +165,7 @@ def test_what_a_placement_raises_is_told_at_its_line(tmp_path: Path, capsys: pyt
     failing = PLACED.replace("Halved", "Startless").replace("((0, size),) if index == 0 else ()", "((), ())[count]")
     path = write(tmp_path, "startless.py", failing)
     arguments = ["Startless(0)", "S(0)", "--mesh", "4", "--shape", "8", "--load-plugin", path, "--no-dtensor"]
-    assert spmd_plan.main(arguments) == 1
+    assert spmd.main(["plan-reshard", *arguments]) == 1
     assert capsys.readouterr().err == f"{path}:11:1: error: plug-in failed: IndexError: tuple index out of range\n"
 
 
@@ -224,9 +224,9 @@ def test_rewrites_and_topologies_of_plugins_are_those_of_the_pipeline(tmp_path: 
 def test_the_planner_tool_knows_the_topologies_of_plugins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "from spmdir.reshard.topology import Topology\nSLOW = Topology('slow', 1e9, 1e9, 1e-6, 0.0, 0.0, 1e9)\n"
     options = ["--mesh", "4", "--shape", "8x8", "--no-dtensor", "--topology", "slow"]
-    assert spmd_plan.main(["S(0)", "R", *options, "--load-plugin", write(tmp_path, "slow.py", text)]) == 0
+    assert spmd.main(["plan-reshard", "S(0)", "R", *options, "--load-plugin", write(tmp_path, "slow.py", text)]) == 0
     assert "topology slow" in capsys.readouterr().out
-    assert spmd_plan.main(["S(0)", "R", *options]) == 1
+    assert spmd.main(["plan-reshard", "S(0)", "R", *options]) == 1
     assert "'slow'" in capsys.readouterr().err
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -16,19 +16,12 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.time_text import milliseconds
 from spmdir.dialects.arguments import MODULE
 from spmdir.pipeline.pipeline import PIPELINE, Pipeline, as_pipeline
-from spmdir.report.cost_rows import ROWS, CostRow, checked_keys, cost_rows, table_cells
 from spmdir.report.op_costs import OpCost, shares_by
 from spmdir.report.shares import Share, table
 from spmdir.reshard.topology import Topology
 
 KINDS = 12
 """How many kinds of ops the table of compute names."""
-
-Grouping = Literal["op", "line"]
-"""What each row of a table of costs is of that are not in an order."""
-
-_COLUMNS = ("count", "ms", "share", "Gflop", "memory", "sent", "bound by", "price of")
-"""What such a row says: of what bounds its ops stands what bounds most of their time."""
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -96,20 +89,6 @@ class CommReport(ShownAsText):
             lines.append("not counted: values without a sharding; run propagate")
         lines += map(str, self.errors)
         return "\n".join(lines)
-
-    def table(self, by: Grouping = "op", rows: int | None = ROWS) -> str:
-        """Return a table of the `rows` ops, or lines of source, that take longest; of all if None.
-
-        What is left out is one row together. Each has its bytes of memory traffic and those sent, what bounds most
-        of its time, and where that is from.
-
-        Raises:
-            UnsupportedError: there is no such table.
-        """
-        keys = checked_keys(by, ("op", "line"))
-        return "\n".join(
-            table(*table_cells(cost_rows(self.ops, keys, fold=False), CostRow((), self.ops), keys, _COLUMNS, rows))
-        )
 
     @property
     def objective(self) -> float | None:

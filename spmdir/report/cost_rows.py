@@ -114,29 +114,24 @@ COLUMNS: dict[str, Callable[[CostRow, CostRow], str]] = {
     "sent": lambda row, _: size_text(row.share.wire_bytes),
     "held": lambda row, _: size_text(row.total("held")),
     "Gflop": lambda row, _: f"{row.total('flops') / 1e9:.4g}",
-    "memory": lambda row, _: size_text(row.total("traffic")),
     "of bound": lambda row, _: f"{row.total('least') / row.alone:.0%}" if row.alone else "",
     "bound by": lambda row, _: row.bound,
-    "price of": lambda row, _: row.share.cells[3],
 }
-"""What a printed row may say after its labels, from itself and the row of all ops."""
-
-WORDS = ("bound by", "price of")
-"""The columns that are no numbers."""
+"""The columns that follow the labels: each is a function of the row and of the row of all ops. All but the last one
+are numbers."""
 
 
-def checked_keys(by: str | Iterable[str], known: Iterable[str] = tuple(KEYS)) -> tuple[str, ...]:
+def checked_keys(by: str | Iterable[str]) -> tuple[str, ...]:
     """Return the keys of `by`, one or several.
 
     Raises:
         UnsupportedError: there is no such key, or one stands twice.
     """
     keys = tuple(by.split(",")) if isinstance(by, str) else tuple(by) if isinstance(by, (list, tuple)) else (by,)
-    known = tuple(known)
     for key in keys:
-        if not isinstance(key, str) or key not in known:
-            near = did_you_mean(key, known) if isinstance(key, str) else ""
-            raise UnsupportedError(f"a table of costs is by {shown(key)}; expected one of {', '.join(known)}{near}")
+        if not isinstance(key, str) or key not in KEYS:
+            near = did_you_mean(key, KEYS) if isinstance(key, str) else ""
+            raise UnsupportedError(f"a table of costs is by {shown(key)}; expected one of {', '.join(KEYS)}{near}")
     if len({*keys}) < len(keys) or not keys:
         raise UnsupportedError(f"a table of costs is by {shown(by)}; expected different keys")
     return keys  # type: ignore  # they are texts, being known
@@ -201,7 +196,7 @@ def _look(row: CostRow) -> Hashable:
 
 
 def table_cells(
-    rows: Sequence[CostRow], every: CostRow, by: Sequence[str], columns: Sequence[str], most: int | None
+    rows: Sequence[CostRow], every: CostRow, by: Sequence[str], most: int | None
 ) -> tuple[list[tuple[str, ...]], range]:
     """Return the cells of a table with its head, and which of its columns are numbers.
 
@@ -223,10 +218,9 @@ def table_cells(
             row.labels[0] or "-",
             *row.labels[1:],
             *(f"x {row.layers}" if row.layers > 1 else "" for _ in folded),
-            *(COLUMNS[column](row, every) for column in columns),
+            *(column(row, every) for column in COLUMNS.values()),
         )
         for row in dearest
     ]
     first = len(heads) + len(folded)
-    numbers = range(first, first + sum(column not in WORDS for column in columns))
-    return [(*heads, *folded, *columns), *cells], numbers
+    return [(*heads, *folded, *COLUMNS), *cells], range(first, first + len(COLUMNS) - 1)

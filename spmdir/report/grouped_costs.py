@@ -25,9 +25,6 @@ from spmdir.reshard.topology import Topology
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
-_COLUMNS = ("count", "ms", "share", "exposed", "sent", "held", "Gflop", "of bound", "bound by")
-"""What each printed row says."""
-
 
 @attrs.frozen
 class CostTable(ShownAsText):
@@ -63,7 +60,7 @@ class CostTable(ShownAsText):
 
     def cells(self) -> tuple[list[tuple[str, ...]], range]:
         """Return the texts of the printed rows, the head first, and which columns are numbers."""
-        return table_cells(self.rows, self.total, self.by, _COLUMNS, self.shown)
+        return table_cells(self.rows, self.total, self.by, self.shown)
 
     def totals(self) -> str:
         """Return a line that says what all rows add up to."""

@@ -2,7 +2,7 @@
 
 May import: core, reshard, dialects, plugins, transforms, pipeline, passes, torch_interop, lowering, simulator,
 importer, plans, report, explanation, pictures, language_server, checking, and the names of spmdir.
-Start with command.py and spmd_opt.py.
+Start with command.py, spmd.py and spmd_opt.py.
 """
 
 from __future__ import annotations
@@ -19,19 +19,7 @@ def _ended(kind: type[BaseException], error: BaseException, trace: TracebackType
     sys.__excepthook__(kind, error, trace)
 
 
-SCRIPTS = (
-    "spmd-check-placement",
-    "spmd-check-rules",
-    "spmd-diff",
-    "spmd-explain",
-    "spmd-lsp",
-    "spmd-opt",
-    "spmd-plan",
-    "spmd-reduce",
-    "spmd-report",
-    "spmd-run",
-    "spmd-translate",
-)
+SCRIPTS = ("spmd", "spmd-lsp", "spmd-opt", "spmd-reduce", "spmd-run", "spmd-translate")
 
 # Only in the process of a tool: a script of ours, or `python -m`, which has not named its module yet.
 if sys.argv and (sys.argv[0] == "-m" or os.path.basename(sys.argv[0]) in SCRIPTS):

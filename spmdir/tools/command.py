@@ -9,10 +9,11 @@ import os
 import string
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from io import StringIO
-from typing import Any, NoReturn, TextIO
+from importlib import import_module
+from io import BytesIO, StringIO, TextIOWrapper
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from spmdir import __version__
 from spmdir.core.errors import ParseError, SpmdirError, SpmdirWarning, did_you_mean, shown
@@ -21,36 +22,64 @@ from spmdir.core.number_text import integer
 from spmdir.core.progress import shown_on_terminal
 from spmdir.core.text_file import decoded, read_text_file, write_text_file
 
+if TYPE_CHECKING:
+    from spmdir.pipeline.pipeline import Pipeline
+
 SHELLS = ("bash", "zsh", "tcsh")
 """The shells whose completion can be printed."""
 
 
 class _PrintCompletion(argparse.Action):
-    """Prints a script for a shell, and ends the tool."""
+    """Prints a completion script for a shell, and ends the tool."""
 
-    def __call__(self, parser: argparse.ArgumentParser, *given: Any) -> NoReturn:
+    def __call__(self, parser: argparse.ArgumentParser, *values: Any) -> NoReturn:
         assert isinstance(parser, ArgumentParser)
-        from spmdir.tools.shell_completion import completion_script  # which few calls need
+        from spmdir.tools.shell_completion import completion_script  # 30 ms, and only completion needs it
 
-        print(completion_script(parser, parser.passes, given[1]))
+        print(completion_script(parser.with_subcommands(), parser.passes, values[1]))
         parser.exit()
 
 
 class ArgumentParser(argparse.ArgumentParser):
-    """An argument parser whose errors are SpmdirErrors that name the nearest option; every tool has `--version` and
-    `--print-completion`."""
+    """An argument parser whose errors are SpmdirErrors that name the nearest option.
+
+    It has the options that several tools share: each `add_` method is the one place where an option is described.
+    """
 
     passes: Sequence[str] = ()
-    """The passes of a tool that takes each as a flag."""
+    """The passes of a tool that accepts each pass as a flag."""
 
-    def __init__(self, prog: str, completes: bool = True, **options: Any):
-        """Make a parser; `completes` says whether its options are all of the tool's, for shells to complete."""
+    def __init__(self, prog: str, is_whole: bool = True, add_help: bool = True, **options: Any):
+        """Make a parser; a whole one, which is not a part or a subcommand, has `--version` and `--print-completion`."""
         raw = argparse.RawDescriptionHelpFormatter
-        super().__init__(prog, formatter_class=raw, allow_abbrev=False, **options)
-        self.add_argument("--version", action="version", version=f"{prog} {__version__}", help="show the version")
-        if completes:
-            explained = "print what makes a shell complete the options"
-            self.add_argument("--print-completion", action=_PrintCompletion, choices=SHELLS, help=explained)
+        super().__init__(prog, formatter_class=raw, allow_abbrev=False, add_help=False, **options)
+        if add_help:
+            self.add_argument("-h", "--help", action="help", help="Print this help and exit.")
+        if is_whole:
+            version = f"{prog} {__version__}"
+            self.add_argument("--version", action="version", version=version, help="Print the version and exit.")
+            self.add_argument(
+                "--print-completion",
+                action=_PrintCompletion,
+                choices=SHELLS,
+                help="Print a script that makes this shell complete the command line, and exit.",
+            )
+
+    def with_subcommands(self) -> ArgumentParser:
+        """Return a parser that has the options of all subcommands, from which completion scripts are made."""
+        return self
+
+    def add_input(self, name: str = "input", is_optional: bool = False, about: str = "") -> None:
+        """Add the positional argument that names a program."""
+        if is_optional:
+            explained = "The program as IR text; - or no argument reads stdin."
+            self.add_argument(name, nargs="?", default="-", help=explained)
+        else:
+            self.add_argument(name, help=f"The program{about} as IR text; - reads stdin.")
+
+    def add_output(self) -> None:
+        """Add the option that names an output file."""
+        self.add_argument("-o", dest="output", metavar="FILE", help="Write the output to FILE instead of stdout.")
 
     def add_plugins(self) -> None:
         """Add the option that loads plug-ins."""
@@ -59,40 +88,62 @@ class ArgumentParser(argparse.ArgumentParser):
             action="append",
             default=[],
             metavar="PLUGIN",
-            help="a .rules or .rewrites file, a .py file or module, which is executed, or the name of an installed one",
+            help="Load a .rules or .rewrites file, a .py file or module, which is executed, or an installed plug-in. "
+            "The option may be repeated.",
         )
 
     def add_color(self) -> None:
-        """Add the option that says whether the output is in colour; see `in_colour`."""
-        explained = "whether the output is in colour (default auto: on a terminal, unless NO_COLOR is set)"
+        """Add the option for coloured output; see `in_colour`."""
+        explained = "Colour the output; auto, the default, does so on a terminal unless NO_COLOR is set."
         self.add_argument("--color", choices=("auto", "always", "never"), default="auto", help=explained)
 
     def add_machine(self) -> None:
-        """Add the options that say on which machine times are."""
-        self.add_argument("--topology", metavar="NAME", help="the machine: a name or a .toml file")
-        self.add_argument("--costs", metavar="FILE", help="measured times, which come before those of the machine")
+        """Add the options that choose the machine that costs are modelled for."""
+        explained = (
+            "Model costs for this machine, a preset or a .toml file (default: what the program was decided for)."
+        )
+        self.add_argument("--topology", metavar="NAME", help=explained)
+        explained = "Take measured times from FILE where it has them, instead of modelled ones."
+        self.add_argument("--costs", metavar="FILE", help=explained)
 
     def add_pipeline(self) -> None:
-        """Add the options that make the pipeline by which a program at any stage is finished."""
+        """Add the options that choose the passes which a program at any stage still needs."""
         self.add_plugins()
         self.add_argument(
             "-p",
             "--pass-pipeline",
             metavar="PIPELINE",
-            help="passes whose rest finishes the program, as in 'a,b{option=value}' (default: the standard pipeline)",
+            help="Run the passes of this pipeline that the program still needs, as in 'a,b{option=value}' "
+            "(default: the standard pipeline).",
         )
 
-    def parse(self, argv: Sequence[str], passes: Sequence[str] = ()) -> argparse.Namespace:
-        """Return the options in `argv`; `passes` are names of passes, which are flags too."""
+    def parse(
+        self, argv: Sequence[str], passes: Sequence[str] = (), moved: Mapping[str, str] | None = None
+    ) -> argparse.Namespace:
+        """Return the options in `argv`.
+
+        Args:
+            passes: names of passes, which are flags too.
+            moved: options that another command has, and that command.
+        """
         self.passes = passes
         options, unknown = self.parse_known_intermixed_args(argv)
         if unknown:
-            found, known = unknown[0].partition("=")[0], [*self._option_string_actions, *(f"--{one}" for one in passes)]
-            self.error(f"unknown option '{found}'{did_you_mean(found, known)}")
+            name, known = unknown[0].partition("=")[0], [*self._option_string_actions, *(f"--{one}" for one in passes)]
+            hint = f"; use `{moved[name]}`" if moved and name in moved else did_you_mean(name, known)
+            self.error(f"unknown option '{name}'{hint}")
         return options
 
     def error(self, message: str) -> NoReturn:
         raise SpmdirError(f"{message}; see {self.prog} --help")
+
+
+def pipeline_of(options: argparse.Namespace) -> Pipeline:
+    """Return the pipeline that the options of `add_pipeline` and `add_machine` choose."""
+    from spmdir.pipeline.pipeline import STANDARD, Pipeline  # which --help does without
+
+    machine = {name: getattr(options, name, None) for name in ("topology", "costs")}
+    return Pipeline(options.pass_pipeline or STANDARD, plugins=options.load_plugin, **machine)
 
 
 def mesh_axes(text: str) -> list[tuple[str, int]]:
@@ -129,35 +180,22 @@ def parse_sizes(text: str) -> dict[str, int]:
 
 
 def count(of: str, least: int, most: int) -> Callable[[str], int]:
-    """Return what reads an integer from `least` to `most`, which counts what `of` says; for argparse.
+    """Return a function for argparse that reads a number of `of`, an integer from `least` to `most`.
 
-    It raises ArgumentTypeError of any other text.
+    It raises ArgumentTypeError for any other text.
     """
 
     def read(text: str) -> int:
         try:
-            found = integer(text)
+            number = integer(text)
         except ValueError:
-            found = least - 1
-        if not least <= found <= most:
+            number = least - 1
+        if not least <= number <= most:
             expected = f"expected a number from {least} to {most}"
-            raise argparse.ArgumentTypeError(f"{shown(text)} is no number of {of}; {expected}")
-        return found
+            raise argparse.ArgumentTypeError(f"invalid number of {of} {shown(text)}; {expected}")
+        return number
 
     return read
-
-
-def rows(text: str) -> int | None:
-    """Return how many rows a table has; None for all; for argparse.
-
-    Raises:
-        ArgumentTypeError: the text is neither a number from 1 on nor `all`.
-    """
-    if text == "all":
-        return None
-    if not (text.isascii() and text.isdecimal()) or len(text) > 9 or not int(text):
-        raise argparse.ArgumentTypeError(f"{shown(text)} is no number of rows; expected a number from 1 on, or all")
-    return int(text)
 
 
 def in_colour(when: str, stream: TextIO | None) -> bool:
@@ -236,11 +274,21 @@ def _is_of_plugin(error: BaseException) -> bool:
     return where is not None
 
 
-def captured(run: Callable[[], int]) -> tuple[int, str, str]:
-    """Return the exit status of `run`, and what it prints to stdout and stderr."""
+def run_in_process(command: Sequence[str], text: str) -> tuple[int, str, str]:
+    """Return exit status, stdout and stderr of a tool with arguments, run in this process with `text` on its stdin.
+
+    Raises:
+        SystemExit: the tool ends early, as `--help` does.
+    """
+    tool, *arguments = command
+    main = import_module(f"spmdir.tools.{tool.replace('-', '_')}").main
     stdout, stderr = StringIO(), StringIO()
-    with redirect_stdout(stdout), redirect_stderr(stderr):
-        status = run()
+    stdin, sys.stdin = sys.stdin, TextIOWrapper(BytesIO(text.encode()))
+    try:
+        with redirect_stdout(stdout), redirect_stderr(stderr):
+            status = main(arguments)
+    finally:
+        sys.stdin = stdin
     return status, stdout.getvalue(), stderr.getvalue()
 
 

@@ -1,8 +1,9 @@
-"""Golden files: an input of `spmd-opt`, its arguments, and what it prints, in one text.
+"""Golden files: a program, the command that runs on it, and what it prints, in one text.
 
 The first line is a RUN line as lit reads it: `// RUN: spmd-opt %s --propagate`, or `// RUN: not spmd-opt …` where the
-exit status is 1. The comments that end a part are its expectation: `// | ` before each line of stdout, `// ! ` before
-each line of stderr. docs/golden-tests.md describes the format.
+exit status is 1. `%s` is the program. A command may pipe into others: `// RUN: spmd-opt %s --localize | spmd report -`.
+The comments that end a part are its expectation: `// | ` before each line of stdout, `// ! ` before each line of
+stderr, and `// $ ` before each command that the output is piped into. docs/golden-tests.md describes the format.
 """
 
 from __future__ import annotations
@@ -16,15 +17,16 @@ from pathlib import Path
 
 import attrs
 
-from spmdir.core.errors import Location, ParseError, SpmdirError
+from spmdir.core.errors import Location, ParseError, SpmdirError, shown
 from spmdir.core.input_parts import parts_of
 from spmdir.core.text_file import read_text_file
 
 Run = Callable[[Sequence[str], str], tuple[int, str, str]]
-"""(arguments, text of the input file) → exit status, stdout and stderr of `spmd-opt`; `%s` names the input."""
+"""(tool and arguments, text on stdin) → exit status, stdout and stderr, as `run_in_process`."""
 
-_RUN = re.compile(r"// RUN: (not )?spmd-opt (?=(?:.* )?%s(?: |$))([^|<>;&]*)$")
-_STREAMS = ("// |", "// !")
+_COMMAND = r"(?:spmd|spmd-opt) [^|<>;&]*"
+_RUN = re.compile(rf"// RUN: (not )?(?=[^|]* %s(?: |$))({_COMMAND}(?:\| {_COMMAND})*)$")
+_MARKS = ("// |", "// !", "// $")
 
 
 @attrs.frozen
@@ -32,13 +34,14 @@ class Golden:
     """The contents of a golden file.
 
     Attributes:
-        fails: whether `spmd-opt` ends with exit status 1.
-        arguments: those of `spmd-opt`, with `%s` for the input file.
+        fails: whether the RUN line ends with exit status 1.
+        commands: tool and arguments of each command of the RUN line. The program is on stdin of the first one, where
+            `%s` is replaced by `-`; the output of each command is on stdin of the next.
         parts: source and expectation of each part.
     """
 
     fails: bool
-    arguments: tuple[str, ...]
+    commands: tuple[tuple[str, ...], ...]
     parts: tuple[tuple[str, str], ...]
 
     @property
@@ -53,19 +56,20 @@ def read_golden(text: str, file: str) -> Golden:
     Raises:
         ParseError: the first line is not the RUN line of a golden file.
     """
-    first = text.partition("\n")[0].rstrip()
-    run = _RUN.match(first)
+    line, start = text.partition("\n")[0].rstrip(), Location(file, 1, 1)
+    run = _RUN.match(line)
     if run is None:
-        found = f"found '{first}'; expected `// RUN: spmd-opt %s …` or `// RUN: not spmd-opt %s …`, without a pipe"
-        raise ParseError(f"no golden file: {found}", Location(file, 1, 1))
+        expected = "expected `// RUN: spmd-opt %s …` or `// RUN: not spmd-opt %s …`; it may pipe into spmd or spmd-opt"
+        raise ParseError(f"invalid RUN line of a golden file: {shown(line)}; {expected}", start)
     try:
-        arguments = tuple(shlex.split(run[2].replace("%S", os.path.dirname(file) or ".")))
+        commands = [shlex.split(part.replace("%S", os.path.dirname(file) or ".")) for part in run[2].split("|")]
     except ValueError as error:
-        raise ParseError(f"the RUN line cannot be split into arguments: {error}", Location(file, 1, 1)) from None
-    if any(argument.startswith("--g") for argument in arguments):
-        raise ParseError("a golden file cannot run golden files; leave out --golden", Location(file, 1, 1))
-    parts = [part for _, part in parts_of(text)] if "--split-input-file" in arguments else [text]
-    return Golden(bool(run[1]), arguments, tuple(_without_expectation(part) for part in parts))
+        raise ParseError(f"the RUN line cannot be split into arguments: {error}", start) from None
+    if any(word.startswith("--g") for word in commands[0]):
+        raise ParseError("a golden file cannot run golden files; leave out --golden", start)
+    commands[0] = ["-" if word == "%s" else word for word in commands[0]]
+    parts = [part for _, part in parts_of(text)] if "--split-input-file" in commands[0] else [text]
+    return Golden(bool(run[1]), tuple(map(tuple, commands)), tuple(map(_without_expectation, parts)))
 
 
 def updated(text: str, file: str, run: Run) -> str:
@@ -74,29 +78,33 @@ def updated(text: str, file: str, run: Run) -> str:
     Raises:
         SpmdirError: the first line is not a RUN line, or the exit status is not the expected one.
     """
-    golden = read_golden(text, file)
-    written, failed, messages = "", False, ""
+    golden, start = read_golden(text, file), Location(file, 1, 1)
+    tool, written, failed, messages = golden.commands[0][0], "", False, ""
     for index, (source, expected) in enumerate(golden.parts):
         # A part alone, on the lines that it has in the file.
-        ir = "\n" * written.count("\n") + re.sub(r"\A// -----.*", "", source)
-        try:
-            status, *streams = run(golden.arguments, ir)
-        except SystemExit:  # of --version and --help
-            raise SpmdirError("spmd-opt ends before it reads the program", Location(file, 1, 1)) from None
-        if status == 2:
-            raise SpmdirError(streams[1].strip(), Location(file, 1, 1))
-        failed |= status != 0
-        found = _expectation(streams) if "--verify-diagnostics" not in golden.arguments else ""
-        messages += streams[1]
+        piped, found = "\n" * written.count("\n") + re.sub(r"\A// -----.*", "", source), ""
+        for number, command in enumerate(golden.commands):
+            try:
+                status, piped, errors = run(command, piped)
+            except SystemExit:  # of --version and --help
+                raise SpmdirError(f"{tool} ends before it reads the program", start) from None
+            if status == 2:
+                raise SpmdirError(errors.strip(), start)
+            failed, errors = failed or status != 0, errors if number else errors.replace("<stdin>", "%s")
+            found += _marked("// $", shlex.join(command)) if number else ""
+            found += _marked("// |", piped if number else piped.replace("<stdin>", "%s")) + _marked("// !", errors)
+            messages += errors
+            if status:
+                break
+        if "--verify-diagnostics" in golden.commands[0]:
+            found = ""
         last = index == len(golden.parts) - 1
         written += source.rstrip("\n") + f"\n\n{found}" + "\n" * (not last) if found or expected else source
-    if failed != golden.fails:
-        if not failed:
-            raise SpmdirError("spmd-opt succeeded; `// RUN: not spmd-opt …` expects an error", Location(file, 1, 1))
+    if golden.fails and not failed:
+        raise SpmdirError(f"{tool} succeeded; `// RUN: not {tool} …` expects an error", start)
+    if failed and not golden.fails:
         told = messages.replace("%s:", f"{file}:").strip()
-        raise SpmdirError(
-            f"spmd-opt failed; write `// RUN: not spmd-opt …` if this is expected\n{told}", Location(file, 1, 1)
-        )
+        raise SpmdirError(f"{tool} failed; write `// RUN: not {tool} …` if this is expected\n{told}", start)
     return written
 
 
@@ -148,14 +156,10 @@ def _without_expectation(part: str) -> tuple[str, str]:
     """Return source and expectation of a part: the comments that end it are the expectation."""
     lines = part.rstrip("\n").splitlines(keepends=True)
     start = len(lines)
-    while start and lines[start - 1].startswith(_STREAMS):
+    while start and lines[start - 1].startswith(_MARKS):
         start -= 1
     return ("".join(lines[:start]), "".join(lines[start:])) if start < len(lines) else (part, "")
 
 
-def _expectation(streams: Sequence[str]) -> str:
-    return "".join(
-        f"{mark} {line}".rstrip() + "\n"
-        for mark, stream in zip(_STREAMS, streams, strict=True)
-        for line in stream.splitlines()
-    )
+def _marked(mark: str, text: str) -> str:
+    return "".join(f"{mark} {line}".rstrip() + "\n" for line in text.splitlines())

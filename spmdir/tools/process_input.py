@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Callable
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from spmdir.core.errors import SpmdirError, SpmdirErrors, SpmdirWarning, flat
 from spmdir.core.input_parts import SPLIT, parts_of
 from spmdir.pipeline.pipeline import Pipeline, run_passes
-from spmdir.tools.command import shown_warnings, write_text
+from spmdir.tools.command import shown_warnings
 from spmdir.tools.diagnostics import expectations, mismatches
 from spmdir.tools.pass_instrumentation import Instrumentation, Stopwatch
 
@@ -61,63 +59,22 @@ def _transform(text: str, file: str, first_line: int, pipeline: Pipeline, option
     watch.lap("parse")
     if options.verify_roundtrip:
         check_roundtrip(module)
-    if options.explain:
-        from spmdir.explanation.decided import DecidedProgram
-        from spmdir.explanation.explain import MOST, explanations
-
-        program = DecidedProgram(module, pipeline)
-        print(*(explanations(program, at, MOST) for at in options.explain), sep="\n\n", file=sys.stderr)
     context = pipeline.context() if pipeline.steps else None  # it loads the rules
     trials = [] if context is None else context.trials
     with Instrumentation(pipeline.steps, options, watch, print_ir, trials).around(module) as after:
         run_passes(module, pipeline, options.verify_each, context=context, after=after)
-    output = _shown(module, pipeline, options, print_ir)
+    if options.only:
+        from spmdir.explanation.excerpt import excerpt
+
+        output = print_ir(excerpt(module, options.only))
+    else:
+        output = print_ir(module)
     watch.lap("print")
     if options.timing and (rules := pipeline.rules).instances:
         watch.of_these(rules.clock.seconds, f"rules of {rules.instances} different calls")
     if options.verify_roundtrip:
         check_roundtrip(module)
-    if options.cost_report or options.cost_by:
-        from spmdir.report.communication import comm_report
-
-        report = comm_report(module, pipeline=pipeline.with_steps(Pipeline().steps))
-        print(report.table(options.cost_by, options.cost_rows) if options.cost_by else report, file=sys.stderr)
-    if options.memory_report:
-        from spmdir.report.memory import memory_report
-
-        print(memory_report(module, pipeline=pipeline.with_steps(Pipeline().steps)), file=sys.stderr)
-    if options.schedule_report or options.print_timeline or options.trace:
-        _print_schedule(module, pipeline.with_steps(Pipeline().steps), options)
     return output
-
-
-def _shown(
-    module: ModuleOp, pipeline: Pipeline, options: argparse.Namespace, print_ir: Callable[[ModuleOp], str]
-) -> str:
-    """Return what is printed of `module`: all of it, some of its ops, or what it is."""
-    if options.summary:
-        from spmdir.report.summary import summary
-
-        return f"{summary(module, pipeline.with_steps(Pipeline().steps))}\n"
-    if options.only:
-        from spmdir.explanation.excerpt import excerpt
-
-        return print_ir(excerpt(module, options.only))
-    return print_ir(module)
-
-
-def _print_schedule(module: ModuleOp, pipeline: Pipeline, options: argparse.Namespace) -> None:
-    """Print what options ask for of how a rank runs `module`, and write its trace."""
-    from spmdir.report.chrome_trace import chrome_trace
-    from spmdir.report.schedule import schedule_report
-
-    report = schedule_report(module, pipeline=pipeline)
-    if options.schedule_report:
-        print(report, file=sys.stderr)
-    if options.print_timeline:
-        print(report.timeline(), file=sys.stderr)
-    if options.trace:
-        write_text(options.trace, chrome_trace(report.execution), options.input)
 
 
 def check_roundtrip(module: ModuleOp) -> None:

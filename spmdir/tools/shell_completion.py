@@ -1,26 +1,26 @@
-"""Scripts by which shells complete the options of a tool."""
+"""Scripts that make shells complete the subcommands and options of a tool."""
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 
 from spmdir.core.errors import SpmdirError
 
 _FILES = ("FILE", "PATH", "PLUGIN")
-"""What the values of options are called that are files."""
+"""The metavariables of options whose values are files."""
 
 _INPUTS = ("input", "before", "after")
-"""Positional arguments that are files."""
+"""The positional arguments that are files."""
 
 
 def completion_script(parser: argparse.ArgumentParser, passes: Sequence[str], shell: str) -> str:
-    """Return the script for a shell; `parser` is of no use afterwards.
+    """Return the script for a shell. The function changes `parser`, which cannot be used afterwards.
 
     Args:
-        passes: those that the tool takes as flags.
+        passes: the passes that the tool accepts as flags.
 
     Raises:
         SpmdirError: shtab is not installed.
@@ -35,7 +35,7 @@ def completion_script(parser: argparse.ArgumentParser, passes: Sequence[str], sh
         "zsh": f"_values -s , pass {' '.join(passes)}",
         "tcsh": f"({' '.join(passes)})",
     }
-    for action in parser._actions:
+    for action in _actions(parser):
         if action.metavar in _FILES or (not action.option_strings and action.dest in _INPUTS):
             action.complete = shtab.FILE  # type: ignore[attr-defined]  # shtab's way to be told
         elif passes and action.metavar in ("PASS", "PIPELINE"):
@@ -46,8 +46,17 @@ def completion_script(parser: argparse.ArgumentParser, passes: Sequence[str], sh
     return shtab.complete(parser, shell, root_prefix=prefix, preamble=preamble)
 
 
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """Yield the arguments of a parser and of its subcommands."""
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for subparser in action.choices.values():
+                yield from _actions(subparser)
+
+
 def _names(prefix: str, passes: Sequence[str]) -> str:
-    """Return a function of bash that completes the last name of a pipeline."""
+    """Return a bash function that completes the last name of a pipeline."""
     return (
         f"_{prefix}_passes() {{\n"
         '  local before="${1%"${1##*,}"}"\n'

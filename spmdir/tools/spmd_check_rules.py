@@ -1,39 +1,57 @@
-"""`spmd-check-rules`: run every strategy of the rules on simulated ranks, and compare with the op on one device."""
+"""`spmd check-rules`: run every strategy of rules on simulated ranks, and compare with the op on one device."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 from spmdir.core.errors import SpmdirError
 from spmdir.core.limits import SIMULATED
 from spmdir.core.number_text import integer, real
 from spmdir.core.progress import say
-from spmdir.tools.command import ArgumentParser, guarded, write_text
+from spmdir.tools.command import ArgumentParser, write_text
 
-_DESCRIPTION = "Check rules by running their ops: every strategy, on several numbers of ranks."
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
-  spmd-check-rules aten.mm aten.add.Tensor        two ops; status 1 if a strategy is wrong
-  spmd-check-rules --all --json -o report.json    all ops that have a rule
-  spmd-check-rules mylib.scale --load-plugin own.rules --samples own.py
-  spmd-check-rules --all --placement "Cyclic(0, 2)"
+  spmd check-rules aten.mm aten.add.Tensor        check two ops; the exit status is 1 if a strategy is wrong
+  spmd check-rules --all --json -o report.json    check all ops that have a rule
+  spmd check-rules mylib.scale --load-plugin own.rules --samples own.py
+  spmd check-rules --all --placement "Cyclic(0, 2)"
 
-Samples are those of spmdir and the aten calls that torch's OpInfo samples make, forward and backward, the latter
-if torch.testing can be loaded. Every op runs in a process of its own, so that one that crashes ends no other.
-`missing` counts strategies that are right, but that the rule does not have, without a reason in reasons.toml.
+Every strategy runs on several numbers of ranks. The samples are those of spmdir and, if torch.testing can be imported,
+the aten calls that torch's OpInfo samples make, forward and backward. Each op runs in a separate process, so a crash
+ends only that op. The column `missing` counts correct strategies that the rule lacks without a reason in reasons.toml.
 """
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tool on `argv` (the process's arguments when None) and return its exit status."""
-    return guarded(_main, argv)
+def add_options(parser: ArgumentParser) -> None:
+    """Add the options of the subcommand."""
+    parser.add_argument("ops", nargs="*", help="Check the rules of these ops, such as aten.mm.")
+    parser.add_argument("--all", action="store_true", help="Check all ops that have a rule.")
+    parser.add_argument("--json", action="store_true", help="Print JSON instead of a table.")
+    parser.add_output()
+    world = "Run on these numbers of ranks (default: 2,3,4)."
+    parser.add_argument("--world", type=_counts, default=(2, 3, 4), metavar="COUNTS", help=world)
+    samples = "Take further samples from samples() in this Python file, which is executed."
+    parser.add_argument("--samples", metavar="FILE", help=samples)
+    repeated: Any = {"action": "append", "default": []}
+    placement = "Check only the strategies that this placement adds. The option may be repeated."
+    parser.add_argument("--placement", **repeated, metavar="TEXT", help=placement)
+    parser.add_plugins()
+    parser.add_argument("--packaged", action="store_true", help="Use no samples of torch's OpInfos.")
+    missing = "Do not search for correct strategies that the rule lacks."
+    parser.add_argument("--no-missing", action="store_true", help=missing)
+    progress = "Print a line to stderr for each op that is done, also where stderr is not a terminal."
+    parser.add_argument("--progress", action="store_true", help=progress)
+    processes = "Use N worker processes (default: one for each core)."
+    parser.add_argument("--processes", type=integer, metavar="N", help=processes)
+    timeout = "Stop an op after this many seconds (default: 300)."
+    parser.add_argument("--timeout", type=real, default=300.0, metavar="SECONDS", help=timeout)
 
 
-def _main(argv: Sequence[str]) -> int:
-    options = argument_parser().parse(argv)
+def run(options: argparse.Namespace) -> int:
+    """Print the verdict of each op."""
     if bool(options.ops) == options.all:
         raise SpmdirError("expected names of ops, such as aten.mm, or --all")
     from spmdir.checking.rules import check_rules
@@ -58,30 +76,6 @@ def _show(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def argument_parser() -> ArgumentParser:
-    """Return the options of the tool."""
-    parser = ArgumentParser(
-        "spmd-check-rules",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-    )
-    parser.add_argument("ops", nargs="*", help="names of ops, such as aten.mm")
-    parser.add_argument("--all", action="store_true", help="all ops that have a rule")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    parser.add_argument("-o", dest="output", metavar="FILE", help="write there instead of stdout")
-    parser.add_argument("--world", type=_counts, default=(2, 3, 4), help="numbers of ranks (default 2,3,4)")
-    parser.add_argument("--samples", metavar="FILE", help="a Python file with samples(), which is executed")
-    listed: Any = {"action": "append", "default": []}
-    parser.add_argument("--placement", **listed, metavar="TEXT", help="only the strategies that this placement adds")
-    parser.add_plugins()
-    parser.add_argument("--packaged", action="store_true", help="no samples from torch's OpInfos")
-    parser.add_argument("--no-missing", action="store_true", help="do not look for strategies that are left out")
-    parser.add_argument("--progress", action="store_true", help="a line to stderr for each op; terminals show the last")
-    parser.add_argument("--processes", type=integer, help="worker processes (default: one a core)")
-    parser.add_argument("--timeout", type=real, default=300.0, help="seconds for one op (default 300)")
-    return parser
-
-
 def _counts(text: str) -> tuple[int, ...]:
     try:
         counts = tuple(int(part) for part in text.split(","))
@@ -90,7 +84,3 @@ def _counts(text: str) -> tuple[int, ...]:
     for count in counts:
         SIMULATED.check(count)
     return counts
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -9,7 +9,7 @@ from spmdir import __version__
 from spmdir.core.errors import SpmdirError
 from spmdir.tools.command import ArgumentParser, guarded
 
-_DESCRIPTION = "Answer an editor about programs, rules and rewrites, over stdin and stdout."
+_DESCRIPTION = "Serve an editor as a language server for programs, rules and rewrites, over stdin and stdout."
 
 
 def main(argv: Sequence[str] | None = None) -> int:

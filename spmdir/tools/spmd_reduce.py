@@ -7,21 +7,16 @@ import math
 import re
 import shlex
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from importlib import import_module
-from io import BytesIO, TextIOWrapper
 from typing import Any
 
 from spmdir.core.errors import SpmdirError, did_you_mean, print_remark
 from spmdir.core.number_text import real
 from spmdir.plugins import load_plugins
-from spmdir.tools.command import ArgumentParser, captured, guarded, read_text, write_text
+from spmdir.tools.command import ArgumentParser, guarded, read_text, run_in_process, write_text
 
-_DESCRIPTION = (
-    "Reduce a program while a test holds: drop functions, results, ops, arguments, axes and shardings, shrink sizes."
-)
+_DESCRIPTION = "Make a program that shows a failure as small as possible, together with the passes that show it."
 _EXAMPLES = """\
 examples:
   spmd-reduce in.mlir --run 'spmd-opt --propagate --localize' --expect-error 'run .* before'
@@ -29,14 +24,15 @@ examples:
   spmd-reduce in.mlir --run 'spmd-opt --fuse-collectives' --expect-output 'spmd.all_to_all' -o small.mlir
   spmd-reduce in.mlir --test './is-interesting.sh {}'
 
-A tool of spmdir that --run names runs in this process, in milliseconds, and its arguments, such as passes, are reduced
-too; a --test command is of interest if its exit status is 0. The program comes on stdin, or in a file where the command
-says {}. Every program that is tried reads and verifies, unless the input does not verify.
+The reducer drops functions, results, ops, arguments, mesh axes and shardings, and shrinks sizes, while the failure
+still shows. --run names a tool of spmdir, which runs in this process in milliseconds; its arguments, such as passes,
+are reduced too. --test names a shell command, and exit status 0 means that the failure shows. The command gets the
+program on stdin, and in a file whose name replaces {}. If the input verifies, so does each smaller program.
 """
 _SHELL = ("|", ">", "<", "&&", "||", ";")
 """Words by which a shell joins commands and files."""
 
-_TOOLS = ("spmd-opt", "spmd-run", "spmd-translate")
+_TOOLS = ("spmd", "spmd-opt", "spmd-run", "spmd-translate")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -91,19 +87,20 @@ def _main(argv: Sequence[str]) -> int:
 
 def argument_parser() -> ArgumentParser:
     """Return the options of the tool."""
-    parser = ArgumentParser(
-        "spmd-reduce",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-    )
-    parser.add_argument("input", nargs="?", default="-", help="file of textual IR; - or nothing is stdin")
+    parser = ArgumentParser("spmd-reduce", description=_DESCRIPTION, epilog=_EXAMPLES)
+    parser.add_input(is_optional=True)
     parser.add_plugins()
-    parser.add_argument("--test", metavar="COMMAND", help="a shell command; exit status 0 says: of interest")
-    parser.add_argument("--run", metavar="COMMAND", help="a tool of spmdir with arguments, to run in this process")
-    parser.add_argument("--expect-error", metavar="REGEX", help="with --run: it fails, and stderr has a match")
-    parser.add_argument("--expect-output", metavar="REGEX", help="with --run: it succeeds, and stdout has a match")
-    parser.add_argument("--timeout", type=_seconds, default=math.inf, metavar="S", help="stop after S seconds")
-    parser.add_argument("-o", dest="output", metavar="FILE", help="write there instead of stdout")
+    explained = "Run this tool of spmdir, with arguments, on each program."
+    parser.add_argument("--run", metavar="COMMAND", help=explained)
+    explained = "With --run: the failure is an error whose text on stderr matches REGEX."
+    parser.add_argument("--expect-error", metavar="REGEX", help=explained)
+    explained = "With --run: the failure is a success whose text on stdout matches REGEX."
+    parser.add_argument("--expect-output", metavar="REGEX", help=explained)
+    explained = "Run this shell command on each program; exit status 0 means that the failure shows."
+    parser.add_argument("--test", metavar="COMMAND", help=explained)
+    explained = "Stop after this many seconds, and print the smallest program so far."
+    parser.add_argument("--timeout", type=_seconds, default=math.inf, metavar="SECONDS", help=explained)
+    parser.add_output()
     return parser
 
 
@@ -136,25 +133,15 @@ Test = Callable[[str, Sequence[str]], tuple[bool, list[str]]]
 
 def _run_test(error: str | None, output: str | None) -> Test:
     def test(text: str, arguments: Sequence[str]) -> tuple[bool, list[str]]:
-        status, stdout, stderr = in_process(arguments, text)
+        try:
+            status, stdout, stderr = run_in_process(arguments, text)
+        except SystemExit as ended:  # of --help
+            status, stdout, stderr = int(ended.code or 0), "", ""
         if error is not None:
             return status != 0 and re.search(error, stderr) is not None, [stdout, stderr]
         return status == 0 and re.search(output or "", stdout) is not None, [stdout, stderr]
 
     return test
-
-
-def in_process(arguments: Sequence[str], text: str) -> tuple[int, str, str]:
-    """Return exit status, stdout and stderr of a tool in this process, with `text` on its stdin."""
-    tool, *rest = arguments
-    run = import_module(f"spmdir.tools.{tool.replace('-', '_')}").main
-    stdin, sys.stdin = sys.stdin, TextIOWrapper(BytesIO(text.encode()))
-    try:
-        return captured(lambda: run(rest))
-    except SystemExit as stopped:
-        return int(stopped.code or 0), "", ""
-    finally:
-        sys.stdin = stdin
 
 
 def _command_test(options: argparse.Namespace) -> Test:

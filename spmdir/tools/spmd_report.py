@@ -1,154 +1,219 @@
-"""`spmd-report`: what a rank spends in a step, and where."""
+"""`spmd report`: where a rank spends time and memory in one step."""
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
+from functools import cached_property
 from pathlib import PurePath
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from spmdir.core.errors import SpmdirError, did_you_mean
-from spmdir.tools.command import ArgumentParser, count, guarded, in_colour, read_text, rows, write_text
+from spmdir.core.errors import SpmdirError, did_you_mean, shown
+from spmdir.tools.command import ArgumentParser, count, in_colour, pipeline_of, read_text, write_text
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
     from spmdir.pipeline.pipeline import Pipeline
     from spmdir.report.grouped_costs import CostTable
+    from spmdir.report.schedule import ScheduleReport
 
-_DESCRIPTION = "Print what a rank spends in a step, by module, source line, axis, kind, phase or purpose of memory."
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
-  spmd-report decided.mlir --by module
-  spmd-report decided.mlir --by phase,axis
-  spmd-report decided.mlir --by line --sort exposed --rows 20
-  spmd-report decided.mlir --by memory,layer --sort held -o held.csv
-  spmd-report step.mlir -o report.html                 a page with graph, timeline, memory and reasons
-  spmd-report step.mlir --format perfetto -o step.trace
+  spmd report decided.mlir                             a table with a row for each module
+  spmd report decided.mlir --by line --sort exposed    the source lines with the most exposed communication
+  spmd report decided.mlir --by memory,layer --sort held -o held.csv
+  spmd report decided.mlir --view cost                 bytes and time of collectives and of compute
+  spmd report step.mlir --view schedule,timeline       what of the communication is exposed, and when each op runs
+  spmd report step.mlir -o report.html                 a page with graph, timeline, memory and explanations
+  spmd report step.mlir --format perfetto -o step.trace
 
-The program may be at any stage; what it still needs is run on a copy. Equal layers are one row.
+The program may be at any stage; the passes that it still needs run on a copy. Equal layers share one row.
 """
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tool on `argv` (the process's arguments when None) and return its exit status."""
-    return guarded(_main, argv)
-
-
-def _main(argv: Sequence[str]) -> int:
-    options = argument_parser().parse(argv)
-    written = options.format or format_of(options.output or "")
-    text, name = read_text(options.input)
-    from spmdir.dialects import ir
-    from spmdir.pipeline.pipeline import STANDARD, Pipeline
-
-    machine = {"topology": options.topology, "costs": options.costs}
-    pipeline = Pipeline(options.pass_pipeline or STANDARD, plugins=options.load_plugin, **machine)
-    with pipeline.rules:
-        found = FORMATS[written](ir.parse(text, name), pipeline, options)
-    write_text(options.output, found, options.input)
-    return 0
-
-
-def _table(module: ModuleOp, pipeline: Pipeline, options: argparse.Namespace) -> CostTable:
-    from spmdir.report.grouped_costs import cost_table
-
-    return cost_table(module, options.by, options.sort, options.rows, fold=not options.no_fold, pipeline=pipeline)
-
-
-def _printed(table: CostTable, options: argparse.Namespace) -> str:
-    if options.output is None and in_colour(options.color, sys.stdout):
-        from spmdir.tools.terminal import table_in_colour
-
-        return f"{table_in_colour(*table.cells(), table.axes)}{table.totals()}\n"
-    return f"{table}\n"
-
-
-def _html(module: ModuleOp, pipeline: Pipeline, options: argparse.Namespace) -> str:
-    from spmdir.pictures.report_page import write_html
-
-    return write_html(module, pipeline, _title(options), options.explain)
-
-
-def _model_explorer(module: ModuleOp, pipeline: Pipeline, options: argparse.Namespace) -> str:
-    from spmdir.pictures.model_explorer import write_model_explorer
-
-    return write_model_explorer(module, pipeline, _title(options))
-
-
-def _perfetto(module: ModuleOp, pipeline: Pipeline, options: argparse.Namespace) -> str:
-    from spmdir.report.chrome_trace import chrome_trace
-    from spmdir.report.schedule import schedule_report
-
-    return chrome_trace(schedule_report(module, pipeline=pipeline).execution)
-
-
-def _title(options: argparse.Namespace) -> str:
-    return "stdin" if options.input == "-" else PurePath(options.input).name
-
-
-FORMATS: dict[str, Callable[[ModuleOp, Pipeline, argparse.Namespace], str]] = {
-    "table": lambda module, pipeline, options: _printed(_table(module, pipeline, options), options),
-    "json": lambda module, pipeline, options: _table(module, pipeline, options).json(),
-    "csv": lambda module, pipeline, options: _table(module, pipeline, options).csv(),
-    "html": _html,
-    "model-explorer": _model_explorer,
-    "perfetto": _perfetto,
-}
-"""Each format with what writes it."""
-
-ENDINGS = {
-    "trace.json": "perfetto",
-    "perfetto.json": "perfetto",
-    ".perfetto-trace": "perfetto",
-    ".trace": "perfetto",
-    ".pftrace": "perfetto",
-    "explorer.json": "model-explorer",
-    ".json": "json",
-    ".csv": "csv",
-    ".html": "html",
-    ".htm": "html",
-    ".txt": "table",
-}
-"""The endings of file names that choose a format, the first that fits; a name without an ending is a table."""
-
-
-def format_of(output: str) -> str:
-    """Return the format that the name of an output file stands for.
-
-    Raises:
-        SpmdirError: no format has its ending.
-    """
-    found = next((format for ending, format in ENDINGS.items() if output.lower().endswith(ending)), None)
-    stem, dot, ending = PurePath(output).name.rpartition(".")
-    if found is None and stem and dot:
-        hint = did_you_mean(dot + ending, ENDINGS)
-        raise SpmdirError(f"'{output}' has an ending of no format; expected {', '.join(ENDINGS)}, or --format{hint}")
-    return found or "table"
-
-
-def argument_parser() -> ArgumentParser:
-    """Return the options of the tool."""
-    parser = ArgumentParser("spmd-report", description=_DESCRIPTION, epilog=_EXAMPLES)
-    parser.add_argument("input", help="file of textual IR; - is stdin")
-    keys = "what rows are of: op, line, module, layer, kind, axis, phase, memory, or several of them (default: module)"
-    parser.add_argument("--by", default="module", metavar="KEYS", help=keys)
-    sorts = "time, exposed, sent, held, flops, traffic, count or waste, the largest first (default: time)"
-    parser.add_argument("--sort", default="time", metavar="COLUMN", help=sorts)
-    parser.add_argument(
-        "--rows", type=rows, default=20, metavar="N", help="how many rows are printed, or all (default 20)"
-    )
-    parser.add_argument("--no-fold", action="store_true", help="print equal layers one by one")
-    parser.add_argument("--format", choices=tuple(FORMATS), help="output format (default: from the file extension)")
-    explained = "how many values a page explains, of a program that is not decided (default: as many as take 4 s)"
-    parser.add_argument("--explain", type=count("values", 0, 100), metavar="N", help=explained)
-    parser.add_argument("-o", dest="output", metavar="FILE", help="write there instead of stdout")
+def add_options(parser: ArgumentParser) -> None:
+    """Add the options of the subcommand."""
+    parser.add_input(is_optional=True)
+    views = f"Print these views, a list with commas of {', '.join(_VIEWS)} (default: table)."
+    parser.add_argument("--view", type=_views, default=("table",), metavar="VIEWS", help=views)
+    keys = "Group the rows of the table by op, line, module, layer, kind, axis, phase or memory, or by several of them "
+    parser.add_argument("--by", default="module", metavar="KEYS", help=f"{keys}with commas (default: module).")
+    columns = "Sort the rows by time, exposed, sent, held, flops, traffic, count or waste, the largest first "
+    parser.add_argument("--sort", default="time", metavar="COLUMN", help=f"{columns}(default: time).")
+    rows = "Print the first N rows of the table, or all (default: 20)."
+    parser.add_argument("--rows", type=_rows, default=20, metavar="N", help=rows)
+    parser.add_argument("--no-fold", action="store_true", help="Print a row for each of several equal layers.")
+    formats = "Write this format (default: chosen by the extension of the output file)."
+    parser.add_argument("--format", choices=_FORMATS, help=formats)
+    reasons = "Explain the shardings of N values on the HTML page (default: as many as take 4 s)."
+    parser.add_argument("--reasons", type=count("values", 0, 100), metavar="N", help=reasons)
+    parser.add_output()
     parser.add_color()
     parser.add_machine()
     parser.add_pipeline()
-    return parser
 
 
-if __name__ == "__main__":
-    raise SystemExit(main())
+def run(options: argparse.Namespace) -> int:
+    """Write the report."""
+    format = options.format or format_of(options.output or "")
+    _check(options, format)
+    text, file = read_text(options.input)
+    from spmdir.dialects import ir
+
+    pipeline = pipeline_of(options)
+    with pipeline.rules:
+        output = _FORMATS[format](_Report(ir.parse(text, file), pipeline, options))
+    write_text(options.output, output, options.input)
+    return 0
+
+
+def _check(options: argparse.Namespace, format: str) -> None:
+    """Raise SpmdirError for options that contradict each other."""
+    if options.view != ("table",) and format != "text":
+        views = ",".join(options.view)
+        raise SpmdirError(f"--view {views} cannot be written as {format}; leave out --view, or use --format text")
+    if "table" not in options.view:
+        unused = [name for name, value in (("by", "module"), ("sort", "time")) if getattr(options, name) != value]
+        if unused:
+            raise SpmdirError(f"--{unused[0]} requires the view table; add it, as in --view {options.view[0]},table")
+
+
+class _Report:
+    """One program, from which each view and each format is made on demand."""
+
+    def __init__(self, module: ModuleOp, pipeline: Pipeline, options: argparse.Namespace):
+        self._module, self._pipeline, self._options = module, pipeline, options
+
+    @cached_property
+    def table(self) -> CostTable:
+        from spmdir.report.grouped_costs import cost_table
+
+        chosen = self._options
+        return cost_table(
+            self._module, chosen.by, chosen.sort, chosen.rows, fold=not chosen.no_fold, pipeline=self._pipeline
+        )
+
+    @cached_property
+    def schedule(self) -> ScheduleReport:
+        from spmdir.report.schedule import schedule_report
+
+        return schedule_report(self._module, pipeline=self._pipeline)
+
+    def text(self) -> str:
+        return "\n".join(f"{_VIEWS[view](self).rstrip()}\n" for view in self._options.view)
+
+    def table_text(self) -> str:
+        if self._options.output in (None, "-") and in_colour(self._options.color, sys.stdout):
+            from spmdir.tools.terminal import table_in_colour
+
+            return f"{table_in_colour(*self.table.cells(), self.table.axes)}{self.table.totals()}"
+        return str(self.table)
+
+    def cost(self) -> str:
+        from spmdir.report.communication import comm_report
+
+        return str(comm_report(self._module, pipeline=self._pipeline))
+
+    def memory(self) -> str:
+        from spmdir.report.memory import memory_report
+
+        return str(memory_report(self._module, pipeline=self._pipeline))
+
+    def summary(self) -> str:
+        from spmdir.report.summary import summary
+
+        return str(summary(self._module, self._pipeline))
+
+    def html(self) -> str:
+        from spmdir.pictures.report_page import write_html
+
+        return write_html(self._module, self._pipeline, self._title, self._options.reasons)
+
+    def model_explorer(self) -> str:
+        from spmdir.pictures.model_explorer import write_model_explorer
+
+        return write_model_explorer(self._module, self._pipeline, self._title)
+
+    def perfetto(self) -> str:
+        from spmdir.report.chrome_trace import chrome_trace
+
+        return chrome_trace(self.schedule.execution)
+
+    @property
+    def _title(self) -> str:
+        return "stdin" if self._options.input == "-" else PurePath(self._options.input).name
+
+
+_Writer = Callable[[_Report], str]
+
+_VIEWS: Mapping[str, _Writer] = MappingProxyType(
+    {
+        "table": _Report.table_text,
+        "summary": _Report.summary,
+        "cost": _Report.cost,
+        "memory": _Report.memory,
+        "schedule": lambda report: str(report.schedule),
+        "timeline": lambda report: report.schedule.timeline(),
+    }
+)
+"""Each view with the function that prints it."""
+
+_FORMATS: Mapping[str, _Writer] = MappingProxyType(
+    {
+        "text": _Report.text,
+        "json": lambda report: report.table.json(),
+        "csv": lambda report: report.table.csv(),
+        "html": _Report.html,
+        "model-explorer": _Report.model_explorer,
+        "perfetto": _Report.perfetto,
+    }
+)
+"""Each output format with the function that writes it."""
+
+_EXTENSIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "trace.json": "perfetto",
+        "perfetto.json": "perfetto",
+        ".perfetto-trace": "perfetto",
+        ".trace": "perfetto",
+        ".pftrace": "perfetto",
+        "explorer.json": "model-explorer",
+        ".json": "json",
+        ".csv": "csv",
+        ".html": "html",
+        ".htm": "html",
+        ".txt": "text",
+    }
+)
+"""The extensions of file names that choose a format: the first that fits. A name without an extension means text."""
+
+
+def format_of(output: str) -> str:
+    """Return the format that the name of an output file chooses.
+
+    Raises:
+        SpmdirError: no format has this extension.
+    """
+    format = next((format for extension, format in _EXTENSIONS.items() if output.lower().endswith(extension)), None)
+    stem, dot, extension = PurePath(output).name.rpartition(".")
+    if format is None and stem and dot:
+        hint = did_you_mean(dot + extension, _EXTENSIONS)
+        expected = f"expected {', '.join(_EXTENSIONS)}, or --format"
+        raise SpmdirError(f"no format has the extension of '{output}'; {expected}{hint}")
+    return format or "text"
+
+
+def _views(text: str) -> tuple[str, ...]:
+    views = tuple(text.split(","))
+    for view in views:
+        if view not in _VIEWS:
+            expected = f"expected {', '.join(_VIEWS)}, or several of them with commas"
+            raise argparse.ArgumentTypeError(f"unknown view {shown(view)}; {expected}{did_you_mean(view, _VIEWS)}")
+    return views
+
+
+def _rows(text: str) -> int | None:
+    return None if text == "all" else count("rows", 1, 10**9)(text)

@@ -11,8 +11,8 @@ from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import SpmdirError, SpmdirErrors, UnsupportedError, shown
 from spmdir.core.number_text import integer, real
 from spmdir.dialects.values import is_given, signature_kind, signature_name
-from spmdir.pipeline.pipeline import STANDARD, Pipeline
-from spmdir.tools.command import ArgumentParser, guarded, parse_sizes, read_text
+from spmdir.pipeline.pipeline import Pipeline
+from spmdir.tools.command import ArgumentParser, count, guarded, parse_sizes, pipeline_of, read_text
 
 if TYPE_CHECKING:
     import torch
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from spmdir.core.placement.sharding import Sharding
     from spmdir.simulator.measured_errors import MeasuredError
 
-_DESCRIPTION = "Run a program on seeded random inputs, on all ranks of its mesh in one process."
+_DESCRIPTION = "Run a program on random inputs, simulating all ranks of its mesh in one process."
 _EXAMPLES = """\
 examples:
   spmd-run in.mlir                      print the outputs
-  spmd-run in.mlir --check              compare them with those of one device; status 1 if they differ
-  spmd-run in.mlir --check --dtype f64  the same with inputs in double precision, and a tolerance to match
+  spmd-run in.mlir --check              compare them with those of one device; the exit status is 1 if they differ
+  spmd-run in.mlir --check --dtype f64  compare in double precision, with a tolerance to match
 
-The program may be at any stage; what is still to be done to it is done first. The error of an output is the
-largest difference of an element over the largest element of the output. Integer inputs are 0 and 1, so that they
-are valid as indices and as masks. Where a placement is lossy, as Quantised is, each of its steps is compared
-with the bound that it declares, and the outputs with those of one device as if these steps were exact.
+The program may be at any stage; the passes that it still needs run first. The error of an output is the largest
+difference of an element, divided by the largest element of the output. Integer inputs are 0 and 1, which are valid
+as indices and as masks. If a placement is lossy, such as Quantised, the error of each of its steps is compared with
+the bound that the placement declares. The outputs are then compared with one device as if these steps were exact.
 """
 TOLERANCES = {"f64": 1e-9, "f32": 1e-4, "f16": 1e-2, "bf16": 5e-2, "complex<f64>": 1e-9, "complex<f32>": 1e-4}
 """Element type → the error that a check lets pass: sums of a few thousand terms in another order; others are exact."""
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str]) -> int:
     options = argument_parser().parse(argv)
     text, file = read_text(options.input)
-    pipeline = Pipeline(options.pass_pipeline or STANDARD, plugins=options.load_plugin)
+    pipeline = pipeline_of(options)
     with pipeline.rules:
         return _run(options, text, file, pipeline)
 
@@ -81,25 +81,20 @@ def _run(options: argparse.Namespace, text: str, file: str, pipeline: Pipeline) 
 
 def argument_parser() -> ArgumentParser:
     """Return the options of the tool."""
-    parser = ArgumentParser(
-        "spmd-run",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-    )
-    parser.add_argument("input", nargs="?", default="-", help="file of textual IR; - or nothing is stdin")
+    parser = ArgumentParser("spmd-run", description=_DESCRIPTION, epilog=_EXAMPLES)
+    parser.add_input(is_optional=True)
     parser.add_pipeline()
-    parser.add_argument("--check", action="store_true", help="compare with the single-device program")
-    parser.add_argument("--seed", type=_seed, default=0, help="of the inputs and of random ops (default 0)")
-    parser.add_argument(
-        "--interleavings",
-        type=_count,
-        default=0,
-        metavar="N",
-        help="run it again in N random orders of the ranks, with collectives in flight; all must give the same",
-    )
-    parser.add_argument("--dtype", choices=_FLOATS, help="element type of floating inputs, instead of the program's")
-    parser.add_argument("--sizes", type=parse_sizes, default={}, help="numbers for symbolic sizes, as in s0=8,s1=5")
-    parser.add_argument("--tolerance", type=_tolerance, help="error that passes (default by element type)")
+    parser.add_argument("--check", action="store_true", help="Compare the outputs with those of one device.")
+    seed = "Seed the random inputs and random ops with N (default: 0)."
+    parser.add_argument("--seed", type=_seed, default=0, metavar="N", help=seed)
+    orders = "Run N more times, in random orders of the ranks with collectives in flight; all runs must agree exactly."
+    parser.add_argument("--interleavings", type=count("orders", 0, 10**9), default=0, metavar="N", help=orders)
+    dtype = "Use this element type for floating-point inputs (default: that of the program)."
+    parser.add_argument("--dtype", choices=_FLOATS, help=dtype)
+    sizes = "Use these numbers for symbolic sizes, as in s0=8,s1=5."
+    parser.add_argument("--sizes", type=parse_sizes, default={}, metavar="SIZES", help=sizes)
+    tolerance = "Accept errors up to X (default: by element type)."
+    parser.add_argument("--tolerance", type=_tolerance, metavar="X", help=tolerance)
     return parser
 
 
@@ -111,16 +106,6 @@ def _seed(text: str) -> int:
     if seed is None or not -(2**63) <= seed < 2**64:
         raise argparse.ArgumentTypeError(f"{shown(text)} is not a seed; expected an integer of 64 bits")
     return seed
-
-
-def _count(text: str) -> int:
-    try:
-        count = integer(text)
-    except ValueError:
-        count = -1
-    if count < 0:
-        raise argparse.ArgumentTypeError(f"{shown(text)} is not a number of orders; expected an integer from 0 on")
-    return count
 
 
 def _tolerance(text: str) -> float:

@@ -14,27 +14,27 @@ from spmdir.core.errors import shown
 from spmdir.core.mesh import Mesh
 from spmdir.core.number_text import integer
 from spmdir.core.placement.sharding_plan import ShardingPlan, read_plan
-from spmdir.pipeline.pipeline import STANDARD, Pipeline
-from spmdir.tools.command import ArgumentParser, guarded, mesh_axes, parse_sizes, read_text, write_text
+from spmdir.pipeline.pipeline import Pipeline
+from spmdir.tools.command import ArgumentParser, guarded, mesh_axes, parse_sizes, pipeline_of, read_text, write_text
 
 if TYPE_CHECKING:
     import torch
     from torch.fx import GraphModule
 
-_DESCRIPTION = "Translate between exported PyTorch programs, textual SPMD IR and Python."
+_DESCRIPTION = "Translate an exported PyTorch program to SPMD IR, or SPMD IR to Python."
 _EXAMPLES = """\
 examples:
   spmd-translate --import-pt2 model.pt2 --mesh dp=2,tp=4 --shardings plan.toml -o model.mlir
   spmd-opt model.mlir --propagate --insert-reshard --lower-reshard --localize -o rank.mlir
   spmd-translate --emit-fx rank.mlir --rank 3
 
-A plan file annotates inputs and parameters with shardings; what it does not name is left to the compiler:
-  out_shardings = ["dp: S(0)", "?"]           # in the order of the outputs; "?" leaves one open
-  keep = ["tp"]                               # what is sharded along tp is used as it lies, never gathered
+A plan file annotates inputs and parameters with shardings. The compiler decides the shardings of all other tensors:
+  out_shardings = ["dp: S(0)", "?"]           # in the order of the outputs; the compiler decides "?"
+  keep = ["tp"]                               # weights sharded along tp are never gathered along tp
   [shardings]
   x = "dp: S(0)"
   "model.layers.*.mlp.up_proj.weight" = "tp: S(0)"
-The layouts of [activations] are constrained while a model is captured: see spmdir.parallelize.
+The layouts of [activations] apply only while a model is captured: see spmdir.parallelize.
 """
 
 
@@ -52,7 +52,7 @@ def _main(argv: Sequence[str]) -> int:
     options = parser.parse(argv)
     if options.import_pt2 is not None and options.mesh is None:
         parser.error("--import-pt2 needs --mesh, as in --mesh dp=2,tp=4")
-    pipeline = Pipeline(options.pass_pipeline or STANDARD, plugins=options.load_plugin)
+    pipeline = pipeline_of(options)
     if options.import_pt2 is not None:
         mesh = Mesh(options.mesh)
         with pipeline.rules:
@@ -73,49 +73,40 @@ def _main(argv: Sequence[str]) -> int:
 
 def argument_parser() -> ArgumentParser:
     """Return the options of the tool."""
-    parser = ArgumentParser(
-        "spmd-translate",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-    )
+    parser = ArgumentParser("spmd-translate", description=_DESCRIPTION, epilog=_EXAMPLES)
     direction = parser.add_mutually_exclusive_group(required=True)
-    direction.add_argument("--import-pt2", metavar="MODEL", help="import a program saved by torch.export.save")
-    direction.add_argument("--emit-fx", metavar="IN", help="print the program of one rank as Python; - is stdin")
-    parser.add_argument("--trust", action="store_true", help="with --import-pt2: load what runs code too")
-    parser.add_argument(
-        "--mesh",
-        type=mesh_axes,
-        metavar="AXES",
-        help="with --import-pt2: the mesh, as in dp=2,tp=4, or sizes as in 2x4",
-    )
-    parser.add_argument(
-        "--shardings", metavar="PLAN", help="with --import-pt2: a plan file, or a recipe such as fsdp*tp"
-    )
-    parser.add_argument(
-        "--missing-rule",
-        choices=("warn", "error"),
-        default="warn",
-        help="with --import-pt2: leave an op without a rule to run replicated, or reject it (default warn)",
-    )
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="with --import-pt2: run the program before and after on random inputs; status 1 if results differ",
-    )
-    parser.add_argument(
+    explained = "Import a program that torch.export.save wrote, and print its IR."
+    direction.add_argument("--import-pt2", metavar="MODEL", help=explained)
+    explained = "Print the program of one rank as Python; - reads stdin."
+    direction.add_argument("--emit-fx", metavar="IN", help=explained)
+    parser.add_output()
+
+    group = parser.add_argument_group("with --import-pt2")
+    explained = "Load a MODEL also if loading it runs code that it contains."
+    group.add_argument("--trust", action="store_true", help=explained)
+    explained = "The mesh: names and sizes, as in dp=2,tp=4, or sizes, as in 2x4."
+    group.add_argument("--mesh", type=mesh_axes, metavar="AXES", help=explained)
+    explained = "Annotate the program with a plan file, or with a recipe such as fsdp*tp."
+    group.add_argument("--shardings", metavar="PLAN", help=explained)
+    explained = "Replicate an op without a rule and warn, or reject it (default: warn)."
+    group.add_argument("--missing-rule", choices=("warn", "error"), default="warn", help=explained)
+    explained = "Run the program before and after the import on random inputs; the exit status is 1 if results differ."
+    group.add_argument("--check", action="store_true", help=explained)
+    group.add_argument(
         "--print-debuginfo",
         "--mlir-print-debuginfo",
         dest="debuginfo",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="with --import-pt2: print locations, the module paths and source lines that reports use (the default)",
+        help="Print locations: the module paths and source lines that reports use (default: yes).",
     )
+
+    group = parser.add_argument_group("with --emit-fx")
+    explained = "Print the program of rank N (default: 0)."
+    group.add_argument("--rank", type=_rank, default=0, metavar="N", help=explained)
+    explained = "Use these numbers for symbolic sizes, as in s0=8,s1=5."
+    group.add_argument("--sizes", type=parse_sizes, default={}, metavar="SIZES", help=explained)
     parser.add_pipeline()
-    parser.add_argument("--rank", type=_rank, default=0, help="with --emit-fx: whose program (default 0)")
-    parser.add_argument(
-        "--sizes", type=parse_sizes, default={}, help="with --emit-fx: numbers for symbolic sizes, as in s0=8,s1=5"
-    )
-    parser.add_argument("-o", dest="output", metavar="FILE", help="write there instead of stdout")
     return parser
 
 

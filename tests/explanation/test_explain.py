@@ -15,7 +15,7 @@ from spmdir.explanation.explained import Source
 from spmdir.pipeline.pipeline import Pipeline
 from spmdir.search.restricted import Restricted, ends_of
 from spmdir.search.solve import Search, Solution
-from spmdir.tools.spmd_explain import main
+from spmdir.tools import spmd
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "propagate"
 PROGRAMS = (
@@ -186,10 +186,10 @@ def test_what_cannot_be_explained_is_an_error(at: str, pipeline: str | None, mes
 def test_the_tool_answers_several_questions_in_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "mlp.mlir"
     path.write_text(MLP)
-    assert main([str(path), "%h", "--at", "mlp.py:5", "--topology", "flat"]) == 0
+    assert spmd.main(["explain", str(path), "%h", "--at", "mlp.py:5", "--topology", "flat"]) == 0
     out = capsys.readouterr().out
     assert [line.split()[0] for line in out.splitlines() if line.startswith("%")] == ["%h", "%y"]
-    assert main([str(path), "--most", "0"]) == 1
+    assert spmd.main(["explain", str(path), "--most", "0"]) == 1
     assert "expected a number from 1 to" in capsys.readouterr().err
 
 

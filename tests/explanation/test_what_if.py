@@ -14,7 +14,7 @@ from spmdir.core.placement.standard import S
 from spmdir.explanation.excerpt import excerpt
 from spmdir.explanation.explained import percent_text
 from spmdir.passes.mesh_search import MeshSearch
-from spmdir.tools import spmd_diff, spmd_explain
+from spmdir.tools import spmd
 from tests.explanation.test_explain import MLP, decided
 
 WITHOUT_W1 = MLP.replace("dp: ?, tp: S(1)", "dp: ?, tp: ?")
@@ -169,18 +169,18 @@ def test_the_tools_print_what_differs(tmp_path: Path, capsys: pytest.CaptureFixt
     for path, text in ((before, MLP), (after, WITHOUT_W1)):
         path.write_text(spmdir.print_ir(decided(text)[0], debuginfo=True))
     given.write_text(MLP)
-    assert spmd_diff.main([str(before), str(after)]) == 0
+    assert spmd.main(["diff", str(before), str(after)]) == 0
     found = capsys.readouterr().out
-    assert spmd_explain.main([str(given), "--drop-annotation", "%w1"]) == 0
+    assert spmd.main(["explain", str(given), "--drop-annotation", "%w1"]) == 0
     assert [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith(("%", "sent"))] == [
         line.split() for line in found.splitlines() if line.startswith(("%", "sent"))
     ]
-    assert spmd_explain.main([str(given), "--set", "%w1"]) == 1
-    assert "'%w1' is no change; expected as in" in capsys.readouterr().err
-    assert spmd_diff.main([str(given), str(after)]) == 1
+    assert spmd.main(["explain", str(given), "--set", "%w1"]) == 1
+    assert "invalid change '%w1'; expected 'PLACE = SHARDING', as in" in capsys.readouterr().err
+    assert spmd.main(["diff", str(given), str(after)]) == 1
     assert "the program has values without a sharding; run propagate on it first" in capsys.readouterr().err
-    assert spmd_diff.main(["-", "-"]) == 1
-    assert "both programs are stdin" in capsys.readouterr().err
+    assert spmd.main(["diff", "-", "-"]) == 1
+    assert "both programs are `-`" in capsys.readouterr().err
 
 
 def test_a_module_is_what_its_forward_gives_not_what_its_parts_and_gradients_are() -> None:

@@ -24,8 +24,8 @@ from spmdir.core.placement.sharding import parse_sharding
 from spmdir.core.placement.sharding_plan import read_plan
 from spmdir.core.placement.standard import parse_placement
 from spmdir.rewrites.rewrite_text import parse_rewrites
-from spmdir.tools import spmd_check_placement, spmd_opt, spmd_plan, spmd_run, spmd_translate
-from spmdir.tools.command import mesh_axes
+from spmdir.tools import spmd, spmd_opt, spmd_run, spmd_translate
+from spmdir.tools.command import mesh_axes, run_in_process
 from spmdir.tools.golden import read_golden
 from tests.fuzz.batch import Kind, Wrong
 
@@ -34,9 +34,8 @@ MESH = Mesh({"dp": 2, "tp": 4})
 TOOLS: dict[str, Callable[[Sequence[str]], int]] = {
     "spmd-opt": spmd_opt.main,
     "spmd-run": spmd_run.main,
-    "spmd-plan": spmd_plan.main,
+    "spmd": spmd.main,
     "spmd-translate": spmd_translate.main,
-    "spmd-check-placement": spmd_check_placement.main,
 }
 WAY = "--propagate --insert-reshard --lower-reshard --fuse-collectives --verify-spmd --localize"
 NUMBERS = (
@@ -146,9 +145,9 @@ def run_tool(argv: Sequence[str]) -> tuple[int, str, str]:
 
 
 def run_tool_on(text: str, *options: str) -> tuple[int, str, str]:
-    """Status, stdout and stderr of `spmd-opt` for a text that it knows as `in.mlir`."""
+    """Status, stdout and stderr of `spmd-opt` for a text on stdin."""
     with mock.patch.dict(os.environ, {"SPMDIR_DEBUG": "1"}):
-        return spmd_opt.run_on(["in.mlir", *options], text)
+        return run_in_process(["spmd-opt", "-", *options], text)
 
 
 def _arguments(text: str) -> list[str]:
@@ -207,16 +206,17 @@ Strided(0, 2)"""
 COMMANDS = """spmd-opt in.mlir --propagate --insert-reshard
 spmd-opt in.mlir -p 'propagate{effort=2},insert-reshard' --timing
 spmd-opt - --propagate="effort=3" --print-ir-after-all --verify-each -o out.mlir
-spmd-opt in.mlir --cost-report --print-op-generic --print-debuginfo --split-input-file
+spmd-opt in.mlir --print-op-generic --print-debuginfo --split-input-file
+spmd report in.mlir --view cost,summary --topology flat
 spmd-opt --list-passes
-spmd-plan 'S(0), S(0)' 'S(1), S(1)' --mesh 2x8 --shape 64x64 --no-dtensor
-spmd-plan 'dp: P(sum)' 'dp: R' --mesh dp=2,tp=8 --shape 7x5 --intra tp
-spmd-plan R 'Cyclic(0, 2)' --mesh 3 --shape 10 --dtype bf16 --topology flat --no-dtensor
-spmd-plan --help
+spmd plan-reshard 'S(0), S(0)' 'S(1), S(1)' --mesh 2x8 --shape 64x64 --no-dtensor
+spmd plan-reshard 'dp: P(sum)' 'dp: R' --mesh dp=2,tp=8 --shape 7x5 --intra tp
+spmd plan-reshard R 'Cyclic(0, 2)' --mesh 3 --shape 10 --dtype bf16 --topology flat --no-dtensor
+spmd plan-reshard --help
 spmd-run in.mlir --seed 3 --tolerance 1e-9 --sizes s0=3
 spmd-translate --emit-fx in.mlir --rank 3 --sizes s0=8,s1=5 -o out.txt
 spmd-translate --import-pt2 in.mlir --mesh dp=2,tp=4 --missing-rule=error
-spmd-check-placement --list-laws"""
+spmd check-placement --list-laws"""
 FORMATS = [
     "mlir",
     "mlir",
@@ -240,7 +240,8 @@ FORMATS = [
 def corpus() -> dict[str, tuple[Text, ...]]:
     """Format → texts to begin with."""
     small = example().replace("1024", "8").replace("4096", "12")
-    check_it, report = "spmd-run {} --check", f"spmd-opt {{}} {WAY} --cost-report"
+    plan_it = "spmd plan-reshard S(0) R --mesh 4 --shape 8 --no-dtensor --topology {}"
+    check_it, report = "spmd-run {} --check", "spmd report {} --view cost,memory"
     rules = [p.read_text() for p in sorted((ROOT / "spmdir" / "rules" / "aten").glob("*.rules"))]
     rewrites = (ROOT / "spmdir" / "rewrites" / "fuse_collectives.rewrites").read_text()
     files = {
@@ -248,7 +249,7 @@ def corpus() -> dict[str, tuple[Text, ...]]:
         "rules": tuple(
             Text("rules", b, f"spmd-opt - --load-plugin {{}} {WAY}") for r in rules for b in r.split("\n\n")
         ),
-        "topology": (Text("topology", TOPOLOGY, "spmd-plan S(0) R --mesh 4 --shape 8 --no-dtensor --topology {}"),),
+        "topology": (Text("topology", TOPOLOGY, plan_it),),
         "plan": (Text("plan", PLAN),),
         "rewrites": tuple(Text("rewrites", block) for block in rewrites.split("\n\n")),
     }
@@ -261,7 +262,7 @@ def _golden() -> list[Text]:
     texts = []
     for path in sorted((ROOT / "tests" / "golden").rglob("*.mlir")):
         golden = read_golden(path.read_text(), str(path))
-        command = shlex.join(["spmd-opt", *("{}" if argument == "%s" else argument for argument in golden.arguments)])
+        command = shlex.join("{}" if argument == "-" else argument for argument in golden.commands[0])
         texts.append(Text("mlir", SPLIT.join(golden.sources), command))
         for part in golden.sources[:2] if "bad" not in path.parts else []:
             texts += [Text("mlir", part, f"spmd-opt {{}} {WAY}"), Text("mlir", part, "spmd-translate --emit-fx {}")]

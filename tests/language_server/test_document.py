@@ -15,7 +15,7 @@ from spmdir.language_server.declared_names import shard_hints
 from spmdir.language_server.line_costs import line_costs
 from spmdir.language_server.meanings import meaning
 from spmdir.language_server.renaming import named_at
-from spmdir.tools.spmd_opt import run_on
+from spmdir.tools.command import run_in_process
 from tests.language_server.texts import MLP, decided, document, underlined
 
 BAD = sorted((Path(__file__).parents[1] / "golden" / "bad").rglob("*.mlir"))
@@ -73,7 +73,7 @@ def test_the_messages_of_bad_programs_are_those_of_the_tool() -> None:
         text = path.read_text()
         if "\n// -----" in text or "--" in text.partition("\n")[0] or "-p " in text.partition("\n")[0]:
             continue
-        status, _, said = run_on([str(path), "--no-verify-each"], text)
+        status, _, said = run_in_process(["spmd-opt", "-", "--no-verify-each"], text)
         found = document(text, str(path)).mistakes
         assert bool(found) == bool(status), path
         if found:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from spmdir.language_server.document import Document, read_document
 from spmdir.pipeline.pipeline import Pipeline
-from spmdir.tools.spmd_opt import run_on
+from spmdir.tools.command import run_in_process
 
 MLP = (Path(__file__).parents[2] / "examples" / "mlp.mlir").read_text()
 PIPELINE = Pipeline()
@@ -18,7 +18,7 @@ def document(text: str, file: str = "in.mlir", previous: Document | None = None)
 
 def decided(*passes: str) -> str:
     """Return the text of the example after passes."""
-    return run_on(["in.mlir", *passes], MLP)[1]
+    return run_in_process(["spmd-opt", "-", *passes], MLP)[1]
 
 
 def underlined(found: Document) -> list[tuple[str, str]]:

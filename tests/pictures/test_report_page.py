@@ -22,7 +22,8 @@ from spmdir.pictures.report_data import dearest_reasons, report_data
 from spmdir.pictures.report_page import page_of
 from spmdir.pipeline.finish import localize
 from spmdir.pipeline.pipeline import Pipeline
-from spmdir.tools.spmd_report import format_of, main
+from spmdir.tools import spmd
+from spmdir.tools.spmd_report import format_of
 from tests.explanation.test_explain import LAYERS as TWO_LAYERS
 
 HOSTILE = "</script><img src=x onerror=document.title=1>"
@@ -295,7 +296,7 @@ def test_a_report_is_not_written_over_its_program(tmp_path: Path, capsys: pytest
     program.write_text("spmd.mesh @mesh <dp = 2>\nfunc.func @f() {\n  return\n}\n")
     link.symlink_to(program)
     for output in (program, link):
-        assert main([str(program), "--format", "csv", "-o", str(output)]) == 1
+        assert spmd.main(["report", str(program), "--format", "csv", "-o", str(output)]) == 1
         assert "it is what was read" in capsys.readouterr().err
     assert program.read_text().startswith("spmd.mesh")
 
@@ -305,7 +306,7 @@ def test_the_tool_writes_each_format(tmp_path: Path, data: dict[str, Any]):
     source.write_text(program(), encoding="utf-8")
     for format, target in (("perfetto", "mlp.trace"), ("model-explorer", "mlp.json"), (None, "mlp.html")):
         chosen = [] if format is None else ["--format", format]
-        assert main([str(source), *chosen, "--explain", "0", "-o", str(tmp_path / target)]) == 0
+        assert spmd.main(["report", str(source), *chosen, "--reasons", "0", "-o", str(tmp_path / target)]) == 0
     trace = json.loads((tmp_path / "mlp.trace").read_text(encoding="utf-8"))
     assert sum(event["ph"] == "X" for event in trace["traceEvents"]) == len(data["bars"])
     assert json.loads((tmp_path / "mlp.json").read_text(encoding="utf-8"))["label"] == "mlp.mlir"

@@ -26,8 +26,8 @@ from spmdir.reshard.topology import TOPOLOGIES
 from spmdir.search.catalogue import catalogue
 from spmdir.search.joint_placements import JointPlacements
 from spmdir.search.step_times import StepTimes
+from spmdir.tools.command import run_in_process
 from spmdir.tools.golden import check_files, golden_files
-from spmdir.tools.spmd_opt import run_on
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 FOLDERS = (
@@ -102,7 +102,7 @@ def test_renamed_collectives(kind: str) -> None:
         texts = [
             ir.print_ir(scheduled),
             spmdir.report.comm_report(module),
-            spmdir.report.comm_report(module).table(),
+            spmdir.report.cost_table(module, by=("op", "axis")),
             spmdir.report.memory_report(scheduled),
             spmdir.report.schedule_report(scheduled),
             spmdir.report.schedule_report(scheduled).timeline(),
@@ -160,8 +160,8 @@ def renamed(text: str) -> str:
     return "\n".join(map(line_of, text.split("\n")))
 
 
-def run_renamed(arguments: Sequence[str], text: str) -> tuple[int, str, str]:
-    status, output, errors = run_on(arguments, renamed(text))
+def run_renamed(command: Sequence[str], text: str) -> tuple[int, str, str]:
+    status, output, errors = run_in_process(command, renamed(text))
     return status, named_back(output), named_back(errors)
 
 

@@ -12,11 +12,11 @@ from spmdir.tools import spmd_opt
 from spmdir.tools.golden import read_golden, updated
 
 
-def run(arguments: Sequence[str], text: str) -> tuple[int, str, str]:
+def run(command: Sequence[str], text: str) -> tuple[int, str, str]:
     """Print the lines of the input that are not empty in capitals; an input with `bad` fails on its line."""
     lines = text.splitlines()
     if "bad" in lines:
-        return 1, "", f"%s:{lines.index('bad') + 1}:1: error: bad\n"
+        return 1, "", f"<stdin>:{lines.index('bad') + 1}:1: error: bad\n"
     return 0, "".join(f"{line.upper()}\n" for line in lines if line and not line.startswith("//")), ""
 
 
@@ -30,6 +30,14 @@ def run(arguments: Sequence[str], text: str) -> tuple[int, str, str]:
             "// RUN: not spmd-opt %s --split-input-file\na\n// -----\nbad\n",
             "// RUN: not spmd-opt %s --split-input-file\na\n\n// | A\n\n// -----\nbad\n\n// ! %s:7:1: error: bad\n",
         ),
+        (
+            "// RUN: spmd-opt %s | spmd report -\na\n",
+            "// RUN: spmd-opt %s | spmd report -\na\n\n// | A\n// $ spmd report -\n// | A\n",
+        ),
+        (
+            "// RUN: not spmd-opt %s | spmd report -\nbad\n",
+            "// RUN: not spmd-opt %s | spmd report -\nbad\n\n// ! %s:2:1: error: bad\n",
+        ),
         ("// RUN: spmd-opt %s --verify-diagnostics\na\n", "// RUN: spmd-opt %s --verify-diagnostics\na\n"),
     ],
 )
@@ -41,7 +49,15 @@ def test_an_update_writes_each_expectation_under_its_part_and_changes_nothing_th
 
 
 @pytest.mark.parametrize(
-    "line", ["", "// RUN:", "// RUN: spmd-opt --propagate", "// RUN: spmd-opt %s | filecheck %s", "// RUN: other %s"]
+    "line",
+    [
+        "",
+        "// RUN:",
+        "// RUN: spmd-opt --propagate",
+        "// RUN: spmd-opt %s | filecheck %s",
+        "// RUN: other %s",
+        "// RUN: spmd-opt - | spmd report %s",
+    ],
 )
 def test_another_first_line_than_a_run_line_is_an_error(line: str) -> None:
     with pytest.raises(ParseError, match=r"expected `// RUN: spmd-opt %s …`"):
@@ -50,7 +66,7 @@ def test_another_first_line_than_a_run_line_is_an_error(line: str) -> None:
 
 def test_arguments_are_those_of_a_shell_and_name_the_folder_of_the_file() -> None:
     golden = read_golden("// RUN: spmd-opt %s --a='b c' --load-plugin %S/own.py\n", "dir/in.mlir")
-    assert golden.arguments == ("%s", "--a=b c", "--load-plugin", "dir/own.py")
+    assert golden.commands == (("spmd-opt", "-", "--a=b c", "--load-plugin", "dir/own.py"),)
 
 
 @pytest.mark.parametrize(

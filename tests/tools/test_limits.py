@@ -19,7 +19,7 @@ from spmdir.core.symbolic.parser import parse_condition, parse_number
 from spmdir.reshard.topology import find_topology
 from spmdir.rewrites.rewrite_text import parse_rewrites
 from spmdir.rules.language.parser import parse_rule
-from spmdir.tools import spmd_check_rules, spmd_opt, spmd_plan
+from spmdir.tools import spmd, spmd_opt
 
 MESH = Mesh({"dp": 2})
 PROGRAM = """\
@@ -66,7 +66,7 @@ def test_a_program_beyond_a_limit_is_an_error_at_its_place(
 def test_a_plan_beyond_a_limit_is_an_error(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert spmd_plan.main([*arguments, "--no-dtensor"]) == 1
+    assert spmd.main(["plan-reshard", *arguments, "--no-dtensor"]) == 1
     assert message in capsys.readouterr().err
 
 
@@ -196,5 +196,5 @@ def test_a_wait_for_nothing_is_an_error(tmp_path: Path, capsys: pytest.CaptureFi
 
 
 def test_rules_are_checked_on_as_many_ranks_as_can_be_simulated(capsys: pytest.CaptureFixture[str]) -> None:
-    assert spmd_check_rules.main(["aten.relu", "--world", "5000"]) == 1
+    assert spmd.main(["check-rules", "aten.relu", "--world", "5000"]) == 1
     assert capsys.readouterr().err == "error: too many ranks of a simulation: found 5000, expected at most 4096\n"

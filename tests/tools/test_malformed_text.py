@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spmdir.tools.spmd_opt import run_on
+from spmdir.tools.command import run_in_process
 from tests.conftest import GOLDEN
 from tests.fuzz.batch import limit
 
@@ -31,9 +31,9 @@ def test_cut_and_patched_text_is_read_or_rejected_at_its_place(
     for where, length, added in patches:
         start = int(where * len(text))
         text = text[:start] + added + text[start + length :]
-    status, out, err = run_on(["in.mlir"], text)
+    status, out, err = run_in_process(["spmd-opt", "-"], text)
     if status == 0:
-        assert run_on(["in.mlir"], out) == (0, out, "")
+        assert run_in_process(["spmd-opt", "-"], out) == (0, out, "")
     else:
         assert (status, out) == (1, "")
         assert err.startswith("in.mlir:")
@@ -44,4 +44,4 @@ def test_long_runs_of_one_character_are_read_in_no_time(gap: str) -> None:
     run = gap * 60_000
     text = f"func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {{\n  %0 = aten.relu(%x){run} : tensor<4xf32>\n}}\n"
     with limit(5):
-        assert run_on(["in.mlir"], text)[0] == 1
+        assert run_in_process(["spmd-opt", "-"], text)[0] == 1

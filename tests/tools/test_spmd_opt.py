@@ -77,6 +77,15 @@ def test_an_error_leaves_the_output_file_as_it_was(run, tmp_path: Path) -> None:
         (["in.mlir", "--timin"], "error: unknown option '--timin'; did you mean '--timing'?; see"),
         (["in.mlir", "-p", "nothing"], "error: unknown pass 'nothing'; expected one of inline, fold-views,"),
         (["in.mlir", "-p"], "error: argument -p/--pass-pipeline: expected one argument; see spmd-opt --help"),
+        (["in.mlir", "--cost-report"], "error: unknown option '--cost-report'; use `spmd report --view cost`; see"),
+        (["in.mlir", "--cost-by=op"], "error: unknown option '--cost-by'; use `spmd report --by`; see"),
+        (["in.mlir", "--cost-rows", "3"], "error: unknown option '--cost-rows'; use `spmd report --rows`; see"),
+        (["in.mlir", "--memory-report"], "error: unknown option '--memory-report'; use `spmd report --view memory`;"),
+        (["in.mlir", "--schedule-report"], "error: unknown option '--schedule-report'; use `spmd report --view sch"),
+        (["in.mlir", "--print-timeline"], "error: unknown option '--print-timeline'; use `spmd report --view timel"),
+        (["in.mlir", "--trace", "t.json"], "error: unknown option '--trace'; use `spmd report --format perfetto`;"),
+        (["in.mlir", "--summary"], "error: unknown option '--summary'; use `spmd report --view summary`; see"),
+        (["in.mlir", "--explain=%0"], "error: unknown option '--explain'; use `spmd explain`; see"),
     ],
 )
 def test_wrong_arguments_are_rejected_with_what_was_expected(run, arguments: list[str], message: str) -> None:
@@ -271,6 +280,7 @@ def test_help_shows_every_pass_with_its_purpose(run) -> None:
     status, out, _ = run("--help")
     assert status == 0
     assert out.count("\n  --") >= len(PASSES)
+    assert out.startswith("usage: spmd-opt ") and "examples:" in out
     for name in PASSES:
         line = next(line for line in out.splitlines() if line.startswith(f"  --{name} "))
         assert len(line.split()) > 2

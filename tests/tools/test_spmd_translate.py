@@ -9,7 +9,7 @@ import torch
 
 from spmdir.dialects import ir
 from spmdir.simulator.simulate import run_single
-from spmdir.tools import spmd_explain, spmd_report, spmd_translate
+from spmdir.tools import spmd, spmd_translate
 from tests.lowering.gloo_ranks import on_ranks
 from tests.runtime.parallelize_cases import STAR, STAR_REWRITES
 
@@ -68,14 +68,14 @@ def test_an_exported_program_keeps_the_module_paths_that_reports_use(
 ) -> None:
     arguments = ["--import-pt2", model, "--mesh", "2x4", "-o", str(tmp_path / "out.mlir")]
     assert spmd_translate.main(arguments) == 0
-    assert spmd_report.main([str(tmp_path / "out.mlir"), "--by", "module"]) == 0
+    assert spmd.main(["report", str(tmp_path / "out.mlir"), "--by", "module"]) == 0
     assert "\nup " in capsys.readouterr().out
-    assert spmd_explain.main([str(tmp_path / "out.mlir"), "--at", "up"]) == 0
+    assert spmd.main(["explain", str(tmp_path / "out.mlir"), "--at", "up"]) == 0
     assert spmd_translate.main([*arguments, "--no-print-debuginfo"]) == 0
     capsys.readouterr()
-    assert spmd_explain.main([str(tmp_path / "out.mlir"), "--at", "up"]) == 1
+    assert spmd.main(["explain", str(tmp_path / "out.mlir"), "--at", "up"]) == 1
     assert "print them with --print-debuginfo of spmd-translate" in capsys.readouterr().err
-    assert spmd_explain.main([str(tmp_path / "out.mlir"), "nosuch"]) == 1
+    assert spmd.main(["explain", str(tmp_path / "out.mlir"), "nosuch"]) == 1
     assert "the name of a value begins with %" in capsys.readouterr().err
 
 

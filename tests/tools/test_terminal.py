@@ -22,7 +22,7 @@ import spmdir
 from spmdir.core import progress
 from spmdir.core.axis_colors import axis_color
 from spmdir.report.shares import table
-from spmdir.tools import spmd_diff, spmd_explain, spmd_plan
+from spmdir.tools import spmd
 from spmdir.tools.command import guarded, in_colour, write_text
 from spmdir.tools.terminal import ir_in_colour, table_in_colour
 
@@ -207,22 +207,22 @@ def test_no_progress_is_shown_where_stderr_is_no_terminal(monkeypatch: pytest.Mo
 
 
 _ASKED = {
-    "spmd-explain": (spmd_explain.main, ["-", "%y"]),
-    "spmd-explain, what if": (spmd_explain.main, ["-", "--set", "%y = tp: S(1)"]),
-    "spmd-diff": (spmd_diff.main, ["-", "{file}"]),
-    "spmd-plan": (spmd_plan.main, ["dp: S(0), tp: R", "tp: S(1)", "--mesh", "dp=2,tp=4", "--shape", "8x8"]),
+    "explain": ["-", "%y"],
+    "explain, what if": ["-", "--set", "%y = tp: S(1)"],
+    "diff": ["-", "{file}"],
+    "plan-reshard": ["dp: S(0), tp: R", "tp: S(1)", "--mesh", "dp=2,tp=4", "--shape", "8x8"],
 }
 
 
 @pytest.mark.parametrize("asked", _ASKED)
 def test_what_tools_say_of_axes_is_in_colour_where_it_is_asked_for(asked, monkeypatch, capsys, tmp_path) -> None:
-    main, arguments = _ASKED[asked]
+    subcommand = asked.partition(",")[0]
     (tmp_path / "other.mlir").write_text(MATMUL.replace("dp: S(0)", "tp: S(0)"))
-    arguments = [one.format(file=tmp_path / "other.mlir") for one in arguments]
+    arguments = [one.format(file=tmp_path / "other.mlir") for one in _ASKED[asked]]
 
     def told(when: str) -> str:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(MATMUL.encode())))
-        assert main([*arguments, "--color", when]) == 0
+        assert spmd.main([subcommand, *arguments, "--color", when]) == 0
         return capsys.readouterr().out
 
     plain, coloured = told("auto"), told("always")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spmdir.tools import spmd_opt, spmd_plan
+from spmdir.tools import spmd, spmd_opt
 
 CODE = "__import__('os').mkdir('MARKER')"
 HEAD = "spmd.mesh @mesh <dp = 2>\n"
@@ -131,6 +131,6 @@ def test_a_rewrite_names_collectives_alone(text: str, touched: list[str], capsys
 def test_a_topology_is_numbers_alone(value: str, touched: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     path = given(f"intra_bandwidth = {value}\n", ".toml")
     arguments = ["S(0)", "R", "--mesh", "2", "--shape", "4", "--no-dtensor", "--topology", str(path)]
-    assert spmd_plan.main(arguments) == 1
+    assert spmd.main(["plan-reshard", *arguments]) == 1
     assert "expected a number" in capsys.readouterr().err
     assert only(path, touched)

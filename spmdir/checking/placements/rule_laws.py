@@ -57,7 +57,7 @@ def _runs(placement: Placement) -> Iterator[Run]:
 def _is_lifted(placement: Placement) -> bool:
     """Return whether strategies of ops follow from the trait of a placement, or its `lift` adds some.
 
-    Those of standard placements are those of the rules, which `spmd-check-rules` checks.
+    Those of standard placements are those of the rules, which `spmd check-rules` checks.
     """
     lifts = placement.trait in ("shard", "partial") or type(placement).lift is not Placement.lift
     return lifts and bool(plugins([placement]))

@@ -80,8 +80,8 @@ class Placement:
         rules: strategies of ops in which it occurs, as text: `aten.chunk: (Cyclic(dim, 2)) -> (S(dim)…)`.
         offered: whether propagation considers it, where no annotation does, for the ops that `rules` name it for. It
             must be exact.
-        sample_shapes: shapes that `spmd-check-placement` tries beside its own, for what `check` takes few of.
-        unchecked: name of a law, or of an op of its strategies → why `spmd-check-placement` cannot check it.
+        sample_shapes: shapes that `spmd check-placement` tries beside its own, for what `check` takes few of.
+        unchecked: name of a law, or of an op of its strategies → why `spmd check-placement` cannot check it.
     """
 
     text: ClassVar[str]
@@ -244,7 +244,7 @@ class ShardPlacement(Placement):
     def runs(self, size: int, count: int) -> tuple[Run, ...]:
         """Return the runs of neighbouring ranks whose shards of `size` have one length, in the order of ranks.
 
-        Computed rank by rank unless a class overrides it, as large meshes need. `spmd-check-placement` compares it
+        Computed rank by rank unless a class overrides it, as large meshes need. `spmd check-placement` compares it
         with `ranges`.
 
         Raises:
@@ -339,7 +339,7 @@ def _is_pair(found: object) -> bool:
 def check_partition(placement: ShardPlacement, size: int, count: int) -> None:
     """Raise ShardingError unless every one of `size` positions is on exactly one of `count` ranks.
 
-    A placement that gives its `runs` at once is not asked rank by rank here; `spmd-check-placement` does that.
+    A placement that gives its `runs` at once is not asked rank by rank here; `spmd check-placement` does that.
     """
     if type(placement).runs is not ShardPlacement.runs:
         return

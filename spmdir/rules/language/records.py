@@ -10,7 +10,7 @@ import attrs
 RULE_HEAD = re.compile(r"([a-z_]\w*(?:\.\w+)+)\(")
 STRATEGY_HEAD = re.compile(r"([a-z_]\w*(?:\.\w+)+)[ \t]*:")
 UNCHECKED = re.compile(r"[ \t]*#[ \t]*unchecked:[ \t]*(.+)")
-"""A comment in front of a record that says why `spmd-check-rules` cannot check it."""
+"""A comment in front of a record that says why `spmd check-rules` cannot check it."""
 
 _ANY_STRATEGY = re.compile(f"^{STRATEGY_HEAD.pattern}", re.MULTILINE)
 
@@ -23,7 +23,7 @@ class Record:
         file, line: where it begins.
         indent: the columns that stand in front of each of its lines in the file.
         is_composed: whether it stands nowhere in the file; `line` is that of the class which composes it.
-        unchecked: why `spmd-check-rules` cannot check it, as a comment in front of it says.
+        unchecked: why `spmd check-rules` cannot check it, as a comment in front of it says.
     """
 
     file: str

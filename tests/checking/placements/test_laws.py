@@ -15,7 +15,7 @@ from spmdir.checking.placements import LAWS, Effort, check_placement, check_plug
 from spmdir.checking.placements.step_laws import large_edges
 from spmdir.core.errors import SpmdirError
 from spmdir.core.placement.base import parse_placement
-from spmdir.tools import spmd_check_placement
+from spmdir.tools import spmd
 from tests.checking.placements.right_placements import CHUNKED, DEALT, MOMENTS, RIGHT, ROOTED, TOTAL
 from tests.checking.placements.wrong_made import source
 from tests.checking.placements.wrong_table import ONLY, WRONG, broken_laws
@@ -127,7 +127,8 @@ def test_standard_placements_hold_every_law() -> None:
 
 def test_the_tool_prints_a_line_a_placement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (
-        spmd_check_placement.main([written(tmp_path, TOTAL, "LineByLine"), "--law", "text", "--law", "identity"]) == 0
+        spmd.main(["check-placement", written(tmp_path, TOTAL, "LineByLine"), "--law", "text", "--law", "identity"])
+        == 0
     )
     out, err = capsys.readouterr()
     assert out.startswith("LineByLine: ") and " laws hold (" in out and not err
@@ -135,7 +136,7 @@ def test_the_tool_prints_a_line_a_placement(tmp_path: Path, capsys: pytest.Captu
 
 def test_the_tool_names_law_example_and_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(tmp_path, TOTAL + "\n    def collect(self, shards, shape):\n        return undefined\n", "Told")
-    assert spmd_check_placement.main([path]) == 1
+    assert spmd.main(["check-placement", path]) == 1
     err = capsys.readouterr().err
     line = Path(path).read_text().splitlines().index("        return undefined") + 1
     assert err.startswith(f"{path}:{line}:1: error: Told: law 'inverse' (`collect` of what")
@@ -183,7 +184,7 @@ def test_a_file_that_cannot_be_checked_is_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, line: str | None, message: str
 ) -> None:
     path = written(tmp_path, text, f"Bare{len(text)}")
-    assert spmd_check_placement.main([path]) == 1
+    assert spmd.main(["check-placement", path]) == 1
     lines = Path(path).read_text().splitlines()
     number = next((at for at, found in enumerate(lines, 1) if line and found.startswith(line)), 1)
     assert capsys.readouterr().err.startswith(
@@ -192,7 +193,7 @@ def test_a_file_that_cannot_be_checked_is_rejected(
 
 
 def test_a_quick_check_says_how_many_examples_it_leaves_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert spmd_check_placement.main([written(tmp_path, DEALT, "Quickly"), "--quick", "--law", "partition"]) == 0
+    assert spmd.main(["check-placement", written(tmp_path, DEALT, "Quickly"), "--quick", "--law", "partition"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"Quickly\(0, 2\): 1 laws hold \(12 of \d{2,} examples\)", line)
 
@@ -235,11 +236,11 @@ def test_what_no_example_meets_is_a_failure_unless_the_class_says_why(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, law: str, message: str
 ) -> None:
     name = f"Unmet{len(text)}"
-    assert spmd_check_placement.main([written(tmp_path, text, name), "--law", law]) == 1
+    assert spmd.main(["check-placement", written(tmp_path, text, name), "--law", law]) == 1
     error = capsys.readouterr().err
     assert f"not checked, since no example fits: {message.replace('NAME', name)}" in error
     reason = f"\n    unchecked: ClassVar[dict[str, str]] = {{'{law}': 'seen on machines alone'}}\n"
-    assert spmd_check_placement.main([written(tmp_path, text + reason, f"{name}Said"), "--law", law]) == 0
+    assert spmd.main(["check-placement", written(tmp_path, text + reason, f"{name}Said"), "--law", law]) == 0
     assert "is not checked: seen on machines alone" in capsys.readouterr().out
 
 
@@ -284,7 +285,7 @@ def test_a_fault_is_placed_at_the_method_that_it_is_about(tmp_path: Path) -> Non
 
 def test_torch_logs_nothing_before_an_error(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     text = ROOTED.replace("return group.broadcast(", "return x @ x.new_ones(77, 3) + group.broadcast(")
-    assert spmd_check_placement.main([written(tmp_path, text, "Logging"), "--law", "edge"]) == 1
+    assert spmd.main(["check-placement", written(tmp_path, text, "Logging"), "--law", "edge"]) == 1
     assert capfd.readouterr().err.startswith(str(tmp_path))
 
 
@@ -295,7 +296,7 @@ def test_a_law_that_there_is_not_is_an_error(name: str) -> None:
 
 
 def test_laws_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert spmd_check_placement.main(["--list-laws"]) == 0
+    assert spmd.main(["check-placement", "--list-laws"]) == 0
     assert [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()] == [law.name for law in LAWS]
 
 

@@ -11,7 +11,7 @@ import spmdir
 from spmdir.checking.rules.jobs import Options, Setup
 from spmdir.checking.rules.pool import Death, Worker
 from spmdir.checking.rules.report import RuleReport
-from spmdir.tools import spmd_check_rules
+from spmdir.tools import spmd
 
 HERE = Path(__file__).parent
 RULES, SAMPLES = HERE / "own.rules", HERE / "own_samples.py"
@@ -70,9 +70,9 @@ def test_it_is_a_failure_if_nothing_was_run(tmp_path: Path, capsys: pytest.Captu
     rules = tmp_path / "own.rules"
     rules.write_text("mylib.scale(x: *) -> *\n")
     options = ["--load-plugin", str(rules), "--packaged", "--no-missing", "--world", "2", "--processes", "1"]
-    assert spmd_check_rules.main(["mylib.scale", "aten.neg", *options]) == 1
+    assert spmd.main(["check-rules", "mylib.scale", "aten.neg", *options]) == 1
     assert "nothing was run for mylib.scale; --samples adds calls" in capsys.readouterr().out
-    assert spmd_check_rules.main(["aten.neg", *options]) == 0
+    assert spmd.main(["check-rules", "aten.neg", *options]) == 0
 
 
 @pytest.mark.parametrize("reason", ["", "# unchecked: only the kernel of a device has it\n"])
@@ -81,7 +81,7 @@ def test_a_strategy_of_no_sample_is_a_failure_unless_its_file_says_why(tmp_path:
     strategy = "aten.gelu: (S(0)) -> (S(0))    when rank(self) == 7\n"
     rules.write_text(f"aten.gelu(self: *, approximate) -> *\n{reason}{strategy}")
     arguments = ["aten.gelu", "--packaged", "--no-missing", "--processes", "1", "--load-plugin", str(rules)]
-    assert spmd_check_rules.main(arguments) == (0 if reason else 1)
+    assert spmd.main(["check-rules", *arguments]) == (0 if reason else 1)
     said = "; --samples adds calls" if not reason else ": only the kernel of a device has it"
     lines = capsys.readouterr().out.splitlines()
     assert any("not checked" in line and "(S(0)) -> (S(0))" in line and line.endswith(said) for line in lines)
@@ -96,21 +96,21 @@ def test_json_has_the_figures_of_the_table(report: RuleReport):
 
 def test_the_tool_prints_the_report_and_fails_for_wrong_rules(monkeypatch, capsys, report: RuleReport):
     monkeypatch.setattr("spmdir.checking.rules.check_rules", lambda *args, **kwargs: report)
-    assert spmd_check_rules.main(["aten.abs", "--load-plugin", str(RULES)]) == 1
+    assert spmd.main(["check-rules", "aten.abs", "--load-plugin", str(RULES)]) == 1
     assert capsys.readouterr().out == report.table()
-    assert spmd_check_rules.main(["aten.abs", "--json"]) == 1
+    assert spmd.main(["check-rules", "aten.abs", "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["totals"]
     monkeypatch.setattr("spmdir.checking.rules.check_rules", lambda *args, **kwargs: RuleReport(report.ops[:1]))
-    assert spmd_check_rules.main(["aten.mm"]) == 0
+    assert spmd.main(["check-rules", "aten.mm"]) == 0
 
 
 def test_each_op_that_is_done_is_told_if_that_is_asked_for(capsys):
     options = ["--packaged", "--no-missing", "--world", "2", "--processes", "1"]
-    assert spmd_check_rules.main(["aten.mm", "aten.dot", *options, "--progress"]) == 0
+    assert spmd.main(["check-rules", "aten.mm", "aten.dot", *options, "--progress"]) == 0
     told = capsys.readouterr().err.splitlines()
     assert [line.partition(":")[0] for line in told] == ["1/2 aten.mm", "2/2 aten.dot"]
     assert told[0].endswith("0 unsound, 0 missing")
-    assert spmd_check_rules.main(["aten.dot", *options]) == 0
+    assert spmd.main(["check-rules", "aten.dot", *options]) == 0
     assert not capsys.readouterr().err
 
 
@@ -128,7 +128,7 @@ def test_each_op_that_is_done_is_told_if_that_is_asked_for(capsys):
     ],
 )
 def test_what_cannot_be_checked_is_an_error(arguments: list[str], message: str, capsys):
-    assert spmd_check_rules.main(arguments) == 1
+    assert spmd.main(["check-rules", *arguments]) == 1
     assert capsys.readouterr().err.startswith(message)
 
 
@@ -185,7 +185,7 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_plug_in_is_checked_on_its_own_strategies(plugin: Path, capsys: pytest.CaptureFixture[str]):
     common = ["aten.mm", "--packaged", "--processes", "1", "--world", "2", "--load-plugin", str(plugin), "--json"]
-    assert spmd_check_rules.main([*common, "--placement", "ByTurns(0)"]) == 0
+    assert spmd.main(["check-rules", *common, "--placement", "ByTurns(0)"]) == 0
     (found,) = json.loads(capsys.readouterr().out)["ops"]
     assert (found["samples"], found["strategies"], found["missing"]) == (4, 12, [])
 

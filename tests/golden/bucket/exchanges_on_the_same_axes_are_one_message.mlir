@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --localize --bucket="memory=1GB" --verify-spmd --print-timeline
+// RUN: spmd-opt %s --localize --bucket="memory=1GB" --verify-spmd | spmd report - --view timeline
 // An exchange names no axes: its shardings say between which ranks it is. Those between the same ranks are one message, in which each rank
 // has for each other one what all members send it, although members split differently. The last one is between fewer ranks and stays apart.
 spmd.mesh @mesh <dp = 2, tp = 2>
@@ -19,10 +19,11 @@ func.func @main(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S
 // |   %2 = spmd.exchange %z : tensor<8x4xf32> <dp: S(1)>
 // |   return %0, %1, %2 : tensor<4x4xf32>, tensor<2x3x3xf32>, tensor<8x4xf32>
 // | }
-// ! start us  end us  stream   op            live
-// !      0.0    14.0  compute  %0 exchange   536 B
-// !     14.0    33.7  dp, tp   %0 exchange
-// !     14.0    33.7  compute  waits for %0  536 B
-// !     33.7    37.7  compute  %2 exchange   592 B
-// !     37.7    53.6  dp       %2 exchange
-// !     37.7    53.6  compute  waits for %2  592 B
+// $ spmd report - --view timeline
+// | start us  end us  stream   op            live
+// |      0.0    14.0  compute  %0 exchange   536 B
+// |     14.0    33.7  dp, tp   %0 exchange
+// |     14.0    33.7  compute  waits for %0  536 B
+// |     33.7    37.7  compute  %2 exchange   592 B
+// |     37.7    53.6  dp       %2 exchange
+// |     37.7    53.6  compute  waits for %2  592 B

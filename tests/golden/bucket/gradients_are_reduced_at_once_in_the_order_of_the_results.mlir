@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --localize --bucket="memory=auto" --verify-spmd --print-timeline
+// RUN: spmd-opt %s --localize --bucket="memory=auto" --verify-spmd | spmd report - --view timeline
 // The backward pass makes the gradient of the last weight first; which order members have decides how sums are rounded.
 spmd.mesh @mesh <fsdp = 8>
 
@@ -24,9 +24,10 @@ func.func @main(%x: tensor<4096x256xbf16> {spmd.sharding = #spmd.sharding<@mesh,
 // |   %dw1.reduced, %dw2.reduced = spmd.reduce_scatter %dw1, %dw2 on [fsdp] dim [0, 1] op sum : tensor<32x256xbf16> <fsdp: S(0)>, tensor<256x32xbf16> <fsdp: S(1)>
 // |   return %dw1.reduced, %dw2.reduced : tensor<32x256xbf16>, tensor<256x32xbf16>
 // | }
-// ! start us  end us  stream   op                           live
-// !      0.0     2.2  compute  %dw2 aten.mm                 917.5 kB
-// !      2.2     4.4  compute  %dw1 aten.mm                 1.049 MB
-// !      4.4     8.6  compute  %dw1.reduced reduce_scatter  1.311 MB
-// !      8.6    36.5  fsdp     %dw1.reduced reduce_scatter
-// !      8.6    36.5  compute  waits for %dw1.reduced       1.311 MB
+// $ spmd report - --view timeline
+// | start us  end us  stream   op                           live
+// |      0.0     2.2  compute  %dw2 aten.mm                 917.5 kB
+// |      2.2     4.4  compute  %dw1 aten.mm                 1.049 MB
+// |      4.4     8.6  compute  %dw1.reduced reduce_scatter  1.311 MB
+// |      8.6    36.5  fsdp     %dw1.reduced reduce_scatter
+// |      8.6    36.5  compute  waits for %dw1.reduced       1.311 MB

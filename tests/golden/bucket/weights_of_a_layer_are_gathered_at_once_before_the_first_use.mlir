@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --localize --bucket="memory=auto" --verify-spmd --print-timeline
+// RUN: spmd-opt %s --localize --bucket="memory=auto" --verify-spmd | spmd report - --view timeline
 // The second weight is needed later and gathered along another dimension; its view comes along.
 spmd.mesh @mesh <fsdp = 8>
 
@@ -25,10 +25,11 @@ func.func @main(%x: tensor<16384x1024xbf16> {spmd.sharding = #spmd.sharding<@mes
 // |   %down = aten.mm(%up, %g2) : tensor<2048x1024xbf16> <fsdp: S(0)>
 // |   return %down : tensor<2048x1024xbf16>
 // | }
-// ! start us  end us  stream   op              live
-// !      0.0     8.2  compute  %h aten.mm      12.58 MB
-// !      8.2    25.5  compute  %g1 all_gather  46.14 MB
-// !     25.5    92.4  fsdp     %g1 all_gather
-// !     25.5    92.4  compute  waits for %g1   46.14 MB
-// !     92.4   119.3  compute  %up aten.mm     46.14 MB
-// !    119.3   146.1  compute  %down aten.mm   37.75 MB
+// $ spmd report - --view timeline
+// | start us  end us  stream   op              live
+// |      0.0     8.2  compute  %h aten.mm      12.58 MB
+// |      8.2    25.5  compute  %g1 all_gather  46.14 MB
+// |     25.5    92.4  fsdp     %g1 all_gather
+// |     25.5    92.4  compute  waits for %g1   46.14 MB
+// |     92.4   119.3  compute  %up aten.mm     46.14 MB
+// |    119.3   146.1  compute  %down aten.mm   37.75 MB

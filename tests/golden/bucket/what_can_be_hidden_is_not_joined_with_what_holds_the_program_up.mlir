@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --localize --bucket="memory=auto" --verify-spmd --print-timeline
+// RUN: spmd-opt %s --localize --bucket="memory=auto" --verify-spmd | spmd report - --view timeline
 // The first layer waits for its weight and its bias, which are small. Those of the second layer can be hidden, and would make it wait longer
 // if they came along.
 spmd.mesh @mesh <fsdp = 8>
@@ -26,12 +26,13 @@ func.func @main(%x: tensor<131072x1024xbf16> {spmd.sharding = #spmd.sharding<@me
 // |   %1 = aten.addmm(%gb2, %0, %gw2) : tensor<16384x1024xbf16> <fsdp: S(0)>
 // |   return %1 : tensor<16384x1024xbf16>
 // | }
-// ! start us  end us  stream   op               live
-// !      0.0     7.4  compute  %gb1 all_gather  38.28 MB
-// !      7.4    39.7  fsdp     %gb1 all_gather
-// !      7.4    39.7  compute  waits for %gb1   38.28 MB
-// !     39.7    91.3  compute  %0 aten.addmm    69.73 MB
-// !     91.3    98.7  compute  %gb2 all_gather  71.83 MB
-// !     98.7   131.0  fsdp     %gb2 all_gather
-// !     98.7   131.0  compute  waits for %gb2   71.83 MB
-// !    131.0   182.6  compute  %1 aten.addmm    103.3 MB
+// $ spmd report - --view timeline
+// | start us  end us  stream   op               live
+// |      0.0     7.4  compute  %gb1 all_gather  38.28 MB
+// |      7.4    39.7  fsdp     %gb1 all_gather
+// |      7.4    39.7  compute  waits for %gb1   38.28 MB
+// |     39.7    91.3  compute  %0 aten.addmm    69.73 MB
+// |     91.3    98.7  compute  %gb2 all_gather  71.83 MB
+// |     98.7   131.0  fsdp     %gb2 all_gather
+// |     98.7   131.0  compute  waits for %gb2   71.83 MB
+// |    131.0   182.6  compute  %1 aten.addmm    103.3 MB

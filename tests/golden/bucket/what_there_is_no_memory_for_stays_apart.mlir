@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --localize --bucket --verify-spmd --print-timeline
+// RUN: spmd-opt %s --localize --bucket --verify-spmd | spmd report - --view timeline
 // The rank holds most while %wide is there, and without a limit bucket lets it hold no more than before: the second weight would be there
 // too if it were gathered with the first one. With memory=auto, which is the memory of the machine, they are one.
 spmd.mesh @mesh <fsdp = 8>
@@ -28,13 +28,14 @@ func.func @main(%x: tensor<16384x1024xbf16> {spmd.sharding = #spmd.sharding<@mes
 // |   %3 = aten.mm(%2, %g2) : tensor<2048x1024xbf16> <fsdp: S(0)>
 // |   return %3 : tensor<2048x1024xbf16>
 // | }
-// ! start us  end us  stream   op                  live
-// !      0.0    32.3  fsdp     %g1 all_gather
-// !      0.0    32.3  compute  waits for %g1       6.816 MB
-// !     32.3    40.5  compute  %0 aten.mm          11.01 MB
-// !     40.5    46.2  compute  %wide aten.cat      17.3 MB
-// !     46.2    50.7  compute  %1 aten.amax        13.11 MB
-// !     50.7    55.2  compute  %2 aten.sub.Tensor  8.917 MB
-// !     55.2    87.5  fsdp     %g2 all_gather
-// !     55.2    87.5  compute  waits for %g2       11.01 MB
-// !     87.5    95.7  compute  %3 aten.mm          15.2 MB
+// $ spmd report - --view timeline
+// | start us  end us  stream   op                  live
+// |      0.0    32.3  fsdp     %g1 all_gather
+// |      0.0    32.3  compute  waits for %g1       6.816 MB
+// |     32.3    40.5  compute  %0 aten.mm          11.01 MB
+// |     40.5    46.2  compute  %wide aten.cat      17.3 MB
+// |     46.2    50.7  compute  %1 aten.amax        13.11 MB
+// |     50.7    55.2  compute  %2 aten.sub.Tensor  8.917 MB
+// |     55.2    87.5  fsdp     %g2 all_gather
+// |     55.2    87.5  compute  waits for %g2       11.01 MB
+// |     87.5    95.7  compute  %3 aten.mm          15.2 MB

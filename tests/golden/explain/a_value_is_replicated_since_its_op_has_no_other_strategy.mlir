@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --propagate --explain=%0 --explain=%1
+// RUN: spmd-opt %s --propagate=origins=true | spmd explain - %0 %1
 spmd.mesh @mesh <tp = 4>
 
 func.func @f(%x: tensor<3x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %y: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<8xf32>, tensor<8xi64>) {
@@ -10,22 +10,23 @@ func.func @f(%x: tensor<3x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %y: te
 // | spmd.mesh @mesh <tp = 4>
 // |
 // | func.func @f(%x: tensor<3x8xf32> {spmd.sharding = #spmd.sharding<@mesh>},
-// |              %y: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<8xi64> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "decided"} {
+// |              %y: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh>}, tensor<8xi64> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "decided", spmd.given = {"%x" = {spmd.sharding = #spmd.sharding<@mesh>}, "%y" = {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}, "result 0" = {spmd.sharding = #spmd.sharding<@mesh>}}} {
 // |   %0 = aten.sum.dim_IntList(%y) {dim = [0]} : tensor<8xf32> <> needs (<>)
 // |   %1, %2 = aten.sort(%0) {descending = false, dim = 0} : tensor<8xf32> <>, tensor<8xi64> <>
 // |   return %0, %1, %2 : tensor<8xf32>, tensor<8xf32>, tensor<8xi64>
 // | }
-// ! %0 = aten.sum.dim_IntList : 8xf32 <>  %s:5
-// !   a rank has 32 B of 32 B; objective 23.7 us
-// !   tp: R
-// !     strategy (R) -> (R); next best that shards it (S(1)) -> (S(0)): objective 45.4 us, +91.6 %
-// !   used as it is
-// !     by %1 = aten.sort  %s:6
-// !     by result 0
-// !
-// ! %1 = aten.sort : 8xf32 <>  %s:6
-// !   a rank has 32 B of 32 B; objective 23.7 us
-// !   tp: R
-// !     strategy (R) -> (R, R); no other that shards it; no S(d0): it is unsharded (order.rules:35:76)
-// !   used as it is
-// !     by result 1
+// $ spmd explain - %0 %1
+// | %0 = aten.sum.dim_IntList : 8xf32 <>  <stdin>:5
+// |   a rank has 32 B of 32 B; objective 23.7 us
+// |   tp: R
+// |     strategy (R) -> (R); next best that shards it (S(1)) -> (S(0)): objective 45.4 us, +91.6 %
+// |   used as it is
+// |     by %1 = aten.sort  <stdin>:6
+// |     by result 0
+// |
+// | %1 = aten.sort : 8xf32 <>  <stdin>:6
+// |   a rank has 32 B of 32 B; objective 23.7 us
+// |   tp: R
+// |     strategy (R) -> (R, R); no other that shards it; no S(d0): it is unsharded (order.rules:35:76)
+// |   used as it is
+// |     by result 1

@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --localize --fit-memory="budget=800 explain=true" --verify-spmd --print-timeline
+// RUN: spmd-opt %s --localize --fit-memory="budget=800 explain=true" --verify-spmd | spmd report - --view timeline
 spmd.mesh @mesh <fsdp = 4>
 
 // Two layers x · w and what their backward part needs of the weights: each weight is whole when it is used, and else in shards.
@@ -34,14 +34,15 @@ func.func @step(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, fsdp:
 // |   return %dx : tensor<2x8xf32>
 // | }
 // ! %s:5:1: remark: a rank holds 576 B at once; gathers again 256 B in 0.0197 ms
-// ! start us  end us  stream   op                    live
-// !      0.0    19.7  fsdp     %w1.whole all_gather
-// !      0.0    19.7  compute  waits for %w1.whole   448 B
-// !     19.7    21.7  compute  %y aten.mm            512 B
-// !     21.7    41.4  fsdp     %w2.whole all_gather
-// !     21.7    41.4  compute  waits for %w2.whole   512 B
-// !     41.4    43.4  compute  %z aten.mm            576 B
-// !     43.4    45.4  compute  %dy aten.mm           576 B
-// !     45.4    65.1  fsdp     %w1.again all_gather
-// !     45.4    65.1  compute  waits for %w1.again   512 B
-// !     65.1    67.1  compute  %dx aten.mm           576 B
+// $ spmd report - --view timeline
+// | start us  end us  stream   op                    live
+// |      0.0    19.7  fsdp     %w1.whole all_gather
+// |      0.0    19.7  compute  waits for %w1.whole   448 B
+// |     19.7    21.7  compute  %y aten.mm            512 B
+// |     21.7    41.4  fsdp     %w2.whole all_gather
+// |     21.7    41.4  compute  waits for %w2.whole   512 B
+// |     41.4    43.4  compute  %z aten.mm            576 B
+// |     43.4    45.4  compute  %dy aten.mm           576 B
+// |     45.4    65.1  fsdp     %w1.again all_gather
+// |     45.4    65.1  compute  waits for %w1.again   512 B
+// |     65.1    67.1  compute  %dx aten.mm           576 B

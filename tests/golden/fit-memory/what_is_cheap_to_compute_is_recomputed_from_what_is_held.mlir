@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --localize --fit-memory="budget=7500 explain=true" --verify-spmd --print-timeline
+// RUN: spmd-opt %s --localize --fit-memory="budget=7500 explain=true" --verify-spmd | spmd report - --view timeline
 spmd.mesh @mesh <dp = 2>
 
 // Both %h and %g wait for the backward part while %wide needs room; %g follows from %h at less cost than %h from %x.
@@ -44,14 +44,15 @@ func.func @step(%x: tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S
 // |   return %dh, %dv : tensor<2x32xf32>, tensor<32x4xf32>
 // | }
 // ! %s:5:1: remark: a rank holds 7.456 kB at once; recomputes 256 B in 0.002 ms
-// ! start us  end us  stream   op                           live
-// !      0.0     2.0  compute  %h aten.mm                   3.36 kB
-// !      2.0     4.0  compute  %g aten.relu                 3.616 kB
-// !      4.0     6.0  compute  %y aten.mm                   3.648 kB
-// !      6.0     8.0  compute  %wide aten.mm                4.416 kB
-// !      8.0    10.0  compute  %wider aten.cat              7.456 kB
-// !     10.0    12.0  compute  %dense aten.clone            6.464 kB
-// !     12.0    14.0  compute  %dg aten.mm                  3.648 kB
-// !     14.0    16.0  compute  %g.again aten.relu           3.904 kB
-// !     16.0    18.0  compute  %dv aten.mm                  4.416 kB
-// !     18.0    20.0  compute  %dh aten.threshold_backward  4.384 kB
+// $ spmd report - --view timeline
+// | start us  end us  stream   op                           live
+// |      0.0     2.0  compute  %h aten.mm                   3.36 kB
+// |      2.0     4.0  compute  %g aten.relu                 3.616 kB
+// |      4.0     6.0  compute  %y aten.mm                   3.648 kB
+// |      6.0     8.0  compute  %wide aten.mm                4.416 kB
+// |      8.0    10.0  compute  %wider aten.cat              7.456 kB
+// |     10.0    12.0  compute  %dense aten.clone            6.464 kB
+// |     12.0    14.0  compute  %dg aten.mm                  3.648 kB
+// |     14.0    16.0  compute  %g.again aten.relu           3.904 kB
+// |     16.0    18.0  compute  %dv aten.mm                  4.416 kB
+// |     18.0    20.0  compute  %dh aten.threshold_backward  4.384 kB

@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --fuse-collectives --split-input-file --memory-report
+// RUN: spmd-opt %s --fuse-collectives | spmd report - --view memory
 // The weight is gathered again, since there is no room for it beside the other one.
 spmd.mesh @mesh <tp = 4>
 
@@ -28,51 +28,13 @@ func.func @f(%x: tensor<64x512xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %w:
 // |   %3 = aten.mm(%2, %g2) : tensor<64x512xf32> <>
 // |   return %3 : tensor<64x512xf32>
 // | }
-// ! peak of live memory of a rank 1.835 MB, at %h
-// !   inputs                 393.2 kB
-// !   activations            1.442 MB
-// ! largest
-// !   %h   1.049 MB  activations
-// !   w    262.1 kB  inputs
-// !   %v   262.1 kB  activations
-// !   x    131.1 kB  inputs
-// !   %1   131.1 kB  activations
-
-// -----
-spmd.mesh @mesh <tp = 4>
-
-func.func @f(%x: tensor<64x512xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %w: tensor<512x512xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<64x512xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {
-  %g = spmd.all_gather %w on [tp] dim 0 : tensor<512x512xf32> <>
-  %0 = aten.mm(%x, %g) : tensor<64x512xf32> <>
-  %1 = aten.tanh(%0) : tensor<64x512xf32> <>
-  %v = aten.tanh(%w) : tensor<512x512xf32> <tp: S(0)>
-  %h = spmd.all_gather %v on [tp] dim 0 : tensor<512x512xf32> <>
-  %2 = aten.mm(%1, %h) : tensor<64x512xf32> <>
-  %g2 = spmd.all_gather %w on [tp] dim 0 : tensor<512x512xf32> <>
-  %3 = aten.mm(%2, %g2) : tensor<64x512xf32> <>
-  return %3 : tensor<64x512xf32>
-}
-
-// | spmd.mesh @mesh <tp = 4>
-// |
-// | func.func @f(%x: tensor<64x512xf32> {spmd.sharding = #spmd.sharding<@mesh>},
-// |              %w: tensor<512x512xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<64x512xf32> {spmd.sharding = #spmd.sharding<@mesh>}) {
-// |   %g = spmd.all_gather %w on [tp] dim 0 : tensor<512x512xf32> <>
-// |   %0 = aten.mm(%x, %g) : tensor<64x512xf32> <>
-// |   %1 = aten.tanh(%0) : tensor<64x512xf32> <>
-// |   %v = aten.tanh(%w) : tensor<512x512xf32> <tp: S(0)>
-// |   %h = spmd.all_gather %v on [tp] dim 0 : tensor<512x512xf32> <>
-// |   %2 = aten.mm(%1, %h) : tensor<64x512xf32> <>
-// |   %3 = aten.mm(%2, %g) : tensor<64x512xf32> <>
-// |   return %3 : tensor<64x512xf32>
-// | }
-// ! peak of live memory of a rank 2.884 MB, at %h
-// !   inputs                 393.2 kB
-// !   activations             2.49 MB
-// ! largest
-// !   %g   1.049 MB  activations
-// !   %h   1.049 MB  activations
-// !   w    262.1 kB  inputs
-// !   %v   262.1 kB  activations
-// !   x    131.1 kB  inputs
-// !   %1   131.1 kB  activations
+// $ spmd report - --view memory
+// | peak of live memory of a rank 1.835 MB, at %h
+// |   inputs                 393.2 kB
+// |   activations            1.442 MB
+// | largest
+// |   %h   1.049 MB  activations
+// |   w    262.1 kB  inputs
+// |   %v   262.1 kB  activations
+// |   x    131.1 kB  inputs
+// |   %1   131.1 kB  activations

@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --propagate="overlap=schedule explain" --expand --insert-reshard --lower-reshard --localize --schedule --print-timeline
+// RUN: spmd-opt %s --propagate="overlap=schedule explain" --expand --insert-reshard --lower-reshard --localize --schedule | spmd report - --view timeline
 // One after the other, the all-reduce of %2 takes less time than the gather of %w and the whole product.
 spmd.mesh @mesh <tp = 4>
 
@@ -27,8 +27,9 @@ func.func @f(%a: tensor<4096x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh>},
 // | }
 // ! %s:5:1: remark: a step takes 0.2176 ms scheduled, 0.2436 ms as overlap=none decides
 // ! %s:5:1: remark: searched in at most 100 turns: axes tp: 4 turns, near its own bound
-// ! start us  end us  stream   op                         live
-// !      0.0    36.7  tp       %w.start all_gather_start
-// !      0.0   200.5  compute  %0 aten.mm                 111.7 MB
-// !    200.5   212.9  compute  %1 aten.mm                 112.2 MB
-// !    212.9   217.6  compute  %2 aten.mm                 78.77 MB
+// $ spmd report - --view timeline
+// | start us  end us  stream   op                         live
+// |      0.0    36.7  tp       %w.start all_gather_start
+// |      0.0   200.5  compute  %0 aten.mm                 111.7 MB
+// |    200.5   212.9  compute  %1 aten.mm                 112.2 MB
+// |    212.9   217.6  compute  %2 aten.mm                 78.77 MB

@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --propagate="memory=14144" --memory-report
+// RUN: spmd-opt %s --propagate="memory=14144" | spmd report - --view memory
 // The decision that is fastest within the limit by its values alone holds 23.59 kB with what a slice of a sharded dimension
 // holds inside.
 spmd.mesh @mesh <a = 4, b = 2>
@@ -27,15 +27,16 @@ func.func @main(%x: tensor<4x256xf64>, %w: tensor<4x4xf64> {spmd.kind = "paramet
 // |   %6 = aten.mul.Tensor(%2, %4) : tensor<256x4xf64> <b: S(0), a: S(1)>
 // |   return %6 : tensor<256x4xf64>
 // | }
-// ! peak of live memory of a rank 12.32 kB, at %5
-// !   parameters                 32 B
-// !   inputs                 4.096 kB
-// !   activations            8.195 kB
-// ! largest
-// !   x                  4.096 kB  inputs
-// !   %_5.index_select   3.072 kB  activations
-// !   %5                 3.072 kB  activations
-// !   %0                 1.024 kB  activations
-// !   %4                 1.024 kB  activations
-// !   w                      32 B  parameters
-// !   %_5.lt                  3 B  activations
+// $ spmd report - --view memory
+// | peak of live memory of a rank 12.32 kB, at %5
+// |   parameters                 32 B
+// |   inputs                 4.096 kB
+// |   activations            8.195 kB
+// | largest
+// |   x                  4.096 kB  inputs
+// |   %_5.index_select   3.072 kB  activations
+// |   %5                 3.072 kB  activations
+// |   %0                 1.024 kB  activations
+// |   %4                 1.024 kB  activations
+// |   w                      32 B  parameters
+// |   %_5.lt                  3 B  activations

@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --localize --split-async --reorder="memory=auto" --verify-spmd --print-timeline
+// RUN: spmd-opt %s --localize --split-async --reorder="memory=auto" --verify-spmd | spmd report - --view timeline
 // In the given order the accelerator waits 107 us before the second product.
 spmd.mesh @mesh <fsdp = 8>
 
@@ -22,8 +22,9 @@ func.func @main(%x: tensor<65536x4096xbf16> {spmd.sharding = #spmd.sharding<@mes
 // |   %2 = aten.mm(%1, %g2) : tensor<8192x4096xbf16> <fsdp: S(0)>
 // |   return %2 : tensor<8192x4096xbf16>
 // | }
-// ! start us  end us  stream   op                          live
-// !      0.0   106.7  fsdp     %g2.start all_gather_start
-// !      0.0   399.1  compute  %0 aten.mm                  205.5 MB
-// !    399.1   441.1  compute  %1 aten.relu                272.6 MB
-// !    441.1   840.2  compute  %2 aten.mm                  272.6 MB
+// $ spmd report - --view timeline
+// | start us  end us  stream   op                          live
+// |      0.0   106.7  fsdp     %g2.start all_gather_start
+// |      0.0   399.1  compute  %0 aten.mm                  205.5 MB
+// |    399.1   441.1  compute  %1 aten.relu                272.6 MB
+// |    441.1   840.2  compute  %2 aten.mm                  272.6 MB

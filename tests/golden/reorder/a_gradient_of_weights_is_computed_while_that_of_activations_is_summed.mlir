@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --localize --split-async --reorder="memory=auto" --verify-spmd --print-timeline
+// RUN: spmd-opt %s --localize --split-async --reorder="memory=auto" --verify-spmd | spmd report - --view timeline
 // In the given order the gradient of the weight, which nothing waits for, comes before that of the activation, which is summed over
 // the ranks before the layer below can use it.
 spmd.mesh @mesh <tp = 8>
@@ -27,9 +27,10 @@ func.func @main(%x: tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh
 // |   %0 = aten.relu(%dx.reduced) : tensor<8192x4096xbf16> <>
 // |   return %0, %dw : tensor<8192x4096xbf16>, tensor<4096x2048xbf16>
 // | }
-// ! start us  end us  stream   op                          live
-// !      0.0   200.5  compute  %dx aten.mm                 184.5 MB
-// !    200.5   401.1  compute  %dw aten.mm                 268.4 MB
-// !    200.5   558.5  tp       %dx.start all_reduce_start
-// !    401.1   558.5  compute  waits for %dx.start         268.4 MB
-// !    558.5   600.6  compute  %0 aten.relu                268.4 MB
+// $ spmd report - --view timeline
+// | start us  end us  stream   op                          live
+// |      0.0   200.5  compute  %dx aten.mm                 184.5 MB
+// |    200.5   401.1  compute  %dw aten.mm                 268.4 MB
+// |    200.5   558.5  tp       %dx.start all_reduce_start
+// |    401.1   558.5  compute  waits for %dx.start         268.4 MB
+// |    558.5   600.6  compute  %0 aten.relu                268.4 MB

@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --localize --split-async --reorder="memory=auto" --verify-spmd --print-timeline
+// RUN: spmd-opt %s --localize --split-async --reorder="memory=auto" --verify-spmd | spmd report - --view timeline
 // The groups of [dp] are within those of [dp, tp]: ranks that run the two in different orders would wait for each other. So the second
 // gather begins when the first one has been waited for, though there is time for it before.
 spmd.mesh @mesh <dp = 4, tp = 2>
@@ -26,10 +26,11 @@ func.func @main(%x: tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh
 // |   %2 = aten.mm(%1, %gb) : tensor<8192x4096xbf16> <>
 // |   return %2 : tensor<8192x4096xbf16>
 // | }
-// ! start us  end us  stream   op                          live
-// !      0.0    42.1  compute  %0 aten.relu                180.4 MB
-// !      0.0    87.7  dp       %ga.start all_gather_start
-// !     42.1    87.7  compute  waits for %ga.start         180.4 MB
-// !     87.7   194.4  dp, tp   %gb.start all_gather_start
-// !     87.7   486.8  compute  %1 aten.mm                  281 MB
-// !    486.8   885.8  compute  %2 aten.mm                  247.5 MB
+// $ spmd report - --view timeline
+// | start us  end us  stream   op                          live
+// |      0.0    42.1  compute  %0 aten.relu                180.4 MB
+// |      0.0    87.7  dp       %ga.start all_gather_start
+// |     42.1    87.7  compute  waits for %ga.start         180.4 MB
+// |     87.7   194.4  dp, tp   %gb.start all_gather_start
+// |     87.7   486.8  compute  %1 aten.mm                  281 MB
+// |    486.8   885.8  compute  %2 aten.mm                  247.5 MB

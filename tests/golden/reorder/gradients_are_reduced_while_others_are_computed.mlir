@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --localize --split-async --reorder="memory=auto" --print-timeline --verify-spmd
+// RUN: spmd-opt %s --localize --split-async --reorder="memory=auto" --verify-spmd | spmd report - --view timeline
 // The gradient of a layer is reduced as soon as it is there, while that of the layer below is computed. Behind the last one is nothing
 // to compute: its time is exposed.
 spmd.mesh @mesh <fsdp = 8>
@@ -33,10 +33,11 @@ func.func @main(%x: tensor<65536x4096xbf16> {spmd.sharding = #spmd.sharding<@mes
 // |   %dw1.reduced = spmd.wait %dw1.start : tensor<512x4096xbf16> <fsdp: S(0)>
 // |   return %dw1.reduced, %dw2.reduced : tensor<512x4096xbf16>, tensor<512x4096xbf16>
 // | }
-// ! start us  end us  stream   op                               live
-// !      0.0   399.1  compute  %dw2 aten.mm                     268.4 MB
-// !    399.1   505.7  fsdp     %dw2.start reduce_scatter_start
-// !    399.1   798.1  compute  %da aten.mm                      339.7 MB
-// !    798.1  1197.2  compute  %dw1 aten.mm                     339.7 MB
-// !   1197.2  1303.8  fsdp     %dw1.start reduce_scatter_start
-// !   1197.2  1303.8  compute  waits for %dw1.start             276.8 MB
+// $ spmd report - --view timeline
+// | start us  end us  stream   op                               live
+// |      0.0   399.1  compute  %dw2 aten.mm                     268.4 MB
+// |    399.1   505.7  fsdp     %dw2.start reduce_scatter_start
+// |    399.1   798.1  compute  %da aten.mm                      339.7 MB
+// |    798.1  1197.2  compute  %dw1 aten.mm                     339.7 MB
+// |   1197.2  1303.8  fsdp     %dw1.start reduce_scatter_start
+// |   1197.2  1303.8  compute  waits for %dw1.start             276.8 MB

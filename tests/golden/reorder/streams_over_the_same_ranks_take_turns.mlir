@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --localize --reorder="memory=auto" --print-timeline --verify-spmd
+// RUN: spmd-opt %s --localize --reorder="memory=auto" --verify-spmd | spmd report - --view timeline
 // Two streams over the same ranks are two communicators: the second gather begins when the first one has been waited for. On one stream
 // both would be started before the first product.
 spmd.mesh @mesh <fsdp = 8>
@@ -28,11 +28,12 @@ func.func @main(%x: tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh
 // |   %2 = aten.mm(%1, %g2) : tensor<1024x4096xbf16> <fsdp: S(0)>
 // |   return %2 : tensor<1024x4096xbf16>
 // | }
-// ! start us  end us  stream   op                          live
-// !      0.0     7.0  compute  %0 aten.relu                58.72 MB
-// !      0.0   106.7  one      %g1.start all_gather_start
-// !      7.0   106.7  compute  waits for %g1.start         58.72 MB
-// !    106.7   158.3  compute  %1 aten.mm                  100.7 MB
-// !    106.7   213.3  other    %g2.start all_gather_start
-// !    158.3   213.3  compute  waits for %g2.start         58.72 MB
-// !    213.3   264.9  compute  %2 aten.mm                  67.11 MB
+// $ spmd report - --view timeline
+// | start us  end us  stream   op                          live
+// |      0.0     7.0  compute  %0 aten.relu                58.72 MB
+// |      0.0   106.7  one      %g1.start all_gather_start
+// |      7.0   106.7  compute  waits for %g1.start         58.72 MB
+// |    106.7   158.3  compute  %1 aten.mm                  100.7 MB
+// |    106.7   213.3  other    %g2.start all_gather_start
+// |    158.3   213.3  compute  waits for %g2.start         58.72 MB
+// |    213.3   264.9  compute  %2 aten.mm                  67.11 MB

@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --localize --split-async --reorder="memory=auto" --print-timeline --verify-spmd
+// RUN: spmd-opt %s --localize --split-async --reorder="memory=auto" --verify-spmd | spmd report - --view timeline
 // Each product needs the sum before it, so the accelerator waits for the ranks along tp. Meanwhile a weight is gathered along dp, whose
 // groups share one rank with those of tp.
 spmd.mesh @mesh <dp = 4, tp = 8>
@@ -24,10 +24,11 @@ func.func @main(%x: tensor<8192x4096xbf16> {spmd.sharding = #spmd.sharding<@mesh
 // |   %2 = aten.mm(%1, %g2) : tensor<2048x4096xbf16> <dp: S(0)>
 // |   return %2 : tensor<2048x4096xbf16>
 // | }
-// ! start us  end us  stream   op                          live
-// !      0.0    14.4  compute  %0 aten.mm                  31.46 MB
-// !     14.4   149.2  dp       %g2.start all_gather_start
-// !     14.4   149.2  compute  waits for %g2.start         81.79 MB
-// !     14.4   181.5  tp       %_1.start all_reduce_start
-// !    149.2   181.5  compute  waits for %_1.start         81.79 MB
-// !    181.5   282.7  compute  %2 aten.mm                  81.79 MB
+// $ spmd report - --view timeline
+// | start us  end us  stream   op                          live
+// |      0.0    14.4  compute  %0 aten.mm                  31.46 MB
+// |     14.4   149.2  dp       %g2.start all_gather_start
+// |     14.4   149.2  compute  waits for %g2.start         81.79 MB
+// |     14.4   181.5  tp       %_1.start all_reduce_start
+// |    149.2   181.5  compute  waits for %_1.start         81.79 MB
+// |    181.5   282.7  compute  %2 aten.mm                  81.79 MB

@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --localize --schedule --verify-spmd --print-timeline
+// RUN: spmd-opt %s --localize --schedule --verify-spmd | spmd report - --view timeline
 // In the given order the accelerator waits four times, 427 us in all; for the first weight it has to.
 spmd.mesh @mesh <fsdp = 8>
 
@@ -35,13 +35,14 @@ func.func @main(%x: tensor<65536x4096xbf16> {spmd.sharding = #spmd.sharding<@mes
 // |   %3 = aten.mm(%2, %gb2) : tensor<8192x4096xbf16> <fsdp: S(0)>
 // |   return %3 : tensor<8192x4096xbf16>
 // | }
-// ! start us  end us  stream   op                           live
-// !      0.0   106.7  fsdp     %ga1.start all_gather_start
-// !      0.0   106.7  compute  waits for %ga1.start         117.4 MB
-// !    106.7   213.3  fsdp     %ga2.start all_gather_start
-// !    106.7   505.7  compute  %0 aten.mm                   218.1 MB
-// !    505.7   612.4  fsdp     %gb1.start all_gather_start
-// !    505.7   904.8  compute  %1 aten.mm                   285.2 MB
-// !    904.8  1011.4  fsdp     %gb2.start all_gather_start
-// !    904.8  1303.8  compute  %2 aten.mm                   285.2 MB
-// !   1303.8  1702.9  compute  %3 aten.mm                   251.7 MB
+// $ spmd report - --view timeline
+// | start us  end us  stream   op                           live
+// |      0.0   106.7  fsdp     %ga1.start all_gather_start
+// |      0.0   106.7  compute  waits for %ga1.start         117.4 MB
+// |    106.7   213.3  fsdp     %ga2.start all_gather_start
+// |    106.7   505.7  compute  %0 aten.mm                   218.1 MB
+// |    505.7   612.4  fsdp     %gb1.start all_gather_start
+// |    505.7   904.8  compute  %1 aten.mm                   285.2 MB
+// |    904.8  1011.4  fsdp     %gb2.start all_gather_start
+// |    904.8  1303.8  compute  %2 aten.mm                   285.2 MB
+// |   1303.8  1702.9  compute  %3 aten.mm                   251.7 MB

@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --localize --schedule="memory=390MB" --verify-spmd --print-timeline
+// RUN: spmd-opt %s --localize --schedule="memory=390MB" --verify-spmd | spmd report - --view timeline
 // A rank holds most at the second op. So the weight of the first layer is not held there, and is gathered again for the backward part, which is
 // hidden as any other gather is.
 spmd.mesh @mesh <fsdp = 8>
@@ -36,13 +36,14 @@ func.func @main(%x: tensor<65536x4096xbf16> {spmd.sharding = #spmd.sharding<@mes
 // |   %4 = aten.mm(%3, %w1t) : tensor<8192x4096xbf16> <fsdp: S(0)>
 // |   return %4 : tensor<8192x4096xbf16>
 // | }
-// ! start us  end us  stream   op                            live
-// !      0.0   186.0  fsdp     %g1.start all_gather_start
-// !      0.0   186.0  compute  waits for %g1.start           146.8 MB
-// !    186.0   292.7  fsdp     %g2.start all_gather_start
-// !    186.0   982.1  compute  %0 aten.mm                    314.6 MB
-// !    982.1  1064.2  compute  %1 aten.relu                  381.7 MB
-// !   1064.2  1463.3  compute  %2 aten.mm                    281 MB
-// !   1463.3  1649.3  fsdp     %g1.start_1 all_gather_start
-// !   1463.3  1862.3  compute  %3 aten.mm                    348.1 MB
-// !   1862.3  2658.4  compute  %4 aten.mm                    348.1 MB
+// $ spmd report - --view timeline
+// | start us  end us  stream   op                            live
+// |      0.0   186.0  fsdp     %g1.start all_gather_start
+// |      0.0   186.0  compute  waits for %g1.start           146.8 MB
+// |    186.0   292.7  fsdp     %g2.start all_gather_start
+// |    186.0   982.1  compute  %0 aten.mm                    314.6 MB
+// |    982.1  1064.2  compute  %1 aten.relu                  381.7 MB
+// |   1064.2  1463.3  compute  %2 aten.mm                    281 MB
+// |   1463.3  1649.3  fsdp     %g1.start_1 all_gather_start
+// |   1463.3  1862.3  compute  %3 aten.mm                    348.1 MB
+// |   1862.3  2658.4  compute  %4 aten.mm                    348.1 MB

@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --print-timeline -o /dev/null
+// RUN: spmd report %s --view timeline
 spmd.mesh @mesh <tp = 4>
 
 func.func @f(%x: tensor<1024x256xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
@@ -8,8 +8,8 @@ func.func @f(%x: tensor<1024x256xf32> {spmd.sharding = #spmd.sharding<@mesh, tp:
   return %g, %e : tensor<1024x1024xf32>, tensor<4096x1024xf32>
 }
 
-// ! start us  end us  stream   op             live
-// !      0.0     2.6  compute  %g all_gather  26.21 MB
-// !      2.6    30.8  tp       %g all_gather
-// !      2.6    30.8  compute  waits for %g   26.21 MB
-// !     30.8    42.8  compute  %e aten.exp    38.8 MB
+// | start us  end us  stream   op             live
+// |      0.0     2.6  compute  %g all_gather  26.21 MB
+// |      2.6    30.8  tp       %g all_gather
+// |      2.6    30.8  compute  waits for %g   26.21 MB
+// |     30.8    42.8  compute  %e aten.exp    38.8 MB

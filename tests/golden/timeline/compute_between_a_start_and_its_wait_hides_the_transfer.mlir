@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --print-timeline -o /dev/null
+// RUN: spmd report %s --view timeline
 spmd.mesh @mesh <tp = 4>
 
 func.func @f(%x: tensor<1024x256xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
@@ -9,8 +9,8 @@ func.func @f(%x: tensor<1024x256xf32> {spmd.sharding = #spmd.sharding<@mesh, tp:
   return %g, %e : tensor<1024x1024xf32>, tensor<4096x1024xf32>
 }
 
-// ! start us  end us  stream   op                   live
-// !      0.0    12.0  compute  %e aten.exp          38.8 MB
-// !      0.0    28.2  tp       %h all_gather_start
-// !     12.0    28.2  compute  waits for %h         42.99 MB
-// !     28.2    30.8  compute  %g wait              42.99 MB
+// | start us  end us  stream   op                   live
+// |      0.0    12.0  compute  %e aten.exp          38.8 MB
+// |      0.0    28.2  tp       %h all_gather_start
+// |     12.0    28.2  compute  waits for %h         42.99 MB
+// |     28.2    30.8  compute  %g wait              42.99 MB

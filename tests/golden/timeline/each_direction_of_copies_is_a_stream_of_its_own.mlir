@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --schedule-report --print-timeline --verify-spmd
+// RUN: spmd-opt %s --verify-spmd | spmd report - --view schedule,timeline
 // %b is on its way to the host while %a comes back and the ranks gather; the second copy to the host waits for the first.
 spmd.mesh @mesh <dp = 8>
 
@@ -37,29 +37,31 @@ func.func @main(%a: tensor<4096x4096xf32> {spmd.sharding = #spmd.sharding<@mesh>
 // |   %b.back = spmd.reload %b.host : tensor<4096x4096xf32> <>
 // |   return %7, %b.back : tensor<4096x4096xf32>, tensor<4096x4096xf32>
 // | }
-// ! step of a rank 5.719 ms: compute 3.015 ms, exposed communication 2.704 ms of 5.595 ms
-// ! collective  axes  count      sent     ms  exposed  hidden by
-// ! reload                2  134.2 MB  2.704    1.352  aten.mm 1.352
-// ! offload               2  134.2 MB  2.704    1.352  aten.mm 1.352
-// ! all_gather  dp        1  58.72 MB  0.186        0  aten.mm 0.186
-// ! peak of live memory 411 MB, at %6
-// ! host memory 134.2 MB
-// ! largest
-// !   a    67.11 MB  inputs
-// !   b    67.11 MB  inputs
-// !   %2   67.11 MB  activations
-// !   %3   67.11 MB  activations
-// !   %4   67.11 MB  activations
-// !   %6   67.11 MB  activations
-// !   w    8.389 MB  inputs
-// ! start us  end us  stream     op                   live
-// !      0.0  1352.2  to host    %0 offload_start
-// !      0.0  1352.2  compute    waits for %0         142.6 MB
-// !   1352.2  1538.2  dp         %3 all_gather_start
-// !   1352.2  2704.4  to host    %1 offload_start
-// !   1352.2  2704.4  from host  %2 reload_start
-// !   1352.2  4284.6  compute    %4 aten.mm           343.9 MB
-// !   4284.6  4326.7  compute    %6 aten.add.Tensor   411 MB
-// !   4326.7  4366.8  compute    %7 aten.add.Tensor   343.9 MB
-// !   4366.8  5719.0  from host  %b.back reload
-// !   4366.8  5719.0  compute    waits for %b.back    276.8 MB
+// $ spmd report - --view schedule,timeline
+// | step of a rank 5.719 ms: compute 3.015 ms, exposed communication 2.704 ms of 5.595 ms
+// | collective  axes  count      sent     ms  exposed  hidden by
+// | reload                2  134.2 MB  2.704    1.352  aten.mm 1.352
+// | offload               2  134.2 MB  2.704    1.352  aten.mm 1.352
+// | all_gather  dp        1  58.72 MB  0.186        0  aten.mm 0.186
+// | peak of live memory 411 MB, at %6
+// | host memory 134.2 MB
+// | largest
+// |   a    67.11 MB  inputs
+// |   b    67.11 MB  inputs
+// |   %2   67.11 MB  activations
+// |   %3   67.11 MB  activations
+// |   %4   67.11 MB  activations
+// |   %6   67.11 MB  activations
+// |   w    8.389 MB  inputs
+// |
+// | start us  end us  stream     op                   live
+// |      0.0  1352.2  to host    %0 offload_start
+// |      0.0  1352.2  compute    waits for %0         142.6 MB
+// |   1352.2  1538.2  dp         %3 all_gather_start
+// |   1352.2  2704.4  to host    %1 offload_start
+// |   1352.2  2704.4  from host  %2 reload_start
+// |   1352.2  4284.6  compute    %4 aten.mm           343.9 MB
+// |   4284.6  4326.7  compute    %6 aten.add.Tensor   411 MB
+// |   4326.7  4366.8  compute    %7 aten.add.Tensor   343.9 MB
+// |   4366.8  5719.0  from host  %b.back reload
+// |   4366.8  5719.0  compute    waits for %b.back    276.8 MB

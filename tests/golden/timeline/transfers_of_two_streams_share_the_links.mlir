@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --print-timeline -o /dev/null
+// RUN: spmd report %s --view timeline
 // Alone each takes 61.2 us, of which 15.9 are latency.
 spmd.mesh @mesh <dp = 2, tp = 2>
 
@@ -11,7 +11,7 @@ func.func @f(%x: tensor<4096x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, dp
   return %g, %e : tensor<8192x1024xf32>, tensor<8192x1024xf32>
 }
 
-// ! start us  end us  stream   op                   live
-// !      0.0   106.6  dp       %h all_gather_start
-// !      0.0   106.6  tp       %i all_gather_start
-// !      0.0   106.6  compute  waits for %h         100.7 MB
+// | start us  end us  stream   op                   live
+// |      0.0   106.6  dp       %h all_gather_start
+// |      0.0   106.6  tp       %i all_gather_start
+// |      0.0   106.6  compute  waits for %h         100.7 MB

@@ -1,4 +1,4 @@
-// RUN: not spmd-opt %s --propagate --explain=%wx
+// RUN: not spmd explain %s %wx
 spmd.mesh @mesh <tp = 4>
 
 func.func @f(%w: tensor<8xf32>) -> tensor<8xf32> {

@@ -1,4 +1,4 @@
-"""`spmd-plan`: the plan of a reshard, its cost, and a lower bound of the cost."""
+"""`spmd plan-reshard`: the plan of a reshard, its cost, and a lower bound of the cost."""
 
 from __future__ import annotations
 
@@ -22,27 +22,41 @@ from spmdir.reshard.plan import plan_reshard
 from spmdir.reshard.step_errors import step_errors
 from spmdir.reshard.steps import Step
 from spmdir.reshard.topology import DEFAULT, TOPOLOGIES, Topology
-from spmdir.tools.command import ArgumentParser, guarded, mesh_axes, print_with_axes
+from spmdir.tools.command import ArgumentParser, mesh_axes, print_with_axes
 
-_DESCRIPTION = "Print the cheapest plan of a reshard beside the lower bound and, where torch is there, DTensor's plans."
-_EXAMPLES = """\
+EXAMPLES = """\
 examples:
-  spmd-plan "S(0), R" "R, S(0)" --mesh 2x8 --shape 4096x4096
-  spmd-plan "dp: S(0), tp: P" "tp: S(1)" --mesh dp=2,tp=4 --shape 128x256 --dtype bf16
-  spmd-plan "S(0), S(0)" "S(1), S(1)" --mesh 2x8 --intra b --shape 4096x4096 --topology h100x8
+  spmd plan-reshard "S(0), R" "R, S(0)" --mesh 2x8 --shape 4096x4096
+  spmd plan-reshard "dp: S(0), tp: P" "tp: S(1)" --mesh dp=2,tp=4 --shape 128x256 --dtype bf16
+  spmd plan-reshard "S(0), S(0)" "S(1), S(1)" --mesh 2x8 --intra b --shape 4096x4096 --topology h100x8
 
-A sharding is a list of `axis: placement`, or of one placement for each axis in mesh order. Axes that a mesh of
-sizes alone does not name are a, b, c, … The topology decides what is cheapest: on `flat` it is the fewest bytes.
+A sharding is a list of `axis: placement`, or one placement for each axis in mesh order. The axes of a mesh given by
+sizes alone are a, b, c, … The cheapest plan depends on the topology: on `flat` it sends the fewest bytes. If torch is
+installed, the plans of DTensor's two planners follow with the same prices.
 """
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tool on `argv` (the process's arguments when None) and return its exit status."""
-    return guarded(_main, argv)
+def add_options(parser: ArgumentParser) -> None:
+    """Add the options of the subcommand."""
+    parser.add_argument("source", help="The sharding before.")
+    parser.add_argument("target", help="The sharding after.")
+    mesh = "The mesh: sizes, as in 2x8, or names and sizes, as in dp=2,tp=8."
+    parser.add_argument("--mesh", required=True, type=mesh_axes, metavar="AXES", help=mesh)
+    intra = "The axes whose ranks are inside one node, separated by commas (default: all)."
+    parser.add_argument("--intra", type=_names, metavar="AXES", help=intra)
+    shape = "The global shape of the tensor, as in 4096x4096."
+    parser.add_argument("--shape", required=True, type=_shape, metavar="SIZES", help=shape)
+    dtype = "The element type of the tensor (default: f32)."
+    parser.add_argument("--dtype", default="f32", choices=DTYPES, metavar="TYPE", help=dtype)
+    presets = f"{', '.join(TOPOLOGIES)}, a topology of a plug-in, or a .toml file (default: {DEFAULT.name})."
+    parser.add_argument("--topology", metavar="NAME", help=f"The machine: {presets}")
+    parser.add_argument("--no-dtensor", action="store_true", help="Leave out the plans of DTensor.")
+    parser.add_color()
+    parser.add_plugins()
 
 
-def _main(argv: Sequence[str]) -> int:
-    options = argument_parser().parse(argv)
+def run(options: argparse.Namespace) -> int:
+    """Print the plans."""
     pipeline = Pipeline("", plugins=options.load_plugin)
     mesh = Mesh(options.mesh, intra_node=options.intra)
     source, target = (_sharding(text, mesh) for text in (options.source, options.target))
@@ -66,28 +80,6 @@ def _main(argv: Sequence[str]) -> int:
                 lines += ["", *_lines(name, steps, options.shape, itemsize, mesh, topology, plan.lower_bound)]
     print_with_axes("\n".join(lines), mesh.axis_names, options.color)
     return 0
-
-
-def argument_parser() -> ArgumentParser:
-    """Return the options of the tool."""
-    parser = ArgumentParser(
-        "spmd-plan",
-        description=_DESCRIPTION,
-        epilog=_EXAMPLES,
-    )
-    parser.add_argument("source", help="the sharding before")
-    parser.add_argument("target", help="the sharding after")
-    parser.add_argument("--mesh", required=True, type=mesh_axes, help="sizes, as in 2x8, or names too, as in dp=2,tp=8")
-    parser.add_argument("--intra", type=_names, help="the axes whose ranks sit inside one node; all if left out")
-    parser.add_argument("--shape", required=True, type=_shape, help="the global shape, as in 4096x4096")
-    parser.add_argument("--dtype", default="f32", choices=DTYPES, metavar="TYPE", help="element type (f32)")
-    parser.add_argument(
-        "--topology", help=f"{', '.join(TOPOLOGIES)}, one of a plug-in, or a .toml file ({DEFAULT.name})"
-    )
-    parser.add_plugins()
-    parser.add_argument("--no-dtensor", action="store_true", help="leave DTensor's plans out")
-    parser.add_color()
-    return parser
 
 
 def _shape(text: str) -> tuple[int, ...]:
@@ -134,7 +126,3 @@ def _lines(
     rows.insert(0, (name, size_text(wire), time_text(seconds) + ratio))
     width, sent = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
     return [f"{text.ljust(width)}  {wired.rjust(sent)}  {time}" for text, wired, time in rows]
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

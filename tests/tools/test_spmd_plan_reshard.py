@@ -1,4 +1,4 @@
-"""`spmd-plan` as its users call it."""
+"""`spmd plan-reshard` as its users call it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from spmdir.tools.spmd_plan import main
+from spmdir.tools import spmd
 
 WIDE = ["--mesh", "2x8", "--shape", "4096x4096", "--topology", "flat"]
 
 
 def printed(capsys: pytest.CaptureFixture[str], *argv: str) -> list[str]:
-    assert main(argv) == 0
+    assert spmd.main(["plan-reshard", *argv]) == 0
     return capsys.readouterr().out.splitlines()
 
 
@@ -66,7 +66,7 @@ def test_axes_nodes_element_type_and_topology_are_options(capsys, tmp_path: Path
     ],
 )
 def test_an_error_is_one_line(argv: list[str], message: str, capsys) -> None:
-    assert main(argv) == 1
+    assert spmd.main(["plan-reshard", *argv]) == 1
     error = capsys.readouterr().err
     assert message in error and error.count("\n") == 1
 
@@ -92,5 +92,5 @@ def test_an_error_is_one_line(argv: list[str], message: str, capsys) -> None:
 def test_a_topology_file_says_what_is_wrong(text: str, message: str, tmp_path: Path, capsys) -> None:
     path = tmp_path / "machine.toml"
     path.write_text(text)
-    assert main(["S(0)", "R", "--mesh", "8", "--shape", "8", "--topology", str(path)]) == 1
+    assert spmd.main(["plan-reshard", "S(0)", "R", "--mesh", "8", "--shape", "8", "--topology", str(path)]) == 1
     assert message in capsys.readouterr().err

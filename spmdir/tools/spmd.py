@@ -1,0 +1,79 @@
+"""`spmd`: the command that answers questions about a program; each subcommand is a module that runs on demand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from types import MappingProxyType, ModuleType
+
+from spmdir.core.errors import SpmdirError, did_you_mean
+from spmdir.tools.command import ArgumentParser, guarded
+
+SUBCOMMANDS: Mapping[str, str] = MappingProxyType(
+    {
+        "report": "Print where a rank spends time and memory in one step.",
+        "explain": "Explain why values are sharded and resharded as they are, or what would change otherwise.",
+        "diff": "Compare two partitioned programs: time, bytes sent, memory, collectives and shardings.",
+        "plan-reshard": "Print the cheapest plan from one sharding to another, its cost and a lower bound.",
+        "check-placement": "Check that the placements of plug-ins obey the laws of placements.",
+        "check-rules": "Check sharding rules by running their ops on simulated ranks.",
+    }
+)
+"""Each subcommand with the sentence that describes it; its module is `spmd_` and its name.
+
+A module has `EXAMPLES`, the text that ends its help, `add_options(parser)`, and `run(options)`, which returns the exit
+status.
+"""
+
+_DESCRIPTION = "Answer questions about a program and about the rules and placements that it is partitioned with."
+_EPILOG = "Each subcommand has its own options: see `spmd SUBCOMMAND --help`. To transform a program, use spmd-opt."
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the tool on `argv` (the process's arguments when None) and return its exit status."""
+    return guarded(_main, argv)
+
+
+def _main(argv: Sequence[str]) -> int:
+    name = argv[0] if argv else ""
+    if name in SUBCOMMANDS:
+        return module_of(name).run(argument_parser(name).parse(argv[1:]))
+    if name and not name.startswith("-"):
+        problem = f"unknown subcommand '{name}'"
+    else:
+        argument_parser().parse(argv)
+        problem = "no subcommand"
+    expected = f"expected one of {', '.join(SUBCOMMANDS)}{did_you_mean(name, SUBCOMMANDS)}"
+    raise SpmdirError(f"{problem}; {expected}; see spmd --help")
+
+
+def module_of(name: str) -> ModuleType:
+    """Return the module of a subcommand."""
+    return import_module(f"spmdir.tools.spmd_{name.replace('-', '_')}")
+
+
+def argument_parser(name: str = "") -> ArgumentParser:
+    """Return the options of a subcommand, or those of the command itself."""
+    if not name:
+        return _CommandParser("spmd", usage="spmd SUBCOMMAND [options]", description=_DESCRIPTION, epilog=_epilog())
+    module, prog = module_of(name), f"spmd {name}"
+    parser = ArgumentParser(prog, is_whole=False, description=SUBCOMMANDS[name], epilog=module.EXAMPLES)
+    module.add_options(parser)
+    return parser
+
+
+class _CommandParser(ArgumentParser):
+    def with_subcommands(self) -> ArgumentParser:
+        subparsers = self.add_subparsers()
+        for name, sentence in SUBCOMMANDS.items():
+            module_of(name).add_options(subparsers.add_parser(name, prog=f"spmd {name}", is_whole=False, help=sentence))
+        return self
+
+
+def _epilog() -> str:
+    lines = [f"  {name:<17}{sentence}" for name, sentence in SUBCOMMANDS.items()]
+    return "\n".join(["subcommands:", *lines, "", _EPILOG])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
