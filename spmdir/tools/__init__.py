@@ -2,7 +2,7 @@
 
 May import: core, reshard, dialects, plugins, transforms, pipeline, passes, torch_interop, lowering, simulator,
 importer, plans, report, explanation, pictures, language_server, checking, and the names of spmdir.
-Start with command.py, spmd.py and spmd_opt.py.
+Start with argument_parser.py, command.py, spmd.py and spmd_opt.py.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ from importlib import import_module
 from types import MappingProxyType, ModuleType
 
 from spmdir.core.errors import SpmdirError, did_you_mean
-from spmdir.tools.command import ArgumentParser, guarded
+from spmdir.tools.argument_parser import ArgumentParser
+from spmdir.tools.command import guarded
 
 SUBCOMMANDS: Mapping[str, str] = MappingProxyType(
     {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from spmdir.core.errors import SpmdirError, raise_all
-from spmdir.tools.command import ArgumentParser
+from spmdir.tools.argument_parser import ArgumentParser
 
 EXAMPLES = """\
 examples:

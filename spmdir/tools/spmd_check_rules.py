@@ -10,7 +10,8 @@ from spmdir.core.errors import SpmdirError
 from spmdir.core.limits import SIMULATED
 from spmdir.core.number_text import integer, real
 from spmdir.core.progress import say
-from spmdir.tools.command import ArgumentParser, write_text
+from spmdir.tools.argument_parser import ArgumentParser
+from spmdir.tools.command import write_text
 
 EXAMPLES = """\
 examples:

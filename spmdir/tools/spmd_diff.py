@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from spmdir.core.errors import SpmdirError
-from spmdir.tools.command import ArgumentParser, pipeline_of, print_with_axes, read_text
+from spmdir.tools.argument_parser import ArgumentParser, pipeline_of
+from spmdir.tools.command import print_with_axes, read_text
 
 EXAMPLES = """\
 examples:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from spmdir.core.errors import shown
-from spmdir.tools.command import ArgumentParser, count, pipeline_of, print_with_axes, read_text
+from spmdir.tools.argument_parser import ArgumentParser, count, pipeline_of
+from spmdir.tools.command import print_with_axes, read_text
 
 EXAMPLES = """\
 examples:

@@ -7,7 +7,8 @@ from importlib.util import find_spec
 
 from spmdir import __version__
 from spmdir.core.errors import SpmdirError
-from spmdir.tools.command import ArgumentParser, guarded
+from spmdir.tools.argument_parser import ArgumentParser
+from spmdir.tools.command import guarded
 
 _DESCRIPTION = "Serve an editor as a language server for programs, rules and rewrites, over stdin and stdout."
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from spmdir.core.errors import SpmdirErrors
 from spmdir.pipeline.pass_table import PASSES, PassTable
-from spmdir.tools.command import ArgumentParser, guarded, in_colour, read_text, run_in_process, write_text
+from spmdir.tools.argument_parser import ArgumentParser
+from spmdir.tools.command import guarded, in_colour, read_text, run_in_process, write_text
 
 if TYPE_CHECKING:
     from importlib.abc import InspectLoader

@@ -22,7 +22,8 @@ from spmdir.reshard.plan import plan_reshard
 from spmdir.reshard.step_errors import step_errors
 from spmdir.reshard.steps import Step
 from spmdir.reshard.topology import DEFAULT, TOPOLOGIES, Topology
-from spmdir.tools.command import ArgumentParser, mesh_axes, print_with_axes
+from spmdir.tools.argument_parser import ArgumentParser, mesh_axes
+from spmdir.tools.command import print_with_axes
 
 EXAMPLES = """\
 examples:

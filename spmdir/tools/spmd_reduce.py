@@ -14,7 +14,8 @@ from typing import Any
 from spmdir.core.errors import SpmdirError, did_you_mean, print_remark
 from spmdir.core.number_text import real
 from spmdir.plugins import load_plugins
-from spmdir.tools.command import ArgumentParser, guarded, read_text, run_in_process, write_text
+from spmdir.tools.argument_parser import ArgumentParser
+from spmdir.tools.command import guarded, read_text, run_in_process, write_text
 
 _DESCRIPTION = "Make a program that shows a failure as small as possible, together with the passes that show it."
 _EXAMPLES = """\

@@ -10,8 +10,10 @@ from pathlib import PurePath
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from spmdir import report
 from spmdir.core.errors import SpmdirError, did_you_mean, shown
-from spmdir.tools.command import ArgumentParser, count, in_colour, pipeline_of, read_text, write_text
+from spmdir.tools.argument_parser import ArgumentParser, count, pipeline_of
+from spmdir.tools.command import in_colour, read_text, write_text
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -85,22 +87,19 @@ class _Report:
     """One program, from which each view and each format is made on demand."""
 
     def __init__(self, module: ModuleOp, pipeline: Pipeline, options: argparse.Namespace):
-        self._module, self._pipeline, self._options = module, pipeline, options
+        self.module, self.pipeline, self._options = module, pipeline, options
+        self.title = "stdin" if options.input == "-" else PurePath(options.input).name
 
     @cached_property
     def table(self) -> CostTable:
-        from spmdir.report.grouped_costs import cost_table
-
-        chosen = self._options
-        return cost_table(
-            self._module, chosen.by, chosen.sort, chosen.rows, fold=not chosen.no_fold, pipeline=self._pipeline
+        given = self._options
+        return report.cost_table(
+            self.module, given.by, given.sort, given.rows, fold=not given.no_fold, pipeline=self.pipeline
         )
 
     @cached_property
     def schedule(self) -> ScheduleReport:
-        from spmdir.report.schedule import schedule_report
-
-        return schedule_report(self._module, pipeline=self._pipeline)
+        return report.schedule_report(self.module, pipeline=self.pipeline)
 
     def text(self) -> str:
         return "\n".join(f"{_VIEWS[view](self).rstrip()}\n" for view in self._options.view)
@@ -112,39 +111,25 @@ class _Report:
             return f"{table_in_colour(*self.table.cells(), self.table.axes)}{self.table.totals()}"
         return str(self.table)
 
-    def cost(self) -> str:
-        from spmdir.report.communication import comm_report
-
-        return str(comm_report(self._module, pipeline=self._pipeline))
-
-    def memory(self) -> str:
-        from spmdir.report.memory import memory_report
-
-        return str(memory_report(self._module, pipeline=self._pipeline))
-
     def summary(self) -> str:
         from spmdir.report.summary import summary
 
-        return str(summary(self._module, self._pipeline))
+        return str(summary(self.module, self.pipeline))
 
     def html(self) -> str:
         from spmdir.pictures.report_page import write_html
 
-        return write_html(self._module, self._pipeline, self._title, self._options.reasons)
+        return write_html(self.module, self.pipeline, self.title, self._options.reasons)
 
     def model_explorer(self) -> str:
         from spmdir.pictures.model_explorer import write_model_explorer
 
-        return write_model_explorer(self._module, self._pipeline, self._title)
+        return write_model_explorer(self.module, self.pipeline, self.title)
 
     def perfetto(self) -> str:
         from spmdir.report.chrome_trace import chrome_trace
 
         return chrome_trace(self.schedule.execution)
-
-    @property
-    def _title(self) -> str:
-        return "stdin" if self._options.input == "-" else PurePath(self._options.input).name
 
 
 _Writer = Callable[[_Report], str]
@@ -153,10 +138,10 @@ _VIEWS: Mapping[str, _Writer] = MappingProxyType(
     {
         "table": _Report.table_text,
         "summary": _Report.summary,
-        "cost": _Report.cost,
-        "memory": _Report.memory,
-        "schedule": lambda report: str(report.schedule),
-        "timeline": lambda report: report.schedule.timeline(),
+        "cost": lambda of: str(report.comm_report(of.module, pipeline=of.pipeline)),
+        "memory": lambda of: str(report.memory_report(of.module, pipeline=of.pipeline)),
+        "schedule": lambda of: str(of.schedule),
+        "timeline": lambda of: of.schedule.timeline(),
     }
 )
 """Each view with the function that prints it."""
@@ -164,8 +149,8 @@ _VIEWS: Mapping[str, _Writer] = MappingProxyType(
 _FORMATS: Mapping[str, _Writer] = MappingProxyType(
     {
         "text": _Report.text,
-        "json": lambda report: report.table.json(),
-        "csv": lambda report: report.table.csv(),
+        "json": lambda of: of.table.json(),
+        "csv": lambda of: of.table.csv(),
         "html": _Report.html,
         "model-explorer": _Report.model_explorer,
         "perfetto": _Report.perfetto,

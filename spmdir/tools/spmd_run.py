@@ -12,7 +12,8 @@ from spmdir.core.errors import SpmdirError, SpmdirErrors, UnsupportedError, show
 from spmdir.core.number_text import integer, real
 from spmdir.dialects.values import is_given, signature_kind, signature_name
 from spmdir.pipeline.pipeline import Pipeline
-from spmdir.tools.command import ArgumentParser, count, guarded, parse_sizes, pipeline_of, read_text
+from spmdir.tools.argument_parser import ArgumentParser, count, parse_sizes, pipeline_of
+from spmdir.tools.command import guarded, read_text
 
 if TYPE_CHECKING:
     import torch

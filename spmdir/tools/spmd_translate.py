@@ -15,7 +15,8 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.number_text import integer
 from spmdir.core.placement.sharding_plan import ShardingPlan, read_plan
 from spmdir.pipeline.pipeline import Pipeline
-from spmdir.tools.command import ArgumentParser, guarded, mesh_axes, parse_sizes, pipeline_of, read_text, write_text
+from spmdir.tools.argument_parser import ArgumentParser, mesh_axes, parse_sizes, pipeline_of
+from spmdir.tools.command import guarded, read_text, write_text
 
 if TYPE_CHECKING:
     import torch

@@ -25,7 +25,8 @@ from spmdir.core.placement.sharding_plan import read_plan
 from spmdir.core.placement.standard import parse_placement
 from spmdir.rewrites.rewrite_text import parse_rewrites
 from spmdir.tools import spmd, spmd_opt, spmd_run, spmd_translate
-from spmdir.tools.command import mesh_axes, run_in_process
+from spmdir.tools.argument_parser import mesh_axes
+from spmdir.tools.command import run_in_process
 from spmdir.tools.golden import read_golden
 from tests.fuzz.batch import Kind, Wrong
 

@@ -10,7 +10,7 @@ import pytest
 
 from spmdir.pipeline.pass_table import PASSES
 from spmdir.tools import SCRIPTS
-from spmdir.tools.command import SHELLS
+from spmdir.tools.argument_parser import SHELLS
 from spmdir.tools.shell_completion import completion_script
 from spmdir.tools.spmd import SUBCOMMANDS
 
