@@ -63,7 +63,7 @@ def fitted(layers: int, batch: int, memory: int) -> tuple[float, ...]:
     held = scheduled_seconds(module, f"schedule{{memory={memory} offload=false}}")
     report = spmdir.report.schedule_report(spmdir.run_passes(module.clone(), f"schedule{{memory={memory}}}"))
     start = time.process_time()
-    spmdir.run_passes(module, f"fit-memory{{budget={memory} explain=true}}")
+    spmdir.run_passes(module, f"fit-memory{{budget={memory} remarks=true}}")
     taken = time.process_time() - start
     return before, report.peak_bytes, step, report.seconds, held, report.host_bytes, compiled, taken
 

@@ -69,8 +69,8 @@ class FitMemoryPass(LocalPass):
     offload: bool = True
     """Whether values may be copied to the memory of the host and back, where the topology has a bandwidth to there."""
 
-    explain: bool = False
-    """Whether a remark says what is done again, what it frees and what it takes."""
+    remarks: bool = False
+    """Whether to print a remark that lists what is recomputed or copied, the memory that this frees and its time."""
 
     def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
         """Let units of `function` run again, and copy values to the host, as few as its memory asks for.
@@ -105,7 +105,7 @@ class FitMemoryPass(LocalPass):
         for added in decision.fitted.rounds:
             units = repeat(function, program, units, added, decision.values)
             program = with_repeats(program, added)
-        if self.explain:
+        if self.remarks:
             print_remark(_explanation(decision.fitted), location_of(function))
 
 

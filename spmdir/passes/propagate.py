@@ -94,7 +94,7 @@ class PropagatePass(FunctionPass):
     """Whether what the user annotated is kept on the function, as `spmd.given`, so that it can be explained."""
     certify: bool = False
     """Whether to print what any decision costs at the least, beside what was decided."""
-    explain: bool = False
+    remarks: bool = False
     """Whether to print how many turns the search took on each block of axes, and why it ended."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
@@ -187,11 +187,11 @@ class PropagatePass(FunctionPass):
         if self.overlap == "schedule":
             plain, fastest = best.fastest(solution, machine.memory)
             solution, seconds = fastest.solution, best.write(fastest.solution)
-            if self.explain:
+            if self.remarks:
                 now, before = 1e3 * fastest.seconds, 1e3 * plain.seconds
                 text = f"a step takes {now:.4g} ms scheduled, {before:.4g} ms as overlap=none decides"
                 print_remark(text, location_of(function))
-        if self.explain:
+        if self.remarks:
             text = f"searched in at most {max(self.effort, 1)} turns: {'; '.join(map(str, solution.ends))}"
             print_remark(text, location_of(function))
         return best, solution, seconds

@@ -56,7 +56,7 @@ func.func @f(%x: tensor<64x512xf32>, %w: tensor<512x512xf32>, %v: tensor<512x64x
   return %5, %3 : tensor<64x64xf32>, tensor<512x512xf32>
 }
 """
-    run_passes(ir.parse(text, "in.mlir"), f"propagate{{explain effort={effort}}}")
+    run_passes(ir.parse(text, "in.mlir"), f"propagate{{remarks effort={effort}}}")
     said = capsys.readouterr().err
     assert said.startswith(f"in.mlir:2:1: remark: searched in at most {effort} turns: axes a, b: ")
     assert said.endswith(f"{end}\n")

@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --localize --fit-memory="budget=800 explain=true" --verify-spmd | spmd report - --view timeline
+// RUN: spmd-opt %s --localize --fit-memory="budget=800 remarks=true" --verify-spmd | spmd report - --view timeline
 spmd.mesh @mesh <fsdp = 4>
 
 // Two layers x · w and what their backward part needs of the weights: each weight is whole when it is used, and else in shards.

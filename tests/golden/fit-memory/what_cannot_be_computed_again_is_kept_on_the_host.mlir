@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --localize --fit-memory="budget=310MB explain=true" --verify-spmd | spmd report - --view timeline
+// RUN: spmd-opt %s --localize --fit-memory="budget=310MB remarks=true" --verify-spmd | spmd report - --view timeline
 spmd.mesh @mesh <dp = 8>
 
 // %mask waits while %wide needs room. Other numbers would be drawn the second time, so it goes to the host and comes back.

@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --localize --fit-memory="budget=7500 explain=true" --verify-spmd | spmd report - --view timeline
+// RUN: spmd-opt %s --localize --fit-memory="budget=7500 remarks=true" --verify-spmd | spmd report - --view timeline
 spmd.mesh @mesh <dp = 2>
 
 // Both %h and %g wait for the backward part while %wide needs room; %g follows from %h at less cost than %h from %x.

@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --localize --fit-memory="budget=255MB explain=true" --verify-spmd
+// RUN: spmd-opt %s --localize --fit-memory="budget=255MB remarks=true" --verify-spmd
 spmd.mesh @mesh <dp = 8>
 
 // Neither %mask nor %y may be held while %wide is there. The smaller one goes to the host; %y is made again of what comes back, and says that it is the same.

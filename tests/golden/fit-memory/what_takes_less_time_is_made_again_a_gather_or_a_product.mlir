@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --localize --fit-memory="budget=280MB explain=true" --verify-spmd | spmd report - --view timeline
+// RUN: spmd-opt %s --localize --fit-memory="budget=280MB remarks=true" --verify-spmd | spmd report - --view timeline
 // Either %g or %p may not be held while %wide is there, and both are of one size. To gather again takes less time than to multiply again.
 spmd.mesh @mesh <fsdp = 8>
 

@@ -1,4 +1,4 @@
-// RUN: spmd-opt %s --propagate="overlap=schedule explain" --expand --insert-reshard --lower-reshard --localize --schedule | spmd report - --view timeline
+// RUN: spmd-opt %s --propagate="overlap=schedule remarks" --expand --insert-reshard --lower-reshard --localize --schedule | spmd report - --view timeline
 // One after the other, the all-reduce of %2 takes less time than the gather of %w and the whole product.
 spmd.mesh @mesh <tp = 4>
 
