@@ -79,33 +79,44 @@ def updated(text: str, file: str, run: Run) -> str:
         SpmdirError: the first line is not a RUN line, or the exit status is not the expected one.
     """
     golden, start = read_golden(text, file), Location(file, 1, 1)
-    tool, written, failed, messages = golden.commands[0][0], "", False, ""
+    tool, written, has_failed, messages = golden.commands[0][0], "", False, ""
     for index, (source, expected) in enumerate(golden.parts):
         # A part alone, on the lines that it has in the file.
-        piped, found = "\n" * written.count("\n") + re.sub(r"\A// -----.*", "", source), ""
-        for number, command in enumerate(golden.commands):
-            try:
-                status, piped, errors = run(command, piped)
-            except SystemExit:  # of --version and --help
-                raise SpmdirError(f"{tool} ends before it reads the program", start) from None
-            if status == 2:
-                raise SpmdirError(errors.strip(), start)
-            failed, errors = failed or status != 0, errors if number else errors.replace("<stdin>", "%s")
-            found += _marked("// $", shlex.join(command)) if number else ""
-            found += _marked("// |", piped if number else piped.replace("<stdin>", "%s")) + _marked("// !", errors)
-            messages += errors
-            if status:
-                break
+        ir = "\n" * written.count("\n") + re.sub(r"\A// -----.*", "", source)
+        status, transcript, errors = _transcript(golden, ir, run, start)
         if "--verify-diagnostics" in golden.commands[0]:
-            found = ""
+            transcript = ""
+        has_failed, messages = has_failed or status != 0, messages + errors
         last = index == len(golden.parts) - 1
-        written += source.rstrip("\n") + f"\n\n{found}" + "\n" * (not last) if found or expected else source
-    if golden.fails and not failed:
+        is_empty = not transcript and not expected
+        written += source if is_empty else source.rstrip("\n") + f"\n\n{transcript}" + "\n" * (not last)
+    if golden.fails and not has_failed:
         raise SpmdirError(f"{tool} succeeded; `// RUN: not {tool} …` expects an error", start)
-    if failed and not golden.fails:
-        told = messages.replace("%s:", f"{file}:").strip()
-        raise SpmdirError(f"{tool} failed; write `// RUN: not {tool} …` if this is expected\n{told}", start)
+    if has_failed and not golden.fails:
+        hint = f"write `// RUN: not {tool} …` if this is expected"
+        raise SpmdirError(f"{tool} failed; {hint}\n{messages.replace('%s:', f'{file}:').strip()}", start)
     return written
+
+
+def _transcript(golden: Golden, text: str, run: Run, start: Location) -> tuple[int, str, str]:
+    """Return the exit status, the expectation and the errors of the commands of a golden file on a program."""
+    transcript, messages, status = "", "", 0
+    for index, command in enumerate(golden.commands):
+        try:
+            status, text, errors = run(command, text)
+        except SystemExit:  # of --version and --help
+            raise SpmdirError(f"{command[0]} ends before it reads the program", start) from None
+        if status == 2:
+            raise SpmdirError(errors.strip(), start)
+        if index:
+            transcript += _marked("// $", shlex.join(command))
+        else:
+            text, errors = text.replace("<stdin>", "%s"), errors.replace("<stdin>", "%s")
+        transcript += _marked("// |", text) + _marked("// !", errors)
+        messages += errors
+        if status:
+            break
+    return status, transcript, messages
 
 
 def difference(text: str, new: str) -> str:
