@@ -44,6 +44,7 @@ SAME_NAME = {
     "ring": "the ops of rings in dialects; how they are emitted in lowering",
     "schedule": "the pass that schedules in passes; the report of times in report",
     "simulate": "the times of an order of tasks in schedule; the values of all ranks in simulator",
+    "spmd": "the dialect in dialects; the command that answers questions in tools",
     "values": "of the IR in dialects; random ones in checking",
 }
 """Names that several files of spmdir have, and what each of the files is."""

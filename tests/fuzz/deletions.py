@@ -14,7 +14,7 @@ from tests.fuzz.malformed import ROOT, example, run_tool_on
 
 DELETED = frozenset('<>(){}[],:"=')
 _COMMENTS = re.compile(r"[ \t]*//[^\n]*")
-_PLACE = re.compile(r"in\.mlir:(\d+):\d+: error: \S")
+_PLACE = re.compile(r"<stdin>:(\d+):\d+: error: \S")
 
 
 @attrs.frozen

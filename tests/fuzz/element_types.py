@@ -17,7 +17,7 @@ from tests.fuzz.malformed import ROOT, run_tool_on
 from tests.search.random_programs import programs
 
 _RESULT = re.compile(r"^ *(%[\w.]+)(?:, %[\w.]+)* = (aten\.[\w.]+)\(.*? : tensor<(?:\d+x)*([a-z]\w*)>", re.MULTILINE)
-_PLACE = re.compile(r"in\.mlir:(\d+):\d+: error: (.*)")
+_PLACE = re.compile(r"<stdin>:(\d+):\d+: error: (.*)")
 
 
 @attrs.frozen

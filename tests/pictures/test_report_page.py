@@ -260,8 +260,8 @@ def test_ops_of_equal_layers_are_one_row(data: dict[str, Any]):
         ("a.pftrace", "perfetto"),
         ("mlp.explorer.json", "model-explorer"),
         ("a.html", "html"),
-        ("a.txt", "table"),
-        ("", "table"),
+        ("a.txt", "text"),
+        ("", "text"),
     ],
 )
 def test_the_name_of_the_output_chooses_a_format(output: str, format: str):

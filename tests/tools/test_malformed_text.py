@@ -36,7 +36,7 @@ def test_cut_and_patched_text_is_read_or_rejected_at_its_place(
         assert run_in_process(["spmd-opt", "-"], out) == (0, out, "")
     else:
         assert (status, out) == (1, "")
-        assert err.startswith("in.mlir:")
+        assert err.startswith("<stdin>:")
 
 
 @pytest.mark.parametrize("gap", [" ", "\t", "\n", "x", "[", '"', "//"])
