@@ -39,6 +39,7 @@ from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_shape, global_type, sharding_of, signature_name
 from spmdir.lowering.collectives import message
+from spmdir.lowering.gathers import write_gathers
 from spmdir.lowering.halo import EMITTERS as HALO_EMITTERS
 from spmdir.lowering.halo import line_of
 from spmdir.lowering.joined_messages import Started, start
@@ -102,6 +103,7 @@ def lower_to_fx(
             rank, group_name = device_rank(device_mesh), device_groups(mesh, device_mesh)
         program = emit(function, mesh, rank, group_name)
         if device_mesh is not None:
+            write_gathers(program, device_mesh)
             program.to(device_mesh.device_type)
         return generate(program) if is_runnable(program) else program
 

@@ -11,6 +11,7 @@ from torch import fx
 from spmdir.core.axes import is_part
 from spmdir.core.errors import ShardingError, shown
 from spmdir.core.mesh import Mesh
+from spmdir.lowering.gathers import write_gathers
 from spmdir.torch_interop.graphs import generate_code
 from spmdir.torch_interop.group_registry import flat_mesh, register_group, set_timeout
 
@@ -104,6 +105,7 @@ def name_groups(program: fx.GraphModule, mesh: Mesh, device_mesh: Any, timeout: 
             if isinstance(text, str) and text in found:
                 node.meta[AXES] = named[text]
         node.args = tuple(found.get(text, text) if isinstance(text, str) else text for text in node.args)
+    write_gathers(program, device_mesh)
     program.recompile()
     generate(program)
 

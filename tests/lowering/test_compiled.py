@@ -62,7 +62,7 @@ def written(program: fx.GraphModule) -> list[str]:
     return [name.removesuffix(".default") for name in names if re.match("all_|reduce_|wait|mm", name)]
 
 
-CALL = re.compile(r"_c10d_functional\.(\w+?)_?\.default\(|extern_kernels\.(mm)\(")
+CALL = re.compile(r"_c10d_functional\.(\w+?)(?:_|_out)?\.default\(|extern_kernels\.(mm)\(")
 
 
 def compiled(program: fx.GraphModule, options: dict[str, object] | None = None) -> list[str]:

@@ -184,7 +184,9 @@ def test_a_rewrite_of_a_plugin_puts_its_collective_into_what_ranks_run(ranks):
         found = result["own_collective"]
         assert_same(found["outputs"], found["expected"])
         assert "spmd.star_reduce" in found["text"] and "spmd.all_reduce" not in found["text"]
-        assert "all_gather_into_tensor" in found["code"] and "all_reduce" not in found["code"]
+        code = found["code"]
+        assert "gathers_all_gather_into_tensor" in code and "functional.all_gather" not in code
+        assert "all_reduce" not in code
 
 
 @on(TWO)
