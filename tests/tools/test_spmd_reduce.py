@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,14 @@ def test_plug_ins_are_given_to_the_tool_that_is_run(tmp_path, capsys) -> None:
 def test_a_program_that_succeeds_is_reduced_by_its_output(tmp_path) -> None:
     found = reduced(tmp_path, MLP.replace("tp: P(sum)", "tp: S(1)"), "--run", "spmd-opt", "--expect-output", "aten.neg")
     assert found == "func.func @mlp(%1: tensor<1x1xf32>) {\n  %3 = aten.neg(%1) : tensor<1x1xf32>\n  return\n}\n"
+
+
+def test_the_options_of_a_subcommand_are_reduced_too(tmp_path, capsys) -> None:
+    program = MLP.replace("tp: P(sum)", "tp: S(1)")
+    options = ("--run", "spmd report - --by=kind,module --sort=sent", "--expect-output", "aten.neg")
+    found = reduced(tmp_path, program, *options)
+    assert re.findall(r"aten[.]\w+", found) == ["aten.neg"]
+    assert capsys.readouterr().err.splitlines()[1] == "remark: spmd report --by=kind"
 
 
 @pytest.mark.parametrize("command", ["grep -q aten.mm {}", "grep -q aten.mm"])
