@@ -5,6 +5,7 @@ from spmdir.core.errors import DivergenceError as DivergenceError
 from spmdir.core.errors import LimitError as LimitError
 from spmdir.core.errors import Location as Location
 from spmdir.core.errors import ParseError as ParseError
+from spmdir.core.errors import PluginError as PluginError
 from spmdir.core.errors import RuleError as RuleError
 from spmdir.core.errors import ShardingError as ShardingError
 from spmdir.core.errors import SpmdirError as SpmdirError

@@ -14,6 +14,6 @@ from spmdir.core.placement.standard import parse_placement as parse_placement
 from spmdir.core.placement.tensor import TensorMeta as TensorMeta
 from spmdir.plans.resolve import sharding_plan as sharding_plan
 from spmdir.reshard.collective_spec import CollectiveSpec as CollectiveSpec
-from spmdir.reshard.collective_spec import Traffic as Traffic
 from spmdir.reshard.plan import ReshardPlan as ReshardPlan
 from spmdir.reshard.topology import Topology as Topology
+from spmdir.reshard.traffic import Traffic as Traffic

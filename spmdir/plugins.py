@@ -24,9 +24,11 @@ from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
+from spmdir.core.declared import IS_PLUGIN
 from spmdir.core.errors import (
     Location,
     ParseError,
+    PluginError,
     SpmdirError,
     SpmdirErrors,
     did_you_mean,
@@ -147,7 +149,11 @@ def load_plugin(source: str | os.PathLike[str] | Plugin) -> Plugin:
     if os.sep in name or os.path.exists(name):
         raise SpmdirError(f"'{name}' is not a plug-in; {_EXPECTED}")
     home = _home(name)
-    return _of_module(name, _guarded(name, lambda: import_module(home)))
+    module = _guarded(name, lambda: import_module(home))
+    for each, loaded in list(sys.modules.items()):
+        if f"{each}.".startswith(f"{home}."):
+            setattr(loaded, IS_PLUGIN, True)
+    return _of_module(name, module)
 
 
 def load_plugins(sources: Sequence[str | os.PathLike[str] | Plugin]) -> tuple[Plugin, ...]:
@@ -348,6 +354,7 @@ def _execute(path: str, real: str, source: bytes) -> ModuleType:
     spec = spec_from_file_location(module_name(real), real)
     assert spec is not None and spec.loader is not None
     module = module_from_spec(spec)
+    setattr(module, IS_PLUGIN, True)
     # Dataclasses, and so passes, look their module up there while it is still being executed.
     sys.modules[spec.name] = module
     try:
@@ -376,17 +383,12 @@ def _guarded(path: str, body: Callable[[], Kind]) -> Kind:
     except SpmdirError as error:
         if error.location is None and not isinstance(error, SpmdirErrors) and (line := line_in(path, error)):
             error.location = Location(path, line, 1)
+        if error.location is not None and error.location.file == os.path.realpath(path):
+            error.location = attrs.evolve(error.location, file=path)  # as the user gave it
         raise
     except (Exception, SystemExit) as error:
         place = Location(path, line_in(path, error) or 1, 1)
-        raise SpmdirError(f"plug-in failed: {type(error).__name__}: {error}", place) from error
-
-
-def place_in_plugin(error: BaseException) -> Location | None:
-    """Return the innermost line of a plug-in that `error` went through; None if it went through none."""
-    frames = reversed(list(traceback.walk_tb(error.__traceback__)))
-    places = (Location(f.f_code.co_filename, line, 1) for f, line in frames if _SOURCE in f.f_globals)
-    return next(places, None)
+        raise PluginError(f"plug-in failed: {type(error).__name__}: {error}", place) from error
 
 
 def line_in(path: str, error: BaseException) -> int | None:

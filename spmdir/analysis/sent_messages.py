@@ -15,10 +15,10 @@ from spmdir.dialects.ring import RotationOp
 from spmdir.dialects.sent_states import sent_state
 from spmdir.dialects.values import global_type
 from spmdir.reshard.bucket_cost import collective_terms, joining_seconds
-from spmdir.reshard.collective_spec import Sizes
 from spmdir.reshard.cost import NEIGHBOURS, Terms, node_count, sends_anything
 from spmdir.reshard.cost import terms as terms_of
 from spmdir.reshard.topology import Topology
+from spmdir.reshard.traffic import Sizes
 
 NEIGHBOURLY = (HaloExchangeOp, RotationOp)
 """The ops that send to neighbours."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
 from collections.abc import Callable, Mapping
 from functools import wraps
-from numbers import Integral
+from numbers import Integral, Real
 from typing import Any, TypeVar
 
 import attrs
@@ -52,6 +53,11 @@ def _is_path(value: Any) -> bool:
     return isinstance(value, (str, os.PathLike)) and bool(os.fspath(value)) and "\0" not in str(os.fspath(value))
 
 
+def is_amount(value: object) -> bool:
+    """Return whether `value` is a finite number from 0 on."""
+    return isinstance(value, Real) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max
+
+
 def keyed(expected: str) -> Kind:
     """Return the kind of mappings from names."""
     return Kind(_is_named, expected)
@@ -70,6 +76,7 @@ SEED = Kind(
     lambda value: isinstance(value, Integral) and not isinstance(value, bool) and -(2**63) <= value < 2**64,
     "an integer of 64 bits",
 )
+AMOUNT = Kind(is_amount, "a finite number from 0 on")
 CALLABLE = Kind(callable, "a function")
 PATH = Kind(_is_path, "the path of a file")
 DIRECTORY = Kind(_is_path, "the path of a directory").optional

@@ -78,6 +78,10 @@ class UnsupportedError(SpmdirError):
     """A program that cannot be partitioned exactly."""
 
 
+class PluginError(SpmdirError):
+    """Code of a plug-in that fails, or a result that it cannot give."""
+
+
 class CheckError(SpmdirError):
     """A program that does not compute what it was imported from: a bug of the importer."""
 
@@ -92,7 +96,16 @@ class DivergenceError(SpmdirError):
 
 CLASSES: dict[str, type[SpmdirError]] = {
     kind.__name__: kind
-    for kind in (ParseError, ShardingError, RuleError, UnsupportedError, CheckError, LimitError, DivergenceError)
+    for kind in (
+        ParseError,
+        ShardingError,
+        RuleError,
+        UnsupportedError,
+        PluginError,
+        CheckError,
+        LimitError,
+        DivergenceError,
+    )
 }
 """Classes by name of the errors that a message and a location make, as one rank tells them to another."""
 

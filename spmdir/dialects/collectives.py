@@ -33,7 +33,8 @@ from spmdir.dialects.names import text_name
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_shape, global_type, sharding_of
 from spmdir.dialects.verification import mesh_of
-from spmdir.reshard.collective_spec import STANDARD_ARGUMENTS, START, STREAM, Clause, CollectiveSpec
+from spmdir.reshard.clause import STANDARD_ARGUMENTS, START, STREAM, Clause
+from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import collective, collectives
 from spmdir.reshard.edge_state import StepState, step_state
 from spmdir.reshard.steps import Step, make_step, transition

@@ -10,6 +10,8 @@ import math
 
 from torch.fx import Node
 
+from spmdir.core.arguments import instance
+from spmdir.core.declared import GuardedFunction, evaluated
 from spmdir.core.placement.base import PartialPlacement
 from spmdir.lowering.group import Group
 from spmdir.lowering.inline import EdgeCode, inline_all, require_kinds
@@ -42,7 +44,12 @@ def message(spec: CollectiveSpec, site: Site, x: Node) -> Message:
     """
     if spec.names_axes and not site.named:
         return here(x)
-    return spec.emitter(site, x)
+    emitter = spec.emitter
+    function = emitter.function if isinstance(emitter, GuardedFunction) else emitter
+    return evaluated("lower", function, site, x, owner=repr(spec), returns=_MESSAGE)
+
+
+_MESSAGE = instance(Message, expected="a Message, as `site.send`, `site.move` or `spmdir.lowering.site.here` return it")
 
 
 def slice_message(site: Site, x: Node) -> Message:

@@ -10,6 +10,8 @@ import attrs
 import torch
 from torch.fx import Node
 
+from spmdir.core.arguments import instance
+from spmdir.core.declared import Function, check_fields
 from spmdir.core.dtype import DType
 from spmdir.core.intervals import Ranges
 from spmdir.core.mesh import Mesh
@@ -58,6 +60,9 @@ class Message:
     taken: tuple[int, ...] | None = None
     states: tuple[Node, ...] = ()
 
+    def __attrs_post_init__(self) -> None:
+        check_fields(self, _FIELDS)
+
     def send(self, emit: Emit) -> Callable[[], Node]:
         """Call the collective on `x`, made contiguous and viewed as a type that all backends carry if it is moved.
 
@@ -77,6 +82,11 @@ class Message:
     def sent_and_finished(self, emit: Emit) -> Node:
         """Return the value of the op, waited for at once."""
         return self.finished(emit, self.send(emit)())
+
+
+_NODE = instance(Node, expected="a node of the graph, as `site.emit` returns it")
+_FIELDS = {"x": _NODE, "finish": Function("arrived", returns=_NODE)}
+"""Field of a message → its kind, of those that emitters give."""
 
 
 @attrs.define(frozen=True, slots=False)
@@ -99,6 +109,9 @@ class Site:
     meta: TensorMeta
     argument: Mapping[str, Any]
     states: Mapping[str, tuple[Node, Kind]] = attrs.field(factory=dict)
+
+    def __str__(self) -> str:
+        return f"<site of rank {self.rank}: <{self.source}> to <{self.target}>>"
 
     @cached_property
     def named(self) -> tuple[str, ...]:

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Sequence
 from spmdir.core.placement.base import Edge, PartialPlacement, Placement, edge_between
 from spmdir.core.placement.standard import R
 from spmdir.core.placement.tensor import TensorMeta
-from spmdir.reshard.collective_spec import COPY, CollectiveSpec, Sizes, Traffic
+from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import PLANNED, between
 from spmdir.reshard.cost import Cost, cost, edge_collectives
 from spmdir.reshard.topology import DEFAULT, Topology
+from spmdir.reshard.traffic import COPY, Sizes, Traffic
 
 NOTHING = Cost(0.0, 0.0)
 _NEVER = Cost(math.inf, math.inf)

@@ -9,10 +9,10 @@ import attrs
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.tensor import TensorMeta
-from spmdir.reshard.collective_spec import Sizes
 from spmdir.reshard.cost import Terms, in_turn, node_count, step_sizes, step_terms, terms
 from spmdir.reshard.steps import Step
 from spmdir.reshard.topology import Topology
+from spmdir.reshard.traffic import Sizes
 
 
 def joining_seconds(step: Step, meta: TensorMeta, mesh: Mesh, topology: Topology) -> float:

@@ -7,151 +7,21 @@ what a rewrite may say of it. `collectives.py` is the table of specs.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import attrs
 
-from spmdir.core.errors import ShardingError
+from spmdir.core.arguments import FLAG, TEXT, Kind, instance
+from spmdir.core.declared import Function, Functions, Tuple, caller_place, check_fields
+from spmdir.core.errors import Location, PluginError, ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
+from spmdir.reshard.clause import DIM, FROM, IDENTIFIER, ON, OP, START, TO, Clause
 from spmdir.reshard.parts import Loads
-
-
-@attrs.frozen
-class Clause:
-    """A keyword with a value in the text of a collective, as `dim 0`.
-
-    Attributes:
-        keyword: how the text calls it.
-        argument: the name of the op's argument.
-        kind: "axes" (a list of mesh axes), "dim" (a dimension of the tensor), "reduction" (a key of
-            `spmdir.core.placement.reductions.REDUCTIONS` or the text of a partial placement), "number" (an int from 0
-            on), "rank" (the number of a rank in its group), "name" (an identifier) or "flag" (the keyword alone).
-    """
-
-    keyword: str
-    argument: str
-    kind: str
-
-    def holds(self, value: object) -> bool:
-        """Return whether `value` is one of its kind."""
-        return _KINDS[self.kind][0](value)
-
-    @property
-    def expected(self) -> str:
-        """What a value of its kind is, for messages."""
-        return _KINDS[self.kind][1]
-
-
-_KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "axes": (
-        lambda value: isinstance(value, tuple) and all(isinstance(axis, str) for axis in value),
-        "the axes as a list of names, as in `on [dp, tp]`",
-    ),
-    "dim": (lambda value: type(value) is int, "a number for the dimension"),
-    "reduction": (lambda value: isinstance(value, str), "the name of a reduction"),
-    "number": (lambda value: type(value) is int and value >= 0, "a number from 0 on"),
-    "rank": (lambda value: type(value) is int and value >= 0, "the number of a rank in its group"),
-    "name": (lambda value: isinstance(value, str) and value.isidentifier(), "a name"),
-    "flag": (lambda value: value is True, "the keyword alone"),
-}
-"""Kind of a clause → whether a value is of it, and how messages call these."""
-
-STANDARD_ARGUMENTS = ("axes", "dim", "to_dim", "reduction")
-"""The arguments for which steps and ops have a field of their own."""
-
-START = "_start"
-"""What the name of the op ends in that starts a collective."""
-
-ON = Clause("on", "axes", "axes")
-DIM = Clause("dim", "dim", "dim")
-FROM = Clause("from", "dim", "dim")
-TO = Clause("to", "to_dim", "dim")
-OP = Clause("op", "reduction", "reduction")
-STREAM = Clause("stream", "stream", "name")
-"""What a start says of the communicator that it runs on."""
-
-
-@attrs.frozen
-class Sizes:
-    """What a step handles on the busiest rank.
-
-    Attributes:
-        group: the number of ranks in a group.
-        source: local bytes before.
-        target: local bytes after.
-        chunk: bytes that one rank sends to one other in a direct exchange; for all_to_all. For halo and halo_reduce,
-            those of both halos; for rotate, all.
-        dim, to_dim: as in Step.
-        combined: how many partial values a rank that receives an exchange reduces to one; 1 for other steps.
-        moved, crossing: for exchanges, bytes that the busiest rank sends or receives, in all and to or from other
-            nodes; over all rounds. What crosses in other steps follows from what they send.
-    """
-
-    group: int
-    source: float
-    target: float
-    chunk: float = 0
-    dim: int | None = None
-    to_dim: int | None = None
-    combined: int = 1
-    moved: float = 0
-    crossing: float | None = None
-
-
-@attrs.frozen
-class Traffic:
-    """The cost of a collective.
-
-    Attributes:
-        wire: bytes a rank sends.
-        copied: bytes that are copied locally beside that: chunks along a dimension other than the first are packed or
-            unpacked, and all but one of them while others are on the wire.
-        packed: bytes of these that are copied before anything is sent, by one kernel.
-        kernels: how many kernels pack, unpack and reduce these.
-        crossing: (ranks, nodes) → the part of a rank's bytes that leaves its node; None where nothing is sent.
-        passes: how often a rank has to do with each of the others, one hop apart: once round a ring, or with one
-            message to each where ranks exchange directly; 0 where it sends to one or two of them only.
-        rounds: how many collectives it takes, one after the other.
-        keeps_bounds: whether it never sends less, or in fewer hops, than the ring model that `QuickBound` assumes. For
-            others, bounds on seconds are 0.
-        name: by which measured times are found; that of the collective unless given.
-    """
-
-    wire: Callable[[Sizes], float] = lambda sizes: 0.0
-    copied: Callable[[Sizes], float] = lambda sizes: 0.0
-    packed: Callable[[Sizes], float] = lambda sizes: 0.0
-    kernels: Callable[[Sizes], int] = lambda sizes: 0
-    crossing: Callable[[int, int], float] | None = None
-    passes: int = 0
-    rounds: int = 1
-    keeps_bounds: bool = False
-    name: str = ""
-
-    def __repr__(self) -> str:
-        return f"<Traffic: {self.name}>"
-
-
-COPY = Traffic(copied=lambda sizes: sizes.target, kernels=lambda sizes: 1, keeps_bounds=True)
-"""The cost of a local collective that writes its result."""
-
-
-def ring(ranks: int, nodes: int) -> float:
-    """Return what crosses nodes on a ring: ranks of a node are neighbours, so its cards share one way out."""
-    return (nodes - 1) / (ranks - 1)
-
-
-def direct(ranks: int, nodes: int) -> float:
-    """Return what crosses nodes where each rank sends to each other one: the peers on other nodes."""
-    return (ranks - ranks // nodes) / (ranks - 1)
-
-
-def anywhere(ranks: int, nodes: int) -> float:
-    """Return what crosses nodes where all that some rank holds may go to another node."""
-    return float(nodes > 1)
-
+from spmdir.reshard.traffic import Traffic
 
 BUFFERS = ("sent", "packed", "received", "joined", "unpacked", "result")
 """What a collective may allocate. `packed` and `unpacked` are copies into and out of the order in which chunks are
@@ -206,6 +76,7 @@ class CollectiveSpec:
         executed: qualified name of a torch op that `lower` calls, as `mine.swap.default` → (calls of the ranks of a
             group) → what each rank gets, see `spmdir.simulator.collective_steps`; for ops that the simulator does not
             know.
+        place: the line that made it.
     """
 
     name: str
@@ -217,7 +88,7 @@ class CollectiveSpec:
     after: str | None = None
     check: Callable[[CollectiveSpec, Sharding, Sharding, Mesh, tuple[int, ...]], object] | None = None
     axes: Callable[[Sharding, Sharding, Mesh], tuple[str, ...]] | None = None
-    traffic: Traffic = Traffic()
+    traffic: Traffic = attrs.field(factory=Traffic)
     buffers: tuple[str, ...] = ()
     loads: Callable[[Sharding, Sharding, Mesh, tuple[int, ...]], list[Loads]] | None = None
     may_be_async: bool = False
@@ -225,20 +96,19 @@ class CollectiveSpec:
     is_planned: bool = False
     if_local: str | None = None
     executed: Mapping[str, Callable[[Any], Any]] = attrs.field(factory=dict)
+    place: Location | None = attrs.field(default=None, init=False)
 
     def __repr__(self) -> str:
-        return f"<CollectiveSpec: {self.name}>"
+        return f"CollectiveSpec '{self.name}'"
 
     def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "place", caller_place())
+        check_fields(self, _FIELDS)
+        for is_wrong, message in _RULES:
+            if is_wrong(self):
+                raise ShardingError(message(self), self.place)
         if not self.buffers:
             object.__setattr__(self, "buffers", self._allocated)
-        for name in self.buffers:
-            if name not in BUFFERS:
-                raise ShardingError(
-                    f"collective '{self.name}' allocates '{name}'; expected names of {', '.join(BUFFERS)}"
-                )
-        if not isinstance(self.traffic, Traffic):
-            raise ShardingError(f"collective '{self.name}' has no `traffic`; expected its cost")
         if not self.traffic.name:
             object.__setattr__(self, "traffic", attrs.evolve(self.traffic, name=self.name))
 
@@ -253,12 +123,16 @@ class CollectiveSpec:
             return self.lower
         module, _, function = self.lower.partition(":")
         try:
-            return getattr(import_module(module), function)
-        except (ImportError, AttributeError, ValueError) as error:
+            emitter = getattr(import_module(module), function)
+        except (Exception, SystemExit) as error:  # the module is a plug-in's, and its code is executed
+            reason = (
+                str(error) if isinstance(error, (ImportError, AttributeError)) else f"{type(error).__name__}: {error}"
+            )
             raise ShardingError(
-                f"collective '{self.name}' is lowered by {self.lower!r}, which cannot be imported: {error}; "
+                f"collective '{self.name}' is lowered by {self.lower!r}, which cannot be imported: {reason}; "
                 "expected a function, or 'module:function'"
-            ) from None
+            ) from error
+        return _LOWER.guarded("lower", repr(self), emitter)
 
     @property
     def _allocated(self) -> tuple[str, ...]:
@@ -273,8 +147,14 @@ class CollectiveSpec:
 
     def group_axes(self, source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
         """Return the axes of its group, of a collective whose text names none."""
-        assert self.axes is not None  # which is checked where it is registered
-        return self.axes(source, target, mesh)
+        assert self.axes is not None  # which `_RULES` requires
+        axes = self.axes(source, target, mesh)
+        try:
+            for axis in axes:
+                mesh.require(axis)
+        except ShardingError as error:
+            raise PluginError(f"`axes` of {self!r} gives {list(axes)}: {error.message}", self.place) from None
+        return axes
 
     @property
     def traits(self) -> tuple[str | None, str | None]:
@@ -305,3 +185,184 @@ class CollectiveSpec:
     def is_local(self) -> bool:
         """Whether it never sends anything."""
         return self.moves != "edge" and self.traffic.crossing is None
+
+
+_TRAITS = ("replicated", "shard", "partial")
+
+
+def _is_text_or_none(value: object) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _are_loads(value: object) -> bool:
+    return (
+        isinstance(value, (list, tuple))
+        and bool(value)
+        and all(isinstance(loads, Mapping) for loads in value)
+        and all(
+            isinstance(ranks, tuple) and [*map(type, (*ranks, numel))] == [int, int, int] and min(*ranks, numel) >= 0
+            for loads in value
+            for ranks, numel in loads.items()
+        )
+    )
+
+
+class _Lower(Function):
+    """The kind of `lower`: a function, or the text that says where it is."""
+
+    def guarded(self, field: str, owner: str, value: Any) -> Any:
+        return value if isinstance(value, str) else super().guarded(field, owner, value)
+
+    @property
+    def expected(self) -> str:
+        return f"{super().expected}, or 'module:function'"
+
+
+_LOWER = _Lower("site", "operand")
+_FIELDS = {
+    "name": IDENTIFIER,
+    "summary": Kind(lambda value: TEXT.holds(value) and len(value.splitlines()) <= 1, "one sentence, on one line"),
+    "lower": _LOWER,
+    "clauses": Tuple(instance(Clause, expected="a Clause"), "a tuple of clauses, as in (ON, DIM)"),
+    "moves": Kind(lambda value: value in get_args(Moves), f"one of {', '.join(get_args(Moves))}"),
+    "before": Kind(_is_text_or_none, f"one of {', '.join(_TRAITS)}"),
+    "after": Kind(_is_text_or_none, f"one of {', '.join(_TRAITS)}"),
+    "check": Function("spec", "source", "target", "mesh", "shape", optional=True),
+    "axes": Function(
+        "source",
+        "target",
+        "mesh",
+        returns=Kind(
+            lambda value: isinstance(value, tuple) and all(isinstance(axis, str) for axis in value),
+            "a tuple of names of mesh axes",
+        ),
+        optional=True,
+    ),
+    "traffic": instance(Traffic, expected="a Traffic: its cost"),
+    "buffers": Tuple(
+        Kind(lambda value: isinstance(value, str) and value in BUFFERS, ""),
+        f"names of {', '.join(BUFFERS)}",
+    ),
+    "loads": Function(
+        "source",
+        "target",
+        "mesh",
+        "shape",
+        returns=Kind(_are_loads, "a list with a dict for each round, of (sender, receiver) → elements"),
+        optional=True,
+    ),
+    "may_be_async": FLAG,
+    "may_be_bucketed": FLAG,
+    "is_planned": FLAG,
+    "if_local": Kind(_is_text_or_none, "the name of a collective"),
+    "executed": Functions(
+        Kind(lambda value: isinstance(value, str) and [*map(str.isidentifier, value.split("."))] == [True] * 3, ""),
+        Function("calls", returns=instance(list, tuple, expected="a list with a tensor for each call")),
+        "a dict from the names of torch ops, as in {'mine.swap.default': function}",
+    ),
+}
+"""Field → its kind."""
+
+
+def _needed(spec: CollectiveSpec) -> tuple[Clause, ...]:
+    """Return the clauses that a collective between the traits of `spec` needs."""
+    if not spec.names_axes:
+        return ()
+    if spec.traits == ("shard", "shard"):
+        return (ON, FROM, TO)
+    return (ON, *([DIM] if "shard" in spec.traits else []), *([OP] if "partial" in spec.traits else []))
+
+
+def _lacks_clauses(spec: CollectiveSpec) -> bool:
+    return not {clause.argument for clause in _needed(spec)} <= {clause.argument for clause in spec.clauses}
+
+
+def _repeats_clauses(spec: CollectiveSpec) -> bool:
+    keywords, arguments = {clause.keyword for clause in spec.clauses}, {clause.argument for clause in spec.clauses}
+    return min(len(keywords), len(arguments)) < len(spec.clauses)
+
+
+def _repeats_next(buffers: tuple[str, ...]) -> bool:
+    return any(one == following for one, following in itertools.pairwise(buffers))
+
+
+def _constants(clauses: tuple[Clause, ...]) -> str:
+    """Return the names of the constants of `clauses`, for messages."""
+    return ", ".join(clause.keyword.upper() for clause in clauses) or "none"
+
+
+_RULES: tuple[tuple[Callable[[CollectiveSpec], bool], Callable[[CollectiveSpec], str]], ...] = (
+    (
+        lambda spec: spec.name.endswith(START),
+        lambda spec: (
+            f"a collective is named '{spec.name}', as the op that starts '{spec.name.removesuffix(START)}' "
+            "is; rename it"
+        ),
+    ),
+    (
+        lambda spec: spec.names_axes and not (spec.before in _TRAITS and spec.after in _TRAITS),
+        lambda spec: (
+            f"collective '{spec.name}' goes from {spec.before!r} to {spec.after!r}; expected two of "
+            f"{', '.join(_TRAITS)}, or another `moves` than 'axes', with `check` and `axes`"
+        ),
+    ),
+    (
+        _repeats_clauses,
+        lambda spec: (
+            f"collective '{spec.name}' has the clauses {_constants(spec.clauses)}; expected another keyword "
+            "and another argument for each"
+        ),
+    ),
+    (
+        _lacks_clauses,
+        lambda spec: (
+            f"collective '{spec.name}' from {spec.before} to {spec.after} has the clauses "
+            f"{_constants(spec.clauses)}; it needs {_constants(_needed(spec))}"
+        ),
+    ),
+    (
+        lambda spec: not spec.names_axes and any(clause.argument == "axes" for clause in spec.clauses),
+        lambda spec: (
+            f"collective '{spec.name}' moves {spec.moves}, and has the clause ON; leave that out, since its "
+            "function `axes` gives the mesh axes"
+        ),
+    ),
+    (
+        lambda spec: spec.names_axes and spec.axes is not None,
+        lambda spec: (
+            f"collective '{spec.name}' moves the axes that its text names, and has a function `axes`; leave "
+            "that out, or give `moves` as 'shards', 'elements' or 'edge'"
+        ),
+    ),
+    (
+        lambda spec: spec.names_axes and spec.check is not None,
+        lambda spec: (
+            f"collective '{spec.name}' moves the axes that its text names, and has a function `check`; leave "
+            "that out: `before` and `after` say what is legal"
+        ),
+    ),
+    (
+        lambda spec: not spec.names_axes and (spec.check is None or spec.axes is None),
+        lambda spec: f"collective '{spec.name}' moves {spec.moves}; expected both `check` and `axes`",
+    ),
+    (
+        lambda spec: spec.moves == "elements" and spec.loads is None and not spec.is_local,
+        lambda spec: f"collective '{spec.name}' moves elements, and has no `loads`; expected what ranks send",
+    ),
+    (
+        lambda spec: spec.moves in ("edge", "shards") and spec.loads is not None,
+        lambda spec: f"collective '{spec.name}' moves {spec.moves}; only 'elements' and 'axes' have `loads`",
+    ),
+    (
+        lambda spec: spec.moves == "edge" and attrs.evolve(spec.traffic, name="") != Traffic(),
+        lambda spec: f"collective '{spec.name}' moves along an edge, which has the cost; leave `traffic` out",
+    ),
+    (
+        lambda spec: bool(spec.buffers) and (spec.buffers[-1] in PACKED or _repeats_next(spec.buffers)),
+        lambda spec: (
+            f"collective '{spec.name}' allocates {', '.join(spec.buffers)}; expected another buffer after each, "
+            "the result last"
+        ),
+    ),
+)
+"""(Whether a spec is wrong, the message then)."""

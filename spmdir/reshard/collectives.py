@@ -7,38 +7,23 @@
     spec.orders_axes                     # False for all_reduce and partition: any order of the axes is the same
 
 A new collective is a `CollectiveSpec` in `SHIPPED` below, or at module level of a plug-in. Both are entered into the
-table by `register_collectives`, with the same checks. See docs/first-collective.md.
+table by `register_collectives`. See docs/first-collective.md.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterable
-from typing import get_args
 
 import attrs
 
 from spmdir.core.errors import ShardingError, did_you_mean
-from spmdir.reshard.collective_spec import (
-    COPY,
-    DIM,
-    FROM,
-    ON,
-    OP,
-    START,
-    TO,
-    Clause,
-    CollectiveSpec,
-    Moves,
-    Sizes,
-    Traffic,
-    anywhere,
-    direct,
-    ring,
-)
+from spmdir.reshard.clause import DIM, FROM, ON, OP, TO
+from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.exchange import exchange_loads
 from spmdir.reshard.moved_axes import converted_axes, exchanged_axes, permuted_axes, two_round_axes
 from spmdir.reshard.multi_axis_steps import check_convert, check_exchange, check_permute, check_rearrange
+from spmdir.reshard.traffic import COPY, Sizes, Traffic, anywhere, direct, ring
 from spmdir.reshard.two_round_exchange import two_round_loads
 
 
@@ -285,72 +270,40 @@ def register_collectives(values: Iterable[object], origin: str, taken: Collectio
         taken: the names of all ops of the `spmd` dialect.
 
     Raises:
-        ShardingError: a spec has the name of another one, or does not say all that is needed.
+        ShardingError: a spec has the name of another one or of an op, or names no local collective in `if_local`.
     """
-    specs = dict.fromkeys(value for value in values if isinstance(value, CollectiveSpec))
-    known = {spec for spec, _ in _SPECS.values()}
+    known = {name: spec for name, (spec, _) in _SPECS.items()}
+    declared = dict.fromkeys(value for value in values if isinstance(value, CollectiveSpec))
+    specs = [spec for spec in declared if spec not in known.values()]  # others are imported, or loaded once more
+    named = {spec.name: spec for spec in specs}
     for spec in specs:
-        if spec not in known:
-            _check(spec, origin, taken)
-            _SPECS[spec.name] = spec, origin
+        _check_name(spec, named[spec.name], origin, taken)
+        local = named.get(spec.if_local or "") or known.get(spec.if_local or "")
+        if spec.if_local is not None and (local is None or not local.is_local):
+            raise ShardingError(
+                f"`if_local` of {spec!r} is '{spec.if_local}'; expected the name of a collective that sends nothing",
+                spec.place,
+            )
+    _SPECS.update((spec.name, (spec, origin)) for spec in specs)
 
 
-def _check(spec: CollectiveSpec, origin: str, taken: Collection[str]) -> None:
+def _check_name(spec: CollectiveSpec, last: CollectiveSpec, origin: str, taken: Collection[str]) -> None:
+    """Raise ShardingError if another collective or op has the name of a spec.
+
+    Args:
+        last: the last one of its name in its module.
+    """
     known = _SPECS.get(spec.name)
+    if last is not spec:
+        raise ShardingError(f"collective '{spec.name}' is declared twice by {origin}; rename one of them", last.place)
     if known is not None and known[1] != origin:
-        raise ShardingError(f"collective '{spec.name}' is declared by {known[1]} and by {origin}; rename one of them")
+        raise ShardingError(
+            f"collective '{spec.name}' is declared by {known[1]} and by {origin}; rename one of them", spec.place
+        )
     if known is None and spec.name in taken:
-        raise ShardingError(f"collective '{spec.name}' has the name of another op, spmd.{spec.name}; rename it")
-    traits = ("replicated", "shard", "partial")
-    if not spec.name.isidentifier():
-        raise ShardingError(f"a collective is named {spec.name!r}; expected an identifier, as in 'scatter'")
-    if spec.moves not in get_args(Moves):
-        raise ShardingError(f"collective '{spec.name}' moves {spec.moves!r}; expected {', '.join(get_args(Moves))}")
-    if spec.names_axes and not (spec.before in traits and spec.after in traits):
         raise ShardingError(
-            f"collective '{spec.name}' goes from {spec.before!r} to {spec.after!r}; expected two of "
-            f"{', '.join(traits)}, or another `moves` than 'axes', with `check` and `axes`"
+            f"collective '{spec.name}' has the name of another op, spmd.{spec.name}; rename it", spec.place
         )
-    if spec.name.endswith(START):
-        started = spec.name.removesuffix(START)
-        raise ShardingError(f"a collective is named '{spec.name}', as the op that starts '{started}' is; rename it")
-    needed = _needed(spec)
-    if not {clause.argument for clause in needed} <= {clause.argument for clause in spec.clauses}:
-        raise ShardingError(
-            f"collective '{spec.name}' from {spec.before} to {spec.after} has the clauses {_constants(spec.clauses)}; "
-            f"it needs {_constants(needed)}"
-        )
-    if spec.names_axes and spec.axes is not None:
-        raise ShardingError(
-            f"collective '{spec.name}' moves the axes that its text names, and has a function `axes`; leave that out, "
-            "or give `moves` as 'shards', 'elements' or 'edge'"
-        )
-    if not spec.names_axes and (spec.check is None or spec.axes is None):
-        raise ShardingError(f"collective '{spec.name}' moves {spec.moves}; expected both `check` and `axes`")
-    if spec.moves == "elements" and spec.loads is None and not spec.is_local:
-        raise ShardingError(f"collective '{spec.name}' moves elements, and has no `loads`; expected what ranks send")
-    if spec.moves in ("edge", "shards") and spec.loads is not None:
-        raise ShardingError(f"collective '{spec.name}' moves {spec.moves}; only 'elements' and 'axes' have `loads`")
-    if spec.moves == "edge" and attrs.evolve(spec.traffic, name="") != Traffic():
-        raise ShardingError(f"collective '{spec.name}' moves along an edge, which has the cost; leave `traffic` out")
-    if not callable(spec.lower) and not isinstance(spec.lower, str):
-        raise ShardingError(
-            f"collective '{spec.name}' has no `lower`; expected a function of (site, operand), or 'module:function'"
-        )
-
-
-def _needed(spec: CollectiveSpec) -> tuple[Clause, ...]:
-    """Return the clauses that a collective between the traits of `spec` needs."""
-    if not spec.names_axes:
-        return ()
-    if spec.traits == ("shard", "shard"):
-        return (ON, FROM, TO)
-    return (ON, *([DIM] if "shard" in spec.traits else []), *([OP] if "partial" in spec.traits else []))
-
-
-def _constants(clauses: tuple[Clause, ...]) -> str:
-    """Return the names of the constants of `clauses`, for messages."""
-    return ", ".join(clause.keyword.upper() for clause in clauses) or "none"
 
 
 register_collectives(SHIPPED, __name__)

@@ -19,11 +19,12 @@ from spmdir.core.placement.base import Edge, edge_between
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.bound import lower_bound
-from spmdir.reshard.collective_spec import CollectiveSpec, Sizes, Traffic, anywhere
+from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import collective
 from spmdir.reshard.exchange import least_received, reduced_axes
 from spmdir.reshard.steps import Step
 from spmdir.reshard.topology import DEFAULT, Topology
+from spmdir.reshard.traffic import Sizes, Traffic, anywhere
 
 NEIGHBOURS = Traffic(wire=lambda s: s.chunk, crossing=anywhere)
 """The cost of `spmd.halo`, `spmd.halo_reduce` and `spmd.rotate`, which do not occur in reshards."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import attrs
 
+from spmdir.core.declared import place
 from spmdir.core.dtype import as_dtype
 from spmdir.core.errors import LimitError
 from spmdir.core.limits import check_shape
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.evaluated import place
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import Shard
 from spmdir.core.placement.tensor import TensorMeta

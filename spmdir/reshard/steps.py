@@ -19,7 +19,8 @@ from spmdir.core.placement.base import PartialPlacement, Placement, ShardPlaceme
 from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import Partial, Shard
-from spmdir.reshard.collective_spec import STANDARD_ARGUMENTS, CollectiveSpec
+from spmdir.reshard.clause import STANDARD_ARGUMENTS
+from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import collective
 from spmdir.reshard.conditions import check_joint, check_own_steps, check_split, refinement
 

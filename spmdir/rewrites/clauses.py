@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from spmdir.reshard.collective_spec import START, Clause, CollectiveSpec
+from spmdir.reshard.clause import START, Clause
+from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import collective, collectives
 
 OTHERS = ("wait",)

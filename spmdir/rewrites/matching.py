@@ -13,7 +13,7 @@ from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.collectives import Collective as CollectiveOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
-from spmdir.reshard.collective_spec import STREAM
+from spmdir.reshard.clause import STREAM
 from spmdir.rewrites.terms import Collective, Function, Term, Value
 
 Bindings = Mapping[str, Any]

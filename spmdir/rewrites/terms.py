@@ -9,7 +9,7 @@ from typing import ClassVar
 import attrs
 
 from spmdir.core.errors import Location, ParseError
-from spmdir.reshard.collective_spec import START
+from spmdir.reshard.clause import START
 from spmdir.rewrites.clauses import clauses_of, names_axes
 
 

@@ -7,8 +7,8 @@ from typing import Any
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from spmdir.core.declared import place
 from spmdir.core.errors import SpmdirError, UnsupportedError
-from spmdir.core.placement.evaluated import place
 from spmdir.torch_interop.modules import backward_hooks, global_hooks
 
 _UNWRITABLE = frozenset('"\\')

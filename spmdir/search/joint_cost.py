@@ -12,9 +12,9 @@ from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import Partial, Placement, R
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.axis_price import axis_price
-from spmdir.reshard.collective_spec import Sizes
 from spmdir.reshard.cost import NEIGHBOURS, cost, node_count
 from spmdir.reshard.plan_tree import Planner, plan_tree
+from spmdir.reshard.traffic import Sizes
 from spmdir.rules.strategies.strategy import Strategy, shard_counts
 from spmdir.search.problem import AVOIDED, Problem, local_seconds
 from spmdir.search.repeats import Quotient

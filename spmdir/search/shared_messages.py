@@ -14,10 +14,10 @@ from typing import Generic, TypeVar
 
 import attrs
 
-from spmdir.reshard.collective_spec import Sizes
 from spmdir.reshard.collectives import between
 from spmdir.reshard.cost import node_count, terms
 from spmdir.reshard.topology import Topology
+from spmdir.reshard.traffic import Sizes
 from spmdir.search.hidden import LEAST
 from spmdir.search.problem import Annotation, Problem
 

@@ -16,9 +16,10 @@ import numpy as np
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.tensor import TensorMeta
-from spmdir.reshard.collective_spec import CollectiveSpec, Sizes, Traffic
+from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.cost import cost, node_count
 from spmdir.reshard.topology import Topology
+from spmdir.reshard.traffic import Sizes, Traffic
 from spmdir.search.catalogue import LARGE
 from spmdir.search.joint_placements import JointPlacements, Numbers
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
+from spmdir.core.errors import PluginError
 from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.lowering.site import functional
+from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import collectives
 from spmdir.simulator.rank_run import Issued
 
@@ -21,9 +23,19 @@ Steps = Mapping[Any, Callable[[Sequence[Issued]], list[Tensor]]]
 
 def executed(others: Steps | None = None) -> Steps:
     """Return all that ranks do together: the collectives of spmdir and of plug-ins, and `others`."""
-    named = [entry for spec in collectives() for entry in spec.executed.items()]
-    plugins = {operator.attrgetter(name)(torch.ops): step for name, step in named}
+    plugins = {_torch_op(spec, name): step for spec in collectives() for name, step in spec.executed.items()}
     return {**EXECUTED, **plugins, **(others or {})}
+
+
+def _torch_op(spec: CollectiveSpec, name: str) -> Any:
+    try:
+        return operator.attrgetter(name)(torch.ops)
+    except AttributeError:
+        raise PluginError(
+            f"`executed` of {spec!r} names '{name}', which torch does not have; expected the name of an op that "
+            "`lower` calls, as 'mine.swap.default'",
+            spec.place,
+        ) from None
 
 
 def _tensors(calls: Sequence[Issued]) -> list[Tensor]:

@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
+from spmdir.core.declared import place
 from spmdir.core.errors import SpmdirError, UnsupportedError, shown
 from spmdir.core.intervals import Ranges
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import ShardPlacement, own_type, take
-from spmdir.core.placement.evaluated import place
 from spmdir.core.placement.holding import holding
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import Placement

@@ -86,7 +86,7 @@ def guarded(body: Callable[[Sequence[str]], int], argv: Sequence[str] | None) ->
 
 def _is_of_plugin(error: BaseException) -> bool:
     """Return whether code of a plug-in raised `error`; it is printed then, at its line."""
-    from spmdir.plugins import place_in_plugin  # only an error needs to know what plug-ins are
+    from spmdir.core.declared import place_in_plugin  # only an error needs to know what plug-ins are
 
     where = place_in_plugin(error)
     if where is not None:

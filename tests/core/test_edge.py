@@ -8,7 +8,7 @@ from typing import ClassVar
 import attrs
 import pytest
 
-from spmdir.core.errors import ShardingError
+from spmdir.core.errors import PluginError, ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import parse_sharding
 from spmdir.core.placement.standard import R
@@ -103,7 +103,7 @@ def test_bytes_that_are_no_number_for_each_collective_are_an_error_where_they_ar
     with pytest.raises(ShardingError, match=r"`bytes` gives \(1.0, 2.0\) for \[8, 3\] on 2 ranks; expected") as found:
         plan_reshard((8, 3), "f32", "a: Miscounted", "", mesh)
     assert found.value.location is not None and found.value.location.file == __file__
-    with pytest.raises(ShardingError, match=r"`bytes` fails for \(\(8, 3\), 4, 2\): IndexError"):
+    with pytest.raises(PluginError, match=r"`bytes` fails for \(\(8, 3\), 4, 2\): IndexError"):
         plan_reshard((8, 3), "f32", "", "a: Miscounted", mesh)
 
 

@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 import torch
+from attrs import evolve
 
 import spmdir
-from spmdir.core.errors import ShardingError
+from spmdir.core.errors import Location, PluginError, ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import TRAITS
-from spmdir.core.placement.sharding import Sharding
+from spmdir.core.placement.sharding import Sharding, parse_sharding
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import print_type
 from spmdir.dialects.collectives import collective_class, collective_ops
 from spmdir.dialects.spmd import Spmd
 from spmdir.plugins import load_plugin
 from spmdir.reshard import collectives as table
-from spmdir.reshard.collective_spec import DIM, ON, CollectiveSpec
-from spmdir.reshard.steps import make_step
+from spmdir.reshard.clause import DIM, ON, Clause
+from spmdir.reshard.collective_spec import CollectiveSpec
+from spmdir.reshard.moves import is_legal
+from spmdir.reshard.steps import Step, make_step
+from spmdir.reshard.traffic import Traffic
 
 SCATTER = CollectiveSpec(
     name="scatter", summary="", clauses=(ON, DIM), before="replicated", after="shard", lower=lambda site, x: x
@@ -46,30 +51,158 @@ def test_each_shipped_collective_has_a_spec_a_class_in_the_dialect_and_an_emitte
 
 PERMUTE, EXCHANGE = (attrs.evolve(table.collective(name), name=f"my_{name}") for name in ("permute", "exchange"))
 
-WRONG = [
-    (attrs.evolve(SCATTER, name="slice"), "collective 'slice' is declared by spmdir.reshard.collectives and by mine"),
-    (attrs.evolve(SCATTER, name="scatter_start"), "is named 'scatter_start', as the op that starts 'scatter' is"),
-    (attrs.evolve(SCATTER, name="my scatter"), "is named 'my scatter'; expected an identifier"),
-    (attrs.evolve(SCATTER, before="pending"), "goes from 'pending' to 'shard'; expected two of replicated, shard"),
-    (attrs.evolve(SCATTER, clauses=(DIM,)), "from replicated to shard has the clauses DIM; it needs ON, DIM"),
-    (attrs.evolve(SCATTER, before="shard"), "from shard to shard has the clauses ON, DIM; it needs ON, FROM, TO"),
-    (attrs.evolve(SCATTER, before="partial"), "from partial to shard has the clauses ON, DIM; it needs ON, DIM, OP"),
-    (attrs.evolve(SCATTER, clauses=()), "from replicated to shard has the clauses none; it needs ON, DIM"),
-    (attrs.evolve(SCATTER, moves="rows"), "moves 'rows'; expected axes, edge, shards, elements"),
-    (attrs.evolve(SCATTER, axes=lambda *_: ()), "moves the axes that its text names, and has a function `axes`"),
-    (attrs.evolve(PERMUTE, check=None), "moves shards; expected both `check` and `axes`"),
-    (attrs.evolve(PERMUTE, axes=None), "moves shards; expected both `check` and `axes`"),
-    (attrs.evolve(PERMUTE, moves="elements"), "moves elements, and has no `loads`"),
-    (attrs.evolve(EXCHANGE, moves="shards"), "moves shards; only 'elements' and 'axes' have `loads`"),
-    (attrs.evolve(PERMUTE, moves="edge"), "moves along an edge, which has the cost; leave `traffic` out"),
-    (attrs.evolve(SCATTER, lower=None), "has no `lower`"),
+TRAFFIC = Traffic()
+BAD_DIM = {"keyword": "dim", "argument": "dim", "kind": "name"}
+
+WRONG: list[tuple[Callable[[], object], str]] = [
+    (lambda: evolve(SCATTER, name="slice"), "collective 'slice' is declared by spmdir.reshard.collectives and by mine"),
+    (lambda: evolve(SCATTER, name="scatter_start"), "'scatter_start', as the op that starts 'scatter' is"),
+    (lambda: evolve(SCATTER, name="my scatter"), "'my scatter' is 'my scatter' of type str; expected a name of"),
+    (lambda: evolve(SCATTER, name=5), "`name` of CollectiveSpec is 5 of type int; expected a name of"),
+    (lambda: evolve(SCATTER, summary="one\ntwo"), "is 'one\\ntwo' of type str; expected one sentence, on one line"),
+    (lambda: evolve(SCATTER, before="pending"), "goes from 'pending' to 'shard'; expected two of replicated, shard"),
+    (lambda: evolve(SCATTER, before=["shard"]), "is ['shard'] of type list; expected one of replicated, shard"),
+    (lambda: evolve(SCATTER, clauses=(DIM,)), "from replicated to shard has the clauses DIM; it needs ON, DIM"),
+    (lambda: evolve(SCATTER, before="shard"), "shard to shard has the clauses ON, DIM; it needs ON, FROM, TO"),
+    (lambda: evolve(SCATTER, before="partial"), "partial to shard has the clauses ON, DIM; it needs ON, DIM, OP"),
+    (lambda: evolve(SCATTER, clauses=()), "from replicated to shard has the clauses none; it needs ON, DIM"),
+    (lambda: evolve(SCATTER, clauses=(ON, DIM, DIM)), "has the clauses ON, DIM, DIM; expected another keyword"),
+    (lambda: evolve(SCATTER, clauses=("on",)), "is ('on',) of type tuple; expected a tuple of clauses"),
+    (lambda: Clause("k", "k", "zz"), "`kind` of Clause is 'zz' of type str; expected one of axes, dim, "),
+    (lambda: Clause("a b", "k", "flag"), "`keyword` of Clause is 'a b' of type str; expected a name of"),
+    (lambda: Clause(**BAD_DIM), "has argument 'dim' of kind 'name'; this argument has kind 'dim'"),
+    (lambda: evolve(SCATTER, moves="rows"), "is 'rows' of type str; expected one of axes, edge, shards, elements"),
+    (lambda: evolve(SCATTER, moves=["axes"]), "is ['axes'] of type list; expected one of axes, edge"),
+    (lambda: evolve(SCATTER, axes=lambda *_: ()), "the axes that its text names, and has a function `axes`"),
+    (lambda: evolve(SCATTER, check=lambda *_: ()), "the axes that its text names, and has a function `check`"),
+    (lambda: evolve(PERMUTE, check=None), "moves shards; expected both `check` and `axes`"),
+    (lambda: evolve(PERMUTE, axes=None), "moves shards; expected both `check` and `axes`"),
+    (lambda: evolve(PERMUTE, axes=lambda mesh: ()), "is a function of (mesh); expected a function of (source, target"),
+    (lambda: evolve(PERMUTE, clauses=(ON,)), "moves shards, and has the clause ON; leave that out"),
+    (lambda: evolve(PERMUTE, moves="elements"), "moves elements, and has no `loads`"),
+    (lambda: evolve(EXCHANGE, moves="shards"), "moves shards; only 'elements' and 'axes' have `loads`"),
+    (lambda: evolve(EXCHANGE, loads=[]), "`loads` of CollectiveSpec 'my_exchange' is [] of type list; expected a func"),
+    (lambda: evolve(EXCHANGE, if_local="all_gather"), "is 'all_gather'; expected the name of a collective that sends"),
+    (lambda: evolve(EXCHANGE, if_local="nowhere"), "is 'nowhere'; expected the name of a collective that sends"),
+    (lambda: evolve(PERMUTE, moves="edge"), "moves along an edge, which has the cost; leave `traffic` out"),
+    (lambda: evolve(SCATTER, lower=None), "is None of type NoneType; expected a function of (site, operand), or 'mod"),
+    (lambda: evolve(SCATTER, lower=lambda x: x), "`lower` of CollectiveSpec 'scatter' is a function of (x); expected"),
+    (lambda: evolve(SCATTER, traffic=None), "is None of type NoneType; expected a Traffic: its cost"),
+    (lambda: evolve(SCATTER, buffers=("sending",)), "is ('sending',) of type tuple; expected names of sent, packed"),
+    (lambda: evolve(SCATTER, buffers=5), "is 5 of type int; expected names of sent, packed"),
+    (lambda: evolve(SCATTER, buffers=("result", "sent")), "allocates result, sent; expected another buffer after each"),
+    (lambda: evolve(SCATTER, may_be_async="no"), "is 'no' of type str; expected True or False"),
+    (lambda: evolve(SCATTER, executed={"swap": len}), "is {'swap': <built-in function len>} of type dict; expected a"),
+    (lambda: evolve(SCATTER, executed={"a.b.c": 5}), "`executed['a.b.c']` of CollectiveSpec 'scatter' is 5 of type"),
+    (lambda: evolve(TRAFFIC, wire=5), "`wire` of Traffic is 5 of type int; expected a function of (sizes)"),
+    (lambda: evolve(TRAFFIC, crossing=lambda ranks: 1), "is a function of (ranks); expected a function of (ranks,"),
+    (lambda: evolve(TRAFFIC, rounds=0), "`rounds` of Traffic is 0 of type int; expected an integer from 1 on"),
+    (lambda: evolve(TRAFFIC, passes="a"), "`passes` of Traffic is 'a' of type str; expected an integer from 0"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "message"), WRONG)
+def test_a_wrong_spec_is_an_error_at_its_line(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ShardingError, match=re.escape(message)) as caught:
+        table.register_collectives([make()], "mine")
+    assert caught.value.location == Location(__file__, make.__code__.co_firstlineno, 1)
+
+
+def test_two_collectives_of_one_name_in_a_file_are_an_error_at_the_second(tmp_path: Path) -> None:
+    path = tmp_path / "twice.py"
+    path.write_text(f"{CHEAP}\nAGAIN = attrs.evolve(CHEAP)\n".replace("\nfrom", "\nimport attrs\nfrom", 1))
+    with pytest.raises(ShardingError, match="collective 'cheap_all_reduce' is declared twice by") as caught:
+        load_plugin(str(path))
+    assert str(caught.value).startswith(f"{path}:{len(path.read_text().splitlines())}:1: ")
+
+
+FAILING = [
+    ("wire=lambda sizes: 1 / 0", r"`wire` of Traffic 'cheap_all_reduce' fails for \(.*: ZeroDivisionError"),
+    ("wire=lambda sizes: float('nan')", "`wire` of .* gives nan of type float for .*; expected a finite number"),
+    ("wire=lambda sizes: float('inf')", "`wire` of .* gives inf of type float"),
+    ("wire=lambda sizes: -1.0", r"`wire` of .* gives -1\.0 of type float"),
+    ("wire=lambda sizes: 'a'", "`wire` of .* gives 'a' of type str"),
+    ("wire=lambda sizes: 1, kernels=lambda sizes: None", "`kernels` of .* gives None .*; expected an integer"),
+    ("wire=lambda sizes: exit(3)", "`wire` of .* fails .*: SystemExit: 3"),
 ]
 
 
-@pytest.mark.parametrize(("spec", "message"), WRONG)
-def test_a_spec_that_is_not_complete_is_an_error(spec: CollectiveSpec, message: str) -> None:
-    with pytest.raises(ShardingError, match=re.escape(message)):
-        table.register_collectives([spec], "mine")
+@pytest.mark.parametrize(("fields", "message"), FAILING)
+def test_a_cost_that_fails_is_an_error_at_its_line(tmp_path: Path, fields: str, message: str) -> None:
+    path = tmp_path / "cheap.py"
+    path.write_text(CHEAP.replace("wire=lambda sizes: sizes.source / 100", fields))
+    with pytest.raises(PluginError, match=message) as caught:
+        spmdir.run_passes(ir.parse(PARTIAL), spmdir.Pipeline("propagate,insert-reshard,lower-reshard", plugins=[path]))
+    assert caught.value.location == Location(str(path), 12, 1)
+
+
+EMITTERS = [
+    ("lambda site, x: 1 / 0", "`lower` of CollectiveSpec 'cheap_all_reduce' fails .*: ZeroDivisionError"),
+    ("lambda site, x: exit(3)", "`lower` of .* fails .*: SystemExit"),
+    ("lambda site, x: x", "`lower` of .* gives x of type Node .*; expected a Message"),
+    ("lambda site, x: None", "`lower` of .* gives None of type NoneType .*; expected a Message"),
+    ("lambda site, x: here(None)", "`x` of Message is None of type NoneType; expected a node of the graph"),
+    ("lambda site, x: Message(x, lambda y: None)", "`finish` of Message gives None .*; expected a node of the graph"),
+    ("lambda site, x: Message(x, lambda y: 1 / 0)", "`finish` of Message fails .*: ZeroDivisionError"),
+    ("lambda site, x: Message(x, lambda: x)", r"`finish` of Message is a function of \(\); expected a function of"),
+    ("'math:sqrt'", r"`lower` of .* is a function of \(x, /\); expected a function of \(site, operand\)"),
+    ("'math:pi'", "`lower` of .* is 3.14.* of type float; expected a function"),
+    ("'..a:b'", r"is lowered by '\.\.a:b', which cannot be imported: TypeError"),
+]
+
+
+@pytest.mark.parametrize(("emitter", "message"), EMITTERS)
+def test_an_emitter_that_fails_is_an_error_at_its_line(tmp_path: Path, emitter: str, message: str) -> None:
+    path = tmp_path / "cheap.py"
+    text = f"from spmdir.lowering.site import Message, here{CHEAP}"
+    path.write_text(text.replace("lambda site, x: x", emitter))
+    pipeline = spmdir.Pipeline("propagate,insert-reshard,lower-reshard", plugins=[path])
+    with pytest.raises(spmdir.SpmdirError, match=message) as caught:
+        spmdir.simulate(spmdir.run_passes(ir.parse(PARTIAL), pipeline), [torch.ones(64)])
+    assert caught.value.location is not None
+
+
+STEPS = [
+    ("axes=lambda *_: 5", "`axes` of CollectiveSpec 'my_permute' gives 5 .*; expected a tuple of names of mesh axes"),
+    ("axes=lambda *_: ('zz',)", r"`axes` of CollectiveSpec 'my_permute' gives \['zz'\]: axis 'zz' is not in mesh"),
+    (
+        "moves='elements', check=lambda *_: None, loads=lambda *_: 5",
+        "`loads` of CollectiveSpec 'my_permute' gives 5 .*; expected a list with a dict for each round",
+    ),
+    (
+        "moves='elements', check=lambda *_: None, loads=lambda *_: [{0: 1}]",
+        r"`loads` of .* gives \[\{0: 1\}\] .*; expected a list",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "message"), STEPS)
+def test_a_step_whose_functions_fail_is_an_error_at_its_line(tmp_path: Path, fields: str, message: str) -> None:
+    path = tmp_path / "permute.py"
+    path.write_text(
+        "import attrs\nfrom spmdir.reshard.collectives import collective\n"
+        f"MINE = attrs.evolve(collective('permute'), name='my_permute', {fields})\n"
+    )
+    collectives = spmdir.Pipeline("", plugins=[path]).collectives
+    with pytest.raises(PluginError, match=message) as caught:
+        spmdir.plan_reshard((10, 6), "f32", "b: S(1)", "a: S(1)", MESH, collectives=collectives)
+    assert caught.value.location == Location(str(path), 3, 1)
+
+
+def test_a_check_that_fails_is_an_error_and_not_an_illegal_step() -> None:
+    def check(*_: object) -> None:
+        raise ZeroDivisionError("of the plug-in")
+
+    table.register_collectives([evolve(PERMUTE, check=check)], "mine")
+    source, target = parse_sharding("b: S(1)"), parse_sharding("a: S(1)")
+    with pytest.raises(PluginError, match=r"`check` of .* fails .*: ZeroDivisionError: of the"):
+        make_step("my_permute", source, MESH, (8, 8), target=target)
+    step = Step("my_permute", ("a", "b"), source, target)
+    with pytest.raises(PluginError, match="`check` of CollectiveSpec 'my_permute' fails"):
+        is_legal(step, MESH, (8, 8))
+
+
+MESH = Mesh({"a": 2, "b": 4})
 
 
 def test_a_collective_of_a_plug_in_with_the_name_of_another_op_of_the_dialect_is_an_error(tmp_path: Path) -> None:
@@ -88,7 +221,9 @@ def test_a_file_that_is_run_again_replaces_its_collective_and_another_file_may_n
 
 
 CHEAP = """
-from spmdir.reshard.collective_spec import ON, OP, CollectiveSpec, Traffic, ring
+from spmdir.reshard.clause import ON, OP
+from spmdir.reshard.collective_spec import CollectiveSpec
+from spmdir.reshard.traffic import Traffic, ring
 
 CHEAP = CollectiveSpec(
     name="cheap_all_reduce",
@@ -169,7 +304,9 @@ def test_an_op_is_built_with_the_sharding_that_follows_and_tells_its_arguments()
 
 
 OWN_OP = """
-from spmdir.reshard.collective_spec import ON, Clause, CollectiveSpec, Traffic, anywhere
+from spmdir.reshard.clause import ON, Clause
+from spmdir.reshard.collective_spec import CollectiveSpec
+from spmdir.reshard.traffic import Traffic, anywhere
 
 
 def lower(site, x):
@@ -231,16 +368,6 @@ def test_an_emitter_that_cannot_be_imported_is_an_error_at_the_op() -> None:
     expected = r"<text>:4:3: error: .*'gather_nowhere' is lowered by 'spmdir.nowhere:gather', .* expected a function"
     with pytest.raises(spmdir.SpmdirError, match=expected):
         spmdir.simulate(ir.parse(PROGRAM.replace("all_gather", "gather_nowhere")), [torch.randn(7, 4)])
-
-
-def test_a_buffer_that_there_is_not_is_an_error() -> None:
-    with pytest.raises(ShardingError, match="collective 'mine' allocates 'sending'; expected names of sent, packed"):
-        attrs.evolve(SCATTER, name="mine", buffers=("sending",))
-
-
-def test_a_collective_without_a_cost_is_an_error() -> None:
-    with pytest.raises(ShardingError, match="collective 'scatter' has no `traffic`; expected its cost"):
-        attrs.evolve(SCATTER, traffic=None)
 
 
 def test_each_shipped_collective_declares_what_it_moves() -> None:

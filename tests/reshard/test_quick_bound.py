@@ -10,12 +10,12 @@ import pytest
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding, parse_sharding
 from spmdir.reshard import collectives
-from spmdir.reshard.collective_spec import Traffic, anywhere
 from spmdir.reshard.collectives import PLANNED
 from spmdir.reshard.plan import least_seconds, plan_reshard
 from spmdir.reshard.plan_search import PlanSearch, Reshard
 from spmdir.reshard.quick_bound import QuickBound
 from spmdir.reshard.topology import TOPOLOGIES
+from spmdir.reshard.traffic import Traffic, anywhere
 
 FOUR_AXES = Mesh({"a": 8, "b": 8, "c": 8, "d": 4})
 

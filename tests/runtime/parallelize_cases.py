@@ -284,7 +284,9 @@ def own_pass(mesh: Mesh, rank: int) -> dict[str, Any]:
 
 
 STAR = """
-from spmdir.reshard.collective_spec import ON, OP, CollectiveSpec, Traffic
+from spmdir.reshard.clause import ON, OP
+from spmdir.reshard.collective_spec import CollectiveSpec
+from spmdir.reshard.traffic import Traffic
 
 PLUGIN_FILES = ["star.rewrites"]
 

@@ -14,13 +14,13 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, ClassVar, TypeVar
 
+from spmdir.core.declared import evaluated, place
 from spmdir.core.dtype import DType, as_dtype
 from spmdir.core.errors import ParseError, ShardingError, SpmdirError, shown, wrong_argument
 from spmdir.core.intervals import Ranges, Run, joined, length, summed_runs
 from spmdir.core.limits import ENUMERATED
 from spmdir.core.placement.edge import Edge
 from spmdir.core.placement.error import EXACT, ErrorBound
-from spmdir.core.placement.evaluated import evaluated, place
 from spmdir.core.placement.packing import converted
 from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.core.placement.text import head_of, print_placement, read_placement

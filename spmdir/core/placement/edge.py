@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
 
+from spmdir.core.arguments import is_amount
+from spmdir.core.declared import evaluated, place
 from spmdir.core.dtype import as_dtype
 from spmdir.core.errors import ShardingError, shown
-from spmdir.core.placement.evaluated import evaluated, place
 
 Sent = float | tuple[float, ...]
 
@@ -158,7 +158,7 @@ class Edge:
         assert self.bytes is not None  # or the collectives say it
         found = evaluated("bytes", self.bytes, tuple(shape), itemsize, count)
         each = found if isinstance(found, tuple) else (found,)
-        if len(each) != len(self.collectives) or not all(_is_amount(number) for number in each):
+        if len(each) != len(self.collectives) or not all(is_amount(number) for number in each):
             raise ShardingError(
                 f"`bytes` gives {shown(found)} for {list(shape)} on {count} ranks; expected a number from 0 on for "
                 f"each of {', '.join(self.collectives)}",
@@ -174,13 +174,9 @@ class Edge:
         """
         assert self.seconds is not None  # or the collectives say it
         found = evaluated("seconds", self.seconds, topology, tuple(shape), itemsize, count)
-        if not _is_amount(found):
+        if not is_amount(found):
             raise ShardingError(
                 f"`seconds` gives {shown(found)} for {list(shape)} on {count} ranks; expected a number from 0 on",
                 place(self.seconds),
             )
         return found
-
-
-def _is_amount(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
+from spmdir.core.declared import evaluated, place
 from spmdir.core.errors import ShardingError, shown
-from spmdir.core.placement.evaluated import evaluated, place
 
 NORMS = {"max": "largest absolute element", "l2": "root of the sum of the squares of the elements"}
 """The norms in which errors are bounded, and what each is of a tensor."""

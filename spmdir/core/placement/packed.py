@@ -11,11 +11,11 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
+from spmdir.core.declared import evaluated, place
 from spmdir.core.dtype import DType, as_dtype
 from spmdir.core.errors import ShardingError, SpmdirError, shown, wrong_argument
 from spmdir.core.placement.base import LocalType, Noise, Placement, ShardPlacement, placement_class
 from spmdir.core.placement.edge import Edge
-from spmdir.core.placement.evaluated import evaluated, place
 from spmdir.core.placement.packing import Types, converted, pack, packed_type, unpack
 from spmdir.core.placement.text import field_types, head_of, print_placement, read_placement
 

@@ -11,6 +11,7 @@ import attrs
 
 from spmdir.core.axes import axis_order, is_axis, is_part, overlapping
 from spmdir.core.brackets import split_entries
+from spmdir.core.declared import evaluated
 from spmdir.core.dtype import F32, DType
 from spmdir.core.errors import ParseError, ShardingError, SpmdirError, require_type, shown
 from spmdir.core.html_text import ShownAsText
@@ -26,7 +27,6 @@ from spmdir.core.placement.base import (
     parse_placement,
     shard_lengths,
 )
-from spmdir.core.placement.evaluated import evaluated
 from spmdir.core.placement.standard import R, plugins
 from spmdir.core.placement.tensor import TensorMeta
 

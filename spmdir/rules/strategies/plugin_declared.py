@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from spmdir.core.declared import place
 from spmdir.core.errors import RuleError, SpmdirError, warn
 from spmdir.core.placement.base import PartialPlacement
-from spmdir.core.placement.evaluated import place
 from spmdir.core.placement.standard import Placement, R, Shard
 from spmdir.rules.local.suitability import serving
 from spmdir.rules.shapes.instance import RuleInstance
