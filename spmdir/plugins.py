@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 
-from spmdir.core.declared import IS_PLUGIN
 from spmdir.core.errors import (
     Location,
     ParseError,
@@ -39,6 +38,7 @@ from spmdir.core.errors import (
 from spmdir.core.placement.base import Placement
 from spmdir.core.placement.packed import PackedPlacement
 from spmdir.core.placement.unusable_edges import instance_of, unusable_edges
+from spmdir.core.plugin_code import IS_PLUGIN
 from spmdir.core.text_file import file_beside, read_text_file
 from spmdir.reshard.collectives import register_collectives
 

@@ -24,9 +24,6 @@ import attrs
 from spmdir.core.arguments import Kind
 from spmdir.core.errors import Location, PluginError, ShardingError, SpmdirError, shown
 
-IS_PLUGIN = "__spmdir_plugin__"
-"""The global variable by which modules of plug-ins are recognised."""
-
 ANYTHING = Kind(lambda value: True, "anything")
 
 
@@ -196,13 +193,6 @@ def caller_place() -> Location | None:
             return Location(frame.f_code.co_filename, frame.f_lineno, 1)
         frame = frame.f_back
     return None
-
-
-def place_in_plugin(error: BaseException) -> Location | None:
-    """Return the innermost line of a plug-in that `error` went through; None if it went through none."""
-    frames = reversed(list(traceback.walk_tb(error.__traceback__)))
-    places = (Location(f.f_code.co_filename, line, 1) for f, line in frames if IS_PLUGIN in f.f_globals)
-    return next(places, None)
 
 
 def _line_in(function: Any, error: BaseException) -> Location | None:

@@ -19,7 +19,7 @@ class Location:
 
     Attributes:
         file: its name.
-        line, column: counted from 1.
+        line, column: counted from 1; 0 where the file is the path of a module of a model without source lines.
     """
 
     file: str
@@ -27,7 +27,7 @@ class Location:
     column: int
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}:{self.column}"
+        return f"{self.file}:{self.line}:{self.column}" if self.line else f"module '{self.file}'"
 
 
 def text_location(text: AnyStr, offset: int, file: str, first_line: int = 1) -> Location:

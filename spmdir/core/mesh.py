@@ -11,6 +11,7 @@ from typing import Any
 
 import attrs
 
+from spmdir.core.arguments import Kind
 from spmdir.core.axes import axis_part, is_part
 from spmdir.core.errors import ShardingError, require_type, shown
 from spmdir.core.limits import AXES, RANKS
@@ -258,6 +259,13 @@ class Mesh:
         return "<" + ", ".join(f"{axis} = {size}" for axis, size in self.axes) + ">"
 
 
+MESH = Kind(
+    lambda value: isinstance(value, Mesh) or getattr(value, "mesh", None) is not None,
+    'a spmdir.Mesh, as in Mesh({"dp": 2, "tp": 4}), or a torch DeviceMesh',
+)
+"""The kind of arguments that `as_mesh` takes."""
+
+
 def as_mesh(value: object) -> Mesh:
     """Return the mesh that the Python API was given: a Mesh, or a torch DeviceMesh, whose dimensions have names.
 
@@ -266,15 +274,11 @@ def as_mesh(value: object) -> Mesh:
     """
     if isinstance(value, Mesh):
         return value
-    names, ranks = getattr(value, "mesh_dim_names", None), getattr(value, "mesh", None)
-    if ranks is not None and not names:
+    MESH.check("mesh", value)
+    names, ranks = getattr(value, "mesh_dim_names", None), value.mesh  # type: ignore
+    if not names:
         raise ShardingError("the device mesh has no names for its dimensions; give init_device_mesh mesh_dim_names=")
-    if ranks is None:
-        raise ShardingError(
-            f"mesh is {shown(value)} of type {type(value).__name__}; expected a spmdir.Mesh, as in "
-            'Mesh({"dp": 2, "tp": 4}), or a torch DeviceMesh'
-        )
-    return Mesh(zip(names or (), map(int, ranks.shape), strict=True))
+    return Mesh(zip(names, map(int, ranks.shape), strict=True))
 
 
 @lru_cache(maxsize=65536)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from spmdir.core.arguments import Kind
 
 
@@ -11,4 +14,13 @@ def _is_module(value: object) -> bool:
     return isinstance(value, ModuleOp)
 
 
-MODULE = Kind(_is_module, "a module, as import_fx and parse give it")
+def _module_of(value: Any) -> str:
+    """Return how to get the module of what `parallelize` or `rank_programs` returns, for messages."""
+    if hasattr(type(value), "rank_module"):
+        return "; give its `.module`, or its `.rank_module` for the program of a rank"
+    if isinstance(value, Sequence) and value and hasattr(type(value[0]), "rank_module"):
+        return "; give its `[0].module`, or its `[0].rank_module` for the program of a rank"
+    return ""
+
+
+MODULE = Kind(_is_module, "a module, as import_fx and parse give it", _module_of)

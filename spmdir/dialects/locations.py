@@ -55,7 +55,8 @@ def _innermost(location: Attribute) -> Location | None:
     if isinstance(location, FileLineColLoc):
         return Location(location.filename.data, location.line.data, location.column.data)
     if isinstance(location, NameLoc):
-        return _innermost(location.location) or Location(location.desc.data, 0, 0)
+        path = location.desc.data
+        return _innermost(location.location) or (Location(path, 0, 0) if path else None)
     # The first part of a call site is the callee, the innermost frame.
     return next(filter(None, map(_innermost, location_parts(location))), None)
 

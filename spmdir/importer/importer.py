@@ -15,7 +15,7 @@ from xdsl.ir import Block, Region, SSAValue
 from spmdir.core.arguments import FLAG, MISSING_RULE, OUT_SHARDINGS, accepts, instance
 from spmdir.core.collector import collector_paused
 from spmdir.core.errors import ShardingError, UnsupportedError
-from spmdir.core.mesh import Mesh, as_mesh
+from spmdir.core.mesh import MESH, Mesh, as_mesh
 from spmdir.core.placement.sharding import Sharding, ShardingLike
 from spmdir.core.placement.sharding_plan import ShardingPlan, as_plan
 from spmdir.core.placement.tensor import TensorMeta
@@ -45,6 +45,7 @@ from spmdir.torch_interop.symbolic_numbers import is_open
 
 
 @accepts(
+    mesh=MESH,
     out_shardings=OUT_SHARDINGS,
     example_inputs=instance(list, tuple, expected="a list of the graph's inputs").optional,
     fold_views=FLAG,
@@ -167,7 +168,8 @@ def _module(
         returned = _returned(program, builder, dict(zip([a.node for a in arguments], block.args, strict=True)))
         names, nodes = [_names(a) for a in arguments], [a.node.name for a in arguments]
         hidden = frozenset(a.names[0] for a in arguments if a.kind in ("tangent", "late_buffer"))
-        given = input_shardings(plan.shardings, names, nodes, _positions(program), metas, mesh, hidden)
+        labels = [entry.label for entry in arguments]
+        given = input_shardings(plan.shardings, names, nodes, _positions(program), metas, mesh, labels, hidden)
         annotated = dict(zip(arguments, zip(metas, given, strict=True), strict=True))
         updated = dict(zip(map(id, program.outputs), updated_inputs(program), strict=True))
         wanted = _result_shardings(program, returned, out_shardings, annotated, updated, mesh)

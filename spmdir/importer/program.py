@@ -37,6 +37,12 @@ class Input:
     buffer: str | None = None
 
     @property
+    def label(self) -> str:
+        """What errors about its sharding call it: a gradient has the sharding of the output that it is of."""
+        name = self.names[0]
+        return f"output {name.rpartition('.')[2]}" if self.kind == "tangent" else f"'{name}'"
+
+    @property
     def is_argument(self) -> bool:
         """Return whether it becomes an argument of the function."""
         return self.kind in ("parameter", "buffer", "input", "tangent", "late_buffer")

@@ -31,6 +31,7 @@ def input_shardings(
     positions: Sequence[int | None],
     metas: Sequence[TensorMeta],
     mesh: Mesh,
+    labels: Sequence[str],
     hidden: Set[str] = frozenset(),
 ) -> list[Sharding | None]:
     """Return the sharding of each argument; None where it is left open.
@@ -45,6 +46,7 @@ def input_shardings(
         names: what each argument is called, the best name first.
         nodes: the name of each argument in the graph, for exact keys that no better name fits.
         positions: the place of each argument among the user inputs; None for the others.
+        labels: what errors call each argument.
         hidden: the names of those that errors leave out, which the user has not made.
 
     Raises:
@@ -60,7 +62,7 @@ def input_shardings(
         for index in _shardable(found, value, metas, mesh):
             if exact or not given[index][0]:
                 own = _fitting(value, metas[index], mesh) if _POSITIONS.fullmatch(key) else value
-                sharding = _checked(own, metas[index], mesh, f"'{names[index][0]}'", key_location(key))
+                sharding = _checked(own, metas[index], mesh, labels[index], key_location(key))
                 given[index] = (exact, sharding and _of_part(sharding, metas[index], whole[names[index][-1]]))
     return [sharding for _, sharding in given]
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import attrs
 
-from spmdir.core.arguments import Kind
+from spmdir.core.arguments import Kind, accepts
 from spmdir.core.axes import is_part
 from spmdir.core.dtype import as_dtype
 from spmdir.core.errors import ShardingError, shown
 from spmdir.core.html_text import ShownAsText
-from spmdir.core.mesh import Mesh, as_mesh
+from spmdir.core.mesh import MESH, Mesh, as_mesh
 from spmdir.core.placement.sharding import Sharding, ShardingLike, as_sharding
 from spmdir.reshard.bound import lower_bound
 from spmdir.reshard.collective_spec import CollectiveSpec
@@ -52,6 +52,7 @@ class ReshardPlan(ShownAsText):
         return "; ".join(map(str, self.steps))
 
 
+@accepts(mesh=MESH)
 def plan_reshard(
     shape: Sequence[int],
     dtype: Any,

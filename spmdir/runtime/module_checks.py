@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
@@ -53,3 +55,15 @@ def check_traceable(model: nn.Module) -> None:
 
 def _name(hook: Any) -> str:
     return getattr(hook, "__qualname__", type(hook).__qualname__)
+
+
+def check_forward_call(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Raise SpmdirError if the forward of `model` cannot be called with the example inputs."""
+    signature = inspect.signature(type(model).forward)
+    try:
+        signature.bind(model, *args, **kwargs)
+    except TypeError as error:
+        raise SpmdirError(
+            f"the forward of {type(model).__name__} cannot be called with the example inputs: {error}; its arguments "
+            f"are ({', '.join([*signature.parameters][1:])})"
+        ) from None

@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 from torch import Tensor
 
-from spmdir.core.errors import ShardingError
+from spmdir.core.errors import ShardingError, did_you_mean, shown
 
 SPECIAL = (0, 1)
 """The sizes that torch traces apart from others."""
@@ -82,6 +82,43 @@ def sizes_by_argument(dynamic_shapes: Any, arguments: Iterable[str]) -> Mapping[
     if dynamic_shapes is None or isinstance(dynamic_shapes, Mapping):
         return dynamic_shapes or {}
     return dict(zip(arguments, dynamic_shapes, strict=False))
+
+
+def check_dims(dynamic_shapes: Any, arguments: Mapping[str, Any]) -> None:
+    """Raise ShardingError if `dynamic_shapes` names an argument or a dimension that the example inputs do not have."""
+    sizes = sizes_by_argument(dynamic_shapes, arguments)
+    by_name = {key for value in arguments.values() if isinstance(value, Mapping) for key in value}
+    for name in sizes:
+        if name not in arguments and name not in by_name:
+            raise ShardingError(
+                f"dynamic_shapes names the argument {shown(name)}; expected one of {', '.join(arguments)}"
+                f"{did_you_mean(str(name), arguments)}"
+            )
+    is_flat = not any(isinstance(value, (list, tuple)) for value in arguments.values())  # no *args
+    if is_flat and not isinstance(dynamic_shapes, Mapping) and len(dynamic_shapes or ()) > len(arguments):
+        raise ShardingError(
+            f"dynamic_shapes has {len(dynamic_shapes)} entries; expected one for each of {', '.join(arguments)}"
+        )
+    for name, value in arguments.items():
+        _check_dims(sizes.get(name), value, name)
+
+
+def _check_dims(sizes: Any, value: Any, name: str) -> None:
+    if not isinstance(value, Tensor):
+        for key, (part, item) in _parts(sizes, value).items():
+            _check_dims(part, item, f"{name}_{key}")
+        return
+    if sizes is not None and not isinstance(sizes, (Mapping, list, tuple)):
+        raise ShardingError(
+            f"dynamic_shapes has {shown(sizes)} for argument '{name}'; expected its dimensions, as in {{0: Dim.AUTO}}"
+        )
+    for dim in _by_dimension(sizes):
+        if type(dim) is not int or not 0 <= dim < value.dim():
+            dims = f"0 to {value.dim() - 1}" if value.dim() else "none"
+            raise ShardingError(
+                f"dynamic_shapes names dimension {shown(dim)} of argument '{name}', which has {value.dim()} "
+                f"dimensions; expected {dims}"
+            )
 
 
 def open_dims(sizes: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[OpenDim]:

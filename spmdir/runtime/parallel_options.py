@@ -9,10 +9,9 @@ from typing import Any, Literal, TypedDict
 import attrs
 from torch.distributed.device_mesh import DeviceMesh
 
-from spmdir.core.arguments import DIRECTORY, FLAG, MISSING_RULE, OUT_SHARDINGS, instance
-from spmdir.core.errors import SpmdirError, did_you_mean
+from spmdir.core.arguments import DIRECTORY, FLAG, MISSING_RULE, OUT_SHARDINGS, instance, unknown_name
 from spmdir.core.placement.sharding import ShardingLike
-from spmdir.pipeline.pipeline import Pipeline
+from spmdir.pipeline.pipeline import PIPELINE, Pipeline
 
 _CHECKS = {
     "out_shardings": OUT_SHARDINGS,
@@ -22,6 +21,7 @@ _CHECKS = {
     ).optional,
     "missing_rule": MISSING_RULE,
     "sync_state": FLAG,
+    "pipeline": PIPELINE,
     "cache": DIRECTORY,
     "compile": instance(bool, Mapping, expected="True, False or a dict of Inductor's options"),
 }
@@ -102,6 +102,4 @@ def check_names(options: Mapping[str, Any], known: Mapping[str, Any] | Sequence[
     """Raise SpmdirError if `options` has a name that is not `known`."""
     for name in options:
         if name not in known:
-            names = list(known)
-            hint = "; give shardings as `plan`" if name in ("shardings", "styles") else did_you_mean(name, names)
-            raise SpmdirError(f"unknown option '{name}'; expected {', '.join(names)}{hint}")
+            raise unknown_name("unknown option", name, list(known), ("plan", "example_kwargs"))

@@ -9,14 +9,15 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from xdsl.dialects.builtin import ModuleOp
 
+from spmdir.core.arguments import EXAMPLES, accepts, check_kinds
 from spmdir.core.errors import SpmdirError, UnsupportedError
-from spmdir.core.mesh import Mesh
+from spmdir.core.mesh import MESH, Mesh
 from spmdir.dialects import ir
 from spmdir.dialects.locations import location_of
 from spmdir.plans.resolve import PlanLike
 from spmdir.runtime.capture import Capture
 from spmdir.runtime.initial_state import initial_state
-from spmdir.runtime.module_checks import check_initialized
+from spmdir.runtime.module_checks import check_forward_call, check_initialized
 from spmdir.runtime.open_dims import Fixed
 from spmdir.runtime.parallel import Parallel
 from spmdir.runtime.parallel_options import ChosenOptions, ParallelOptions
@@ -31,6 +32,7 @@ from spmdir.runtime.training import TrainingStep
 from spmdir.torch_interop.tied_names import tied_names
 
 
+@accepts()
 def parallelize(
     model: nn.Module | Callable[..., Any],
     mesh: Mesh | DeviceMesh,
@@ -71,7 +73,8 @@ def parallelize(
         >>> y = parallel(x)
     """
     chosen = ChosenOptions.of(options)
-    setup = set_up("parallelize", mesh, chosen)
+    given = {"model": model, "mesh": mesh, "plan": plan, "example_inputs": example_inputs}
+    setup = set_up("parallelize", mesh, chosen, lambda: _check_arguments(given, state))
     step = model if isinstance(model, TrainingStep) else None
     tracing = Tracing(
         setup=setup,
@@ -82,8 +85,11 @@ def parallelize(
     )
     traceable = Traceable(model, state)
     with setup.group.checked("the arguments of parallelize"):
-        _check_arguments(model, state, example_inputs)
+        if isinstance(model, nn.Module):
+            check_initialized(model)
+            check_forward_call(model, tuple(example_inputs), {})
         micro = step.cut(tuple(example_inputs))[0] if step else tuple(example_inputs)
+        tracing.check_dims(traceable, micro)
         fixed = tracing.fixed(traceable, micro)
     decided = tracing.trace("the capture of the program", traceable, micro, fixed)
     with setup.group.checked("lowering") as status:
@@ -184,17 +190,15 @@ def _check_kept(kept: Mapping[str, Kept], step: TrainingStep | None, is_open: bo
         )
 
 
-def _check_arguments(model: Any, state: Any, example_inputs: Any) -> None:
-    if state is None and not isinstance(model, nn.Module):
+_KINDS = {"mesh": MESH, "example_inputs": EXAMPLES}
+
+
+def _check_arguments(given: Mapping[str, Any], state: Any) -> None:
+    check_kinds(_KINDS, given, tuple(given))
+    if state is None and not isinstance(given["model"], nn.Module):
         raise SpmdirError(
-            f"cannot parallelize a {type(model).__name__}; expected a nn.Module, or a function "
+            f"cannot parallelize a {type(given['model']).__name__}; expected a nn.Module, or a function "
             "step(state, *args) → (outputs, new_state) together with state="
-        )
-    if isinstance(model, nn.Module):
-        check_initialized(model)
-    if not isinstance(example_inputs, (tuple, list)):
-        raise SpmdirError(
-            f"example_inputs is a {type(example_inputs).__name__}; expected a tuple of positional arguments"
         )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import attrs
 import torch
+import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from xdsl.dialects.builtin import ModuleOp
 
@@ -82,16 +83,25 @@ class SetUp:
         )
 
 
-def set_up(what: str, mesh: Mesh | DeviceMesh, options: ChosenOptions) -> SetUp:
+def set_up(
+    what: str, mesh: Mesh | DeviceMesh, options: ChosenOptions, check_arguments: Callable[[], None] = lambda: None
+) -> SetUp:
     """Return what the ranks that begin `what` have in common.
+
+    Args:
+        check_arguments: raises SpmdirError for arguments of the wrong type.
 
     Raises:
         SpmdirError: there is no process group, or it has another size than the mesh; an option is of the wrong type; or
             ranks differ. All ranks raise.
     """
+    if not dist.is_initialized():
+        check_arguments()  # a wrong argument comes before a missing process group
+        options.check()
     device_mesh = given_device_mesh(mesh, options.device_mesh)
     group = RankGroup.join(mesh_members(device_mesh))
     with group.checked(what) as status:
+        check_arguments()
         options.check()
         mesh, device = as_mesh(mesh), rank_device(device_mesh)
         pipeline = running_pipeline(options.pipeline, device.type)

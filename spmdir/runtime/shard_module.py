@@ -13,9 +13,10 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from xdsl.dialects.builtin import ModuleOp
 
+from spmdir.core.arguments import EXAMPLES, accepts, check_kinds, instance, keyed
 from spmdir.core.collector import collector_paused
 from spmdir.core.errors import SpmdirError, UnsupportedError, warnings_issued
-from spmdir.core.mesh import Mesh
+from spmdir.core.mesh import MESH, Mesh
 from spmdir.core.placement.sharding import Sharding, ShardingLike
 from spmdir.core.placement.sharding_plan import ShardingPlan
 from spmdir.core.progress import say
@@ -39,8 +40,8 @@ from spmdir.runtime.joint_parts import JointParts, outline
 from spmdir.runtime.joint_program import JointProgram, imported_joint, joint_program
 from spmdir.runtime.local_state import LocalShard, as_dtensor
 from spmdir.runtime.local_sums import Reduction
-from spmdir.runtime.module_checks import check_initialized
-from spmdir.runtime.open_dims import OpenDim, fixed_dims, open_dims, sizes_by_argument, sizes_left_open
+from spmdir.runtime.module_checks import check_forward_call, check_initialized
+from spmdir.runtime.open_dims import OpenDim, check_dims, fixed_dims, open_dims, sizes_by_argument, sizes_left_open
 from spmdir.runtime.parallel_options import ChosenOptions, ParallelOptions
 from spmdir.runtime.rank_programs import Localize, RankPrograms, sized
 from spmdir.runtime.ranks import Ranks
@@ -57,6 +58,7 @@ NOTHING: Mapping[str, Sharding] = MappingProxyType({})
 NO_SIZES: Mapping[str, Any] = MappingProxyType({})
 
 
+@accepts()
 @collector_paused()
 def shard_module(
     model: nn.Module,
@@ -102,14 +104,17 @@ def shard_module(
     """
     support_anomaly_detection()
     chosen = ChosenOptions.of(options)
-    setup = set_up("shard_module", mesh, chosen)
+    given = {"model": model, "mesh": mesh, "plan": plan, "example_inputs": example_inputs}
+    setup = set_up("shard_module", mesh, chosen, lambda: _check_arguments(given, example_kwargs))
     dynamic_shapes, local_inputs = chosen.dynamic_shapes, chosen.local_inputs
     with setup.group.checked("the plan of the module"):
-        _check_arguments(model, example_inputs, example_kwargs)
+        _check_model(model)
         warn_of_earlier_optimizers(model)
         named = resolve(plan, model, setup.mesh).over(ShardingPlan(out_shardings=_tuple(chosen.out_shardings)))
+        check_forward_call(model, tuple(example_inputs), example_kwargs or {})
         call = bound_arguments(model, tuple(example_inputs), example_kwargs or {})
         arguments = arguments_by_name(model, call)
+        check_dims(dynamic_shapes, arguments)
         known_sizes = sizes_by_argument(dynamic_shapes, arguments)
         dims = open_dims(known_sizes, arguments)
         fixed = () if local_inputs else fixed_dims(dims)
@@ -339,17 +344,24 @@ def _dtensor(argument: Argument, shard: Tensor, ranks: Ranks) -> Any:
     return elementwise(made)
 
 
-def _check_arguments(model: Any, example_inputs: Any, example_kwargs: Any) -> None:
-    if not isinstance(model, nn.Module):
-        raise SpmdirError(f"cannot shard a {type(model).__name__}; expected a nn.Module")
-    if not isinstance(example_inputs, (tuple, list)):
-        named = "; give arguments by name as example_kwargs" if isinstance(example_inputs, Mapping) else ""
-        raise SpmdirError(f"example_inputs is a {type(example_inputs).__name__}; expected a tuple of arguments{named}")
-    if not example_inputs and not example_kwargs:
+_KINDS = {
+    "model": instance(nn.Module, expected="a nn.Module"),
+    "mesh": MESH,
+    "example_inputs": EXAMPLES,
+    "example_kwargs": keyed("a dict of arguments by name").optional,
+}
+
+
+def _check_arguments(given: Mapping[str, Any], example_kwargs: Any) -> None:
+    check_kinds(_KINDS, {**given, "example_kwargs": example_kwargs}, tuple(given))
+    if not given["example_inputs"] and not example_kwargs:
         raise SpmdirError(
             "there are no example inputs; give example_inputs, the positional arguments of a call with global shapes, "
             "or example_kwargs"
         )
+
+
+def _check_model(model: nn.Module) -> None:
     check_initialized(model)
     if "forward" in vars(model):
         raise UnsupportedError(

@@ -11,6 +11,7 @@ from torch import Tensor
 from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp
 from xdsl.dialects.func import FuncOp
 
+from spmdir.core.errors import ShardingError
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.core.symbolic.expressions import Size, evaluate
@@ -104,7 +105,12 @@ def read_signature(function: FuncOp, returned: int, given: Sequence[Any] = ()) -
         name = signature_name(function, "arg_attrs", value.index)
         user = is_given(function, value.index)
         meta, sharding = meta_of(value.type), sharding_of(value)
-        assert meta is not None and sharding is not None  # import and propagate see to it
+        assert meta is not None  # since it was imported
+        if sharding is None:
+            raise ShardingError(
+                f"'{name}' has no sharding after the pipeline; expected `propagate` in it, as in "
+                "'propagate,insert-reshard,lower-reshard'"
+            )
         stays = user and len(of_state) < tensors
         tangent, buffer = is_of_backward(function, value.index), late.get(value.index)
         arguments.append(Argument(name, meta, sizes_of(value.type), sharding, stays or not user, tangent, buffer))

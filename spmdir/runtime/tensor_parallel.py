@@ -15,7 +15,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 from spmdir.core.arguments import INTEGER, TEXT, accepts, instance, keyed
 from spmdir.core.errors import ShardingError, UnsupportedError, did_you_mean, shown
-from spmdir.core.mesh import Mesh, as_mesh
+from spmdir.core.mesh import MESH, Mesh, as_mesh
 from spmdir.core.placement.sharding import Sharding, ShardingLike
 from spmdir.core.placement.sharding_plan import ShardingPlan
 from spmdir.dialects import ir
@@ -41,6 +41,7 @@ _PRODUCTS = (aten.mm.default, aten.addmm.default, aten.matmul.default, aten.bmm.
 
 @accepts(
     program=instance(ExportedProgram, expected="what torch.export.export gives"),
+    mesh=MESH,
     plan=keyed("""a dict of styles by FQN or glob, as in {"layers.*.wq": "colwise"}"""),
     rank=INTEGER,
     axis=TEXT.optional,

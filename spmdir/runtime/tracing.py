@@ -26,7 +26,15 @@ from spmdir.runtime.call_guards import CallGuards
 from spmdir.runtime.capture import Capture, Convention, capture_model, capture_step
 from spmdir.runtime.copies import copied
 from spmdir.runtime.digests import text_digest
-from spmdir.runtime.open_dims import Fixed, OpenDim, fixed_dims, open_dims, sizes_by_argument, sizes_left_open
+from spmdir.runtime.open_dims import (
+    Fixed,
+    OpenDim,
+    check_dims,
+    fixed_dims,
+    open_dims,
+    sizes_by_argument,
+    sizes_left_open,
+)
 from spmdir.runtime.own_sizes import deciding_apart
 from spmdir.runtime.rank_programs import RankGraph, RankPrograms, lowered, sized
 from spmdir.runtime.ranks import Ranks
@@ -117,6 +125,10 @@ class Tracing:
             return []
         named = traceable.named(args)
         return open_dims(sizes_by_argument(self.dynamic_shapes, named), named)
+
+    def check_dims(self, traceable: Traceable, args: tuple[Any, ...]) -> None:
+        """Raise ShardingError if `dynamic_shapes` names an argument or a dimension that the example inputs lack."""
+        check_dims(self.dynamic_shapes, traceable.named(args))
 
     def fixed(self, traceable: Traceable, args: tuple[Any, ...]) -> Fixed:
         """Return the open dimensions that are numbers in the program of a call.

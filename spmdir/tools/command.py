@@ -14,6 +14,7 @@ from typing import TextIO
 
 from spmdir.core.errors import SpmdirError, SpmdirWarning
 from spmdir.core.limits import CHARACTERS
+from spmdir.core.plugin_code import plugin_failure
 from spmdir.core.progress import shown_on_terminal
 from spmdir.core.text_file import decoded, read_text_file, write_text_file
 
@@ -86,12 +87,10 @@ def guarded(body: Callable[[Sequence[str]], int], argv: Sequence[str] | None) ->
 
 def _is_of_plugin(error: BaseException) -> bool:
     """Return whether code of a plug-in raised `error`; it is printed then, at its line."""
-    from spmdir.core.declared import place_in_plugin  # only an error needs to know what plug-ins are
-
-    where = place_in_plugin(error)
-    if where is not None:
-        print(SpmdirError(f"plug-in failed: {type(error).__name__}: {error}", where), file=sys.stderr)
-    return where is not None
+    failure = plugin_failure(error)
+    if failure is not None:
+        print(failure, file=sys.stderr)
+    return failure is not None
 
 
 def run_in_process(command: Sequence[str], text: str) -> tuple[int, str, str]:

@@ -71,7 +71,7 @@ class Unsteady(spmdir.placement.ShardPlacement):
 X = torch.ones(3, 4, dtype=torch.float64)
 
 
-def parallel(model: nn.Module | None = None, mesh: Any = MESH, **options: Any) -> spmdir.lowering.Parallel:  # type: ignore
+def parallel(model: nn.Module | None = None, mesh: Any = MESH, **options: Any) -> spmdir.Parallel:
     return spmdir.parallelize(model or Model(), mesh, options.pop("shardings", PLAN), (X,), **options)
 
 
@@ -81,14 +81,14 @@ def fresh_mesh() -> DeviceMesh:
     return DeviceMesh.from_group(group, "cpu", mesh_dim_names=("tp",))
 
 
-def impatient(program: spmdir.lowering.Parallel) -> spmdir.lowering.Parallel:  # type: ignore
+def impatient(program: spmdir.Parallel) -> spmdir.Parallel:
     """The program, which from now on gives up soon on a rank that does not come at all."""
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=SOON), program._ranks.device_mesh.get_group())
     program._ranks.group.timeout = SOON
     return program
 
 
-def between_comparisons(program: spmdir.lowering.Parallel) -> spmdir.lowering.Parallel:  # type: ignore
+def between_comparisons(program: spmdir.Parallel) -> spmdir.Parallel:
     """The program, after calls that compare inputs and before one that does not."""
     program(X), program(X)
     return impatient(program)
