@@ -29,6 +29,8 @@ class DimPartition:
     """The chunks of a block of `extent` elements of dimension `dim`.
 
     Attributes:
+        dim: the dimension.
+        extent: the number of elements of the block along it.
         counts: the number of chunks along each axis, in nesting order.
         order: for each of these axes in mesh order, its position in nesting order.
         ranges: the positions of each chunk in the block, in nesting order.
@@ -116,12 +118,36 @@ def _chunk_ranges(placements: tuple[tuple[Any, int], ...], extent: int) -> tuple
 
 
 def to_chunk_order(emit: Emit, x: Node, partition: DimPartition) -> Node:
-    """Return the block `x` with its chunks one after the other along the dimension."""
+    """Return the block `x` with its chunks one after the other along the dimension.
+
+    Args:
+        emit: `site.emit`.
+        x: the block.
+        partition: how ranks partition it, as `site.partition` returns it.
+
+    Raises:
+        SpmdirError: an op cannot be emitted.
+
+    Example:
+        >>> x = spmdir.placement.to_chunk_order(site.emit, x, site.partition(site.target, site.dim))
+    """
     return take(emit, x, partition.dim, partition.chunk_order, partition.extent)
 
 
 def from_chunk_order(emit: Emit, x: Node, partition: DimPartition) -> Node:
-    """Invert `to_chunk_order`."""
+    """Invert `to_chunk_order`.
+
+    Args:
+        emit: `site.emit`.
+        x: the block in chunk order.
+        partition: as for `to_chunk_order`.
+
+    Raises:
+        SpmdirError: an op cannot be emitted.
+
+    Example:
+        >>> x = spmdir.placement.from_chunk_order(site.emit, x, site.partition(site.source, site.dim))
+    """
     block = joined([(0, partition.extent)])
     return take(emit, x, partition.dim, positions(block, partition.chunk_order), partition.extent)
 
@@ -180,7 +206,20 @@ def join_even(emit: Emit, x: Node, partition: DimPartition, block: Shape) -> Nod
 
 
 def flat_chunks(emit: Emit, x: Node, partition: DimPartition, block: Shape) -> Node:
-    """Return the chunks of `x` in rank order, flattened and joined; `block` is their shape in other dimensions."""
+    """Return the chunks of `x` in rank order, flattened and joined, as `all_to_all_single` sends them.
+
+    Args:
+        emit: `site.emit`.
+        x: a block in chunk order.
+        partition: how ranks partition it.
+        block: the shape of the chunks in the other dimensions.
+
+    Raises:
+        SpmdirError: an op cannot be emitted.
+
+    Example:
+        >>> flat = spmdir.placement.flat_chunks(site.emit, x, partition, site.local(site.source))
+    """
     if partition.even:
         return emit(
             aten.reshape.default, split_even(emit, x, partition, _with(block, partition.dim, partition.step)), [-1]
@@ -193,7 +232,20 @@ def flat_chunks(emit: Emit, x: Node, partition: DimPartition, block: Shape) -> N
 
 
 def from_flat_chunks(emit: Emit, x: Node, partition: DimPartition, block: Shape) -> Node:
-    """Invert `flat_chunks`."""
+    """Invert `flat_chunks`.
+
+    Args:
+        emit: `site.emit`.
+        x: the flattened chunks in rank order.
+        partition: how ranks partition the block.
+        block: the shape of the chunks in the other dimensions.
+
+    Raises:
+        SpmdirError: an op cannot be emitted.
+
+    Example:
+        >>> x = spmdir.placement.from_flat_chunks(site.emit, flat, partition, site.local(site.target))
+    """
     if partition.even:
         return join_even(emit, x, partition, _with(block, partition.dim, partition.step))
     shapes = [_with(block, partition.dim, partition.chunks[number][1]) for number in partition.by_rank]

@@ -94,6 +94,10 @@ class Site:
     """One collective from the point of view of one rank.
 
     Attributes:
+        emit: (op, *arguments) → the node that calls it.
+        group_name: axes → the name of their process group.
+        mesh: the mesh.
+        rank: in mesh order.
         meta: the global shape and the element type of the tensor.
         source, target: the shardings of operand and result.
         argument: the op's literal arguments.
@@ -213,7 +217,17 @@ class Site:
 
 
 def here(value: Node) -> Message:
-    """Return a collective that sends nothing and whose result is `value`."""
+    """Return the message of a collective that sends nothing and whose result is `value`.
+
+    Args:
+        value: a node.
+
+    Raises:
+        ShardingError: it is no node.
+
+    Example:
+        >>> return spmdir.placement.here(x)
+    """
     return Message(value, _same)
 
 

@@ -98,15 +98,51 @@ COPY = Traffic(copied=lambda sizes: sizes.target, kernels=lambda sizes: 1, keeps
 
 
 def ring(ranks: int, nodes: int) -> float:
-    """Return what crosses nodes on a ring: ranks of a node are neighbours, so its cards share one way out."""
+    """Return the part of a rank's bytes that leaves its node on a ring: ranks of a node are neighbours.
+
+    Args:
+        ranks: of the group.
+        nodes: that they are on.
+
+    Raises:
+        ZeroDivisionError: there is one rank, which sends nothing.
+
+    Example:
+        >>> spmdir.placement.ring(8, 2)
+        0.14285714285714285
+    """
     return (nodes - 1) / (ranks - 1)
 
 
 def direct(ranks: int, nodes: int) -> float:
-    """Return what crosses nodes where each rank sends to each other one: the peers on other nodes."""
+    """Return the part of a rank's bytes that leaves its node where each rank sends to each other one.
+
+    Args:
+        ranks: of the group.
+        nodes: that they are on.
+
+    Raises:
+        ZeroDivisionError: there is one rank, which sends nothing.
+
+    Example:
+        >>> spmdir.placement.direct(8, 2)
+        0.5714285714285714
+    """
     return (ranks - ranks // nodes) / (ranks - 1)
 
 
 def anywhere(ranks: int, nodes: int) -> float:
-    """Return what crosses nodes where all that some rank holds may go to another node."""
+    """Return 1 if there are several nodes, since all that a rank sends may leave its node; else 0.
+
+    Args:
+        ranks: of the group.
+        nodes: that they are on.
+
+    Raises:
+        TypeError: these are not numbers.
+
+    Example:
+        >>> spmdir.placement.anywhere(8, 2)
+        1.0
+    """
     return float(nodes > 1)

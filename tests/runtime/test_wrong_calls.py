@@ -26,16 +26,17 @@ def step(**options: Any) -> object:
     return spmdir.training_step(model, lambda model, x: model(x).sum(), torch.optim.SGD(model.parameters()), **options)
 
 
+import_fx: Any = spmdir.import_fx
 UNNAMED: dict[str, tuple[Callable[[], object], str]] = {
     "an earlier name": (
-        lambda: spmdir.import_fx(GRAPH, MESH, shardings={}),
-        "no argument 'shardings'; expected pro",
-    ),  # type: ignore
-    "what it is now": (lambda: spmdir.import_fx(GRAPH, MESH, shardings={}), "; give it as 'plan'"),  # type: ignore
+        lambda: import_fx(GRAPH, MESH, shardings={}),
+        "no argument 'shardings'; expected program",
+    ),
+    "what it is now": (lambda: import_fx(GRAPH, MESH, shardings={}), "; give it as 'plan'"),
     "a short name": (lambda: step(clip=1.0), "training_step has no argument 'clip'; expected model, loss, optimizer"),
     "its full name": (lambda: step(clip=1.0), "; give it as 'clip_grad_norm'"),
-    "no argument": (lambda: spmdir.import_fx(), "missing a required argument: 'program'; its arguments are (program,"),  # type: ignore
-    "too many": (lambda: spmdir.import_fx(GRAPH, MESH, None, None, 5), "too many positional arguments; its arguments"),  # type: ignore
+    "no argument": (lambda: import_fx(), "missing a required argument: 'program'; its arguments are (program,"),
+    "too many": (lambda: import_fx(GRAPH, MESH, None, None, 5), "too many positional arguments; its arguments"),
 }
 
 
