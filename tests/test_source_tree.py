@@ -93,7 +93,8 @@ SCENARIOS = """
     rules/strategies/test_left_out rules/strategies/test_plugin_strategies rules/test_admission rules/test_attention
     rules/test_core_coverage rules/test_errors rules/test_losses rules/test_random rules/test_schemas
     rules/test_soundness runtime/test_dynamic_shapes runtime/test_python_state runtime/test_rank_group
-    runtime/test_returned_values search/test_exhaustive simulator/test_symbolic_sizes test_determinism
+    runtime/test_returned_values runtime/test_wrong_calls search/test_exhaustive simulator/test_symbolic_sizes
+    test_determinism
     test_hypothesis_profile test_prompt test_public_names test_source_tree tools/test_limits tools/test_malformed_text
     tools/test_page tools/test_trust_pt2 tools/test_trust_text torch_interop/test_private_names
 """

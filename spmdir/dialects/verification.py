@@ -7,7 +7,7 @@ from typing import Any
 from xdsl.dialects.builtin import ModuleOp
 from xdsl.ir import Operation
 
-from spmdir.core.declared import place
+from spmdir.core.declared_fields import place
 from spmdir.core.dtype import DType
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh

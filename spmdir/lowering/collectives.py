@@ -11,7 +11,7 @@ import math
 from torch.fx import Node
 
 from spmdir.core.arguments import instance
-from spmdir.core.declared import GuardedFunction, evaluated
+from spmdir.core.declared_fields import GuardedFunction, evaluated
 from spmdir.core.placement.base import PartialPlacement
 from spmdir.lowering.group import Group
 from spmdir.lowering.inline import EdgeCode, inline_all, require_kinds

@@ -11,7 +11,7 @@ import torch
 from torch.fx import Node
 
 from spmdir.core.arguments import instance
-from spmdir.core.declared import Function, check_fields
+from spmdir.core.declared_fields import Function, check_fields
 from spmdir.core.dtype import DType
 from spmdir.core.intervals import Ranges
 from spmdir.core.mesh import Mesh

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from spmdir.core.arguments import Kind
-from spmdir.core.declared import caller_place, check_fields
+from spmdir.core.declared_fields import caller_place, check_fields
 from spmdir.core.errors import ShardingError
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import attrs
 
 from spmdir.core.arguments import FLAG, TEXT, Kind, instance
-from spmdir.core.declared import Function, Functions, Tuple, caller_place, check_fields
+from spmdir.core.declared_fields import Function, Functions, Tuple, caller_place, check_fields
 from spmdir.core.errors import Location, PluginError, ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from spmdir.core.declared import place
+from spmdir.core.declared_fields import place
 from spmdir.core.dtype import as_dtype
 from spmdir.core.errors import LimitError
 from spmdir.core.limits import check_shape

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import attrs
 
 from spmdir.core.arguments import AMOUNT, COUNT, FLAG, TEXT, Kind
-from spmdir.core.declared import Function, check_fields
+from spmdir.core.declared_fields import Function, check_fields
 
 
 @attrs.frozen

@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 from torch.nn.parameter import is_lazy
 
-from spmdir.core.declared import place
+from spmdir.core.declared_fields import place
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.torch_interop.modules import backward_hooks, global_hooks
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from spmdir.core.declared import place
+from spmdir.core.declared_fields import place
 from spmdir.core.errors import SpmdirError, UnsupportedError, shown
 from spmdir.core.intervals import Ranges
 from spmdir.core.mesh import Mesh

@@ -14,7 +14,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, ClassVar, TypeVar
 
-from spmdir.core.declared import evaluated, place
+from spmdir.core.declared_fields import evaluated, place
 from spmdir.core.dtype import DType, as_dtype
 from spmdir.core.errors import ParseError, ShardingError, SpmdirError, shown, wrong_argument
 from spmdir.core.intervals import Ranges, Run, joined, length, summed_runs

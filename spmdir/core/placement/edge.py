@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from spmdir.core.arguments import is_amount
-from spmdir.core.declared import evaluated, place
+from spmdir.core.declared_fields import evaluated, place
 from spmdir.core.dtype import as_dtype
 from spmdir.core.errors import ShardingError, shown
 

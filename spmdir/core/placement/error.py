@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from spmdir.core.declared import evaluated, place
+from spmdir.core.declared_fields import evaluated, place
 from spmdir.core.errors import ShardingError, shown
 
 NORMS = {"max": "largest absolute element", "l2": "root of the sum of the squares of the elements"}

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
-from spmdir.core.declared import evaluated, place
+from spmdir.core.declared_fields import evaluated, place
 from spmdir.core.dtype import DType, as_dtype
 from spmdir.core.errors import ShardingError, SpmdirError, shown, wrong_argument
 from spmdir.core.placement.base import LocalType, Noise, Placement, ShardPlacement, placement_class

@@ -11,7 +11,7 @@ import attrs
 
 from spmdir.core.axes import axis_order, is_axis, is_part, overlapping
 from spmdir.core.brackets import split_entries
-from spmdir.core.declared import evaluated
+from spmdir.core.declared_fields import evaluated
 from spmdir.core.dtype import F32, DType
 from spmdir.core.errors import ParseError, ShardingError, SpmdirError, require_type, shown
 from spmdir.core.html_text import ShownAsText

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from spmdir.core.declared import place
+from spmdir.core.declared_fields import place
 from spmdir.core.errors import RuleError, SpmdirError, warn
 from spmdir.core.placement.base import PartialPlacement
 from spmdir.core.placement.standard import Placement, R, Shard
