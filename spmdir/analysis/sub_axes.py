@@ -9,11 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from xdsl.dialects.func import FuncOp
+
 from spmdir.core.axes import is_part
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
 from spmdir.core.placement.sharding import Sharding
+from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.values import function_attrs
 from spmdir.rules import OpRule
 from spmdir.rules.strategies.strategy import Strategy
 from spmdir.search.problem import Problem
@@ -21,6 +25,14 @@ from spmdir.search.solve import Solution
 
 MOST_AXES = 4
 """The most axes that a mesh may have after splits, or one more than it had: each axis makes plans slower."""
+
+
+def user_shardings(function: FuncOp) -> list[Sharding]:
+    """Return the shardings that the user gave for arguments, results and values of a function."""
+    attributes = [function_attrs(function, "arg_attrs", index) for index in range(len(function.args))]
+    attributes += [function_attrs(function, "res_attrs", i) for i in range(len(function.function_type.outputs))]
+    shardings = [found["spmd.sharding"].data for found in attributes if "spmd.sharding" in found]
+    return shardings + [s for op in function.body.block.ops if isinstance(op, ValueOp) for s in op.shardings if s]
 
 
 def annotated_splits(shardings: Iterable[Sharding | None], mesh: Mesh) -> Mesh:

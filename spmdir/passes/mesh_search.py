@@ -139,7 +139,7 @@ class MeshSearch:
             Unsolvable: a node is left without a strategy.
         """
         other = copy.copy(self)
-        other.__dict__.pop("contradicts", None)
+        other.__dict__.pop("contradicted", None)
         nodes, other._annotations = list(self.problem.nodes), list(self._annotations)
         for index, source in sources.items():
             nodes[index] = attrs.evolve(nodes[index], source=source)
@@ -165,11 +165,12 @@ class MeshSearch:
         return not self._is_even or fits(self.problem, self.rules, solution.strategies)
 
     @cached_property
-    def contradicts(self) -> bool:
-        """Return whether some op has no strategy for what is decided if memory is free: annotations leave it none."""
+    def contradicted(self) -> tuple[int, ...]:
+        """Return the nodes that have no strategy for what is decided if memory is free: annotations leave them none."""
         chosen, axes = self.free.strategies, self.problem.mesh.axes
-        joints = ([chosen[axis][index] for axis, _ in axes] for index in range(len(self.problem.nodes)))
-        return not all(is_legal(n.source, axes, joint) for n, joint in zip(self.problem.nodes, joints, strict=True))
+        joints = [[chosen[axis][index] for axis, _ in axes] for index in range(len(self.problem.nodes))]
+        nodes = enumerate(zip(self.problem.nodes, joints, strict=True))
+        return tuple(index for index, (node, joint) in nodes if not is_legal(node.source, axes, joint))
 
     def write(self, solution: Solution) -> float:
         """Write a solution to the function in the place of any other, and return the seconds that it takes so."""

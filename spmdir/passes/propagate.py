@@ -17,13 +17,12 @@ from xdsl.dialects.func import FuncOp
 
 from spmdir.analysis.propagation.build_problem import Maker, build_problem
 from spmdir.analysis.propagation.op_strategies import OpStrategies, rules_of
-from spmdir.analysis.sub_axes import annotated_splits, split_weights, wanted_splits
+from spmdir.analysis.sub_axes import annotated_splits, split_weights, user_shardings, wanted_splits
 from spmdir.analysis.type_check import plugins_of, reasons_text, rule_of
 from spmdir.core.byte_size import size_text
 from spmdir.core.collector import collector_paused
 from spmdir.core.errors import Location, RuleError, ShardingError, UnsupportedError, print_remark, warn
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.context import IRContext
@@ -38,8 +37,6 @@ from spmdir.dialects.machine_attribute import (
 )
 from spmdir.dialects.sizes import SizeOp, sizes_op
 from spmdir.dialects.stage import PASSES_RUN, write_stage
-from spmdir.dialects.value_op import ValueOp
-from spmdir.dialects.values import function_attrs
 from spmdir.passes.mesh_search import MeshSearch
 from spmdir.pipeline.base_passes import FunctionPass
 from spmdir.pipeline.limited_memory import most_bytes
@@ -149,8 +146,8 @@ class PropagatePass(FunctionPass):
     ) -> tuple[MeshSearch, Solution, float]:
         """Annotate `function`; axes are split as in the user annotations, then also as views ask for, if that costs
         less."""
-        annotated = _annotated_mesh(function, mesh)
         makers, problem = build_problem(function, mesh, ctx.rules, machine.topology, self.apart)
+        annotated = _annotated_mesh(function, problem)
         problem = attrs.evolve(problem, collectives=ctx.collectives).on(annotated)
         search = partial(
             MeshSearch,
@@ -168,7 +165,7 @@ class PropagatePass(FunctionPass):
             failed = _located(makers[error.node], error, problem)
         wider = annotated
         if self.sub_axes == "auto":
-            free = searches[0].free if searches and not searches[0].contradicts else None
+            free = searches[0].free if searches and not searches[0].contradicted else None
             wider = wanted_splits(split_weights(problem, rules_of(problem), free), annotated)
         if wider != annotated:
             # Plug-in placements that are not the same on sub-axes cannot be used with them.
@@ -178,8 +175,9 @@ class PropagatePass(FunctionPass):
         if not searches:
             assert failed is not None
             raise failed
-        searches = [one for one in searches if not one.contradicts] or searches
+        searches = [one for one in searches if not one.contradicted] or searches
         best = min(searches, key=lambda one: one.free.cost)
+        _reject_refused_keeps(best)
         solution, seconds = best.free, best.write(best.free)
         if machine.memory < math.inf and machine.memory < most_bytes(function, mesh):
             best, solution = self._limited(function, best, searches, machine.memory)
@@ -239,24 +237,27 @@ def _remark_unused(costs: Costs, module: ModuleOp) -> None:
         print_remark(text, Location(costs.file, unused[0].number, 1))
 
 
-def _annotated_mesh(function: FuncOp, mesh: Mesh) -> Mesh:
-    """Return `mesh` with the axes split that the shardings of the function split.
+def _annotated_mesh(function: FuncOp, problem: Problem) -> Mesh:
+    """Return the mesh of `problem` with the axes split that the shardings of the function and kept operands split.
 
     Raises:
         ShardingError: they split an axis in incompatible ways; located.
     """
+    kept = [s for node in problem.nodes if isinstance(node.source, OpStrategies) for s in node.source.kept]
     try:
-        return annotated_splits(_annotations(function), mesh)
+        return annotated_splits([*user_shardings(function), *kept], problem.mesh)
     except ShardingError as error:
         raise error.at(location_of(function)) from None
 
 
-def _annotations(function: FuncOp) -> list[Sharding]:
-    """Return the shardings that the user gave for arguments, results and values of the function."""
-    attributes = [function_attrs(function, "arg_attrs", index) for index in range(len(function.args))]
-    attributes += [function_attrs(function, "res_attrs", i) for i in range(len(function.function_type.outputs))]
-    shardings = [found["spmd.sharding"].data for found in attributes if "spmd.sharding" in found]
-    return shardings + [s for op in function.body.block.ops if isinstance(op, ValueOp) for s in op.shardings if s]
+def _reject_refused_keeps(search: MeshSearch) -> None:
+    """Raise a located ShardingError if an op is decided to take an operand otherwise than it is kept."""
+    for node in search.contradicted:
+        source = search.problem.nodes[node].source
+        if isinstance(source, OpStrategies) and any(source.kept):
+            kept = (entry for sharding in source.kept if sharding for entry in sharding.entries)
+            axis = next(axis for axis, placement in kept if placement.trait != "open")
+            raise _located(search.makers[node], Unsolvable(node, axis), search.problem)
 
 
 def _over_budget(held: Held, budget: float, search: MeshSearch, function: FuncOp) -> ShardingError:
@@ -276,7 +277,7 @@ def _over_budget(held: Held, budget: float, search: MeshSearch, function: FuncOp
 
 def _warn_of_other_names(function: FuncOp, rules: RuleSet) -> None:
     """Warn of ops whose strategies as text are all written for another name of the op, so that none is offered."""
-    kinds = tuple(dict.fromkeys(map(type, plugins_of(_annotations(function)))))
+    kinds = tuple(dict.fromkeys(map(type, plugins_of(user_shardings(function)))))
     named = {op.name: op for op in reversed([*function.body.block.ops]) if isinstance(op, AtenOp)}
     for name, op in sorted(named.items()):
         other = unreached_name(name, lambda one: bool(rules.text_strategies(one, kinds)))
@@ -298,11 +299,12 @@ def _located(maker: Maker, error: Unsolvable, problem: Problem) -> ShardingError
     source = problem.nodes[error.node].source
     if isinstance(maker, AtenOp) and isinstance(source, OpStrategies) and any(source.kept):
         kept = ", ".join(f"<{sharding}>" for sharding in source.kept if sharding)
-        return ShardingError(
-            f"'{maker.name}': no strategy of its rule takes an operand kept in {kept} on axis '{error.axis}'; "
-            "leave the axis out of `keep`, or shard the operand along another dimension",
-            location_of(maker),
-        )
+        found = f"'{maker.name}': no strategy of its rule takes an operand kept in {kept} on axis '{error.axis}'; "
+        advice = "leave the axis out of `keep`, or shard the operand along another dimension"
+        if source.rule is None:
+            found = f"'{maker.name}' has no rule and takes replicated operands, but one is kept in {kept}; "
+            advice = "give it a rule with --load-plugin, or leave the axis out of `keep`"
+        return ShardingError(found + advice, location_of(maker))
     if isinstance(maker, AtenOp):
         annotated = ", ".join(f"<{sharding}>" for sharding in maker.shardings if sharding)
         return ShardingError(

@@ -9,7 +9,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
 from spmdir.analysis.propagation.batch import Batch
-from spmdir.analysis.propagation.kept import kept_argument, kept_result
+from spmdir.analysis.propagation.kept import KeptValues
 from spmdir.analysis.propagation.op_strategies import OpStrategies, rules_of
 from spmdir.analysis.propagation.plugin_candidates import candidates, of_node, offered
 from spmdir.analysis.propagation.wide_sums import unreduced
@@ -63,7 +63,7 @@ def build_problem(
     makers: list[Maker] = []
     sources: dict[tuple[StrategySource, Work], StrategySource] = {}
     known: dict[object, OpStrategies] = {}
-    kept: dict[SSAValue, Sharding] = {}
+    kept = KeptValues(function, mesh, rules).shardings
     double: set[SSAValue] = set()
     batch = Batch.of(function, apart)
 
@@ -79,10 +79,6 @@ def build_problem(
                 return made  # each such op is warned about
             known[key] = made
         return known[key]
-
-    def keep(value: SSAValue, sharding: Sharding | None) -> None:
-        if sharding is not None:
-            kept[value] = sharding
 
     def add(maker: Maker, source: StrategySource, operands: Sequence[SSAValue], results: Sequence[SSAValue]) -> None:
         numbers = []
@@ -106,15 +102,11 @@ def build_problem(
         meta = _meta(argument)
         source = Annotation(meta, sharding_of(argument), "input", input_work(meta))
         add(argument, source, (), (argument,))
-        keep(argument, kept_argument(argument, mesh))
         if meta.dtype in DOUBLE and meta.rank:
             double.add(argument)
     for op in function.body.block.ops:
         if isinstance(op, AtenOp):
-            strategies = op_strategies(op)
-            add(op, strategies, op.tensors, op.results)
-            if kept:
-                keep(op.results[0], kept_result(op, strategies, kept, mesh))
+            add(op, op_strategies(op), op.tensors, op.results)
         elif isinstance(op, ConstantOp):
             add(op, Annotation(_meta(op.results[0]), Sharding((), mesh.name), "input"), (), op.results)
         elif isinstance(op, (ConstraintOp, ReshardOp)):

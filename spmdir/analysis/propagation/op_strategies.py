@@ -66,7 +66,7 @@ class OpStrategies:
 
     def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[Strategy, ...]:
         if self.rule is None:
-            return (Strategy((R,) * self.operands, (R,) * len(self.results)),)
+            return tuple(self._giving((Strategy((R,) * self.operands, (R,) * len(self.results)),), axis))
         key = (
             axis if any(self._asked) or axis in self.parts or self.rows else "",
             count,
