@@ -84,7 +84,7 @@ SCENARIOS = """
     lowering/test_indexing lowering/test_payloads lowering/test_placements lowering/test_placements_gloo
     lowering/test_reshards_gloo lowering/test_sub_axes passes/test_absent_results passes/test_local_types
     passes/test_lossy_steps passes/test_names passes/test_precision passes/test_step_states passes/test_whole_program
-    pipeline/test_state_is_text placements/test_fused_projections
+    pipeline/test_state_is_text placements/test_fused_projections plans/test_fused_qkv
     placements/test_packed_values placements/test_local_types placements/test_offered placements/test_programs
     placements/test_ring_attention placements/test_ring_training placements/test_rings placements/test_values
     reshard/test_every_pair reshard/test_large_meshes reshard/test_not_slower_than_dtensor

@@ -1,4 +1,4 @@
-"""Training steps of fused query, key and value projections, sharded by columns: the numbers of one device."""
+"""Training steps of query, key and value projections, sharded by columns: the numbers of one device."""
 
 from __future__ import annotations
 
@@ -88,3 +88,28 @@ def test_a_step_computes_what_one_device_does_and_uses_the_weight_as_it_is_kept(
     assert step.error < 1e-12
     assert "tp: S(" in step.inputs["parameters.qkv.weight"]
     assert not [line for line in step.collectives("all_gather") if "%parameters.qkv.weight" in line]
+
+
+class SeparateProjections(nn.Module):
+    """Two key heads for four query heads, and a feed-forward layer whose gate and input are one matrix."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k = nn.Linear(WIDTH, WIDTH, bias=False), nn.Linear(WIDTH, WIDTH // 2, bias=False)
+        self.gate_up, self.down = nn.Linear(WIDTH, 2 * WIDTH, bias=False), nn.Linear(WIDTH, WIDTH, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        keys = self.k(x).view(*x.shape[:2], HEADS // 2, SIZE).transpose(1, 2).repeat_interleave(2, 1)
+        attended = nn.functional.scaled_dot_product_attention(_heads(self.q(x)), keys, keys, is_causal=True)
+        gate, up = self.gate_up(attended.transpose(1, 2).reshape(x.shape)).chunk(2, -1)
+        return self.down(gate.sigmoid() * up)
+
+
+@pytest.mark.parametrize("gate_up", ["colwise", "packed_colwise"])
+def test_fewer_key_heads_than_ranks_keep_their_weight_beside_other_styles(gate_up):
+    torch.manual_seed(0)
+    model, x = SeparateProjections().double(), torch.randn(4, 4, WIDTH, dtype=torch.float64)
+    styles = {"q": "colwise", "k": "colwise", "gate_up": gate_up, "down": "rowwise"}
+    step = planned(styles, model, mean_square, (x,), Mesh({"tp": 4}))
+    assert step.error < 1e-12
+    assert not [line for line in step.collectives("all_gather") if "%parameters" in line]
