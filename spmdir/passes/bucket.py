@@ -22,29 +22,23 @@ from spmdir.dialects.names import take_name
 from spmdir.dialects.recomputation import RECOMPUTES
 from spmdir.dialects.values import backward_ops, sharding_of
 from spmdir.pipeline.base_passes import LocalPass
-from spmdir.pipeline.noted_options import Memory, machine_of
-from spmdir.pipeline.pipeline import as_pipeline
+from spmdir.pipeline.machine_options import MachineOptions
+from spmdir.pipeline.noted_options import Memory
 from spmdir.schedule.buckets import bucketed
 from spmdir.transforms.set_order import set_order
 
 
 @dataclass(frozen=True)
-class BucketPass(LocalPass):
+class BucketPass(LocalPass, MachineOptions):
     """Joins collectives of one kind, on the same axes, that do not depend on each other."""
 
     name = "bucket"
-
-    topology: str = "auto"
-    """What the mesh runs on, a preset or a TOML file. `auto` is what propagate decided for."""
-
-    costs: str = ""
-    """A file of measured times, which come before those of the topology; those of propagate if none is given."""
 
     memory: Memory = None
     """What a rank may hold: `auto` is what propagate decided for; without a limit what it holds anyway."""
 
     def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
-        machine = machine_of(function, as_pipeline(ctx.pipeline), self.topology, self.costs, self.memory)
+        machine = self.machine(ctx, function, self.memory)
         # Outputs are returned before their gradients are given, so no message has parts of both sides.
         late = backward_ops(function)
         keys = {op: (key, op in late) for op in function.body.block.ops if (key := _key(op, mesh)) is not None}

@@ -22,8 +22,8 @@ from spmdir.core.mesh import Mesh
 from spmdir.dialects.context import IRContext
 from spmdir.dialects.locations import location_of
 from spmdir.pipeline.base_passes import LocalPass
-from spmdir.pipeline.noted_options import Memory, machine_of
-from spmdir.pipeline.pipeline import as_pipeline
+from spmdir.pipeline.machine_options import MachineOptions
+from spmdir.pipeline.noted_options import Memory
 from spmdir.schedule.block_answers import seconds_of
 from spmdir.schedule.fit import Fitted, fit
 from spmdir.schedule.memory import at_peak
@@ -51,7 +51,7 @@ class MemoryDecision:
 
 
 @dataclass(frozen=True)
-class FitMemoryPass(LocalPass):
+class FitMemoryPass(LocalPass, MachineOptions):
     """Gathers weights again, recomputes values or keeps them on the host, if a rank holds more than its memory."""
 
     name = "fit-memory"
@@ -59,12 +59,6 @@ class FitMemoryPass(LocalPass):
 
     budget: Memory = "auto"
     """What a rank may hold: `auto` is what propagate decided for, `least` as little as can be reached."""
-
-    topology: str = "auto"
-    """What the mesh runs on, a preset or a TOML file. `auto` is what propagate decided for."""
-
-    costs: str = ""
-    """A file of measured times, which come before those of the topology; those of propagate if none is given."""
 
     offload: bool = True
     """Whether values may be copied to the memory of the host and back, where the topology has a bandwidth to there."""
@@ -88,7 +82,7 @@ class FitMemoryPass(LocalPass):
         Raises:
             ShardingError: it holds more however much runs again; located.
         """
-        machine = machine_of(function, as_pipeline(ctx.pipeline), self.topology, self.costs, self.budget)
+        machine = self.machine(ctx, function, self.budget)
         if machine.memory == math.inf:
             return None
         memory = live_memory(function, mesh, ctx.rules, memory_classes(function, ctx.rules))

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 from xdsl.context import Context
 from xdsl.dialects.builtin import ModuleOp
-from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import Rewriter
@@ -23,14 +22,13 @@ from spmdir.dialects import ir
 from spmdir.dialects.collectives import SpmdOp
 from spmdir.dialects.context import IRContext
 from spmdir.dialects.locations import location_of
-from spmdir.dialects.machine_attribute import Machine
 from spmdir.dialects.names import Names
 from spmdir.dialects.value_op import ValueOp
 from spmdir.pipeline.base_passes import global_functions, reject_open_sizes
 from spmdir.pipeline.limited_memory import most_bytes, peak_bytes, restore
-from spmdir.pipeline.noted_options import Memory, machine_of, remark_other_machine
+from spmdir.pipeline.machine_options import MachineOptions
+from spmdir.pipeline.noted_options import Memory
 from spmdir.pipeline.options import Count
-from spmdir.pipeline.pipeline import Pipeline, as_pipeline
 from spmdir.rewrites.benefit import Pricing
 from spmdir.rewrites.engine import Engine
 from spmdir.rewrites.rewrite_conditions import CONDITIONS, check_conditions
@@ -41,7 +39,7 @@ from spmdir.rewrites.trace import Attempt
 
 
 @dataclass(frozen=True)
-class FuseCollectivesPass(ModulePass):
+class FuseCollectivesPass(ModulePass, MachineOptions):
     """Drops and merges collectives by rewrites that keep the program well typed and never send more or take longer.
 
     Rewrites of plug-ins are those of the context: `context.rewrites += read_rewrites(Path("mine.rewrites"))`.
@@ -50,8 +48,6 @@ class FuseCollectivesPass(ModulePass):
         rewrites: files of rewrites to use beside the built-in ones.
         only: the names of the rewrites to use; all when empty.
         max-sweeps: how often to go over the program while something changes.
-        topology: what the mesh runs on, a preset or a TOML file; `auto` is what propagate decided for.
-        costs: a file of measured times, which come before those of the topology; those of propagate if none is given.
         memory: what a rank may hold at once, as of propagate; `auto` is what propagate decided for. What would hold
             more is not made, unless it holds no more than before.
         trace: print a remark to stderr for each match of a rewrite: that it was applied, or why not.
@@ -62,8 +58,6 @@ class FuseCollectivesPass(ModulePass):
     rewrites: tuple[str, ...] = ()
     only: tuple[str, ...] = ()
     max_sweeps: Count = 64
-    topology: str = "auto"
-    costs: str = ""
     memory: Memory = "auto"
     trace: bool = False
 
@@ -91,8 +85,12 @@ class FuseCollectivesPass(ModulePass):
         rewrites, conditions = self._chosen(context), {**CONDITIONS, **context.conditions}
         check_conditions(rewrites, conditions)
         reject_open_sizes(module, self.name)
-        mesh, pipeline = ir.mesh(module), as_pipeline(context.pipeline)
-        machines = [functools.cache(partial(self._machine, f, pipeline)) for f in global_functions(module, self.name)]
+        mesh = ir.mesh(module)
+        # The file of a machine need not be there unless something is priced.
+        machines = [
+            functools.cache(partial(self.machine_with_remark, context, function, self.memory))
+            for function in global_functions(module, self.name)
+        ]
         original = module.clone()
         for holds_no_more in (False, True):
             attempts: list[Attempt] = []
@@ -106,12 +104,6 @@ class FuseCollectivesPass(ModulePass):
                     on_attempt(attempt)  # type: ignore  # not None
                 return
             restore(module, original)
-
-    def _machine(self, function: FuncOp, pipeline: Pipeline) -> Machine:
-        """Return what `function` runs on; its file need not be there unless something is priced."""
-        machine = machine_of(function, pipeline, self.topology, self.costs, self.memory)
-        remark_other_machine(function, machine, self.name, pipeline)
-        return machine
 
     def _rewrite(self, block: Block, rewrites: Sequence[Rewrite], engine: Engine) -> bool:
         """Rewrite the ops of `block` as long as something changes; return whether a rank may hold more then."""

@@ -25,7 +25,8 @@ from spmdir.dialects.names import Names, name_of, take_name
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.values import function_attrs, sharding_of, signature_attrs
 from spmdir.pipeline.base_passes import FunctionPass
-from spmdir.pipeline.noted_options import is_for_shared_messages, machine_of, remark_other_machine
+from spmdir.pipeline.machine_options import MachineOptions
+from spmdir.pipeline.noted_options import is_for_shared_messages
 from spmdir.pipeline.pipeline import as_pipeline
 from spmdir.reshard.edge_state import step_state
 from spmdir.reshard.plan_tree import Planner, plan_tree
@@ -80,19 +81,12 @@ def _retype(function: FuncOp) -> None:
 
 
 @dataclass(frozen=True)
-class LowerReshardPass(FunctionPass):
+class LowerReshardPass(FunctionPass, MachineOptions):
     """Turns each spmd.reshard into the cheapest collectives; reshards of one value share their steps."""
 
     name = "lower-reshard"
     requires: ClassVar[str] = "resharded"
     produces: ClassVar[str | None] = "lowered"
-
-    topology: str = "auto"
-    """What the mesh runs on, a preset or a TOML file; on `flat` plans send the fewest bytes. `auto` is what propagate
-    decided for."""
-
-    costs: str = ""
-    """A file of measured times, which come before those of the topology; those of propagate if none is given."""
 
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
         reshards: dict[SSAValue, list[SpmdOp]] = {}
@@ -101,9 +95,7 @@ class LowerReshardPass(FunctionPass):
                 reshards.setdefault(_origin(reshard), []).append(reshard)
         if not reshards:
             return  # the file of a machine that nothing is priced by need not be there
-        pipeline = as_pipeline(ctx.pipeline)
-        machine = machine_of(function, pipeline, self.topology, self.costs)
-        remark_other_machine(function, machine, self.name, pipeline)
+        machine, pipeline = self.machine_with_remark(ctx, function), as_pipeline(ctx.pipeline)
         names, planner = Names(function.body.block), Planner(ir.mesh(module), machine.topology, ctx.collectives)
         shared: set[SSAValue] = set()
         if is_for_shared_messages(function, pipeline):

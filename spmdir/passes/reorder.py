@@ -16,8 +16,8 @@ from spmdir.dialects.context import IRContext
 from spmdir.dialects.host import HostCopyOp
 from spmdir.dialects.recomputation import RECOMPUTES
 from spmdir.pipeline.base_passes import LocalPass
-from spmdir.pipeline.noted_options import Memory, machine_of
-from spmdir.pipeline.pipeline import as_pipeline
+from spmdir.pipeline.machine_options import MachineOptions
+from spmdir.pipeline.noted_options import Memory
 from spmdir.schedule.list_scheduling import ordered
 from spmdir.schedule.swaps import swapped
 from spmdir.schedule.timely import timely
@@ -25,7 +25,7 @@ from spmdir.transforms.set_order import set_order
 
 
 @dataclass(frozen=True)
-class ReorderPass(LocalPass):
+class ReorderPass(LocalPass, MachineOptions):
     """Moves starts of collectives and copies before, and waits for them behind, what can run meanwhile."""
 
     name = "reorder"
@@ -34,19 +34,13 @@ class ReorderPass(LocalPass):
     """`full` lists ops by modelled times and may move any; `simple` moves starts up and waits down past others, goes by
     no times, and keeps the order of all else."""
 
-    topology: str = "auto"
-    """What the mesh runs on, a preset or a TOML file. `auto` is what propagate decided for."""
-
-    costs: str = ""
-    """A file of measured times, which come before those of the topology; those of propagate if none is given."""
-
     memory: Memory = None
     """What a rank may hold: `auto` is what propagate decided for; without a limit what it holds anyway."""
 
     def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
         if not any(isinstance(op, (Collective, HostCopyOp)) and op.IS_START for op in function.body.block.ops):
             return
-        machine = machine_of(function, as_pipeline(ctx.pipeline), self.topology, self.costs, self.memory)
+        machine = self.machine(ctx, function, self.memory)
         program, units = rank_program(function, mesh, ctx.rules, machine.topology)
         limit = machine.memory if machine.memory < math.inf else None
         program = timely(program, list(map(_recomputes, units)))

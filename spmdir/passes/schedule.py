@@ -22,28 +22,23 @@ from spmdir.passes.fit_memory import FitMemoryPass, MemoryDecision
 from spmdir.passes.reorder import ReorderPass
 from spmdir.passes.split_async import SplitAsyncPass
 from spmdir.pipeline.base_passes import LocalPass
-from spmdir.pipeline.noted_options import Memory, machine_of
+from spmdir.pipeline.machine_options import MachineOptions
+from spmdir.pipeline.noted_options import Memory
 from spmdir.pipeline.options import Count, changed_options
-from spmdir.pipeline.pipeline import Step, as_pipeline
+from spmdir.pipeline.pipeline import Step
 from spmdir.pipeline.trials import run_trial
 from spmdir.schedule.memory import peak_bytes
 from spmdir.schedule.simulate import simulate
 
 
 @dataclass(frozen=True)
-class SchedulePass(LocalPass):
+class SchedulePass(LocalPass, MachineOptions):
     """Runs fit-memory, bucket, split-async and reorder."""
 
     name = "schedule"
 
     mode: Literal["full", "simple"] = "full"
     """That of reorder."""
-
-    topology: str = "auto"
-    """What the mesh runs on, a preset or a TOML file. `auto` is what propagate decided for."""
-
-    costs: str = ""
-    """A file of measured times, which come before those of the topology; those of propagate if none is given."""
 
     memory: Memory = "auto"
     """What a rank may hold: `auto` is what propagate decided for; without a limit what it holds anyway."""
@@ -57,7 +52,7 @@ class SchedulePass(LocalPass):
 
     def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
         """Schedule `function`; with values on the host only where the step is then shorter, or fits only so."""
-        fit = FitMemoryPass(self.memory, self.topology, self.costs, self.offload)
+        fit = FitMemoryPass(self.topology, self.costs, self.memory, self.offload)
         fitted = fit.decide(ctx, function, mesh)
         if fitted is None or not fitted.fitted.copies:
             self._run(ctx, function, mesh, fit, fitted)
@@ -81,11 +76,11 @@ class SchedulePass(LocalPass):
         topology, costs, memory = self.topology, self.costs, self._memory(ctx, function, mesh)
         BucketPass(topology, costs, memory).schedule(ctx, function, mesh)
         SplitAsyncPass().schedule(ctx, function, mesh)
-        ReorderPass(self.mode, topology, costs, memory).schedule(ctx, function, mesh)
+        ReorderPass(topology, costs, self.mode, memory).schedule(ctx, function, mesh)
 
     def _memory(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> Memory:
         """Return what the messages of `function` may bring a rank to hold: the option, or what `spare` adds."""
-        machine = machine_of(function, as_pipeline(ctx.pipeline), self.topology, self.costs, self.memory)
+        machine = self.machine(ctx, function, self.memory)
         if not self.spare or machine.memory < math.inf:
             return self.memory
         held = peak_bytes(rank_program(function, mesh, ctx.rules, machine.topology)[0])
@@ -93,5 +88,5 @@ class SchedulePass(LocalPass):
 
     def _seconds(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> float:
         """Return what a step of a scheduled function takes."""
-        machine = machine_of(function, as_pipeline(ctx.pipeline), self.topology, self.costs, self.memory)
+        machine = self.machine(ctx, function, self.memory)
         return simulate(rank_program(function, mesh, ctx.rules, machine.topology)[0]).seconds

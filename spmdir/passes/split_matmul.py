@@ -27,8 +27,7 @@ from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.names import take_name
 from spmdir.dialects.values import sharding_of
 from spmdir.pipeline.base_passes import FunctionPass
-from spmdir.pipeline.noted_options import machine_of, remark_other_machine
-from spmdir.pipeline.pipeline import as_pipeline
+from spmdir.pipeline.machine_options import MachineOptions
 from spmdir.pipeline.trials import run_trial
 from spmdir.reshard.topology import Topology
 from spmdir.rules import RuleSet
@@ -106,22 +105,18 @@ def _cut_out(ops: Sequence[Operation], mesh: MeshOp) -> _Trial:
 
 
 @dataclass(frozen=True)
-class SplitMatmulPass(FunctionPass):
+class SplitMatmulPass(FunctionPass, MachineOptions):
     """Splits matrix products beside an all_gather or a reduce_scatter into the steps of rings, where that is faster.
 
     Left alone are gathers of what no product makes, as of parameters, and scatters that no product waits for, as of
     their gradients: a schedule hides these behind other ops.
 
     Options:
-        topology: what the mesh runs on, a preset or a TOML file; `auto` is what propagate decided for.
-        costs: a file of measured times, which come before those of the topology; those of propagate if none is given.
         always: split wherever a ring is possible, whatever it takes.
     """
 
     name = "split-matmul"
     requires: ClassVar[str] = "lowered"
-    topology: str = "auto"
-    costs: str = ""
     always: bool = False
 
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
@@ -131,16 +126,10 @@ class SplitMatmulPass(FunctionPass):
             if self.always:
                 split(collective, choices[0])
                 continue
-            trials = trials or Trials(ctx, ir.mesh_op(module), self._machine(ctx, function))
+            trials = trials or Trials(ctx, ir.mesh_op(module), self.machine_with_remark(ctx, function).topology)
             saved = [trials.saved(collective, chosen, split) for chosen in choices]
             if max(saved) > 0.0:
                 split(collective, choices[saved.index(max(saved))])
-
-    def _machine(self, ctx: IRContext, function: FuncOp) -> Topology:
-        pipeline = as_pipeline(ctx.pipeline)
-        machine = machine_of(function, pipeline, self.topology, self.costs)
-        remark_other_machine(function, machine, self.name, pipeline)
-        return machine.topology
 
 
 class _Sites:

@@ -87,7 +87,8 @@ def simulate(
     Example:
         >>> (y,) = spmdir.simulate(module, [x], model.state_dict())
     """
-    SIMULATED.check(ir.mesh(module).world_size, location_of(ir.mesh_op(module)))
+    declared = ir.mesh_op(module)
+    SIMULATED.check(declared.mesh.world_size, location_of(declared))
     pipeline = as_pipeline(pipeline)
     with pipeline.rules:
         module = localize(sized(module, inputs, state_dict or {}, sizes, pipeline), pipeline)
@@ -200,7 +201,8 @@ def sized(
     Raises:
         SpmdirError: sizes contradict each other, are unknown, or none that the program was traced for.
     """
-    if not open_sizes(module).symbols and not sizes:
+    declared = open_sizes(module)
+    if not declared.symbols and not sizes:
         return module
     require_type("sizes", sizes, (Mapping, type(None)), "a dict of numbers by name, as in {'s0': 8}")
     known = dict(sizes or {})
@@ -212,7 +214,7 @@ def sized(
     if not sizes:
         places = size_places((name, shape) for name, shape, _ in named)
         said = {size: f"dimension {dim} of argument '{name}'" for size, (name, dim) in places.items()}
-        open_sizes(module).check(known, said)
+        declared.check(known, said)
     return bind_sizes(module, known, pipeline)
 
 
