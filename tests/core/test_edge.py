@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import attrs
 import pytest
@@ -13,7 +13,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import parse_sharding
 from spmdir.core.placement.standard import R
 from spmdir.core.placement.tensor import TensorMeta
-from spmdir.placement import UNKNOWN, Edge, ErrorBound, PartialPlacement, Placement
+from spmdir.placement import UNKNOWN, Edge, ErrorBound, PartialPlacement, Placement, ShardPlacement
 from spmdir.reshard.axis_price import axis_price
 from spmdir.reshard.bound import lower_bound
 from spmdir.reshard.cost import sends_anything, step_cost
@@ -146,3 +146,34 @@ def test_errors_are_bounds_in_a_norm_or_unknown(error: ErrorBound, bound: float 
 def test_an_error_in_no_norm_is_rejected(wrong: dict) -> None:
     with pytest.raises(ShardingError, match=f"`{next(iter(wrong))}` of an ErrorBound is"):
         ErrorBound(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"target": 5}, "`target` of Edge is 5 of type int; expected a text, or None"),
+        ({"by": 5}, "`by` of Edge is 5 of type int; expected the name of a collective, or a tuple of names"),
+        ({"bytes": 5, "by": "broadcast"}, "`bytes` of Edge is 5 of type int; expected a function, or None"),
+        ({"itemsize": -1}, "`itemsize` of Edge is -1 of type int; expected a finite number from 0 on, or None"),
+        ({"lower": None}, "`lower` of Edge is None of type NoneType; expected a function"),
+    ],
+)
+def test_a_field_of_the_wrong_kind_is_an_error_at_the_line_of_the_edge(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(ShardingError, match=message) as caught:
+        Edge(**{"lower": lambda x, group: x, "target": "R", **fields})
+    assert caught.value.location is not None and caught.value.location.file == __file__
+
+
+@attrs.frozen
+class Unrun(ShardPlacement):
+    text: ClassVar[str] = "Unrun({dim})"
+    dim: int
+
+    def runs(self, size, count):
+        return None
+
+
+def test_runs_that_are_no_tuple_are_an_error_at_their_line() -> None:
+    with pytest.raises(PluginError, match=r"`runs` of Unrun\(0\) gives None .*; expected a tuple of") as caught:
+        plan_reshard((8, 4), "f32", "a: Unrun(0)", "", Mesh({"a": 2}))
+    assert caught.value.location is not None and caught.value.location.file == __file__

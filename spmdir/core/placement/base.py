@@ -14,6 +14,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, ClassVar, TypeVar
 
+from spmdir.core.arguments import instance
 from spmdir.core.declared_fields import evaluated, place
 from spmdir.core.dtype import DType, as_dtype
 from spmdir.core.errors import ParseError, ShardingError, SpmdirError, shown, wrong_argument
@@ -392,10 +393,13 @@ def enumerated(placement: Placement, count: int) -> range:
     return range(count)
 
 
+_RUNS = instance(tuple, expected="a tuple of (first rank, ranks, length)")
+
+
 @lru_cache(maxsize=65536)
 def runs_of(placement: ShardPlacement, size: int, count: int) -> tuple[Run, ...]:
     """Return `placement.runs(size, count)`."""
-    return placement.runs(size, count)
+    return evaluated("runs", placement.runs, size, count, owner=str(placement), returns=_RUNS)
 
 
 def shard_length(placement: ShardPlacement, size: int, count: int, index: int) -> int:

@@ -7,8 +7,8 @@ from typing import Any
 
 import attrs
 
-from spmdir.core.arguments import is_amount
-from spmdir.core.declared_fields import evaluated, place
+from spmdir.core.arguments import AMOUNT, CALLABLE, TEXT, Kind, is_amount
+from spmdir.core.declared_fields import check_fields, evaluated, place
 from spmdir.core.dtype import as_dtype
 from spmdir.core.errors import ShardingError, shown
 
@@ -110,6 +110,7 @@ class Edge:
         return f"<Edge {end}: {' + '.join(self.collectives) or 'nothing sent'}>"
 
     def __attrs_post_init__(self) -> None:
+        check_fields(self, _FIELDS)
         if self.bytes is not None and not self.collectives:
             raise ShardingError("an edge declares `bytes` and no collective; name in `by` what sends them", self.place)
         if self.bytes is not None and self.itemsize is not None:
@@ -180,3 +181,21 @@ class Edge:
                 place(self.seconds),
             )
         return found
+
+
+def _is_name_or_names(value: object) -> bool:
+    names = value if isinstance(value, tuple) else (value,)
+    return value is None or all(isinstance(name, str) for name in names)
+
+
+_FIELDS = {
+    "lower": CALLABLE,
+    "target": TEXT.optional,
+    "source": TEXT.optional,
+    "by": Kind(_is_name_or_names, "the name of a collective, or a tuple of names"),
+    "itemsize": AMOUNT.optional,
+    "bytes": CALLABLE.optional,
+    "seconds": CALLABLE.optional,
+    "when": CALLABLE.optional,
+}
+"""Field of an edge → its kind."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from spmdir.core.declared_fields import place
+from spmdir.core.arguments import instance
+from spmdir.core.declared_fields import evaluated, place
 from spmdir.core.errors import RuleError, SpmdirError, warn
 from spmdir.core.placement.base import PartialPlacement
 from spmdir.core.placement.standard import Placement, R, Shard
@@ -14,6 +15,8 @@ from spmdir.rules.strategies.divisibility import unshardable
 from spmdir.rules.strategies.obstacle import Dropped, Obstacle, Place
 from spmdir.rules.strategies.per_axis import shard_operands
 from spmdir.rules.strategies.strategy import ShardCounts, Strategy
+
+_STRATEGIES = instance(Iterable, expected="strategies")  # type: ignore
 
 
 def declared_strategies(
@@ -25,7 +28,7 @@ def declared_strategies(
         RuleError: one has not the op's number of operands or results, or shards what they do not have.
     """
     for placement in lifting:
-        for strategy in placement.lift(rule, known):
+        for strategy in evaluated("lift", placement.lift, rule, known, owner=str(placement), returns=_STRATEGIES):
             _check(rule, placement, strategy)
             reason = _out_of_range(rule, strategy)
             if reason:
