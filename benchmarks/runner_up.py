@@ -37,7 +37,7 @@ def of_plan(plan: str, layers: int, most: int | None) -> tuple[int, int, float, 
         maker = program.maker[value]
         position = program.problem.nodes[maker].results.index(value)
         for node, slot in users:
-            if program.nested.made[value] == program.nested.needed[node][slot]:
+            if program.nested.produced[value] == program.nested.needed[node][slot]:
                 continue
             reshards += 1
             for axis in program.mesh.axis_names:

@@ -29,7 +29,7 @@ def work_alone(
     first = len(operands)
     inputs = [Step(None, "", (), (index,)) for index in range(first)]
     op = Step(rule, name, tuple(range(first)), tuple(range(first, first + len(results))))
-    return works([*inputs, op], [*operands, *results], are_named=True)[-1]
+    return works([*inputs, op], [*operands, *results], has_names=True)[-1]
 
 
 def op_seconds(

@@ -214,14 +214,14 @@ class DecidedProgram:
         """
         root = self.mesh.root or self.mesh
         planner = Planner(root, self.problem.topology, self.problem.collectives)
-        return plan_tree(self.problem.values[value], self.nested.made[value], targets, planner)
+        return plan_tree(self.problem.values[value], self.nested.produced[value], targets, planner)
 
     @cached_property
     def reshard_seconds(self) -> list[float]:
         """What all reshards of each value take."""
         found = [0.0] * len(self.problem.values)
         for value, users in self.users.items():
-            made = self.nested.made[value]
+            made = self.nested.produced[value]
             needed = dict.fromkeys(self.nested.needed[node][slot] for node, slot in users)
             targets = tuple([sharding for sharding in needed if sharding != made])
             found[value] = self.reshard(value, targets).seconds if targets else 0.0

@@ -104,7 +104,7 @@ def _look(program: DecidedProgram, value: int) -> object:
         _look_of_node(program, node),
         position,
         program.problem.values[value],
-        program.nested.made[value],
+        program.nested.produced[value],
         frozenset(used),
     )
 
@@ -124,7 +124,7 @@ def explained_alike(program: DecidedProgram, values: Sequence[int]) -> Explanati
     """Return why the first of some values that are equal, as `equal_values` has them together, is as it is."""
     value = values[0]
     node, meta = program.maker[value], program.problem.values[value]
-    sharding, alike = program.nested.made[value], program.alike(node)
+    sharding, alike = program.nested.produced[value], program.alike(node)
     root = program.mesh.root or program.mesh
     first = dict.fromkeys(root.axis_names, 0)
     others = {program.alike(program.maker[other])[0]: program.names[other] for other in reversed(values)}
@@ -184,7 +184,7 @@ def _reasons(program: DecidedProgram, node: int, axis: str) -> tuple[str, ...]:
 
 
 def _deliveries(program: DecidedProgram, value: int) -> tuple[Delivery, ...]:
-    made = program.nested.made[value]
+    made = program.nested.produced[value]
     by_need: dict[Sharding, dict[object, dict[int, int]]] = {}
     for node, slot in program.users[value]:
         equal = by_need.setdefault(program.nested.needed[node][slot], {})

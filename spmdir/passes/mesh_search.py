@@ -38,7 +38,7 @@ from spmdir.search.joint_cost import compute_seconds
 from spmdir.search.joint_strategies import is_legal
 from spmdir.search.nesting import Nested, nest, reshard_seconds
 from spmdir.search.problem import Problem, StrategySource
-from spmdir.search.shared_messages import counted_parts
+from spmdir.search.shared_messages import counted_fractions
 from spmdir.search.solve import Search, Solution
 from spmdir.search.worth import PLAIN, Worth
 from spmdir.transforms.annotate import annotate, user_annotations
@@ -126,7 +126,7 @@ class MeshSearch:
         self._annotations = [user_annotations(function, maker, problem.mesh) for maker in makers]
         self._search = Search(problem, effort)
         self._nested: tuple[Solution, Nested] | None = None
-        self.free = self._search.solution(Worth(exposed=counted_parts(problem)) if shares_messages else PLAIN)
+        self.free = self._search.solution(Worth(exposed=counted_fractions(problem)) if shares_messages else PLAIN)
 
     def again(self, sources: Mapping[int, StrategySource], start: Solution) -> tuple[MeshSearch, Solution]:
         """Decide again with other strategies of some nodes; return the search, and what it finds.

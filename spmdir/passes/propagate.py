@@ -50,7 +50,7 @@ from spmdir.rules.strategies.equivalent_ops import unreached_name
 from spmdir.search.budget import Held
 from spmdir.search.joint_states import Unsolvable
 from spmdir.search.problem import Problem
-from spmdir.search.shared_messages import counted_parts
+from spmdir.search.shared_messages import counted_fractions
 from spmdir.search.solve import Solution
 from spmdir.transforms.given import note_given
 
@@ -103,7 +103,7 @@ class PropagatePass(FunctionPass):
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
         search, solution, objective = self.decide(ctx, module, function)
         if self.certify:
-            counted = counted_parts(search.problem) if self.overlap == "messages" else ()
+            counted = counted_fractions(search.problem) if self.overlap == "messages" else ()
             minimised = search.counted_seconds(solution, counted) if counted else objective
             _certify(function, search.problem, minimised, counted, self.overlap)
         for child in function.body.block.ops:

@@ -1,9 +1,12 @@
-"""The cheapest decision within a budget of memory: prices of holding a byte, raised where the peak is until it fits.
+"""Find the cheapest decision within a memory budget, by prices of holding a byte (Lagrange multipliers).
 
-Lagrange multipliers: what is live at the peak of a decision that does not fit costs more seconds a byte from then on,
-values as they are made and copies that reshards make apart. The first prices under which the decision fits are lowered
-together again as far as it still does. Nothing depends on the budget until a decision fits, so that what is the least
-for one budget is found, and fits, where it is the budget itself.
+If a decision exceeds the budget, the buffers that are live at its peak get a higher price for the next decision.
+Values and the copies that reshards make have separate prices. Once a decision fits, all prices are lowered together as
+far as it still fits. For example, a budget of 10 GB and a decision with a peak of 14 GB in activations raise the price
+of these activations until the search shards or reshards them differently.
+
+Before a decision fits, the steps do not depend on the budget. So the smallest peak found for one budget is found again
+if it is the budget.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from spmdir.search.solve import Solution
 from spmdir.search.worth import Worth
 
 RAISED, LOWERED, PATIENCE = 14, 4, 8
-"""How often prices are raised and lowered at most, and how often in a row they are raised to no effect."""
+"""The most times that prices are raised, are lowered, and are raised in a row without effect."""
 
 STEEPER = 4.0
 """The factor from one raise to the next."""
@@ -25,11 +28,11 @@ STEEPER = 4.0
 
 @attrs.frozen
 class Held:
-    """What a rank holds at the peak of its memory.
+    """The memory of a rank at its peak.
 
     Attributes:
-        peak_bytes: the most that is live at once.
-        live: (value of the problem, whether it is a copy, bytes) of each buffer that is live then, the largest first.
+        peak_bytes: the largest sum of live buffers.
+        live: (value of the problem, whether it is a copy, bytes) of each buffer live at the peak, largest first.
     """
 
     peak_bytes: float
@@ -38,47 +41,47 @@ class Held:
 
 @attrs.frozen
 class Decision:
-    """A solution and what a rank holds under it."""
+    """A solution and its peak of memory."""
 
     solution: Solution
     held: Held
 
 
 Decide = Callable[[Worth], Decision]
-"""What holding is worth → the decision for that."""
+"""A function from prices to the decision for them."""
 
 
-def cheapest_within(free: Decision, budget: float, values: int, decide: Decide) -> Decision:
-    """Return the cheapest decision found that holds at most `budget` bytes; if none does, the one that holds least.
+def cheapest_within(unpriced: Decision, budget: float, values: int, decide: Decide) -> Decision:
+    """Return the cheapest decision found within `budget` bytes; if there is none, the one with the smallest peak.
 
     Args:
         free: the decision where holding costs nothing.
         values: how many the problem has.
     """
-    if free.held.peak_bytes <= budget:
-        return free
+    if unpriced.held.peak_bytes <= budget:
+        return unpriced
     prices, copy_prices = [0.0] * values, [0.0] * values
-    found = least = free
-    worth = free.solution.worth
-    step, in_vain = free.solution.cost / free.held.peak_bytes / RAISED, 0
+    latest = smallest = unpriced
+    worth = unpriced.solution.worth
+    step, tries_in_vain = unpriced.solution.cost / unpriced.held.peak_bytes / RAISED, 0
     for _ in range(RAISED):
-        for value, is_copy, _ in found.held.live:
+        for value, is_copy, _ in latest.held.live:
             (copy_prices if is_copy else prices)[value] += step
         step *= STEEPER
-        found = decide(attrs.evolve(worth, holding=tuple(prices), copy_holding=tuple(copy_prices)))
-        in_vain = in_vain + 1 if found.held.peak_bytes >= least.held.peak_bytes else 0
-        least = least if in_vain else found
-        if least.held.peak_bytes <= budget or in_vain == PATIENCE:
+        latest = decide(attrs.evolve(worth, holding=tuple(prices), copy_holding=tuple(copy_prices)))
+        tries_in_vain = tries_in_vain + 1 if latest.held.peak_bytes >= smallest.held.peak_bytes else 0
+        smallest = smallest if tries_in_vain else latest
+        if smallest.held.peak_bytes <= budget or tries_in_vain == PATIENCE:
             break
-    if least.held.peak_bytes > budget:
-        return least
-    best, low, high = least, STEEPER**-2, 1.0
+    if smallest.held.peak_bytes > budget:
+        return smallest
+    best, low, high = smallest, STEEPER**-2, 1.0
     for _ in range(LOWERED):
         scale = math.sqrt(low * high)
-        holding, copies = ([scale * price for price in each] for each in (prices, copy_prices))
-        found = decide(attrs.evolve(worth, holding=holding, copy_holding=copies))
-        if found.held.peak_bytes <= budget:
-            high, best = scale, min(best, found, key=lambda one: one.solution.cost)
+        holding, copies = ([scale * price for price in pair] for pair in (prices, copy_prices))
+        latest = decide(attrs.evolve(worth, holding=holding, copy_holding=copies))
+        if latest.held.peak_bytes <= budget:
+            high, best = scale, min(best, latest, key=lambda decision: decision.solution.cost)
         else:
             low = scale
     return best

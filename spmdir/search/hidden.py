@@ -1,8 +1,8 @@
-"""The decision that takes least time when it is scheduled: what a schedule hides of a reshard costs nothing.
+"""Choose the decision with the least scheduled time, in which hidden transfers cost nothing.
 
-How much that is depends on the whole decision: a transfer is hidden by what is computed meanwhile, which may be spent
-on another one. So decisions are scheduled and timed as they are, and each tells the next one what to expect: the
-reshards of a value count by the part of their time that schedules of the decisions before left exposed.
+The hidden time of a transfer depends on the whole decision, because two transfers cannot hide behind the same compute.
+So decisions are made in rounds. Each decision is scheduled, and its exposed fractions are the prices of the next one.
+For example, if the schedule exposes 30 % of the reshards of a value, these reshards count 0.3 of their time next.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from spmdir.search.solve import Solution
 from spmdir.search.worth import Worth
 
 ROUNDS = 4
-"""How many decisions are scheduled after the first one."""
+"""The number of decisions after the first one."""
 
-LAST = 0.5
-"""What the last schedule weighs in what is expected of the next one: without the ones before, decisions alternate
-between two that each hide what the other sends."""
+LAST_WEIGHT = 0.5
+"""The weight of the last schedule in the moving average of exposed fractions. With weight 1, decisions may alternate
+between two."""
 
-LEAST = 0.05
-"""The least part that counts: to send nothing is better than what may be hidden."""
+LEAST_FRACTION = 0.05
+"""The least fraction that counts. A hidden transfer is not free, so no transfer is better."""
 
 
 @attrs.frozen
 class Scheduled:
-    """A solution as it runs scheduled.
+    """A solution with its scheduled time.
 
     Attributes:
         seconds: of a step; infinite if it cannot run.
-        exposed: by value, the part of the time of its reshards that is not hidden.
+        exposed: [value], the fraction of the time of its reshards that is not hidden.
     """
 
     solution: Solution
@@ -40,16 +40,18 @@ class Scheduled:
 
 
 def fastest(plain: Scheduled, decide: Callable[[Worth], Scheduled]) -> Scheduled:
-    """Return the decision found that takes least time scheduled.
+    """Return the decision with the least scheduled time.
 
     Args:
-        plain: the decision where nothing is hidden.
-        decide: returns the decision where reshards, and what is held, are worth so much.
+        plain: the decision for full prices of reshards.
+        decide: returns the decision for given prices, scheduled.
     """
-    expected, found, best = [1.0] * len(plain.exposed), plain, plain
+    expected, latest, best = [1.0] * len(plain.exposed), plain, plain
     for _ in range(ROUNDS):
-        parts = zip(found.exposed, expected, strict=True)
-        expected = [max(LAST * last + (1 - LAST) * before, LEAST) for last, before in parts]
-        found = decide(attrs.evolve(plain.solution.worth, exposed=tuple(expected)))
-        best = min(best, found, key=lambda one: one.seconds)
+        pairs = zip(latest.exposed, expected, strict=True)
+        expected = [
+            max(LAST_WEIGHT * exposed + (1 - LAST_WEIGHT) * previous, LEAST_FRACTION) for exposed, previous in pairs
+        ]
+        latest = decide(attrs.evolve(plain.solution.worth, exposed=tuple(expected)))
+        best = min(best, latest, key=lambda scheduled: scheduled.seconds)
     return best

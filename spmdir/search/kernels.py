@@ -1,8 +1,8 @@
-"""The work of each op of a program, where elementwise ops that follow each other run as one kernel.
+"""The work of each op of a program, with chains of elementwise ops fused into kernels.
 
-A value stays inside a kernel if its producer and all its users are elementwise and the users come equally late, so that
-no other op is between them; views are looked through. A kernel is launched once, reads each value from outside once and
-writes what others use.
+A value stays inside a kernel if its producer and all users are elementwise and no other op separates them. Views do
+not separate. A kernel is launched once, reads each value from outside once, and writes only values that other ops use.
+For example, `exp(x) + y` is one kernel: it reads x and y, writes the sum, and the exponential stays inside.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from spmdir.search.work import NO_WORK, Work
 
 @attrs.frozen
 class Step:
-    """One op of a program, or anything else that makes or uses values.
+    """One op of a program, or another producer or user of values.
 
     Attributes:
-        rule: of the op; None of an op without one.
+        rule: of the op; None if the op has no rule.
         name: of the op; empty if it computes nothing.
         operands, results: the numbers of its values.
     """
@@ -42,17 +42,17 @@ class Step:
         return self.rule is not None and self.rule.is_elementwise
 
 
-def works(steps: Sequence[Step], metas: Sequence[TensorMeta], are_named: bool = False) -> list[Work]:
+def works(steps: Sequence[Step], metas: Sequence[TensorMeta], has_names: bool = False) -> list[Work]:
     """Return the work of each step of a program, in order.
 
     Args:
         metas: of its values.
-        are_named: whether works say which op they are of.
+        has_names: whether each `Work` contains the name of its op.
     """
-    found = _Kernels(steps, metas).works()
-    if not are_named:
-        return found
-    return [work if work == NO_WORK else _named(work, step, metas) for work, step in zip(found, steps, strict=True)]
+    op_works = _Kernels(steps, metas).works()
+    if not has_names:
+        return op_works
+    return [work if work == NO_WORK else _named(work, step, metas) for work, step in zip(op_works, steps, strict=True)]
 
 
 def _named(work: Work, step: Step, metas: Sequence[TensorMeta]) -> Work:
@@ -65,8 +65,8 @@ class _Kernels:
     """The kernels of a program.
 
     Attributes:
-        source: value → the value whose memory it shares; itself, but for views.
-        kernel: step → the first step known of its kernel; see `_find`.
+        source: value → the value whose memory it shares; for a value that is not a view, itself.
+        kernel: step → its parent in the union-find forest of kernels; see `_find`.
         inside: the values that are never written to memory.
     """
 
@@ -75,44 +75,46 @@ class _Kernels:
         self.source = list(range(len(metas)))
         self.kernel = list(range(len(steps)))
         self.inside: set[int] = set()
-        maker, level, late = [-1] * len(metas), [0] * len(metas), []
+        producer, level, depth = [-1] * len(metas), [0] * len(metas), []
         users: list[list[int]] = [[] for _ in metas]
         for index, step in enumerate(steps):
-            latest = max([level[value] for value in step.operands], default=0)
-            latest += not (step.is_elementwise or step.is_view)
-            late.append(latest)
+            step_level = max([level[value] for value in step.operands], default=0)
+            step_level += not (step.is_elementwise or step.is_view)
+            depth.append(step_level)
             for value in step.results:
-                maker[value], level[value] = index, latest
+                producer[value], level[value] = index, step_level
                 if step.is_view:
                     assert step.rule is not None and step.rule.viewed is not None
                     self.source[value] = self.source[step.operands[step.rule.viewed]]
             if not step.is_view:
                 for value in step.operands:
                     users[self.source[value]].append(index)
-        for value, found in enumerate(users):
-            if found and self.source[value] == value and steps[maker[value]].is_elementwise:
-                together = all(steps[user].is_elementwise and late[user] == late[found[0]] for user in found)
-                for user in found if together else ():
+        for value, value_users in enumerate(users):
+            if value_users and self.source[value] == value and steps[producer[value]].is_elementwise:
+                is_one_kernel = all(
+                    steps[user].is_elementwise and depth[user] == depth[value_users[0]] for user in value_users
+                )
+                for user in value_users if is_one_kernel else ():
                     self.inside.add(value)
-                    self._join(maker[value], user)
+                    self._join(producer[value], user)
 
     def _find(self, step: int) -> int:
         while self.kernel[step] != step:
             self.kernel[step] = step = self.kernel[self.kernel[step]]
         return step
 
-    def _join(self, one: int, other: int) -> None:
-        first, second = sorted((self._find(one), self._find(other)))
-        self.kernel[second] = first
+    def _join(self, step: int, other_step: int) -> None:
+        root, other_root = sorted((self._find(step), self._find(other_step)))
+        self.kernel[other_root] = root
 
     def works(self) -> list[Work]:
-        """Return the work of each step; equal ops in equal surroundings share one value."""
+        """Return the work of each step. Equal works are one object."""
         read: set[tuple[int, int]] = set()
-        known: dict[object, Work] = {}
-        found = []
+        work_by_key: dict[object, Work] = {}
+        op_works = []
         for index, step in enumerate(self.steps):
             if not step.name or step.is_view:
-                found.append(NO_WORK)
+                op_works.append(NO_WORK)
                 continue
             kernel, operands = self._find(index), []
             for value in step.operands:
@@ -122,13 +124,13 @@ class _Kernels:
                 operands.append(self._bytes(step, value) if is_read else 0)
             results = tuple([0 if value in self.inside else self.metas[value].bytes for value in step.results])
             key = (step.rule or index, tuple(operands), results, kernel == index)
-            if key not in known:
-                known[key] = self._work(step, tuple(operands), results, int(kernel == index))
-            found.append(known[key])
-        return found
+            if key not in work_by_key:
+                work_by_key[key] = self._work(step, tuple(operands), results, int(kernel == index))
+            op_works.append(work_by_key[key])
+        return op_works
 
     def _bytes(self, step: Step, value: int) -> int:
-        """Return the bytes that a step reads of an operand: a lookup what it picks, a broadcast view what there is."""
+        """Return the bytes read of an operand: the picked rows of a lookup, the stored bytes of a broadcast view."""
         size = min(self.metas[value].bytes, self.metas[self.source[value]].bytes)
         if step.rule is None or step.rule.picked.isdisjoint([step.operands.index(value)]):
             return size

@@ -43,7 +43,7 @@ class Nested:
         seconds: the time of all reshards between them.
     """
 
-    made: list[Sharding]
+    produced: list[Sharding]
     needed: list[tuple[Sharding, ...]]
     seconds: float
 
@@ -68,97 +68,105 @@ def nest(
     nested = _nested(problem, orders, planner)
     tries = planner.for_tries()
     if _improve(orders, tries):
-        nested = min(nested, _nested(problem, orders, planner), key=lambda one: one.seconds)
+        nested = min(nested, _nested(problem, orders, planner), key=lambda candidate: candidate.seconds)
     if not searched or not nested.seconds or not any(map(orders.is_free, orders.chosen)):
         return nested
-    maker = {value: index for index, node in enumerate(problem.nodes) for value in node.results}
+    producer = {value: index for index, node in enumerate(problem.nodes) for value in node.results}
     names, tried = problem.mesh.axis_names, dict(orders.chosen)
     for key, axes in orders.chosen.items():
         if orders.is_free(key):
-            order = [names[at] for at in searched[key[0] if key[0] >= 0 else maker[~key[0]]]]
+            order = [names[axis] for axis in searched[key[0] if key[0] >= 0 else producer[~key[0]]]]
             orders.chosen[key] = tuple(sorted(axes, key=order.index))
     _improve(orders, tries)
     if orders.chosen == tried:
         return nested
-    other = _nested(problem, orders, planner)
-    return other if other.seconds < nested.seconds * (1 - _EQUAL) else nested
+    retried = _nested(problem, orders, planner)
+    return retried if retried.seconds < nested.seconds * (1 - _EQUAL) else nested
 
 
 def _nested(problem: Problem, orders: Orders, planner: Planner) -> Nested:
-    made: list[Any] = [None] * len(problem.values)
+    produced: list[Any] = [None] * len(problem.values)
     needed: list[tuple[Sharding, ...]] = []
     for index, node in enumerate(problem.nodes):
         for value in node.results:
-            made[value] = orders.made(value)
+            produced[value] = orders.produced_sharding(value)
         operands = zip(node.operands, orders.forms[index].operands, strict=True)
         needed.append(tuple([orders.sharding(value, placed, index) for value, placed in operands]))
-    return Nested(made, needed, _seconds(orders, range(len(problem.values)), planner))
+    return Nested(produced, needed, _seconds(orders, range(len(problem.values)), planner))
 
 
 def reshard_seconds(problem: Problem, nested: Nested) -> list[float]:
-    """Return how long the reshards of each value take."""
+    """Return [value], the seconds of its reshards."""
     planner = Planner(problem.mesh.root or problem.mesh, problem.topology, problem.collectives)
     targets: list[dict[Sharding, None]] = [{} for _ in problem.values]
     for node, needed in zip(problem.nodes, nested.needed, strict=True):
         for value, sharding in zip(node.operands, needed, strict=True):
-            if sharding != nested.made[value]:
+            if sharding != nested.produced[value]:
                 targets[value][sharding] = None
-    values = zip(problem.values, nested.made, map(tuple, targets), strict=True)
+    values = zip(problem.values, nested.produced, map(tuple, targets), strict=True)
     return [_reshard_seconds(*each, planner) for each in values]
 
 
 def _improve(orders: Orders, planner: Planner) -> bool:
-    """Try other orders by the time of the reshards around, and return whether one is better.
+    """Try other orders of dimensions, keep those that lower the time of their reshards, and return whether any did.
 
-    They are tried where `_resharded` is in doubt, and then around what has changed.
+    The tries start at the unclear dimensions of `_resharded` and continue at the neighbours of changed ones.
     """
-    around, doubtful = _resharded(orders)
+    values_of_key, doubtful = _resharded(orders)
     sharing: dict[int, list[Key]] = {}
-    for key, values in around.items():
+    for key, values in values_of_key.items():
         for value in values:
             sharing.setdefault(value, []).append(key)
-    waiting, left, improved = dict.fromkeys(doubtful), TRIES * len(around), False
-    while waiting and left:
+    waiting, tries_left, improved = dict.fromkeys(doubtful), TRIES * len(values_of_key), False
+    while waiting and tries_left:
         key = next(iter(waiting))
         del waiting[key]
-        left -= 1
-        first = orders.chosen[key]
-        best, least = first, _seconds(orders, around[key], planner)
-        for order in itertools.permutations(first) if least else ():
+        tries_left -= 1
+        initial = orders.chosen[key]
+        best, least = initial, _seconds(orders, values_of_key[key], planner)
+        for order in itertools.permutations(initial) if least else ():
             orders.chosen[key] = order
-            if (seconds := _seconds(orders, around[key], planner, least * (1 - _EQUAL))) < least:
+            if (seconds := _seconds(orders, values_of_key[key], planner, least * (1 - _EQUAL))) < least:
                 best, least = order, seconds
         orders.chosen[key] = best
-        if best != first:
+        if best != initial:
             improved = True
-            waiting.update(dict.fromkeys(other for value in around[key] for other in sharing[value] if other != key))
+            waiting.update(
+                dict.fromkeys(
+                    neighbour for value in values_of_key[key] for neighbour in sharing[value] if neighbour != key
+                )
+            )
     return improved
 
 
 def _resharded(orders: Orders) -> tuple[dict[Key, list[int]], list[Key]]:
     """Return the dimensions whose order is free, each with the values whose reshards it may change.
 
-    Returns: beside them, those of which requests do not say the best order.
+    Returns: also the unclear dimensions, whose best order does not follow from the requests.
     """
-    found: dict[Key, dict[int, None]] = {}
+    values_of_key: dict[Key, dict[int, None]] = {}
     doubtful: set[Key] = set()
     for value, placed in enumerate(orders.placed):
-        made = orders.keys(value, placed, None)
-        for node, wanted in orders.uses[value]:
-            keys = orders.keys(value, wanted, node)
-            if wanted is placed and keys == made:
+        produced_keys = orders.keys(value, placed, None)
+        for node, needed in orders.uses[value]:
+            keys = orders.keys(value, needed, node)
+            if needed is placed and keys == produced_keys:
                 continue
-            free = [key for key in (*made, *keys) if orders.is_free(key) and len(orders.chosen[key]) <= MOST_AXES]
+            free = [
+                key for key in (*produced_keys, *keys) if orders.is_free(key) and len(orders.chosen[key]) <= MOST_AXES
+            ]
             for key in free:
-                found.setdefault(key, {})[value] = None
-            if not orders.meeting(placed, wanted).is_clear:
+                values_of_key.setdefault(key, {})[value] = None
+            if not orders.meeting(placed, needed).is_clear:
                 doubtful.update(free)
-    doubtful.update(key for key in found if not orders.is_satisfied(key))
-    return {key: list(values) for key, values in found.items()}, [key for key in found if key in doubtful]
+    doubtful.update(key for key in values_of_key if not orders.is_satisfied(key))
+    return {key: list(values) for key, values in values_of_key.items()}, [
+        key for key in values_of_key if key in doubtful
+    ]
 
 
 def _seconds(orders: Orders, values: Sequence[int], planner: Planner, limit: float = math.inf) -> float:
-    """Return the time that all reshards of `values` take; infinity if that is `limit` or more."""
+    """Return the seconds of all reshards of `values`; infinity if they reach `limit`."""
     reshards = [_reshard(orders, value) for value in values]
     if any(value in orders.problem.ties and reshard[2] for value, reshard in zip(values, reshards, strict=True)):
         return math.inf
@@ -174,17 +182,17 @@ def _seconds(orders: Orders, values: Sequence[int], planner: Planner, limit: flo
 
 
 def _reshard(orders: Orders, value: int) -> tuple[TensorMeta, Sharding, tuple[Sharding, ...]]:
-    """Return what is resharded, as it is made and as it is needed elsewhere."""
-    source, placed = orders.made(value), orders.placed[value]
-    # Most users need a value as it is made, where no order can differ.
-    uses = [(node, wanted) for node, wanted in orders.uses[value] if wanted is not placed or placed.nested]
-    targets = dict.fromkeys([orders.sharding(value, wanted, node) for node, wanted in uses])
+    """Return the type of a value, its produced sharding, and the other shardings that users need."""
+    source, placed = orders.produced_sharding(value), orders.placed[value]
+    # Most users need the produced sharding without nested axes, so there is no reshard.
+    uses = [(node, needed) for node, needed in orders.uses[value] if needed is not placed or placed.nested]
+    targets = dict.fromkeys([orders.sharding(value, needed, node) for node, needed in uses])
     targets.pop(source, None)
     return orders.problem.values[value], source, tuple(targets)
 
 
 def _least_seconds(meta: TensorMeta, source: Sharding, targets: tuple[Sharding, ...], planner: Planner) -> float:
-    """Return what the reshards of a value take at the least: the one that takes longest by itself."""
+    """Return a lower bound of the seconds of a value's reshards: the longest of their separate bounds."""
     try:
         return max((planner.least_seconds(meta, source, target) for target in targets), default=0.0)
     except SpmdirError:  # lower-reshard locates it

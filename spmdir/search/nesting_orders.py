@@ -1,8 +1,9 @@
-"""Nesting orders of the axes that shard one dimension together, which the search places each by itself.
+"""Initial nesting orders of the axes that shard one dimension.
 
-The order is free unless it is annotated, or the axes shard several factors of the dimension: then the axes of the
-major ones come first. Dimensions that ops pass on undisturbed share one order. It starts as the one that most of the
-bytes around them prefer: axes that leave or join there want to be innermost, user annotations want theirs.
+The search places each axis separately, so it leaves the order open. An annotation fixes the order. If the axes shard
+several factors of the dimension, axes of major factors are outermost. Dimensions that ops pass on unchanged share one
+order. Where an axis is added or removed, a reshard requests this axis innermost, weighted by its bytes. The order with
+the largest weight of requests is chosen.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ Key = tuple[int, object]
 
 @attrs.define(eq=False)
 class Placed:
-    """Where each axis places a value; there is one object for equal placements.
+    """The placements of a value on all axes. Equal placements are one object.
 
     Attributes:
         shards: dimension → the axes that shard it, in mesh order.
-        nested: those of them that several axes shard.
+        nested: the dimensions that several axes shard.
         known: orders of `nested` → the sharding.
     """
 
@@ -43,7 +44,7 @@ class Placed:
     known: dict[tuple[Order, ...], Sharding] = attrs.field(factory=dict)
 
     def sharding(self, orders: tuple[Order, ...], mesh: Mesh) -> Sharding:
-        """Return the sharding in which the axes of `nested` nest in `orders`."""
+        """Return the sharding with these nesting orders of the dimensions in `nested`."""
         if orders not in self.known:
             chosen = {**self.shards, **dict(zip(self.nested, orders, strict=True))}
             entries = [(axis, placement) for axis, placement in self.placements.items() if placement.dim is None]
@@ -54,7 +55,7 @@ class Placed:
 
 @attrs.frozen(eq=False)
 class Form:
-    """What nodes of the same strategies have in common.
+    """The placements and factors of nodes with equal strategies.
 
     Attributes:
         factors: axis → the factor that it shards.
@@ -65,19 +66,19 @@ class Form:
     factors: Mapping[str, int]
 
     def key(self, node: int, axes: Order) -> Key:
-        """Return the key of what the node shards by `axes`: one factor, or several adjacent ones."""
+        """Return the key of the factor, or adjacent factors, that the node shards over `axes`."""
         factors = {self.factors[axis] for axis in axes}
         return (node, self.factors[axes[0]] if len(factors) == 1 else tuple(sorted(factors)))
 
 
 @attrs.frozen(eq=False)
 class Meeting:
-    """How the dimensions of a value meet those that a node needs.
+    """The difference between the produced and the needed placements of a value.
 
     Attributes:
-        alike: (dimension, axes) of those that stay as they are.
-        requests: (dimension, whether it is the node's side, its axes, (outer, inner) pairs it would nest in).
-        is_clear: whether the requests leave no choice, so that orders that satisfy them are the best there are.
+        alike: (dimension, axes) of the dimensions with equal axes on both sides.
+        requests: (dimension, whether the request is for the node's side, its axes, requested (outer, inner) pairs).
+        is_clear: whether an order that satisfies all requests is certainly best.
     """
 
     alike: tuple[tuple[int, Order], ...]
@@ -89,10 +90,10 @@ class Orders:
     """The nesting orders of all dimensions that several axes shard.
 
     Attributes:
-        forms: of each node.
-        placed: of each value.
-        uses: of each value, the nodes that use it, with where they need it.
-        chosen: the order of each dimension that was asked for, by the key that stands for it; it may be changed.
+        forms: [node].
+        placed: [value], its produced placements.
+        uses: [value], the nodes that use it and the placements that they need.
+        chosen: key of a dimension → its order, for the dimensions requested so far. Callers may change it.
     """
 
     def __init__(
@@ -120,31 +121,31 @@ class Orders:
                 self.placed[value] = placed
                 for dim, axes in placed.nested.items():
                     self._join((~value, dim), form.key(index, axes), 0.0)
-            for value, wanted in zip(node.operands, form.operands, strict=True):
-                self.uses[value].append((index, wanted))
-                self._meet(index, form, value, wanted)
+            for value, needed in zip(node.operands, form.operands, strict=True):
+                self.uses[value].append((index, needed))
+                self._meet(index, form, value, needed)
 
     def is_free(self, key: Key) -> bool:
         """Return whether any order of the axes of a dimension is legal."""
         return key in self.chosen and key not in self._bound
 
     def is_satisfied(self, key: Key) -> bool:
-        """Return whether the order of a dimension is as all around it request it."""
+        """Return whether the order of a dimension satisfies all requests."""
         requests = self._requests.get(key, {})
         return _satisfied(self.chosen[key], requests) == sum(requests.values())
 
-    def meeting(self, made: Placed, wanted: Placed) -> Meeting:
-        """Return how a value that is made in one placement meets a node that needs it in another."""
-        if (made, wanted) not in self._meetings:
-            self._meetings[made, wanted] = _meeting(made, wanted)
-        return self._meetings[made, wanted]
+    def meeting(self, produced: Placed, needed: Placed) -> Meeting:
+        """Return the difference between produced and needed placements of a value."""
+        if (produced, needed) not in self._meetings:
+            self._meetings[produced, needed] = _meeting(produced, needed)
+        return self._meetings[produced, needed]
 
-    def made(self, value: int) -> Sharding:
-        """Return the sharding of a value as it is made."""
+    def produced_sharding(self, value: int) -> Sharding:
+        """Return the produced sharding of a value."""
         return self.sharding(value, self.placed[value], None)
 
     def sharding(self, value: int, placed: Placed, node: int | None) -> Sharding:
-        """Return the sharding of a value as it is made, or as `node` needs it if that is not None."""
+        """Return the sharding that `node` needs of a value, or the produced sharding if `node` is None."""
         if not placed.nested:
             return placed.sharding((), self._mesh)
         shape = self.problem.values[value].shape
@@ -152,7 +153,7 @@ class Orders:
         return placed.sharding(tuple([self._order(key, axes, placed, shape) for axes, key in nested]), self._mesh)
 
     def keys(self, value: int, placed: Placed, node: int | None) -> list[Key]:
-        """Return what decides on the orders of a value as it is made, or as `node` needs it."""
+        """Return the keys of the nested dimensions of a value, for `node` or, if it is None, for the producer."""
         return [self._find(self._key(value, dim, axes, node)) for dim, axes in placed.nested.items()]
 
     def _key(self, value: int, dim: int, axes: Order, node: int | None) -> Key:
@@ -160,16 +161,18 @@ class Orders:
 
     def _forms_of(self, strategies: Mapping[str, Sequence[Strategy]]) -> list[Form]:
         axes = self._mesh.axis_names
-        known: dict[tuple[int, ...], Form] = {}
+        form_of_strategies: dict[tuple[int, ...], Form] = {}
         forms: list[Form] = []
         for chosen in zip(*(strategies[axis] for axis in axes), strict=True):
             key = tuple(map(id, chosen))  # one object for equal ones, mostly
-            if key not in known:
+            if key not in form_of_strategies:
                 operands = zip(*(strategy.operands for strategy in chosen), strict=True)
                 results = zip(*(strategy.results for strategy in chosen), strict=True)
                 factors = {a: strategy.factors[0] for a, strategy in zip(axes, chosen, strict=True) if strategy.factors}
-                known[key] = Form(tuple(map(self._placed_by, operands)), tuple(map(self._placed_by, results)), factors)
-            forms.append(known[key])
+                form_of_strategies[key] = Form(
+                    tuple(map(self._placed_by, operands)), tuple(map(self._placed_by, results)), factors
+                )
+            forms.append(form_of_strategies[key])
         return forms
 
     def _placed_by(self, placements: tuple[Placement, ...]) -> Placed:
@@ -183,13 +186,13 @@ class Orders:
             self._known[placements] = Placed(by_axis, shards, nested)
         return self._known[placements]
 
-    def _meet(self, index: int, form: Form, value: int, wanted: Placed) -> None:
-        """Join the dimensions of a value that the node `index` leaves alone; request an order for the others."""
-        made = self.placed[value]
-        meeting = self.meeting(made, wanted)
+    def _meet(self, index: int, form: Form, value: int, needed: Placed) -> None:
+        """Join the dimensions of a value with equal axes at the node `index`; request orders for the others."""
+        produced = self.placed[value]
+        meeting = self.meeting(produced, needed)
         if not meeting.alike and not meeting.requests:
             return
-        ranks = self._mesh.group_size(axis for axes in made.shards.values() for axis in axes)
+        ranks = self._mesh.group_size(axis for axes in produced.shards.values() for axis in axes)
         size = self.problem.values[value].bytes / ranks
         for dim, axes in meeting.alike:
             self._join((~value, dim), form.key(index, axes), size)
@@ -206,32 +209,32 @@ class Orders:
         return root
 
     def _join(self, value: Key, factor: Key, size: float) -> None:
-        """Make a value and a node share one order; annotated orders stay, and are requested from the other."""
+        """Let a value and a node share one order. An annotated order is fixed, and is requested from the other side."""
         if factor in self._fixed and not size:
             self._fixed[value] = self._fixed[factor]
         elif factor in self._fixed or value in self._fixed:
-            for key, other in ((value, factor), (factor, value)):
-                if other in self._fixed and key not in self._fixed:
-                    self._request(key, self._fixed[other], size)
+            for key, other_root in ((value, factor), (factor, value)):
+                if other_root in self._fixed and key not in self._fixed:
+                    self._request(key, self._fixed[other_root], size)
         else:
-            one, other = self._find(value), self._find(factor)
-            if one != other:
-                self._parent[other] = one
-                for order, weight in self._requests.pop(other, {}).items():
-                    self._request(one, order, weight)
+            root, other_root = self._find(value), self._find(factor)
+            if root != other_root:
+                self._parent[other_root] = root
+                for order, weight in self._requests.pop(other_root, {}).items():
+                    self._request(root, order, weight)
 
     def _request(self, key: Key, order: Order, weight: float) -> None:
         requests = self._requests.setdefault(self._find(key), {})
         requests[order] = requests.get(order, 0.0) + weight
 
     def _order(self, key: Key, axes: Order, placed: Placed, shape: tuple[int, ...]) -> Order:
-        """Return the nesting order of `axes`, which shard the dimension `key`; one that fits, if there is one."""
+        """Return the nesting order of `axes`, which shard the dimension `key`; a legal one if possible."""
         if key in self._fixed and set(self._fixed[key]) == set(axes):
             return self._fixed[key]
         root = self._find(key)
         chosen = self.chosen.get(root)
         demanding = root in self._bound or any(placed.placements[axis].is_demanding for axis in axes)
-        if demanding:  # some orders may not fit here that fit elsewhere
+        if demanding:  # an order that is legal elsewhere may be illegal here
             self._bound.add(root)
         if chosen is None or (demanding and set(chosen) == set(axes) and not self._fits(chosen, placed, shape)):
             requests = self._requests.get(root, {})
@@ -249,36 +252,38 @@ class Orders:
 
 
 def _fixed(form: Form, annotations: Sequence[Sharding], rule: OpRule | None) -> dict[object, Order]:
-    """Return, per factor, the annotated nesting order of its axes; per several factors, that of all their axes."""
-    found: dict[object, Order] = {}
+    """Return factor or factors → the fixed nesting order of the axes that shard them."""
+    order_of_factor: dict[object, Order] = {}
     for sharding in annotations:
         for dim in {p.dim for _, p in sharding.entries if p.dim is not None}:
             axes = sharding.dim_axes(dim)
             if len(axes) > 1 and len({form.factors.get(axis) for axis in axes} - {None}) == 1:
-                found.setdefault(form.factors[axes[0]], axes)
+                order_of_factor.setdefault(form.factors[axes[0]], axes)
     for axes in (axes for placed in (*form.results, *form.operands) for axes in placed.nested.values()):
         shared = {form.factors[axis] for axis in axes}
         if len(shared) > 1:
             majors = rule.majors if rule else {}
             factors = sorted(shared, key=lambda f: len(majors.get(f, ())))
             parts = {f: tuple(axis for axis in axes if form.factors[axis] == f) for f in factors}
-            parts = {f: order if set(order := found.get(f, ())) == {*part} else part for f, part in parts.items()}
-            found.update((f, part) for f, part in parts.items() if len(part) > 1)
-            found[tuple(sorted(factors))] = tuple(axis for f in factors for axis in parts[f])
-    return found
+            parts = {
+                f: order if set(order := order_of_factor.get(f, ())) == {*part} else part for f, part in parts.items()
+            }
+            order_of_factor.update((f, part) for f, part in parts.items() if len(part) > 1)
+            order_of_factor[tuple(sorted(factors))] = tuple(axis for f in factors for axis in parts[f])
+    return order_of_factor
 
 
-def _meeting(made: Placed, wanted: Placed) -> Meeting:
+def _meeting(produced: Placed, needed: Placed) -> Meeting:
     alike: list[tuple[int, Order]] = []
     requests: list[tuple[int, bool, Order, tuple[Order, ...]]] = []
     is_clear = True
-    for dim in {**made.shards, **wanted.shards}:
-        had, has = made.shards.get(dim, ()), wanted.shards.get(dim, ())
-        if had == has:
-            alike += [(dim, has)] if len(has) > 1 else []
+    for dim in {**produced.shards, **needed.shards}:
+        axes_before, axes_after = produced.shards.get(dim, ()), needed.shards.get(dim, ())
+        if axes_before == axes_after:
+            alike += [(dim, axes_after)] if len(axes_after) > 1 else []
             continue
-        kept = [axis for axis in had if axis in has]
-        for axes, is_node in ((had, False), (has, True)):
+        kept = [axis for axis in axes_before if axis in axes_after]
+        for axes, is_node in ((axes_before, False), (axes_after, True)):
             moved = [axis for axis in axes if axis not in kept]
             if len(axes) > 1 and kept and moved:
                 requests.append((dim, is_node, axes, tuple(itertools.product(kept, moved))))
@@ -287,5 +292,7 @@ def _meeting(made: Placed, wanted: Placed) -> Meeting:
 
 
 def _satisfied(order: Order, requests: Mapping[Order, float]) -> float:
-    """Return the weight of the requested orders whose axes `order` nests alike."""
-    return sum(weight for wanted, weight in requests.items() if tuple(a for a in order if a in wanted) == wanted)
+    """Return the weight of the requests that `order` satisfies."""
+    return sum(
+        weight for requested, weight in requests.items() if tuple(a for a in order if a in requested) == requested
+    )

@@ -24,17 +24,17 @@ def ends_of(strategy: Strategy) -> Ends:
 
 @attrs.frozen(cache_hash=True)
 class Restricted:
-    """The strategies of a source but for some on one axis; nodes of equal sources stay interchangeable.
+    """A source without some of its strategies on one axis. Nodes of equal sources remain interchangeable.
 
     Attributes:
         source: all strategies.
-        axis: of which some are left out.
-        without: the placements of those that are left out.
+        axis: the mesh axis of the excluded strategies.
+        excluded: the placements of the excluded strategies.
     """
 
     source: StrategySource
     axis: str
-    without: frozenset[Ends]
+    excluded: frozenset[Ends]
 
     @property
     def work(self) -> Work:
@@ -49,15 +49,15 @@ class Restricted:
         return self.source.majors
 
     def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[Strategy, ...]:
-        return self._left(axis, self.source.strategies(axis, count, sharded))
+        return self._allowed(axis, self.source.strategies(axis, count, sharded))
 
     def candidates(self, axis: str, count: int) -> tuple[Strategy, ...]:
-        return self._left(axis, self.source.candidates(axis, count))
+        return self._allowed(axis, self.source.candidates(axis, count))
 
     def on(self, mesh: Mesh) -> Restricted:
         return attrs.evolve(self, source=self.source.on(mesh))
 
-    def _left(self, axis: str, strategies: Iterable[Strategy]) -> tuple[Strategy, ...]:
+    def _allowed(self, axis: str, strategies: Iterable[Strategy]) -> tuple[Strategy, ...]:
         if axis != self.axis:
             return tuple(strategies)
-        return tuple([one for one in strategies if ends_of(one) not in self.without])
+        return tuple([strategy for strategy in strategies if ends_of(strategy) not in self.excluded])

@@ -1,10 +1,10 @@
-"""The reshards whose latency others share: a schedule puts those of parameters and gradients into a few messages.
+"""Find reshards that share latency: a schedule puts those of parameters and gradients into a few messages.
 
-A parameter can be sent as soon as a step starts, and a gradient until it ends, so many of them share a message, which
-starts once. An activation is needed at once: its message starts by itself.
+A parameter can be sent from the start of a step on, and a gradient until its end. So many of them share a message and
+pay its latency once. An activation is needed at once, so its message is not shared.
 
-Example: on `cpu-gloo` a gather of a weight of 256 kB among four ranks takes 1.6 ms to start and 0.3 ms to send. Of it
-0.16 counts. A gather of an activation of 1 MB counts in full, 2.7 ms, though four weights send as much.
+For example, on `cpu-gloo` a gather of a weight of 256 kB over four ranks has a latency of 1.6 ms and 0.3 ms of
+transfer. The fraction 0.16 counts. A gather of an activation of 1 MB counts in full, 2.7 ms.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from spmdir.reshard.collectives import between
 from spmdir.reshard.cost import node_count, terms
 from spmdir.reshard.topology import Topology
 from spmdir.reshard.traffic import Sizes
-from spmdir.search.hidden import LEAST
+from spmdir.search.hidden import LEAST_FRACTION
 from spmdir.search.problem import Annotation, Problem
 
 Value = TypeVar("Value", bound=Hashable)
 
 _SHORT = 1e-8
-"""Seconds that a message of several takes to start: of plans that send as much, the one with fewest steps is best."""
+"""Latency in seconds of a shared message. It is not 0, so plans with fewer steps win among those with equal bytes."""
 
 
 @attrs.frozen
 class Dependence(Generic[Value]):
-    """What an op does with values.
+    """The values and kind of an op.
 
     Attributes:
-        is_input: whether it stands for an argument of the program.
+        is_input: whether it is an argument of the program.
         is_contraction: as `RuleInstance.is_contraction`.
     """
 
@@ -43,11 +43,11 @@ class Dependence(Generic[Value]):
 
 
 def shared_values(uses: Sequence[Dependence[Value]]) -> set[Value]:
-    """Return the values whose reshards share messages, of a program in order.
+    """Return the values whose reshards share messages. The ops are in program order.
 
-    They are the arguments, and the results of views, casts and the like of one argument; and the values that no
-    contraction depends on: those that are returned, or update one that is. The operand of the gradient of an embedding
-    is not one of them: it is an activation, whose gather shares no message.
+    These are the arguments and the views and casts of one argument, and the values on which no contraction depends:
+    results, and values used only for them. The operand of the gradient of an embedding is an activation, so it is not
+    one of them.
     """
     early: set[Value] = set()
     for use in uses:
@@ -61,14 +61,14 @@ def shared_values(uses: Sequence[Dependence[Value]]) -> set[Value]:
 
 
 def without_latency(topology: Topology) -> Topology:
-    """Return the topology by which plans for shared messages are compared."""
+    """Return the topology that prices plans for shared messages."""
     return attrs.evolve(topology, base_latency=_SHORT, intra_latency=0.0, inter_latency=0.0)
 
 
-def counted_parts(problem: Problem) -> tuple[float, ...]:
-    """Return, by value, the part of the time of its reshards that counts where messages are shared: at least LEAST.
+def counted_fractions(problem: Problem) -> tuple[float, ...]:
+    """Return [value], the fraction of the time of its reshards that counts if messages are shared.
 
-    It is that of the quickest gather of the value.
+    It is the fraction of the quickest gather of the value that is not latency, and at least `LEAST_FRACTION`.
     """
     shared = shared_values(
         [
@@ -85,10 +85,10 @@ def counted_parts(problem: Problem) -> tuple[float, ...]:
     group, nodes = problem.mesh.group_size(axes), node_count(axes, problem.mesh)
     gathers = between("shard", "replicated", problem.collectives)
 
-    def part(size: float) -> float:
+    def counted_fraction(size: float) -> float:
         sizes = Sizes(group, size / group, size)
         times = [terms(spec.traffic, sizes, nodes, problem.topology) for spec in gathers]
-        found = min(times, key=lambda one: one.seconds)
-        return max(1 - found.latency / found.seconds, LEAST) if found.seconds else 1.0
+        quickest = min(times, key=lambda time: time.seconds)
+        return max(1 - quickest.latency / quickest.seconds, LEAST_FRACTION) if quickest.seconds else 1.0
 
-    return tuple(part(meta.bytes) if value in shared else 1.0 for value, meta in enumerate(problem.values))
+    return tuple(counted_fraction(meta.bytes) if value in shared else 1.0 for value, meta in enumerate(problem.values))

@@ -1,9 +1,9 @@
-"""How long the cheapest steps between joint placements take: tables for all pairs of placements at once.
+"""Tables of the least seconds from each joint placement to each other one, as sequences of steps.
 
-A step is a collective on axes that have one placement before and one after, or moves whole shards or elements, as in
-`spmdir.reshard.moves`; times are those of the planner if all chunks are of one length. Sequences of steps lead through
-the placements that divide the value evenly, through partial ones too where plans do not. Exchanges that make partial
-values, or take two rounds, are left out.
+A step is a collective on axes with one placement before and one after, or it moves whole shards or elements, as in
+`spmdir.reshard.moves`. Times equal those of the planner if all chunks have one length. Sequences pass through
+placements that divide the value evenly, also through partial ones that plans exclude. Exchanges that produce partial
+values or take two rounds are omitted.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from spmdir.search.catalogue import LARGE
 from spmdir.search.joint_placements import JointPlacements, Numbers
 
 Line = tuple[Numbers, Numbers]
-"""Seconds to start, and those a byte of the value, [before, after]; infinite where there is no step."""
+"""[before, after], the latency in seconds and the seconds a byte of the value; infinite if there is no step."""
 
 
 class StepTimes:
-    """The times of steps between the joint placements that are numbered so far.
+    """The times of steps between the joint placements numbered so far.
 
     Attributes:
-        shares: by placement, the fraction of a value that a rank holds.
+        shares: [placement], the fraction of a value that a rank holds.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class StepTimes:
         self._own_type = np.array([p.has_own_type for p in catalogue.placements])[self._rows]
         self._traits = np.array([p.trait for p in catalogue.placements])[self._rows]
         self.shares = np.prod(np.where(self._shards, 1 / counts, 1.0), axis=1)
-        # [before, after]: which axes move, as bits; placements are many, so that axes are no dimension of such tables.
+        # [before, after]: the axes that move, as bits. An extra dimension for axes would make the tables too large.
         self._bit = [np.min_scalar_type(1 << len(counts)).type(1 << axis) for axis in self._axes]
         moves = [np.where(row[:, None] != row, bit, 0) for row, bit in zip(self._rows.T, self._bit, strict=True)]
         self._moved: Numbers = np.bitwise_or.reduce(moves)
         place = np.argsort(np.array(placements.order), axis=1)
-        # [placement, outer, inner]: whether two axes shard one dimension, and which is outside the other.
+        # [placement, outer, inner]: whether both axes shard one dimension, and `outer` is outside `inner`.
         self._nested: Numbers = (
             (self._dims[:, :, None] == self._dims[:, None, :])
             & self._shards[:, :, None]
@@ -64,10 +64,10 @@ class StepTimes:
         self._parts = np.stack(factors, axis=1).astype(int) if factors else np.zeros((len(self._rows), 0), dtype=int)
         self._touched = self._find_touched()
         self._lines = [self._collective_steps(), *self._rearrangements()]
-        self._known: dict[object, Numbers] = {}
+        self._tables: dict[object, Numbers] = {}
 
     def table(self, meta: TensorMeta, numbers: Numbers) -> Numbers:
-        """Return the seconds of the cheapest steps for a value between placements, [before, after]."""
+        """Return [before, after], the seconds of the cheapest sequence of steps for a value."""
         shape = np.ones(self._parts.shape[1], dtype=int)
         shape[: meta.rank] = meta.shape[: len(shape)]
         even = (shape % self._parts == 0).all(1)
@@ -76,21 +76,21 @@ class StepTimes:
             reach &= np.isin(self._rows[:, axis], self._rows[numbers, axis])
         reach[numbers] = True
         key = meta.bytes, reach.tobytes(), even.tobytes()
-        found = self._known.get(key)
-        if found is None:
-            at = np.flatnonzero(reach)
-            pairs = np.ix_(at, at)
-            found = np.minimum.reduce([start[pairs] + each[pairs] * meta.bytes for start, each in self._lines])
+        seconds = self._tables.get(key)
+        if seconds is None:
+            reachable = np.flatnonzero(reach)
+            pairs = np.ix_(reachable, reachable)
+            seconds = np.minimum.reduce([start[pairs] + each[pairs] * meta.bytes for start, each in self._lines])
             if not meta.bytes:
-                found[np.isfinite(found)] = 0.0  # what sends nothing is not started either
-            for through in np.flatnonzero(even[at]).tolist():
-                np.minimum(found, found[:, through, None] + found[through], out=found)
-            self._known[key] = found
-        own = (reach.cumsum() - 1)[numbers]
-        return found[np.ix_(own, own)]
+                seconds[np.isfinite(seconds)] = 0.0  # an empty message has no latency
+            for through in np.flatnonzero(even[reachable]).tolist():
+                np.minimum(seconds, seconds[:, through, None] + seconds[through], out=seconds)
+            self._tables[key] = seconds
+        position = (reach.cumsum() - 1)[numbers]
+        return seconds[np.ix_(position, position)]
 
     def _groups(self) -> Iterator[tuple[tuple[int, ...], int, int]]:
-        """Yield each choice of axes, how many ranks a group over them has, and how many nodes it spans."""
+        """Yield each set of axes, the number of ranks of a group over them, and the number of nodes it spans."""
         names = self._placements.axes
         for length in range(1, len(names) + 1):
             for chosen in itertools.combinations(self._axes, length):
@@ -98,43 +98,43 @@ class StepTimes:
                 yield chosen, count, node_count(tuple([names[axis] for axis in chosen]), self._mesh)
 
     def _collective_steps(self) -> Line:
-        """Return the times of collectives that name axes; several axes move alike, innermost in their dimensions."""
-        rows, (start, each) = self._rows, self._nothing()
+        """Return the times of collectives that name axes. These axes have equal placements and are innermost."""
+        rows, (start, per_byte) = self._rows, self._no_steps()
         start[self._touched == 0] = 0.0
         for chosen, count, nodes in self._groups():
-            first, others = chosen[0], [axis for axis in self._axes if axis not in chosen]
-            alike = (rows[:, chosen] == rows[:, first : first + 1]).all(1)
+            first_axis, others = chosen[0], [axis for axis in self._axes if axis not in chosen]
+            alike = (rows[:, chosen] == rows[:, first_axis : first_axis + 1]).all(1)
             alike &= ~self._nested[:, chosen][:, :, others].any((1, 2))
             legal = alike[:, None] & alike & (self._moved == self._bits(chosen))
-            inside = self._shards[:, first]
+            inside = self._shards[:, first_axis]
             legal &= self._keeps_order(others) & (self._keeps_order(chosen) | ~(inside[:, None] & inside))
             before, after = np.nonzero(legal)
             begin, byte = self._placements.catalogue.prices(count, nodes, self._collectives, self._topology)
-            pair = rows[before, first], rows[after, first]
-            left = np.prod(np.where(self._shards[:, others], 1 / self._counts[others], 1.0), axis=1)
-            start[before, after], each[before, after] = begin[pair], byte[pair] * left[before]
-        return start, each
+            pair = rows[before, first_axis], rows[after, first_axis]
+            share = np.prod(np.where(self._shards[:, others], 1 / self._counts[others], 1.0), axis=1)
+            start[before, after], per_byte[before, after] = begin[pair], byte[pair] * share[before]
+        return start, per_byte
 
     def _keeps_order(self, axes: Sequence[int]) -> Numbers:
-        """Return, [before, after], whether these axes nest alike."""
+        """Return [before, after], whether these axes have the same nesting order."""
         return _equal(self._nested[:, axes][:, :, axes].reshape(len(self._rows), -1))
 
     def _bits(self, axes: Sequence[int]) -> int:
         return sum(int(self._bit[axis]) for axis in axes)
 
     def _rearrangements(self) -> Iterator[Line]:
-        """Yield the times of collectives that move shards, or elements, which may reduce standard partial values."""
+        """Yield the times of collectives that move shards or elements. They may reduce standard partial values."""
         shares, partial = self.shares, self._standard & (self._traits == "partial")
         movable = ~self._own_type & ((self._traits == "shard") | (self._traits == "replicated"))
         combined = np.ones(self._moved.shape)
         for axis, bit in enumerate(self._bit):
             combined[partial[:, axis, None] & ((self._moved & bit) != 0)] *= self._counts[axis]
-        sent = shares[None, :] * (combined - self._kept())
+        sent = shares[None, :] * (combined - self._kept_fraction())
         same_parts = _equal(self._parts)
         for spec in self._collectives:
             if spec.moves not in ("shards", "elements") or spec.traffic.rounds > 1:
                 continue
-            line = self._nothing()
+            line = self._no_steps()
             for chosen, count, nodes in self._groups():
                 legal = (self._touched == self._bits(chosen)) & movable[:, chosen].all(1)[None, :]
                 if spec.moves == "shards":
@@ -148,12 +148,12 @@ class StepTimes:
                     _enter(line, legal & (combined == several), times, shares[None, :], sent)
             yield line
 
-    def _nothing(self) -> Line:
+    def _no_steps(self) -> Line:
         size = len(self._rows)
         return np.full((size, size), np.inf), np.zeros((size, size))
 
     def _times(self, traffic: Traffic, count: int, nodes: int, combined: int = 1) -> tuple[float, float, float]:
-        """Return the seconds to start a step, and those for each byte that a rank has after it and that it receives."""
+        """Return the latency of a step, the seconds a byte held after it, and the seconds a byte received."""
 
         def seconds(held: float, moved: float) -> float:
             sizes = Sizes(count, held, held, combined=combined, moved=moved)
@@ -163,7 +163,7 @@ class StepTimes:
         return start, (seconds(LARGE, 0.0) - start) / LARGE, (seconds(0.0, LARGE) - start) / LARGE
 
     def _find_touched(self) -> Numbers:
-        """Return, [before, after], the axes that move, or are inside one that does, as bits."""
+        """Return [before, after], the axes that move or are inside a moving axis, as bits."""
         weights = np.array(self._bit)
         outer = (self._nested * weights[:, None]).sum(1, dtype=weights.dtype)  # [placement, inner]: outer axes as bits
         touched = self._moved.copy()
@@ -174,39 +174,38 @@ class StepTimes:
                 touched |= np.where(outer[:, inner, None] & touched, bit, 0)
         return touched
 
-    def _kept(self) -> Numbers:
-        """Return, [before, after], the fraction of what a rank has after a step that it had before, at the least
-        in each dimension.
+    def _kept_fraction(self) -> Numbers:
+        """Return [before, after], a lower bound of the fraction of a rank's data that it already has before a step.
 
-        Of each axis the first and last ranks are looked at, and the middle one where there are few axes. Chunks that
-        are no blocks are moved as a whole.
+        Only the first and last ranks of each axis are compared, and the middle one if there are few axes. Chunks that
+        are not blocks are moved as a whole.
         """
-        middle = len(self._axes) < 3
+        has_middle = len(self._axes) < 3
         ranks = np.array(
-            list(itertools.product(*({0, int(n) // 2 if middle else 0, int(n) - 1} for n in self._counts)))
+            list(itertools.product(*({0, int(n) // 2 if has_middle else 0, int(n) - 1} for n in self._counts)))
         ).T
         places = np.arange(len(self._rows))
-        first = np.zeros((*self._parts.shape, ranks.shape[1]))
+        begin_of_chunk = np.zeros((*self._parts.shape, ranks.shape[1]))
         length = np.ones(self._parts.shape)
         for axes in np.array(self._placements.order).T:
             dims = self._dims[places, axes]
-            at = places[dims >= 0], dims[dims >= 0]
-            length[at] /= self._counts[axes[dims >= 0]]
-            first[at] += ranks[axes[dims >= 0]] * length[at][:, None]
-        kept = np.ones((len(places), len(places)))
+            selected = places[dims >= 0], dims[dims >= 0]
+            length[selected] /= self._counts[axes[dims >= 0]]
+            begin_of_chunk[selected] += ranks[axes[dims >= 0]] * length[selected][:, None]
+        kept_fraction = np.ones((len(places), len(places)))
         for dim in range(self._parts.shape[1]):
-            # Few placements differ in one dimension, of all that there are.
-            cuts = np.column_stack((first[:, dim], length[:, dim])).round(12)
-            found, cut = np.unique(cuts, axis=0, return_inverse=True)
-            begin, end = found[:, :-1], found[:, :-1] + found[:, -1:]
+            # In one dimension, only few placements are distinct.
+            cuts = np.column_stack((begin_of_chunk[:, dim], length[:, dim])).round(12)
+            distinct, cut = np.unique(cuts, axis=0, return_inverse=True)
+            begin, end = distinct[:, :-1], distinct[:, :-1] + distinct[:, -1:]
             both = np.minimum(end[:, None], end) - np.maximum(begin[:, None], begin)
-            kept *= np.maximum(both, 0.0).min(2)[cut.reshape(-1, 1), cut.reshape(-1)]
+            kept_fraction *= np.maximum(both, 0.0).min(2)[cut.reshape(-1, 1), cut.reshape(-1)]
         blocks: Numbers = np.all(self._standard, axis=1)
-        return np.where(blocks[:, None] & blocks, kept / self.shares, 0.0)
+        return np.where(blocks[:, None] & blocks, kept_fraction / self.shares, 0.0)
 
 
 def _equal(rows: Numbers) -> Numbers:
-    """Return, for each two rows of a matrix, whether they are equal."""
+    """Return [row, row], whether two rows of a matrix are equal."""
     numbers = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1) if rows.size else np.zeros(len(rows), int)
     return numbers[:, None] == numbers
 
@@ -214,7 +213,7 @@ def _equal(rows: Numbers) -> Numbers:
 def _enter(
     line: Line, legal: Numbers, times: tuple[float, float, float], held: Numbers, sent: Numbers | float = 0.0
 ) -> None:
-    """Enter the times of steps where they are legal."""
+    """Enter the times of legal steps into a table."""
     start, by_held, by_sent = times
     line[0][legal] = start
     line[1][legal] = (by_held * held + by_sent * sent + np.zeros_like(line[1]))[legal]

@@ -36,13 +36,13 @@ def annotate(
     """
     decided: dict[str, dict[int, Sharding]] = {"arg_attrs": {}, "res_attrs": {}}
     for node, maker, rule, needed in zip(problem.nodes, makers, rules, nested.needed, strict=True):
-        made = [nested.made[value] for value in node.results]
+        made = [nested.produced[value] for value in node.results]
         if isinstance(maker, int):
             decided["res_attrs"][maker] = needed[0]
         elif isinstance(maker, SSAValue):
             decided["arg_attrs"][maker.index] = made[0]  # type: ignore  # a block argument
         else:
-            known = [nested.made[value] for value in node.operands]
+            known = [nested.produced[value] for value in node.operands]
             _annotate_op(maker, made, _without_unread(rule, made, needed, known) if rule else needed, known)
     for which, shardings in decided.items():
         _write(function, which, shardings)

@@ -63,7 +63,7 @@ def assert_bounded(problem: Problem) -> None:
     for one, states in zip(classes, states_of(problem, classes, lambda *_: 0.0), strict=True):
         for state in range(len(states.seconds)):
             operands = tuple(of[at[state]] for of, at in zip(states.needed, states.operands, strict=True))
-            results = tuple(of[at[state]] for of, at in zip(states.made, states.results, strict=True))
+            results = tuple(of[at[state]] for of, at in zip(states.produced, states.results, strict=True))
             bounded.setdefault(one.node.source, set()).add((operands, results))
     decided = zip(*solve(problem).strategies.values(), strict=True)
     for node, joint in zip(problem.nodes, decided, strict=True):

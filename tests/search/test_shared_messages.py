@@ -13,7 +13,7 @@ from spmdir.pipeline.pipeline import SCHEDULED, Pipeline
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import collective
 from spmdir.reshard.topology import find_topology
-from spmdir.search.shared_messages import Dependence, counted_parts, shared_values
+from spmdir.search.shared_messages import Dependence, counted_fractions, shared_values
 
 LAYER = """spmd.mesh @mesh <dp = 4>
 
@@ -83,7 +83,7 @@ def test_the_quickest_gather_says_what_counts_of_a_shared_message() -> None:
     )
 
     def parts(*collectives: CollectiveSpec) -> tuple[float, ...]:
-        return counted_parts(attrs.evolve(problem, collectives=collectives))
+        return counted_fractions(attrs.evolve(problem, collectives=collectives))
 
     assert parts(gather)[1] < parts(one_hop)[1] < 1  # of %q
     assert parts(gather, one_hop) == parts(one_hop)

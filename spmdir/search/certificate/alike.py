@@ -1,9 +1,8 @@
-"""Nodes of a program that look alike, and the uses of values between them.
+"""Classes of equal nodes of a program, and the uses of values between classes.
 
-The nodes of a class have equal surroundings to some depth, so that each of their values is used by equal numbers of
-nodes of each class of one step less. What is worked out for a class holds for each of its nodes.
-
-The classes are the colours of `search/colours.py`. `search/repeats.py` merges the uses of a class; a bound counts them.
+The nodes of a class have equal neighbourhoods up to some depth. So the bound is computed once for a class and holds for
+each of its nodes. The classes are the colours of `search/colours.py`. `search/repeats.py` merges the uses of a class;
+the bound counts them.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from spmdir.search.problem import Node, Problem
 
 @attrs.frozen(eq=False)
 class Role:
-    """The uses of a value, each by one operand of a node, that look alike.
+    """Equal uses of a value. Each use is one operand of a node.
 
     Attributes:
-        count: how many a value has.
-        users: (class of the node, operand index) of each of them.
+        count: the number of these uses of one value.
+        users: the (class of the node, operand index) pairs.
     """
 
     count: int
@@ -32,17 +31,17 @@ class Role:
 
 @attrs.frozen(eq=False)
 class AlikeValue:
-    """The values that the nodes of a class make at one place of their results.
+    """The values that the nodes of a class produce as one of their results.
 
     Attributes:
         meta: shape and element type.
-        roles: how they are used.
-        counted: the least part of the time of their reshards that counts, of all of them.
+        roles: their uses.
+        counted_fraction: the fraction of the time of their reshards that counts, the least of all these values.
     """
 
     meta: TensorMeta
     roles: tuple[Role, ...]
-    counted: float
+    counted_fraction: float
 
 
 @attrs.frozen(eq=False)
@@ -51,8 +50,8 @@ class AlikeNodes:
 
     Attributes:
         node: one of them.
-        count: how many there are.
-        results: the values that they make.
+        count: their number.
+        results: the values that they produce.
     """
 
     node: Node
@@ -60,37 +59,37 @@ class AlikeNodes:
     results: tuple[AlikeValue, ...]
 
 
-def alike(problem: Problem, depth: int, counted: Sequence[float] = ()) -> list[AlikeNodes]:
-    """Return the classes of the nodes of a problem, by surroundings up to `depth` steps away, in program order.
+def alike(problem: Problem, depth: int, counted_fractions: Sequence[float] = ()) -> list[AlikeNodes]:
+    """Return the classes of the nodes of a problem in program order. Neighbourhoods are compared up to `depth` steps.
 
     Args:
-        counted: by value, the part of the time of its reshards that counts; all of it if empty.
+        counted_fractions: [value], the fraction of the time of its reshards that counts; 1 if empty.
     """
-    nodes, makers = problem.nodes, producers_of(problem)
-    coarse, classes = colours(problem, depth)
+    nodes, producers = problem.nodes, producers_of(problem)
+    coarse_classes, classes = colours(problem, depth)
     members: list[list[int]] = [[] for _ in {*classes}]
-    for index, found in enumerate(classes):
-        members[found].append(index)
-    makes = {value: (classes[index], position) for value, (index, position) in enumerate(makers)}
+    for index, node_class in enumerate(classes):
+        members[node_class].append(index)
+    value_keys = {value: (classes[index], position) for value, (index, position) in enumerate(producers)}
     roles: dict[tuple[int, int], dict[tuple[int, int], list[tuple[int, int]]]] = {}
     for index, node in enumerate(nodes):
         for slot, value in enumerate(node.operands):
-            uses = roles.setdefault(makes[value], {}).setdefault((coarse[index], slot), [])
+            uses = roles.setdefault(value_keys[value], {}).setdefault((coarse_classes[index], slot), [])
             uses.append((classes[index], slot))
 
-    def alike_value(made: tuple[int, int], value: int) -> AlikeValue:
-        count = len(members[made[0]])
-        found = roles.get(made, {}).values()
-        uses_alike = tuple(Role(len(uses) // count, tuple(dict.fromkeys(uses))) for uses in found)
-        values = [nodes[member].results[made[1]] for member in members[made[0]]]
-        least = min(counted[each] for each in values) if counted else 1.0
-        return AlikeValue(problem.values[value], uses_alike, least)
+    def alike_value(value_key: tuple[int, int], value: int) -> AlikeValue:
+        count = len(members[value_key[0]])
+        node_class = roles.get(value_key, {}).values()
+        uses_alike = tuple(Role(len(uses) // count, tuple(dict.fromkeys(uses))) for uses in node_class)
+        values = [nodes[member].results[value_key[1]] for member in members[value_key[0]]]
+        least_fraction = min(counted_fractions[value] for value in values) if counted_fractions else 1.0
+        return AlikeValue(problem.values[value], uses_alike, least_fraction)
 
     return [
         AlikeNodes(
-            nodes[found[0]],
-            len(found),
-            tuple(alike_value((index, position), value) for position, value in enumerate(nodes[found[0]].results)),
+            nodes[node_class[0]],
+            len(node_class),
+            tuple(alike_value((index, position), value) for position, value in enumerate(nodes[node_class[0]].results)),
         )
-        for index, found in enumerate(members)
+        for index, node_class in enumerate(members)
     ]

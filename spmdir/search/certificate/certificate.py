@@ -1,4 +1,4 @@
-"""How far a decision may be from the best: what it costs, beside a lower bound on the cost of all decisions."""
+"""The certificate of a decision: its cost, and a lower bound on the cost of every decision."""
 
 from __future__ import annotations
 
@@ -17,38 +17,38 @@ from spmdir.search.joint_strategies import Joint
 from spmdir.search.problem import Problem
 
 DEPTH = 4
-"""How far nodes have to look alike to share their numbers in the bound."""
+"""The number of steps to which neighbourhoods are compared; nodes with equal ones share their prices in the bound."""
 
 ROUNDS = 2
-"""How often prices of reshards are made exact where that may raise the bound."""
+"""The number of rounds that plan reshards exactly where this may raise the bound."""
 
 SWEEPS = 20
-"""The most sweeps in a round."""
+"""The largest number of sweeps in a round."""
 
 SETTLED = 0.002
 """A round ends when a sweep closes less than this fraction of the gap."""
 
-NEAR = 0.0003
-"""Reshards of states that are within this fraction of the gap from the cheapest are planned."""
+NEAR_CHEAPEST = 0.0003
+"""Reshards between states within this fraction of the gap from the cheapest are planned exactly."""
 
 
-_OTHER_OBJECTIVE = "; the decision is for its time as scheduled, which has no bound"
+_UNBOUNDED_OBJECTIVE = "; the decision minimises the scheduled time, which has no bound"
 
 _ROUNDING = 1e-6
-"""By what fraction a bound may be above what it bounds, for rounding errors."""
+"""The fraction by which rounding errors may lift a bound above the objective."""
 
 
 @attrs.frozen
 class Certificate:
-    """How good a decision is.
+    """A proof of how good a decision is.
 
     Attributes:
-        objective: what it costs, in seconds.
-        lower_bound: no decision costs less.
-        floor: the part of the bound that no reshard can change: the least time of each node by itself, added up.
-        mesh: the mesh of the decisions as text, if it splits axes of the program's in sub-axes; those on another mesh
-            may cost less.
-        overlap: as of propagate. With `messages`, costs leave out the latency of messages that a schedule shares.
+        objective: the cost of the decision in seconds.
+        lower_bound: seconds; no decision costs less.
+        floor: seconds; the sum of the least time of each node, without reshards.
+        mesh: the mesh of the decisions as text, if it splits axes of the program's mesh into sub-axes. Decisions on
+            another mesh may cost less.
+        overlap: as of `propagate`. With `messages`, costs omit the latency of messages that a schedule shares.
     """
 
     objective: float
@@ -59,12 +59,12 @@ class Certificate:
 
     @property
     def gap(self) -> float:
-        """Return by what fraction of its cost the decision may be too dear."""
+        """Return (objective - lower bound) / objective."""
         return self._gap(self.objective)
 
     @property
     def gap_above_floor(self) -> float:
-        """Return by what fraction of its cost above the floor the decision may be too dear."""
+        """Return (objective - lower bound) / (objective - floor)."""
         return self._gap(self.objective - self.floor)
 
     def _gap(self, cost: float) -> float:
@@ -77,7 +77,7 @@ class Certificate:
         return (
             f"no decision {on}costs less than {milliseconds(self.lower_bound)} ms{self._left_out}: gap {self.gap:.2%}, "
             f"or {self.gap_above_floor:.1%} of what is above the least compute of {milliseconds(self.floor)} ms"
-            f"{_OTHER_OBJECTIVE if self.overlap == 'schedule' else ''}"
+            f"{_UNBOUNDED_OBJECTIVE if self.overlap == 'schedule' else ''}"
         )
 
     @property
@@ -88,49 +88,53 @@ class Certificate:
         return f"objective {milliseconds(self.objective)} ms{self._left_out}; {self.bound_text}"
 
 
-def certify(problem: Problem, objective: float, counted: Sequence[float] = (), overlap: str = "none") -> Certificate:
-    """Return how good a decision is that costs `objective` seconds.
+def certify(
+    problem: Problem, objective: float, counted_fractions: Sequence[float] = (), overlap: str = "none"
+) -> Certificate:
+    """Return the certificate of a decision that costs `objective` seconds.
 
     Args:
-        counted: by value, the part of the time of its reshards that counts in the objective; all of it if empty.
-        overlap: which option of propagate makes it so.
+        counted_fractions: [value], the fraction of the time of its reshards in the objective; 1 if empty.
+        overlap: the option of `propagate` that determined these fractions.
 
     Raises:
-        UnsupportedError: nodes have too many strategies on all axes together, or times are measured.
+        UnsupportedError: nodes have too many joint strategies, or the topology has measured costs.
     """
     if problem.topology.costs is not None:
         raise UnsupportedError(
-            "certify bounds times by the constants of a topology, and a table of costs has others; leave out the table"
+            "certify bounds times by the constants of a topology and cannot use measured costs; omit the table of costs"
         )
-    classes = alike(problem, DEPTH, counted)
+    classes = alike(problem, DEPTH, counted_fractions)
 
-    def seconds(one: AlikeNodes, joint: Joint) -> float:
-        return node_seconds(one.node.source.work, joint, problem.mesh.axis_names, problem.mesh, problem)
+    def seconds(node_class: AlikeNodes, joint: Joint) -> float:
+        return node_seconds(node_class.node.source.work, joint, problem.mesh.axis_names, problem.mesh, problem)
 
     states = states_of(problem, classes, seconds)
     dual = DualBound(classes, states, ReshardBounds(problem))
-    found = _rise(dual, objective)
+    bound = _rise(dual, objective)
     for _ in range(ROUNDS):
-        if not dual.plan(NEAR * max(objective - found, 0.0)):
+        if not dual.plan(NEAR_CHEAPEST * max(objective - bound, 0.0)):
             break
-        found = _rise(dual, objective)
-    floor = sum(one.count * float(found.seconds.min()) for one, found in zip(classes, states, strict=True))
-    if not found <= objective * (1 + _ROUNDING):  # as NaN is not
+        bound = _rise(dual, objective)
+    floor = sum(
+        node_class.count * float(bound.seconds.min()) for node_class, bound in zip(classes, states, strict=True)
+    )
+    if not bound <= objective * (1 + _ROUNDING):  # as NaN is not
         raise UnsupportedError(
-            f"no decision should cost less than {milliseconds(found)} ms, but one costs {milliseconds(objective)} ms; "
+            f"no decision should cost less than {milliseconds(bound)} ms, but one costs {milliseconds(objective)} ms; "
             "the bound is wrong, please report the program"
         )
     mesh = str(problem.mesh) if problem.mesh.root is not None else ""
-    return Certificate(objective, min(found, objective), floor, mesh, overlap)
+    return Certificate(objective, min(bound, objective), floor, mesh, overlap)
 
 
 def _rise(dual: DualBound, objective: float) -> float:
-    """Sweep until the bound hardly rises, and return it."""
-    found = dual.bound()
+    """Sweep until the bound settles, and return it."""
+    bound = dual.bound()
     for _ in range(SWEEPS):
-        before = found
+        previous = bound
         dual.sweep()
-        found = dual.bound()
-        if found - before <= SETTLED * (objective - found):
+        bound = dual.bound()
+        if bound - previous <= SETTLED * (objective - bound):
             break
-    return found
+    return bound

@@ -1,16 +1,22 @@
-"""A lower bound on the cost of all decisions, by prices on the placements in which values are made and needed.
+"""A lower bound on the cost of every decision, from prices on the placements of values.
 
-Each use of a value gets two sets of numbers: `made[p]`, for the node that makes the value with placement p, and
-`needed[r]`, for the node that uses it with placement r, such that made[p] + needed[r] is at most the fraction
-`weight[p]` of the price of a reshard from p to r. For each p, the weights of all uses of a value add up to 1. However
-its reshards share steps, they cost at least as much as the dearest of those that the uses need, which is at least the
-mean by these weights. So the reshards of every decision cost at least the sum of made[p] and needed[r] over all uses,
-and the program costs at least what it would if each node chose by itself what is cheapest for it, with these numbers
-added to its own time.
+Each use of a value has two arrays of prices in seconds. The producer pays `produced[p]` if its placement is p, and the
+user pays `needed[r]` if it needs r. They satisfy
 
-This holds whatever the numbers are. Those found here are a solution of the dual of a linear relaxation, by block
-ascent: one node after the other passes on to its neighbours by how much each placement is dearer than its cheapest
-state, so that the bound never falls. Nodes that look alike get equal numbers.
+    produced[p] + needed[r] <= weight[p] * (seconds of a reshard from p to r)        (*)
+
+The weights of all uses of a value add up to 1 for each p. The reshards of a value cost at least as much as its most
+expensive reshard, even if they share steps. This is at least the weighted mean of its reshards. By (*), the reshards of
+every decision therefore cost at least the sum of all `produced[p]` and `needed[r]`. So the program costs at least the
+sum over the nodes of min over states of (own seconds + prices of its operands and results).
+
+For example, a node produces p0 or p1 for 0 or 1 s, its only user needs r0 or r1 for 1 or 0 s, and a reshard between
+different placements costs 2 s. Zero prices give the bound 0 + 0. With produced = (0, -1) and needed = (0, 1), (*)
+holds: 0 + 0 <= 0, 0 + 1 <= 2, -1 + 0 <= 2 and -1 + 1 <= 0. The nodes cost min(0, 0) + min(1, 1), so the bound is 1 s.
+
+The bound holds for all prices that satisfy (*). The prices are a solution of the dual of a linear relaxation, found by
+block ascent: each node in turn passes the excess of each placement above its cheapest state on to its neighbours. The
+bound never falls. Nodes of one class have equal prices.
 """
 
 from __future__ import annotations
@@ -28,119 +34,139 @@ Slot = tuple[int, int]
 
 
 class _Use:
-    """The numbers of the uses of a value that look alike.
+    """The prices of equal uses of a value.
 
     Attributes:
-        count: how many of them a value has.
-        users: the operands, each with the columns of the table that its placements have.
-        made, weight: by placement made.
+        count: the number of these uses of one value.
+        users: the operands, each with the columns of the table for its placements.
+        produced, weight: [produced placement].
     """
 
-    def __init__(self, count: int, users: Sequence[tuple[Slot, np.ndarray]], made: np.ndarray, weight: np.ndarray):
-        self.count, self.users, self.made, self.weight = count, users, made, weight
+    def __init__(self, count: int, users: Sequence[tuple[Slot, np.ndarray]], produced: np.ndarray, weight: np.ndarray):
+        self.count, self.users, self.produced, self.weight = count, users, produced, weight
 
     def most_needed(self, needed: Sequence[Sequence[np.ndarray]], columns: int) -> np.ndarray:
-        """Return the highest number of a user for each column of the table."""
-        most = np.full(columns, -np.inf)
-        for (index, slot), at in self.users:
-            most[at] = np.maximum(most[at], needed[index][slot])
-        return most
+        """Return [column of the table], the highest price of a user."""
+        highest = np.full(columns, -np.inf)
+        for (index, slot), columns_of_slot in self.users:
+            highest[columns_of_slot] = np.maximum(highest[columns_of_slot], needed[index][slot])
+        return highest
 
 
 class _Value:
-    """What a reshard of a value costs at the least, and the uses that bear fractions of it.
+    """A value: the least seconds of its reshards, and its uses, which share them by weight.
 
     Attributes:
-        counted: the part of the time of reshards that counts.
+        counted_fraction: the fraction of the time of its reshards that counts.
     """
 
     def __init__(
-        self, table: ReshardTable, users: Sequence[tuple[int, Sequence[tuple[Slot, np.ndarray]]]], counted: float
+        self,
+        table: ReshardTable,
+        users: Sequence[tuple[int, Sequence[tuple[Slot, np.ndarray]]]],
+        counted_fraction: float,
     ):
-        self.table, self.counted = table, counted
+        self.table, self.counted_fraction = table, counted_fraction
         self.count = sum(count for count, _ in users)
         rows = len(table.before)
         self.uses = [_Use(count, slots, np.zeros(rows), np.full(rows, 1.0 / self.count)) for count, slots in users]
         self._impossible = np.isinf(table.seconds)
 
     def price(self) -> np.ndarray:
-        """Return what reshards cost, 0 where there is none."""
-        return np.where(self._impossible, 0.0, self.counted * self.table.seconds)
+        """Return [produced, needed], the seconds of reshards; 0 for impossible ones."""
+        return np.where(self._impossible, 0.0, self.counted_fraction * self.table.seconds)
 
-    def borne(self, weight: np.ndarray) -> np.ndarray:
-        """Return what a use of this weight bears of each reshard, [made, needed]."""
-        counted = self.counted * np.maximum(weight, 1e-300)[:, None]
-        return np.where(self._impossible, np.inf, self.table.seconds * counted)
+    def share_of_price(self, weight: np.ndarray) -> np.ndarray:
+        """Return [produced, needed], the seconds of a reshard that a use of this weight pays."""
+        fraction = self.counted_fraction * np.maximum(weight, 1e-300)[:, None]
+        return np.where(self._impossible, np.inf, self.table.seconds * fraction)
 
-    def share_again(self, needed: Sequence[Sequence[np.ndarray]]) -> None:
-        """Let uses pass on weight to those that bear more by it."""
+    def redistribute_weights(self, needed: Sequence[Sequence[np.ndarray]]) -> None:
+        """Move weight to the uses whose prices it raises."""
         price = self.price()
-        most = [use.most_needed(needed, price.shape[1]) for use in self.uses]
-        self._pass_on_spare(price, most)
+        needed_by_use = [use.most_needed(needed, price.shape[1]) for use in self.uses]
+        self._pass_on_spare_weight(price, needed_by_use)
         if len(self.uses) > 1:
-            self._pass_on_half(price, most)
+            self._pass_on_half_weight(price, needed_by_use)
 
-    def _pass_on_spare(self, price: np.ndarray, most: Sequence[np.ndarray]) -> None:
-        """Let uses pass on what they do not need to those that need all of theirs."""
-        left, shares = np.ones(len(price)), []
-        for use, asked in zip(self.uses, most, strict=True):
-            least = np.divide(use.made[:, None] + asked, price, out=np.zeros_like(price), where=price > 0.0)
-            shares.append(np.minimum(least.max(1, initial=0.0), use.weight))
-            left -= use.count * shares[-1]
-        is_short = [share >= use.weight * (1 - 1e-9) for share, use in zip(shares, self.uses, strict=True)]
+    def _pass_on_spare_weight(self, price: np.ndarray, needed_by_use: Sequence[np.ndarray]) -> None:
+        """Move weight that a use does not need to the uses that need all of their weight."""
+        spare, required = np.ones(len(price)), []
+        for use, highest_needed in zip(self.uses, needed_by_use, strict=True):
+            least_weight = np.divide(
+                use.produced[:, None] + highest_needed, price, out=np.zeros_like(price), where=price > 0.0
+            )
+            required.append(np.minimum(least_weight.max(1, initial=0.0), use.weight))
+            spare -= use.count * required[-1]
+        is_short = [weight >= use.weight * (1 - 1e-9) for weight, use in zip(required, self.uses, strict=True)]
         takers = sum(use.count * short for use, short in zip(self.uses, is_short, strict=True))
-        for use, share, short in zip(self.uses, shares, is_short, strict=True):
-            more = np.where(takers > 0, short / np.maximum(takers, 1), 1 / self.count)
-            use.weight = share + np.maximum(left, 0.0) * more
+        for use, weight, short in zip(self.uses, required, is_short, strict=True):
+            gained = np.where(takers > 0, short / np.maximum(takers, 1), 1 / self.count)
+            use.weight = weight + np.maximum(spare, 0.0) * gained
 
-    def _pass_on_half(self, price: np.ndarray, most: Sequence[np.ndarray]) -> None:
-        """Let the use that bears least by its weight pass on half of it to the one that would bear most, if it does."""
+    def _pass_on_half_weight(self, price: np.ndarray, needed_by_use: Sequence[np.ndarray]) -> None:
+        """Move half of the weight from the use with the least gain to the one with the most, if the bound rises."""
         rows = np.arange(len(price))
-        left = [self.borne(use.weight) - asked for use, asked in zip(self.uses, most, strict=True)]
-        slopes = np.array([price[rows, one.argmin(1)] for one in left])
+        margins = [
+            self.share_of_price(use.weight) - highest_needed
+            for use, highest_needed in zip(self.uses, needed_by_use, strict=True)
+        ]
+        slopes = np.array([price[rows, margin.argmin(1)] for margin in margins])
         counts = np.array([use.count for use in self.uses])
         weights = np.array([use.weight for use in self.uses])
         least, highest = slopes.argmin(0), slopes.argmax(0)
         moved = weights[least, rows] / 2
         weights[least, rows] -= moved
         weights[highest, rows] += moved * counts[least] / counts[highest]
-        borne = [(self.borne(weight) - asked).min(1) for weight, asked in zip(weights, most, strict=True)]
-        before = counts @ np.array([one.min(1) for one in left])
-        is_more = counts @ np.array(borne) > before
-        for use, weight, made in zip(self.uses, weights, borne, strict=True):
-            use.weight = np.where(is_more, weight, use.weight)
-            use.made = np.where(is_more, _finite(made), use.made)
+        produced = [
+            (self.share_of_price(weight) - highest_needed).min(1)
+            for weight, highest_needed in zip(weights, needed_by_use, strict=True)
+        ]
+        bound_before = counts @ np.array([margin.min(1) for margin in margins])
+        is_higher = counts @ np.array(produced) > bound_before
+        for use, weight, produced_of_use in zip(self.uses, weights, produced, strict=True):
+            use.weight = np.where(is_higher, weight, use.weight)
+            use.produced = np.where(is_higher, _finite(produced_of_use), use.produced)
 
 
 class DualBound:
     """A lower bound that rises with each sweep.
 
     Attributes:
-        classes: the nodes, those alike together.
-        states: the states of each class.
+        classes: the classes of equal nodes.
+        states: [class], its states.
     """
 
     def __init__(self, classes: Sequence[AlikeNodes], states: Sequence[AllStates], prices: ReshardBounds):
         self.classes, self.states, self._prices = classes, states, prices
-        self._needed = [[np.zeros(len(placements)) for placements in one.needed] for one in states]
-        self._sources: list[list[list[tuple[_Value, _Use, np.ndarray]]]] = [[[] for _ in one.needed] for one in states]
-        self._values = [
-            [self._value(made, value) for made, value in zip(state.made, one.results, strict=True)]
-            for state, one in zip(states, classes, strict=True)
+        self._needed = [[np.zeros(len(placements)) for placements in state.needed] for state in states]
+        self._sources: list[list[list[tuple[_Value, _Use, np.ndarray]]]] = [
+            [[] for _ in state.needed] for state in states
         ]
-        self._parts = [
+        self._values = [
+            [self._value(placements, value) for placements, value in zip(state.produced, node_class.results, strict=True)]
+            for state, node_class in zip(states, classes, strict=True)
+        ]
+        self._neighbour_count = [
             max(len(needed), sum(len(value.uses) for value in values), 1)
             for needed, values in zip(self._needed, self._values, strict=True)
         ]
 
-    def _value(self, made: tuple[Placed, ...], of: AlikeValue) -> _Value:
-        slots = dict.fromkeys(slot for role in of.roles for slot in role.users)
+    def _value(self, produced: tuple[Placed, ...], alike_value: AlikeValue) -> _Value:
+        slots = dict.fromkeys(slot for role in alike_value.roles for slot in role.users)
         needed = {(index, slot): self.states[index].needed[slot] for index, slot in slots}
-        columns = {placed: at for at, placed in enumerate(dict.fromkeys(p for found in needed.values() for p in found))}
-        at = {slot: np.array([columns[placed] for placed in found]) for slot, found in needed.items()}
-        table = self._prices.table(of.meta, made, tuple(columns))
-        users = [(role.count, [(slot, at[slot]) for slot in role.users]) for role in of.roles]
-        value = _Value(table, users, of.counted)
+        columns = {
+            placed: columns_of_slot
+            for columns_of_slot, placed in enumerate(
+                dict.fromkeys(p for placements in needed.values() for p in placements)
+            )
+        }
+        columns_of_slot = {
+            slot: np.array([columns[placed] for placed in placements]) for slot, placements in needed.items()
+        }
+        table = self._prices.table(alike_value.meta, produced, tuple(columns))
+        users = [(role.count, [(slot, columns_of_slot[slot]) for slot in role.users]) for role in alike_value.roles]
+        value = _Value(table, users, alike_value.counted_fraction)
         for use in value.uses:
             for (index, slot), columns_of_slot in use.users:
                 self._sources[index][slot].append((value, use, columns_of_slot))
@@ -148,20 +174,22 @@ class DualBound:
 
     def bound(self) -> float:
         """Return the lower bound, in seconds."""
-        return sum(one.count * float(self.reduced(index).min()) for index, one in enumerate(self.classes))
+        return sum(
+            node_class.count * float(self.reduced_costs(index).min()) for index, node_class in enumerate(self.classes)
+        )
 
-    def reduced(self, index: int) -> np.ndarray:
-        """Return the time of each state of a class with the numbers of its operands and results added."""
+    def reduced_costs(self, index: int) -> np.ndarray:
+        """Return [state], the seconds of a class plus the prices of its operands and results."""
         states, cost = self.states[index], self.states[index].seconds.copy()
         for needed, placed in zip(self._needed[index], states.operands, strict=True):
             cost += needed[placed]
         for value, placed in zip(self._values[index], states.results, strict=True):
             for use in value.uses:
-                cost += use.count * use.made[placed]
+                cost += use.count * use.produced[placed]
         return cost
 
     def sweep(self) -> None:
-        """Let all nodes pass on what they can, to their users and then to those whose values they use."""
+        """Pass excess costs of all nodes on to their users, then in reverse order to their producers."""
         for index in range(len(self.classes)):
             self._take_from_operands(index)
             self._give_to_results(index)
@@ -171,68 +199,70 @@ class DualBound:
         for values in self._values:
             for value in values:
                 if value.count > 1:
-                    value.share_again(self._needed)
+                    value.redistribute_weights(self._needed)
 
     def _take_from_operands(self, index: int) -> None:
         for needed, sources in zip(self._needed[index], self._sources[index], strict=True):
             needed[:] = _finite(
                 np.minimum.reduce(
-                    [(value.borne(use.weight)[:, at] - use.made[:, None]).min(0) for value, use, at in sources]
+                    [
+                        (value.share_of_price(use.weight)[:, columns] - use.produced[:, None]).min(0)
+                        for value, use, columns in sources
+                    ]
                 )
             )
 
     def _take_from_results(self, index: int) -> None:
         for value in self._values[index]:
             for use in value.uses:
-                borne = value.borne(use.weight)
-                use.made[:] = _finite((borne - use.most_needed(self._needed, borne.shape[1])).min(1))
+                share = value.share_of_price(use.weight)
+                use.produced[:] = _finite((share - use.most_needed(self._needed, share.shape[1])).min(1))
 
     def _give_to_results(self, index: int) -> None:
-        cost = self.reduced(index)
+        cost = self.reduced_costs(index)
         cost -= cost.min()
         for value, placed in zip(self._values[index], self.states[index].results, strict=True):
             if value.uses:
-                excess = _excess(placed, cost, len(value.table.before)) / self._parts[index]
+                excess = _excess(placed, cost, len(value.table.before)) / self._neighbour_count[index]
                 for use in value.uses:
-                    use.made -= excess / use.count
+                    use.produced -= excess / use.count
 
     def _give_to_operands(self, index: int) -> None:
-        cost = self.reduced(index)
+        cost = self.reduced_costs(index)
         cost -= cost.min()
         for needed, placed in zip(self._needed[index], self.states[index].operands, strict=True):
-            needed -= _excess(placed, cost, len(needed)) / self._parts[index]
+            needed -= _excess(placed, cost, len(needed)) / self._neighbour_count[index]
 
     def plan(self, slack: float) -> int:
-        """Replace bounds on prices by the times of plans where they matter; return for how many reshards.
+        """Replace bounds of reshards by exact plans where this may raise the bound; return their number.
 
-        They do between placements of states that are within `slack` seconds of the cheapest.
+        These are reshards between placements of states within `slack` seconds of the cheapest state.
         """
         pairs: list[tuple[ReshardTable, int, int]] = []
-        near = [self.reduced(index) for index in range(len(self.classes))]
-        near = [cost <= cost.min() + slack for cost in near]
+        is_near = [self.reduced_costs(index) for index in range(len(self.classes))]
+        is_near = [cost <= cost.min() + slack for cost in is_near]
         for index, values in enumerate(self._values):
             for value, placed in zip(values, self.states[index].results, strict=True):
-                table, made = value.table, np.unique(placed[near[index]])
+                table, produced = value.table, np.unique(placed[is_near[index]])
                 for use in value.uses:
-                    borne = value.borne(use.weight)
-                    spare = borne - use.made[:, None] - use.most_needed(self._needed, borne.shape[1])
+                    share = value.share_of_price(use.weight)
+                    spare = share - use.produced[:, None] - use.most_needed(self._needed, share.shape[1])
                     unknown = (spare <= slack) & ~table.is_planned
-                    for (user, slot), at in use.users:
-                        needed = np.unique(at[self.states[user].operands[slot][near[user]]])
-                        found = np.argwhere(unknown[np.ix_(made, needed)])
-                        pairs += [(table, int(made[row]), int(needed[column])) for row, column in found]
+                    for (user, slot), columns in use.users:
+                        needed = np.unique(columns[self.states[user].operands[slot][is_near[user]]])
+                        unknown_pairs = np.argwhere(unknown[np.ix_(produced, needed)])
+                        pairs += [(table, int(produced[row]), int(needed[column])) for row, column in unknown_pairs]
         self._prices.plan(pairs)
         return len(pairs)
 
 
 def _finite(numbers: np.ndarray) -> np.ndarray:
-    """Return `numbers` with 0 for a placement that no reshard is from or to, which may have any: infinities of two such
-    placements would add up to NaN."""
+    """Return `numbers` with 0 in place of infinities, which belong to placements without a reshard."""
     return np.where(np.isinf(numbers), 0.0, numbers)
 
 
 def _excess(placed: np.ndarray, cost: np.ndarray, count: int) -> np.ndarray:
-    """Return the least cost of the states with each of `count` placements; 0 where it is infinite."""
+    """Return [placement], the least cost of the states with this placement; 0 if there is none."""
     least = np.full(count, np.inf)
     np.minimum.at(least, placed, cost)
     least[np.isinf(least)] = 0.0

@@ -1,8 +1,9 @@
-"""The least that resharding a value may cost, between the placements that nodes make it in and need it in.
+"""Lower bounds on the seconds of a reshard between two placements.
 
-Where all shards are equally long, that depends on the placements, by which of them shard the same dimension and
-whether it is the first, and on the bytes of the value. The time of the planner's plan is the least over all plans, each
-of which takes a time that grows linearly with the bytes. So it is concave, and lies above the line between two sizes.
+If all shards have equal lengths, the time depends on the bytes of the value and on the *pattern* of the placements:
+which of them shard the same dimension, and whether it is the first. The planner's time is the minimum over plans, and
+the time of each plan is linear in the bytes. So the planner's time is concave in the bytes, and interpolation between
+two planned sizes is a lower bound.
 """
 
 from __future__ import annotations
@@ -27,21 +28,21 @@ from spmdir.search.certificate.all_states import Placed
 from spmdir.search.problem import Problem
 
 STEP = 4
-"""The planner is asked for values whose bytes are powers of this."""
+"""The planner plans values whose bytes are a power of this number."""
 
 UNEVEN = -1
 
 
 @attrs.define(eq=False)
 class ReshardTable:
-    """What reshards of equal values cost at the least.
+    """The least seconds of reshards of equal values.
 
     Attributes:
         meta: shape and element type of the values.
-        before, after: the placements between which the reshards are.
+        before, after: the placements before and after a reshard.
         pattern: the number of the kind of each reshard, [before, after]; UNEVEN where shards are not equally long.
         seconds: [before, after].
-        is_planned: whether each is as close to the time of the planner's plan as is known.
+        is_planned: [before, after], whether `seconds` uses the planner's plan.
     """
 
     meta: TensorMeta
@@ -54,14 +55,14 @@ class ReshardTable:
 
 @attrs.define(eq=False)
 class _Pattern:
-    """Reshards between equal placements but for the numbers of dimensions, of values of any size.
+    """Reshards between placements that are equal after renumbering dimensions, of values of any size.
 
     Attributes:
         meta: the smallest value.
         orders: both sides, in each nesting order of axes.
         latency: the least seconds to start what any plan sends.
         fraction: the fraction of the bytes of a value that any algorithm sends.
-        planned: bytes of a value → seconds, as far as they are known.
+        planned: bytes of a value → seconds of the planner's plan, for the sizes planned so far.
     """
 
     meta: TensorMeta
@@ -71,17 +72,17 @@ class _Pattern:
     planned: dict[int, float]
 
     def sizes(self, size: float) -> list[int]:
-        """Return the sizes around one of a value for which the planner is asked."""
+        """Return the planned sizes in bytes directly below and above the size of a value."""
         times = max(size / self.meta.bytes, 1.0)
         below = self.meta.bytes * STEP ** math.floor(math.log(times, STEP) + 1e-9)
         return [below] if size <= below else [below, below * STEP]
 
 
 class ReshardBounds:
-    """The least that reshards of the values of a problem cost, in the nesting order of axes in which they cost least.
+    """Lower bounds of the reshards of a problem, minimised over nesting orders of axes.
 
-    At first that is the time of the bytes that any algorithm sends and of the fewest hops. `plan` replaces it by that
-    of the planner's plan, which takes longer to find.
+    Initially the bound is the time of the bytes and hops that any algorithm needs. `plan` replaces it by the time of
+    the planner's plan, which is slower to compute.
     """
 
     def __init__(self, problem: Problem):
@@ -111,32 +112,34 @@ class ReshardBounds:
         return self._tables[key]
 
     def plan(self, pairs: Iterable[tuple[ReshardTable, int, int]]) -> None:
-        """Put the times of plans into tables, for (table, before, after), and whatever else follows from them."""
+        """Enter the seconds of plans into tables, given as (table, before, after), and update all other tables."""
         for table, row, column in pairs:
             if table.is_planned[row, column]:
                 continue
             table.is_planned[row, column] = True
             if table.pattern[row, column] == UNEVEN:
                 orders = self._nested(table.meta, table.before[row], table.after[column])
-                found = self._planned(table.meta, list(orders))
-                table.seconds[row, column] = max(found, table.seconds[row, column])
+                planned = self._planned(table.meta, list(orders))
+                table.seconds[row, column] = max(planned, table.seconds[row, column])
                 continue
             pattern = self._patterns[table.pattern[row, column]]
             for size in pattern.sizes(table.meta.bytes):
                 if size not in pattern.planned:
-                    *rest, last = pattern.meta.shape
-                    meta = attrs.evolve(pattern.meta, shape=(*rest, last * size // pattern.meta.bytes))
+                    *leading, last_size = pattern.meta.shape
+                    meta = attrs.evolve(pattern.meta, shape=(*leading, last_size * size // pattern.meta.bytes))
                     pattern.planned[size] = self._planned(meta, pattern.orders)
         for table in self._tables.values():
             self._follow_patterns(table)
 
     def _follow_patterns(self, table: ReshardTable) -> None:
         even = table.pattern != UNEVEN
-        numbers, of_entry = np.unique(table.pattern[even], return_inverse=True)
+        numbers, pattern_of_entry = np.unique(table.pattern[even], return_inverse=True)
         patterns = [self._patterns[number] for number in numbers]
-        table.seconds[even] = np.array([self._seconds(pattern, table.meta.bytes) for pattern in patterns])[of_entry]
-        known = [not p.orders or p.planned.keys() >= {*p.sizes(table.meta.bytes)} for p in patterns]
-        table.is_planned[even] = np.array(known, bool)[of_entry]
+        table.seconds[even] = np.array([self._seconds(pattern, table.meta.bytes) for pattern in patterns])[
+            pattern_of_entry
+        ]
+        is_planned = [not p.orders or p.planned.keys() >= {*p.sizes(table.meta.bytes)} for p in patterns]
+        table.is_planned[even] = np.array(is_planned, bool)[pattern_of_entry]
 
     def _seconds(self, pattern: _Pattern, size: float) -> float:
         """Return the least time of reshards of a value of `size` bytes."""
@@ -145,7 +148,7 @@ class ReshardBounds:
         if not pattern.planned or not size:
             return least
         sizes = sorted(pattern.planned)
-        times = [latency, *(pattern.planned[known] for known in sizes)]
+        times = [latency, *(pattern.planned[planned_size] for planned_size in sizes)]
         return max(least, float(np.interp(size, [0.0, *sizes], times)))
 
     def _least(self, meta: TensorMeta, source: Sharding, target: Sharding) -> float:
@@ -154,27 +157,27 @@ class ReshardBounds:
         return least_seconds(meta.shape, itemsize, source, target, mesh, self.topology, self.collectives)
 
     def _is_even(self, pair: tuple[Placed, Placed], even: set[int]) -> bool:
-        """Return whether shards are equally long, and no plug-in says what a reshard sends."""
+        """Return whether all shards have equal lengths, and no plug-in collective lowers the bounds."""
         are_even = all(p in (R, *map(Shard, even)) or isinstance(p, Partial) for side in pair for p in side)
         return are_even and keep_bounds(self.collectives)
 
-    def _pattern(self, made: Placed, needed: Placed) -> int:
+    def _pattern(self, produced: Placed, needed: Placed) -> int:
         """Return the number of the pattern of a reshard between two placements."""
-        number = self._number_of_pair.get((made, needed))
+        number = self._number_of_pair.get((produced, needed))
         if number is None:
-            dims = dict.fromkeys((0, *(p.dim for p in (*made, *needed) if p.dim is not None)))
-            renamed = {dim: Shard(at) for at, dim in enumerate(dims)}
-            key = tuple(tuple(p if p.dim is None else renamed[p.dim] for p in side) for side in (made, needed))
+            dims = dict.fromkeys((0, *(p.dim for p in (*produced, *needed) if p.dim is not None)))
+            renamed = {dim: Shard(index) for index, dim in enumerate(dims)}
+            key = tuple(tuple(p if p.dim is None else renamed[p.dim] for p in side) for side in (produced, needed))
             number = self._number_of_key.setdefault(key, len(self._patterns))
             if number == len(self._patterns):
                 self._patterns.append(self._new_pattern(key[0], key[1], len(dims)))
-            self._number_of_pair[made, needed] = number
+            self._number_of_pair[produced, needed] = number
         return number
 
-    def _new_pattern(self, made: Placed, needed: Placed, rank: int) -> _Pattern:
-        """Return a pattern. Its values have one dimension more, and so as many ways to be resharded as any have."""
+    def _new_pattern(self, produced: Placed, needed: Placed, rank: int) -> _Pattern:
+        """Return a pattern. Its values have one more dimension, so no plan is impossible for lack of dimensions."""
         meta = TensorMeta((self.mesh.world_size,) * (rank + 1), F32)
-        orders = list(self._nested(meta, made, needed)) if made != needed else []
+        orders = list(self._nested(meta, produced, needed)) if produced != needed else []
         sent = [self._least_bytes(meta, *order) for order in orders]
         starts = [self._least(meta, *order) - size / self._bandwidth for order, size in zip(orders, sent, strict=True)]
         return _Pattern(meta, orders, min(starts, default=0.0), min(sent, default=0.0) / meta.bytes, {})
@@ -192,10 +195,10 @@ class ReshardBounds:
         """Return the bytes that any algorithm sends."""
         return lower_bound(meta.shape, meta.dtype.itemsize, source, target, self.mesh.root or self.mesh) or 0.0
 
-    def _nested(self, meta: TensorMeta, made: Placed, needed: Placed) -> Iterator[tuple[Sharding, Sharding]]:
-        """Yield both sides in every nesting order of axes that fits the shape."""
+    def _nested(self, meta: TensorMeta, produced: Placed, needed: Placed) -> Iterator[tuple[Sharding, Sharding]]:
+        """Yield both shardings in every nesting order of axes that is legal for the shape."""
         mesh = self.mesh
-        for source, target in itertools.product(self._orders(made), self._orders(needed)):
+        for source, target in itertools.product(self._orders(produced), self._orders(needed)):
             try:
                 source.check_shape(mesh, meta.shape, meta.dtype)
                 target.check_shape(mesh, meta.shape, meta.dtype)
