@@ -110,7 +110,7 @@ def test_too_many_axes_to_look_at_together_are_an_error() -> None:
         "func.func @main(%x: tensor<128x128x128x128xf64>) -> tensor<128x128x128x128xf64> {\n"
         "  return %x : tensor<128x128x128x128xf64>\n}\n"
     )
-    with pytest.raises(UnsupportedError, match="certify looks at all mesh axes together"):
+    with pytest.raises(UnsupportedError, match="certify enumerates the strategies on all mesh axes together"):
         certify(problem_of(text), 1.0)
 
 

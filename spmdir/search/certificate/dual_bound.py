@@ -144,7 +144,7 @@ class DualBound:
             [[] for _ in state.needed] for state in states
         ]
         self._values = [
-            [self._value(placements, value) for placements, value in zip(state.produced, node_class.results, strict=True)]
+            [self._value(produced, value) for produced, value in zip(state.produced, node_class.results, strict=True)]
             for state, node_class in zip(states, classes, strict=True)
         ]
         self._neighbour_count = [
