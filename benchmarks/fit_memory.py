@@ -79,7 +79,7 @@ def gathered_again(layers: int, batch: int, axes: Mapping[str, int]) -> tuple[fl
     from spmdir.schedule.fit import fit
     from spmdir.schedule.memory import peak_bytes
     from spmdir.schedule.program import Program
-    from spmdir.schedule.repeated_tasks import with_repeats
+    from spmdir.schedule.repeated_tasks import insert_repeats
     from spmdir.transforms.repeat import repeat
 
     def of_weights(program: Program) -> Program:
@@ -97,10 +97,10 @@ def gathered_again(layers: int, batch: int, axes: Mapping[str, int]) -> tuple[fl
         alone = of_weights(program)
         total = sum(buffer.bytes for buffer in alone.buffers)
         budget = math.ceil(peak_bytes(program) - (1 - 1 / layers) * total)
-        repeatable = [any(alone.buffers[buffer].bytes for buffer in task.makes) for task in program.tasks]
+        repeatable = [any(alone.buffers[buffer].bytes for buffer in task.allocates) for task in program.tasks]
         step = scheduled_seconds(module, "schedule")
         for added in fit(program, budget, repeatable).rounds:
-            units, program = repeat(ir.main_function(module), program, units, added), with_repeats(program, added)
+            units, program = repeat(ir.main_function(module), program, units, added), insert_repeats(program, added)
         run_passes(module, f"bucket{{memory={budget}}},split-async,reorder{{memory={budget}}}")
         longer = scheduled_seconds(module, "")
         return total / layers, peak_bytes(of_weights(program_of(module)[0])), step, longer

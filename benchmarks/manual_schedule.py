@@ -79,7 +79,9 @@ def scheduled(program: Program, gathered: Blocks, reduced: Blocks, packing: Pack
     starts = [[number[blocking.tasks[group[0]].name] for group in groups] for groups in (first, last)]
     order = _overlapped(found, *starts)
     place = {task: at for at, task in enumerate(order)}
-    moved = (attrs.evolve(task, waits=None if task.waits is None else place[task.waits]) for task in found.tasks)
+    moved = (
+        attrs.evolve(task, waits_for=None if task.waits_for is None else place[task.waits_for]) for task in found.tasks
+    )
     tasks = [attrs.evolve(task, needs=tuple(place[need] for need in task.needs)) for task in moved]
     return attrs.evolve(found, tasks=tuple(tasks[at] for at in order))
 
@@ -147,7 +149,7 @@ def _bucketed(program: Program, first: Groups, last: Groups) -> list[Sequence[in
 
 def _overlapped(program: Program, gathers: Sequence[int], reductions: Sequence[int]) -> list[int]:
     """Return an order in which gathers start a block early, and reductions are waited for a block late."""
-    waits = {task.waits: at for at, task in enumerate(program.tasks) if task.waits is not None}
+    waits = {task.waits_for: at for at, task in enumerate(program.tasks) if task.waits_for is not None}
     starts = {waits[start]: start for start in gathers}
     after = dict(itertools.pairwise(gathers))
     before = {late: early for early, late in itertools.pairwise(reductions)}

@@ -31,7 +31,7 @@ from spmdir.pipeline.pipeline import as_pipeline
 from spmdir.reshard.topology import H100X8
 from spmdir.schedule.fit import fit
 from spmdir.schedule.program import Program, Task
-from spmdir.schedule.repeated_tasks import Repeat, peak_with_repeats, repeats
+from spmdir.schedule.repeated_tasks import Repeat, find_repeats, peak_with_repeats
 
 MESH = spmdir.Mesh({"one": 1})
 
@@ -96,7 +96,7 @@ def recomputed_by_torch(found: RankGraph, budget: float) -> set[str]:
 def saved_bytes(program: Program, end: int, added: Sequence[Repeat]) -> float:
     """Return the bytes that are made up to the task `end` and used after it, or by what runs again."""
     again = {repeat.task for repeat in added}
-    made = {buffer for at in {*range(end + 1)} - again for buffer in program.tasks[at].makes}
+    made = {buffer for at in {*range(end + 1)} - again for buffer in program.tasks[at].allocates}
     read = {buffer for at in {*range(end + 1, len(program.tasks))} | again for buffer in program.tasks[at].reads}
     return sum(program.buffers[buffer].bytes for buffer in made & read)
 
@@ -118,7 +118,7 @@ def compared(layers: int, vocab: int, budget: float) -> tuple[float, float, str]
     peak; and what these bytes are."""
     found, program, end = training_step(layers, vocab)
     names = recomputed_by_torch(found, budget)
-    added = repeats(program, end, {at for at, task in enumerate(program.tasks[: end + 1]) if task.name in names})
+    added = find_repeats(program, end, {at for at, task in enumerate(program.tasks[: end + 1]) if task.name in names})
     seconds, saved, peak = (
         seconds_of(program, added),
         saved_bytes(program, end, added),

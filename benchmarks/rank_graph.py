@@ -148,7 +148,7 @@ def rank_graph(module: ModuleOp, device_mesh: Any, program: Program, units: Sequ
     return RankGraph(graph, tasks)
 
 
-_NOTHING = dict.fromkeys(("fixed", "intra", "inter", "wire"), 0.0)
+_NOTHING = dict.fromkeys(("latency", "intra", "inter", "wire_bytes"), 0.0)
 
 
 def read(found: RankGraph, topology: Topology) -> Program:
@@ -194,7 +194,7 @@ class _Reader:
             seconds += self.packing(node)
         makes = self.makes(node)
         op = of.op if of is not None else str(node.target)
-        return Task(node.name, op, "", seconds, needs, makes, reads, transfer=transfer, waits=start)
+        return Task(node.name, op, "", seconds, needs, makes, reads, transfer=transfer, waits_for=start)
 
     def packing(self, start: fx.Node) -> float:
         """Return the seconds of the copies into a bucket, and those of its members."""

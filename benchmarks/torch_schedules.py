@@ -66,7 +66,7 @@ def _price(found: RankGraph) -> Callable[[fx.Node, int | None], float]:
         if not is_start(node):
             return 1e3 * found.seconds(node)
         transfer = found.transfer(node)
-        return 1e3 * (transfer.seconds if size is None else transfer.fixed)
+        return 1e3 * (transfer.seconds if size is None else transfer.latency)
 
     return price
 

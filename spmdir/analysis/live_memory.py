@@ -29,8 +29,8 @@ from spmdir.reshard.cost import local_bytes, local_shape
 from spmdir.reshard.steps import Step
 from spmdir.rules import RuleSet
 from spmdir.rules.shapes.views import VIEWS, Strides, contiguous, is_contiguous, view_strides
-from spmdir.schedule.memory import holding, peak_bytes
-from spmdir.schedule.program import Buffer, Program, Stage, Task
+from spmdir.schedule.memory import peak_bytes, program_of_steps
+from spmdir.schedule.program import Buffer, MemoryStep, Program, Task
 
 
 def host_peak(ops: Iterable[Operation], copied: Mapping[HostCopyOp, float]) -> float:
@@ -53,7 +53,7 @@ def host_peak(ops: Iterable[Operation], copied: Mapping[HostCopyOp, float]) -> f
         if maker not in buffer:
             buffer[maker], makes = len(buffers), (len(buffers),)
             buffers.append(Buffer("", copied[maker], "activations"))
-        tasks.append(Task("", op.name, "", 0.0, makes=makes, reads=(buffer[maker],)))
+        tasks.append(Task("", op.name, "", 0.0, allocates=makes, reads=(buffer[maker],)))
     return peak_bytes(Program(tuple(tasks), tuple(buffers)))
 
 
@@ -81,7 +81,7 @@ class LiveMemory:
     values: tuple[SSAValue, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    stages: Mapping[Operation, tuple[Stage, ...]]
+    stages: Mapping[Operation, tuple[MemoryStep, ...]]
     copied: Mapping[HostCopyOp, float] = attrs.field(factory=dict)
 
     @property
@@ -95,7 +95,7 @@ class LiveMemory:
         tasks = [
             (Task(text_name(op.results[0]), op.name, "", 0.0), stages) for op, stages in self.stages.items() if stages
         ]
-        return holding(tasks, self.buffers, self.inputs, self.outputs)
+        return program_of_steps(tasks, self.buffers, self.inputs, self.outputs)
 
 
 def live_memory(function: FuncOp, mesh: Mesh, rules: RuleSet, kinds: Mapping[SSAValue, str]) -> LiveMemory:
@@ -130,13 +130,13 @@ class _Program:
             if isinstance(op, ConstantOp):
                 self._hold(op.results[0])
         inputs = tuple(range(len(self.buffers)))
-        stages: dict[Operation, tuple[Stage, ...]] = {}
+        stages: dict[Operation, tuple[MemoryStep, ...]] = {}
         for op in ops:
             stages[op] = () if isinstance(op, ConstantOp) else tuple(self._stages(op))
         outputs = tuple(self.buffer[value] for value in ir.terminator(self.function).operands)
         return LiveMemory(tuple(self.buffers), tuple(self.values), inputs, outputs, stages, self.copied)
 
-    def _stages(self, op: ValueOp) -> list[Stage]:
+    def _stages(self, op: ValueOp) -> list[MemoryStep]:
         """Return what an op allocates and needs."""
         if isinstance(op, AtenOp):
             return [self._op(op)]
@@ -145,39 +145,39 @@ class _Program:
             way = _UnderWay(self._allocations(op), operands, [])
             self.under_way[op] = way
             states = tuple(map(self._hold, op.results[len(op.pairs) :]))
-            kept = [Stage(states, tuple(operands[len(op.pairs) :]))] if states else []
+            kept = [MemoryStep(states, tuple(operands[len(op.pairs) :]))] if states else []
             if isinstance(op, Collective) and not way.allocations.made:
-                kept.append(Stage((), tuple(operands)))  # its result is a view
+                kept.append(MemoryStep((), tuple(operands)))  # its result is a view
             return [*kept, *self._made(way, op)]
         if isinstance(op, HostCopyOp) or (isinstance(op, WaitOp) and isinstance(op.start, HostCopyOp)):
             return [self._copy(op)]
         if isinstance(op, WaitOp):
             way = self.under_way[op.start]
-            return [Stage((), (*way.read(way.allocations.sent), *way.made[-1:])), *self._made(way, op)]
+            return [MemoryStep((), (*way.read(way.allocations.sent), *way.made[-1:])), *self._made(way, op)]
         return [self._op(op)]
 
-    def _copy(self, op: HostCopyOp | WaitOp) -> Stage:
+    def _copy(self, op: HostCopyOp | WaitOp) -> MemoryStep:
         """Return what a copy to or from the host needs, or the wait for one: nothing of what is on the host."""
         start = op.start if isinstance(op, WaitOp) else op
         assert isinstance(start, HostCopyOp)
         self.copied[start] = self._bytes(start.operands[0])
         if start.TO_HOST:
-            return Stage((), self._read(start.operands))
+            return MemoryStep((), self._read(start.operands))
         if start is op:
-            return Stage((self._hold(op.results[0]),))
+            return MemoryStep((self._hold(op.results[0]),))
         self.buffer[op.results[0]] = self.buffer[start.results[0]]
-        return Stage((), self._read(start.results))
+        return MemoryStep((), self._read(start.results))
 
-    def _op(self, op: ValueOp) -> Stage:
+    def _op(self, op: ValueOp) -> MemoryStep:
         """Return what an op needs that allocates its results, or gives views of its first operand."""
         views, reads = self._views(op), self._read(op.operands)
         if views is None:
-            return Stage(tuple(map(self._hold, op.results)), reads)
+            return MemoryStep(tuple(map(self._hold, op.results)), reads)
         for index, result in enumerate(op.results):
             self.buffer[result] = self.buffer[op.operands[0]]
             if views:
                 self.strides[result] = views[index]
-        return Stage((), reads)
+        return MemoryStep((), reads)
 
     def _read(self, values: Sequence[SSAValue]) -> tuple[int, ...]:
         """Return the buffers of those of `values` that are tensors."""
@@ -230,7 +230,7 @@ class _Program:
         keep = [keeps_operand(step, meta, self.mesh) for step, meta in zip(steps, metas, strict=True)]
         return together(op.spec, sizes, sources, targets, keep)
 
-    def _made(self, way: _UnderWay, op: Collective | RotationOp | WaitOp) -> list[Stage]:
+    def _made(self, way: _UnderWay, op: Collective | RotationOp | WaitOp) -> list[MemoryStep]:
         """Return the stages of a collective that are left, or those of its start, and put results into buffers."""
         found, plan = [], way.allocations
         last = plan.arrived if not isinstance(op, WaitOp) and op.IS_START else len(plan.made)
@@ -239,7 +239,7 @@ class _Program:
             result = op.results[one.member]
             kind = self.kinds.get(result, "activations") if at in plan.results else "communication buffers"
             buffer = self._allocate(result, text_name(result), one.bytes, kind)
-            found.append(Stage((buffer,), way.read(one.reads)))
+            found.append(MemoryStep((buffer,), way.read(one.reads)))
             way.made.append(buffer)
         for (_, result), at in zip(op.pairs, plan.results, strict=True):
             if at < last:

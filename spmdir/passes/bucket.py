@@ -24,7 +24,7 @@ from spmdir.dialects.values import backward_ops, sharding_of
 from spmdir.pipeline.base_passes import LocalPass
 from spmdir.pipeline.machine_options import MachineOptions
 from spmdir.pipeline.noted_options import Memory
-from spmdir.schedule.buckets import bucketed
+from spmdir.schedule.buckets import merge_collectives
 from spmdir.transforms.set_order import set_order
 
 
@@ -51,7 +51,7 @@ class BucketPass(LocalPass, MachineOptions):
             if len(ops) == 1 and ops[0] in keys and program.tasks[task].transfer is not None
         }
         places = BucketPlaces(function)
-        found = bucketed(program, by_task, machine.memory if machine.memory < math.inf else 0.0)
+        found = merge_collectives(program, by_task, machine.memory if machine.memory < math.inf else 0.0)
         set_order(function.body.block, [joined([units[task] for task in item], mesh, places) for item in found])
 
 

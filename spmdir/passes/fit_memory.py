@@ -24,11 +24,11 @@ from spmdir.dialects.locations import location_of
 from spmdir.pipeline.base_passes import LocalPass
 from spmdir.pipeline.machine_options import MachineOptions
 from spmdir.pipeline.noted_options import Memory
-from spmdir.schedule.block_answers import seconds_of
+from spmdir.schedule.block_answers import task_seconds
 from spmdir.schedule.fit import Fitted, fit
-from spmdir.schedule.memory import at_peak
+from spmdir.schedule.memory import find_peak
 from spmdir.schedule.program import Program
-from spmdir.schedule.repeated_tasks import with_repeats
+from spmdir.schedule.repeated_tasks import insert_repeats
 from spmdir.transforms.repeat import may_repeat, repeat
 
 HOLDERS = 5
@@ -98,7 +98,7 @@ class FitMemoryPass(LocalPass, MachineOptions):
         program, units = decision.program, decision.units
         for added in decision.fitted.rounds:
             units = repeat(function, program, units, added, decision.values)
-            program = with_repeats(program, added)
+            program = insert_repeats(program, added)
         if self.remarks:
             print_remark(_explanation(decision.fitted), location_of(function))
 
@@ -106,15 +106,15 @@ class FitMemoryPass(LocalPass, MachineOptions):
 def _explanation(fitted: Fitted) -> str:
     told = [f"a rank holds {size_text(fitted.peak)} at once"]
     gathered = [task for task in fitted.again if task.transfer]
-    computed = [task for task in fitted.again if not task.transfer and task.makes]
+    computed = [task for task in fitted.again if not task.transfer and task.allocates]
     for does, tasks in (("gathers again", gathered), ("recomputes", computed)):
         if tasks:
-            size = sum(fitted.program.buffers[buffer].bytes for task in tasks for buffer in task.makes)
-            spent = 1e3 * sum(map(seconds_of, tasks))
+            size = sum(fitted.program.buffers[buffer].bytes for task in tasks for buffer in task.allocates)
+            spent = 1e3 * sum(map(task_seconds, tasks))
             told.append(f"{does} {size_text(size)} in {spent:.4g} ms")
     if fitted.copies:
-        size = sum(fitted.program.buffers[buffer].bytes for task in fitted.copies for buffer in task.makes)
-        spent = 1e3 * sum(map(seconds_of, fitted.copies))
+        size = sum(fitted.program.buffers[buffer].bytes for task in fitted.copies for buffer in task.allocates)
+        spent = 1e3 * sum(map(task_seconds, fitted.copies))
         told.append(f"keeps {size_text(size)} on the host, with copies of {spent:.4g} ms")
     return "; ".join(told)
 
@@ -122,7 +122,7 @@ def _explanation(fitted: Fitted) -> str:
 def _over_budget(fitted: Fitted, budget: float, function: FuncOp) -> ShardingError:
     """Return the error of a program that holds more than `budget`, however much of it runs again."""
     program = fitted.program
-    peak, at, live = at_peak(program)
+    peak, at, live = find_peak(program)
     where = "before the first op" if at is None else f"at {program.tasks[at].name}"
     held = sorted((program.buffers[buffer] for buffer in live), key=lambda buffer: -buffer.bytes)
     largest = ", ".join(f"{buffer.name} {size_text(buffer.bytes)}" for buffer in held[:HOLDERS])

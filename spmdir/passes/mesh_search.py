@@ -30,7 +30,7 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.pipeline.finish import bind_examples
 from spmdir.pipeline.pipeline import PARTITIONING, Step, as_pipeline
 from spmdir.pipeline.trials import run_trial
-from spmdir.schedule.memory import at_peak
+from spmdir.schedule.memory import find_peak
 from spmdir.schedule.simulate import Execution, simulate
 from spmdir.search.budget import Decision, Held, cheapest_within
 from spmdir.search.hidden import Scheduled, fastest
@@ -75,13 +75,13 @@ def exposed_parts(
         read = [found[0] for op in ops for value in op.operands if (found := owner(value))]
         written = [found[0] for op in ops for value in op.results if (found := owner(value)) and not found[1]]
         for value in read:
-            used[value] = min(used[value], run.first[task])
+            used[value] = min(used[value], run.begin[task])
         for value in written:
-            made[value] = max(made[value], run.last[task])
+            made[value] = max(made[value], run.end[task])
         transfer = run.program.tasks[task].transfer
         if transfer is not None and transfer.seconds and isinstance(ops[0], Collective) and len(ops) == 1:
             for value in read:
-                parts[value].append(min(run.sent[task].exposed / transfer.seconds, 1.0))
+                parts[value].append(min(run.transfers[task].exposed / transfer.seconds, 1.0))
     return tuple(
         mean(found) if found else _unsent(last - first, meta.bytes / bandwidth)
         for found, first, last, meta in zip(parts, made, used, values, strict=True)
@@ -247,7 +247,7 @@ class MeshSearch:
         """Return what a rank holds that runs a copy of the function; what is held inside an op counts as its first
         result."""
         memory = live_memory(ir.functions(local)[0], ir.mesh(local), self._context.rules, {})
-        most, _, held = at_peak(memory.program)
+        most, _, held = find_peak(memory.program)
         live: list[tuple[int, bool, float]] = []
         for buffer in held:
             owner, size = self._owner(memory.values[buffer]), memory.buffers[buffer].bytes

@@ -18,9 +18,9 @@ from spmdir.dialects.recomputation import RECOMPUTES
 from spmdir.pipeline.base_passes import LocalPass
 from spmdir.pipeline.machine_options import MachineOptions
 from spmdir.pipeline.noted_options import Memory
-from spmdir.schedule.list_scheduling import ordered
-from spmdir.schedule.swaps import swapped
-from spmdir.schedule.timely import timely
+from spmdir.schedule.list_scheduling import order_tasks
+from spmdir.schedule.swaps import lengthen_flights
+from spmdir.schedule.timely import delay_recomputations
 from spmdir.transforms.set_order import set_order
 
 
@@ -43,8 +43,8 @@ class ReorderPass(LocalPass, MachineOptions):
         machine = self.machine(ctx, function, self.memory)
         program, units = rank_program(function, mesh, ctx.rules, machine.topology)
         limit = machine.memory if machine.memory < math.inf else None
-        program = timely(program, list(map(_recomputes, units)))
-        order = ordered(program, limit) if self.mode == "full" else swapped(program, limit)
+        program = delay_recomputations(program, list(map(_recomputes, units)))
+        order = order_tasks(program, limit) if self.mode == "full" else lengthen_flights(program, limit)
         set_order(function.body.block, [units[task] for task in order])
 
 

@@ -216,8 +216,8 @@ def _tasks(found: Execution, told: Sequence[str], strings: Strings) -> dict[str,
             strings.number(tasks[at].op),
             strings.number(tasks[at].path),
             *_sent(tasks[at].transfer),
-            _us(found.last[at] - found.first[at]),
-            _us(found.first[at]),
+            _us(found.end[at] - found.begin[at]),
+            _us(found.begin[at]),
             round(found.live[at]),
             PHASES.index(told[at]),
         ]
@@ -234,7 +234,7 @@ def _tasks(found: Execution, told: Sequence[str], strings: Strings) -> dict[str,
 
 def _sent(transfer: Transfer | None) -> list[Any]:
     """Return the bytes that a task sends, and on which axes."""
-    return [0, []] if transfer is None else [round(transfer.wire), list(transfer.axes)]
+    return [0, []] if transfer is None else [round(transfer.wire_bytes), list(transfer.axes)]
 
 
 def _lifetimes(found: Execution) -> tuple[dict[int, int], dict[int, int]]:
@@ -242,7 +242,7 @@ def _lifetimes(found: Execution) -> tuple[dict[int, int], dict[int, int]]:
     memory, first, last = Memory(found.program), dict[int, int](), dict[int, int]()
     before = dict.fromkeys(memory.live)
     for at, task in enumerate(found.order):
-        made = {buffer for stage in found.program.tasks[task].touched for buffer in stage[0]}
+        made = {buffer for stage in found.program.tasks[task].memory_changes for buffer in stage[0]}
         first.update(dict.fromkeys(made, at))
         freed = made | set(found.program.tasks[task].reads)
         memory.run(task)

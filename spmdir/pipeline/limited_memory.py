@@ -75,7 +75,7 @@ class _Bound:
     def _end_task(self) -> None:
         """Add the task of the current op, and begin the next one."""
         makes, reads = tuple(self._makes), tuple(self._reads)
-        self.tasks.append(Task("", "", "", 0.0, makes=makes, reads=reads, transient=self._transient))
+        self.tasks.append(Task("", "", "", 0.0, allocates=makes, reads=reads, transient=self._transient))
         self._makes, self._reads, self._transient = [], [], 0.0
 
     def _use(self, value: SSAValue, need: Sharding | None) -> float:

@@ -30,8 +30,8 @@ def _slices(found: Execution, tracks: dict[str, int]) -> Iterator[dict[str, Any]
         task = found.program.tasks[span.task]
         told: dict[str, Any] = {"op": task.op, "module": task.path}
         if span.stream != COMPUTE and task.transfer is not None:
-            told |= {"axes": ", ".join(task.transfer.axes), "bytes": task.transfer.wire}
-            told["exposed us"] = found.sent[span.task].exposed * 1e6
+            told |= {"axes": ", ".join(task.transfer.axes), "bytes": task.transfer.wire_bytes}
+            told["exposed us"] = found.transfers[span.task].exposed * 1e6
         kind = "wait" if span.is_wait else "compute" if span.stream == COMPUTE else "transfer"
         times = {"ts": span.first * 1e6, "dur": (span.last - span.first) * 1e6}
         yield _event("X", span.name, tracks[span.stream], cat=kind, **times, args=told)
@@ -40,16 +40,18 @@ def _slices(found: Execution, tracks: dict[str, int]) -> Iterator[dict[str, Any]
 def _arrows(found: Execution, tracks: dict[str, int]) -> Iterator[dict[str, Any]]:
     """Yield the two ends of each arrow: it leaves at the start of a transfer and arrives where the wait for it ends."""
     for at, task in enumerate(found.program.tasks):
-        started = None if task.waits is None else found.program.tasks[task.waits].transfer
-        if task.waits is not None and started is not None:
-            given = {"cat": "transfer", "id": task.waits}
-            yield _event("s", task.name, tracks[started.stream], ts=found.sent[task.waits].first * 1e6, **given)
-            yield _event("f", task.name, 0, ts=found.busy(at)[0] * 1e6, bp="e", **given)
+        started = None if task.waits_for is None else found.program.tasks[task.waits_for].transfer
+        if task.waits_for is not None and started is not None:
+            given = {"cat": "transfer", "id": task.waits_for}
+            yield _event(
+                "s", task.name, tracks[started.stream], ts=found.transfers[task.waits_for].begin * 1e6, **given
+            )
+            yield _event("f", task.name, 0, ts=found.busy_times(at)[0] * 1e6, bp="e", **given)
 
 
 def _memory(found: Execution) -> Iterator[dict[str, Any]]:
     for at in found.order:
-        yield _event("C", "memory", 0, ts=found.first[at] * 1e6, args={"live bytes": found.live[at]})
+        yield _event("C", "memory", 0, ts=found.begin[at] * 1e6, args={"live bytes": found.live[at]})
 
 
 def _event(phase: str, name: str, track: int, **given: Any) -> dict[str, Any]:

@@ -137,7 +137,7 @@ def cost_table(
     from spmdir.analysis.phases import phases
     from spmdir.report.rank_ops import rank_ops
     from spmdir.report.rank_step import rank_step
-    from spmdir.schedule.memory import at_peak
+    from spmdir.schedule.memory import find_peak
 
     keys = checked_keys(by)
     check_rows(rows)
@@ -145,7 +145,7 @@ def cost_table(
     step = rank_step(module, topology, as_pipeline(pipeline))
     told = phases(step.function, step.kinds)
     ops = tuple(rank_ops(step, told))
-    at = at_peak(step.execution.program)[1]
+    at = find_peak(step.execution.program)[1]
     name = "" if at is None else step.execution.program.tasks[at].name
     total, found = CostRow((), ops), tuple(cost_rows(ops, keys, sort, fold))
     return CostTable(keys, found, total, name, step.machine.name, step.mesh.axis_names, rows)

@@ -14,7 +14,7 @@ from spmdir.core.collector import collector_paused
 from spmdir.core.html_text import ShownAsText
 from spmdir.dialects.arguments import MODULE
 from spmdir.pipeline.pipeline import PIPELINE, Pipeline, as_pipeline
-from spmdir.schedule.memory import at_peak
+from spmdir.schedule.memory import find_peak
 from spmdir.schedule.program import MEMORY_CLASSES, Buffer
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def memory_report(module: ModuleOp, *, pipeline: Pipeline | str | None = None) -
         kinds = memory_classes(function, pipeline.rules)
         memory = live_memory(function, ir.mesh(module), pipeline.rules, kinds)
     program = memory.program
-    most, at, held = at_peak(program)
+    most, at, held = find_peak(program)
     live = sorted((program.buffers[buffer] for buffer in sorted(held)), key=lambda buffer: -buffer.bytes)
     live = [buffer for buffer in live if buffer.bytes]
     by_class = {kind: math.fsum(b.bytes for b in live if b.kind == kind) for kind in MEMORY_CLASSES}

@@ -16,7 +16,7 @@ from spmdir.report.rank_step import RankStep
 from spmdir.report.schedule import kind_of
 from spmdir.report.send_bounds import send_bounds
 from spmdir.report.shares import Share
-from spmdir.schedule.memory import at_peak
+from spmdir.schedule.memory import find_peak
 from spmdir.schedule.program import Task, Transfer
 from spmdir.schedule.simulate import Execution
 
@@ -34,7 +34,7 @@ def rank_ops(step: RankStep, phases: Mapping[Operation, str]) -> list[OpCost]:
     tasks = found.program.tasks
     at_of = {op: at for at, ops in enumerate(step.units) for op in ops}
     held: dict[int | BlockArgument, dict[str, float]] = {}
-    for buffer in at_peak(found.program)[2]:
+    for buffer in find_peak(found.program)[2]:
         value, told = memory.values[buffer], memory.buffers[buffer]
         holder = value if isinstance(value, BlockArgument) else at_of[value.owner]  # type: ignore  # an op
         classes = held.setdefault(holder, {})
@@ -53,31 +53,31 @@ def rank_ops(step: RankStep, phases: Mapping[Operation, str]) -> list[OpCost]:
 
 def _record(task: Task, op: Operation, found: Execution, at: int, needed: float, mesh: Mesh, phase: str) -> OpCost:
     """Return what a task costs; of what it sends, `needed` bytes are the lower bound."""
-    started = task if task.waits is None else found.program.tasks[task.waits]
+    started = task if task.waits_for is None else found.program.tasks[task.waits_for]
     transfer = task.transfer
-    exposed = found.sent[at].exposed if transfer else 0.0
-    share = Share(int(task.waits is None), transfer.wire if transfer else 0.0, task.seconds + exposed)
+    exposed = found.transfers[at].exposed if transfer else 0.0
+    share = Share(int(task.waits_for is None), transfer.wire_bytes if transfer else 0.0, task.seconds + exposed)
     sending = 0.0 if transfer is None else _least(transfer, needed)
     return OpCost(
         task.name,
         kind_of(started),
         location_of(op),
         share,
-        task.computed.flops,
-        task.computed.traffic,
-        "network" if started.transfer and not task.computed.flops else task.computed.bound,
+        task.kernel_cost.flops,
+        task.kernel_cost.traffic,
+        "network" if started.transfer and not task.kernel_cost.flops else task.kernel_cost.bound,
         _whole(started.transfer.axes, mesh) if started.transfer else (),
         task.path,
         phase,
         exposed,
         transfer.seconds if transfer else 0.0,
-        task.computed.least + sending,
+        task.kernel_cost.ideal_seconds + sending,
     )
 
 
 def _least(transfer: Transfer, needed: float) -> float:
     """Return how long a transfer would take that sent `needed` bytes at full bandwidth."""
-    return max(transfer.intra, transfer.inter) * min(1.0, needed / transfer.wire) if transfer.wire else 0.0
+    return max(transfer.intra, transfer.inter) * min(1.0, needed / transfer.wire_bytes) if transfer.wire_bytes else 0.0
 
 
 def _whole(axes: Sequence[str], mesh: Mesh) -> tuple[str, ...]:
@@ -92,7 +92,7 @@ def _needed_bytes(
     """Return task → the lower bound of what it sends: that of a value is for all that reshard it, by what they send."""
     found: dict[int, float] = {}
     for ops, bound in send_bounds(function, mesh):
-        sent = {at_of[op]: task.transfer.wire for op in ops if (task := tasks[at_of[op]]).transfer}
+        sent = {at_of[op]: task.transfer.wire_bytes for op in ops if (task := tasks[at_of[op]]).transfer}
         every = sum(sent.values())
         for at, wire in sent.items() if every else ():
             found[at] = found.get(at, 0.0) + (wire if bound is None else bound * wire / every)

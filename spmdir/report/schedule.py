@@ -17,7 +17,7 @@ from spmdir.report.memory import holder_lines
 from spmdir.report.shares import table
 from spmdir.report.timeline_text import timeline_lines
 from spmdir.reshard.topology import Topology
-from spmdir.schedule.memory import at_peak
+from spmdir.schedule.memory import find_peak
 from spmdir.schedule.program import Buffer, Task
 from spmdir.schedule.simulate import Execution
 
@@ -161,7 +161,7 @@ def report_of_step(step: RankStep) -> ScheduleReport:
 
     found, program = step.execution, step.execution.program
     members = [len(ops[0].pairs) if isinstance(ops[0], Collective) else 1 for ops in step.units]
-    most, at, held = at_peak(program)
+    most, at, held = find_peak(program)
     holders = (program.buffers[buffer] for buffer in sorted(held))
     return ScheduleReport(
         found.seconds,
@@ -186,7 +186,7 @@ def _collectives(found: Execution) -> list[CollectiveShare]:
     """Return what the collectives take, by kind and axes."""
     groups: dict[tuple[str, tuple[str, ...]], list[int]] = {}
     tasks = found.program.tasks
-    for at in found.sent:
+    for at in found.transfers:
         transfer = tasks[at].transfer
         if transfer is not None:
             groups.setdefault((kind_of(tasks[at]), transfer.axes), []).append(at)
@@ -205,16 +205,16 @@ def _share(found: Execution, kind: str, axes: tuple[str, ...], members: Sequence
         kind,
         axes,
         len(members),
-        sum(transfer.wire for transfer in transfers),
+        sum(transfer.wire_bytes for transfer in transfers),
         sum(transfer.seconds for transfer in transfers),
-        sum(found.sent[at].exposed for at in members),
+        sum(found.transfers[at].exposed for at in members),
         dict(sorted(hidden.items(), key=lambda entry: -entry[1])),
     )
 
 
 def _buckets(tasks: Iterable[Task], members: Sequence[int]) -> list[Bucket]:
     found = [
-        Bucket(task.name, kind_of(task), task.transfer.axes, count, task.transfer.wire)
+        Bucket(task.name, kind_of(task), task.transfer.axes, count, task.transfer.wire_bytes)
         for task, count in zip(tasks, members, strict=True)
         if task.transfer is not None and count > 1
     ]

@@ -37,21 +37,21 @@ def spans(found: Execution) -> Iterator[Span]:
     """Yield what takes time, task by task in their order: the work of each, what it waits for, what it sends."""
     for at in found.order:
         task = found.program.tasks[at]
-        first, last = found.busy(at)
+        first, last = found.busy_times(at)
         name = f"{task.name} {task.op.removeprefix('spmd.')}"
-        if first > found.first[at]:
-            yield Span(found.first[at], first, COMPUTE, f"waits for {_started(found, at)}", at, True)
+        if first > found.begin[at]:
+            yield Span(found.begin[at], first, COMPUTE, f"waits for {_started(found, at)}", at, True)
         if last > first:
             yield Span(first, last, COMPUTE, name, at)
-        if at in found.sent and task.transfer is not None:
-            sent = found.sent[at]
-            yield Span(sent.first, sent.last, task.transfer.stream, name, at)
-        if found.last[at] > last:
-            yield Span(last, found.last[at], COMPUTE, f"waits for {task.name}", at, True)
+        if at in found.transfers and task.transfer is not None:
+            sent = found.transfers[at]
+            yield Span(sent.begin, sent.end, task.transfer.stream, name, at)
+        if found.end[at] > last:
+            yield Span(last, found.end[at], COMPUTE, f"waits for {task.name}", at, True)
 
 
 def _started(found: Execution, at: int) -> str:
-    start = found.program.tasks[at].waits
+    start = found.program.tasks[at].waits_for
     return found.program.tasks[at if start is None else start].name
 
 

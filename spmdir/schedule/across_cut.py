@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 
 from spmdir.core.progress import say
-from spmdir.schedule.block_answers import Answer, Block, Way, block_of, seconds_of
-from spmdir.schedule.blocks import blocks
+from spmdir.schedule.block_answers import Block, BlockDecision, Restored, make_block, task_seconds
+from spmdir.schedule.blocks import split_into_blocks
 from spmdir.schedule.host_copies import HIDDEN, Copies
 from spmdir.schedule.memory import live_bytes
 from spmdir.schedule.program import Program
-from spmdir.schedule.repeated_tasks import Repeat, peak_with_repeats, repeats
+from spmdir.schedule.repeated_tasks import Repeat, find_repeats, peak_with_repeats
 
 LAYERS = (1, 2, 4)
 """How many equal layers a block has; more if the program does not fit with fewer."""
@@ -32,7 +32,7 @@ WHOLE = 1.0
 """What it is priced as where there may be more copies than can be hidden."""
 
 
-def added_across(
+def choose_repeats(
     program: Program, budget: float, repeatable: Sequence[bool], cut: int, copies: Mapping[int, float]
 ) -> tuple[Repeat, ...]:
     """Return what lets a program fit across the task `cut` in the least time, else what lets it hold least."""
@@ -58,15 +58,15 @@ class _Step:
 
     price: float
     start: int
-    answer: Answer = attrs.field(order=False)
-    without: Answer = attrs.field(order=False)
+    answer: BlockDecision = attrs.field(order=False)
+    without: BlockDecision = attrs.field(order=False)
 
 
 @attrs.frozen
 class _Choice:
     """What runs again or is copied, by the first task of its block, and what comes of it."""
 
-    again: Mapping[int, frozenset[Way]]
+    again: Mapping[int, frozenset[Restored]]
     repeats: tuple[Repeat, ...]
     peak: float
     seconds: float
@@ -104,14 +104,14 @@ class _Decision:
         copied = {buffer: seconds[buffer] for buffer in following if buffer in seconds and buffer not in self.kept}
         self.copies = Copies(program, cut, last, following, copied)
         self.rate = rate
-        self.known: dict[Block, list[Answer]] = {}
+        self.known: dict[Block, list[BlockDecision]] = {}
 
     def _uses_around_cut(self) -> tuple[dict[int, int], dict[int, int]]:
         """Return the last use before or at the cut, and the first one after it, of the buffers with both."""
         last: dict[int, int] = {}
         following: dict[int, int] = {}
         for index, task in enumerate(self.program.tasks):
-            for buffer in (*task.makes, *task.reads):
+            for buffer in (*task.allocates, *task.reads):
                 if index <= self.cut:
                     last[buffer] = index
                 elif buffer in last:
@@ -122,14 +122,14 @@ class _Decision:
         """Return the first decision that fits, with blocks of few layers first, else the one that holds least."""
         tried: list[_Choice] = []
         for layers in LAYERS:
-            tried.append(self._first_fitting(self._steps(blocks(self.program, self.cut + 1, layers))))
+            tried.append(self._first_fitting(self._steps(split_into_blocks(self.program, self.cut + 1, layers))))
             if tried[-1].peak <= self.budget:
                 break
         return min(tried, key=self._badness)
 
     def _steps(self, parts: Sequence[range]) -> list[_Step]:
         """Return what may be decided for blocks, the cheapest first; of equal blocks the first one first."""
-        maker = {buffer: index for index, task in enumerate(self.program.tasks) for buffer in task.makes}
+        maker = {buffer: index for index, task in enumerate(self.program.tasks) for buffer in task.allocates}
         boundary: set[int] = set()
         for part in parts:
             for task in self.program.tasks[part.start : part.stop]:
@@ -138,9 +138,11 @@ class _Decision:
         for part in parts:
             say("fit-memory: what runs again of tasks {} to {}", part.start + 1, part.stop)
             held = boundary if part.start else set()  # the first block reads nothing of other blocks
-            may_repeat = [self.repeatable[index] and held.isdisjoint(self.program.tasks[index].makes) for index in part]
+            may_repeat = [
+                self.repeatable[index] and held.isdisjoint(self.program.tasks[index].allocates) for index in part
+            ]
             plain, *copying = (
-                self._answers(block_of(self.program, part, may_repeat, self.kept, self.worth, prices))
+                self._answers(make_block(self.program, part, may_repeat, self.kept, self.worth, prices))
                 for prices in ({}, self.copies.prices(self.rate))[: 1 + bool(self.copies.seconds)]
             )
             for less, more in itertools.pairwise(copying[0] if copying else plain):
@@ -149,20 +151,20 @@ class _Decision:
                 found.append(_Step(price, part.start, more, without))
         return sorted(found)
 
-    def _answers(self, block: Block) -> list[Answer]:
+    def _answers(self, block: Block) -> list[BlockDecision]:
         if block not in self.known:
-            self.known[block] = block.answers()
+            self.known[block] = block.decisions()
         return self.known[block]
 
-    def _taken(self, steps: Sequence[_Step]) -> dict[int, Answer]:
+    def _taken(self, steps: Sequence[_Step]) -> dict[int, BlockDecision]:
         """Return what `steps` decide for blocks: with copies as long as there is time for them."""
-        taken: dict[int, Answer] = {}
+        taken: dict[int, BlockDecision] = {}
         spent: dict[int, float] = {}
         total = 0.0
         for step in steps:
             answer, before = step.answer, spent.pop(step.start, 0.0)
             copying = sum([self.copies.seconds[self._copied(step.start, way)] for way in _copies(answer)])
-            if self.rate < WHOLE and total - before + copying > self.copies.room:
+            if self.rate < WHOLE and total - before + copying > self.copies.hidden_limit:
                 answer, copying = step.without, 0.0
             taken[step.start], spent[step.start] = answer, copying
             total += copying - before
@@ -222,7 +224,7 @@ class _Decision:
         found = [(self._seconds(start, way), start + way.task, start, way)
                  for start, ways in choice.again.items() for way in ways]  # fmt: skip
         for seconds, task, start, way in sorted(found, key=lambda one: one[:2], reverse=True):
-            made = self.program.tasks[task].makes if way.copied is None else (self._copied(start, way),)
+            made = self.program.tasks[task].allocates if way.copied is None else (self._copied(start, way),)
             look = seconds, sum(self.program.buffers[buffer].bytes for buffer in made)
             if look in needed:
                 continue
@@ -233,34 +235,34 @@ class _Decision:
                 choice = less
         return choice
 
-    def _seconds(self, start: int, way: Way) -> float:
+    def _seconds(self, start: int, way: Restored) -> float:
         """Return what something takes in a block: a task that runs again, or the part of copies that is not hidden."""
         if way.copied is None:
-            return seconds_of(self.program.tasks[start + way.task])
+            return task_seconds(self.program.tasks[start + way.task])
         return self.copies.price(self._copied(start, way), HIDDEN)
 
-    def _copied(self, start: int, way: Way) -> int:
+    def _copied(self, start: int, way: Restored) -> int:
         """Return the buffer that is copied."""
         assert way.copied is not None
-        return self.program.tasks[start + way.task].makes[way.copied]
+        return self.program.tasks[start + way.task].allocates[way.copied]
 
     def _badness(self, choice: _Choice) -> tuple[float, float]:
         return max(choice.peak, self.budget), choice.seconds
 
-    def _choice(self, taken: Mapping[int, Answer]) -> _Choice:
+    def _choice(self, taken: Mapping[int, BlockDecision]) -> _Choice:
         return self._with({start: answer.again for start, answer in taken.items()})
 
-    def _with(self, again: Mapping[int, frozenset[Way]]) -> _Choice:
+    def _with(self, again: Mapping[int, frozenset[Restored]]) -> _Choice:
         ways = [(start, way) for start, ways in again.items() for way in ways]
         run = {start + way.task for start, way in ways if way.copied is None}
         copied = {buffer: self.copies.seconds[buffer] for start, way in ways if way.copied is not None
                   for buffer in (self._copied(start, way),)}  # fmt: skip
-        added = repeats(self.program, self.cut, run, copied)
-        spent = [seconds_of(self.program.tasks[repeat.task]) for repeat in added if repeat.does == "run"]
-        reloaded = [repeat.buffer for repeat in added if repeat.does == "reload"]
+        added = find_repeats(self.program, self.cut, run, copied)
+        spent = [task_seconds(self.program.tasks[repeat.task]) for repeat in added if repeat.action == "run"]
+        reloaded = [repeat.buffer for repeat in added if repeat.action == "reload"]
         seconds = sum(spent) + self.copies.total(reloaded)
         return _Choice(again, tuple(added), peak_with_repeats(self.program, added), seconds)
 
 
-def _copies(answer: Answer) -> list[Way]:
+def _copies(answer: BlockDecision) -> list[Restored]:
     return [way for way in answer.again if way.copied is not None]

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import attrs
 
-from spmdir.schedule.min_cut import INFINITE, source_side
+from spmdir.schedule.min_cut import INFINITE, minimum_cut
 from spmdir.schedule.program import Program, Task
 
 HALVINGS = 4
@@ -25,13 +25,13 @@ UNIT = 1e-12
 """The seconds that capacities of cuts are counted in."""
 
 
-def seconds_of(task: Task) -> float:
+def task_seconds(task: Task) -> float:
     """Return how long a task takes alone, with what it sends."""
     return task.seconds + (task.transfer.seconds if task.transfer else 0.0)
 
 
 @attrs.frozen(order=True)
-class Way:
+class Restored:
     """How something comes back after the cut of the program.
 
     Attributes:
@@ -45,7 +45,7 @@ class Way:
 
 
 @attrs.frozen
-class Answer:
+class BlockDecision:
     """What of a block runs again or is copied.
 
     Attributes:
@@ -54,7 +54,7 @@ class Answer:
         seconds: of the tasks, and of copies as they are priced.
     """
 
-    again: frozenset[Way]
+    again: frozenset[Restored]
     held: float
     seconds: float
 
@@ -72,13 +72,13 @@ class Block:
     """
 
     seconds: tuple[float | None, ...]
-    makes: tuple[tuple[int, ...], ...]
+    allocates: tuple[tuple[int, ...], ...]
     reads: tuple[tuple[int, ...], ...]
     sizes: tuple[float | None, ...]
     needed: tuple[int, ...]
     copies: tuple[float | None, ...] = ()
 
-    def answers(self) -> list[Answer]:
+    def decisions(self) -> list[BlockDecision]:
         """Return what to make again, from nothing to all that frees memory, each the best where a byte costs more."""
         nothing = self._best(0.0)
         sizes = [size for size in map(self.sizes.__getitem__, self.needed) if size]
@@ -88,7 +88,7 @@ class Block:
         most = self._best(2 * (spent + UNIT) / min(sizes))
         return [nothing, *self._between(nothing, most, HALVINGS), most] if most.held < nothing.held else [nothing]
 
-    def _between(self, less: Answer, more: Answer, depth: int) -> list[Answer]:
+    def _between(self, less: BlockDecision, more: BlockDecision, depth: int) -> list[BlockDecision]:
         """Return the answers that are best between the prices of two."""
         if not depth:
             return []
@@ -97,11 +97,11 @@ class Block:
             return []
         return [*self._between(less, found, depth - 1), found, *self._between(found, more, depth - 1)]
 
-    def _best(self, price: float) -> Answer:
+    def _best(self, price: float) -> BlockDecision:
         """Return the best answer where holding a byte costs `price` seconds."""
         tasks = len(self.sizes)
         source, sink = tasks + len(self.seconds), tasks + len(self.seconds) + 1
-        maker = {buffer: task for task, makes in enumerate(self.makes) for buffer in makes}
+        maker = {buffer: task for task, makes in enumerate(self.allocates) for buffer in makes}
         edges = [(source, buffer, INFINITE) for buffer in self.needed]
         copied: dict[int, float] = {}
         for buffer, size in enumerate(self.sizes):
@@ -113,17 +113,17 @@ class Block:
         for task, (seconds, reads) in enumerate(zip(self.seconds, self.reads, strict=True)):
             edges.append((tasks + task, sink, INFINITE if seconds is None else 1 + round(seconds / UNIT)))
             edges += [(tasks + task, buffer, INFINITE) for buffer in reads]
-        available = source_side(sink + 1, edges, source, sink)
+        available = minimum_cut(sink + 1, edges, source, sink)
         again = {task for task in range(len(self.seconds)) if tasks + task in available}
         kept = [buffer for buffer in available if buffer < tasks and maker.get(buffer) not in again]
         held = sum(filter(None, [self.sizes[buffer] for buffer in kept if buffer not in copied]))
         taken = [buffer for buffer in kept if buffer in copied]
-        ways = [Way(maker[buffer], self.makes[maker[buffer]].index(buffer)) for buffer in taken]
+        ways = [Restored(maker[buffer], self.allocates[maker[buffer]].index(buffer)) for buffer in taken]
         seconds = sum(self.seconds[task] or 0.0 for task in again) + sum(copied[buffer] for buffer in taken)
-        return Answer(frozenset([*map(Way, again), *ways]), held, seconds)
+        return BlockDecision(frozenset([*map(Restored, again), *ways]), held, seconds)
 
 
-def block_of(
+def make_block(
     program: Program,
     part: range,
     may_repeat: Sequence[bool],
@@ -146,8 +146,8 @@ def block_of(
 
     tasks = program.tasks[part.start : part.stop]
     reads = tuple([numbered(task.reads) for task in tasks])
-    makes = tuple([numbered(task.makes) for task in tasks])
-    own = {buffer for task in tasks for buffer in task.makes}
+    makes = tuple([numbered(task.allocates) for task in tasks])
+    own = {buffer for task in tasks for buffer in task.allocates}
     held = {buffer for buffer in number if buffer in kept or (buffer in worth and buffer not in own)}
     most = max((worth[buffer] for buffer in number if buffer in worth and buffer not in held), default=0.0)
 
@@ -157,7 +157,7 @@ def block_of(
         return part * program.buffers[buffer].bytes
 
     return Block(
-        tuple([seconds_of(task) if may else None for task, may in zip(tasks, may_repeat, strict=True)]),
+        tuple([task_seconds(task) if may else None for task, may in zip(tasks, may_repeat, strict=True)]),
         makes,
         reads,
         tuple([None if buffer in held else weighed(buffer) for buffer in number]),

@@ -16,7 +16,7 @@ SIZE = 64
 """How many tasks a block has that is not of equal layers."""
 
 
-def blocks(program: Program, end: int, layers: int) -> list[range]:
+def split_into_blocks(program: Program, end: int, layers: int) -> list[range]:
     """Return the tasks before `end`, cut into blocks of `layers` equal layers, and what is before and after these into
     blocks of so many times SIZE tasks.
 
@@ -47,7 +47,7 @@ def _parts(tasks: range, held: Sequence[float], size: int) -> Iterator[range]:
 
 
 def _look(program: Program, task: Task) -> Hashable:
-    return task.op, task.seconds, tuple(program.buffers[buffer].bytes for buffer in task.makes), len(task.reads)
+    return task.op, task.seconds, tuple(program.buffers[buffer].bytes for buffer in task.allocates), len(task.reads)
 
 
 def _period(looks: Sequence[Hashable]) -> int:
@@ -61,7 +61,7 @@ def _held_within(program: Program, end: int) -> list[float]:
     made: dict[int, int] = {}
     last: dict[int, int] = {}
     for index, task in enumerate(program.tasks[:end]):
-        made.update(dict.fromkeys(task.makes, index))
+        made.update(dict.fromkeys(task.allocates, index))
         last.update(dict.fromkeys([buffer for buffer in task.reads if buffer in made], index))
     change = [0.0] * (end + 2)
     for buffer, user in last.items():

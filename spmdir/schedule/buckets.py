@@ -17,7 +17,7 @@ import attrs
 import numpy as np
 
 from spmdir.core.progress import say
-from spmdir.schedule.mobility import following, intervals, is_view, serving, settled
+from spmdir.schedule.mobility import advance_outputs, find_following, find_intervals, find_preparing, is_view
 from spmdir.schedule.program import Program
 
 LATENCY_SHARE = 0.1
@@ -27,14 +27,14 @@ Item = tuple[int, ...]
 """Tasks that are one: a task, or the members of a bucket."""
 
 
-def bucketed(program: Program, keys: Mapping[int, Hashable], memory: float = 0.0) -> list[Item]:
+def merge_collectives(program: Program, keys: Mapping[int, Hashable], memory: float = 0.0) -> list[Item]:
     """Return the tasks in a new order, those that become one together, in the order in which they were.
 
     Args:
         keys: task → what collectives have in common that can be one; tasks without a key are never merged.
         memory: bytes that the program may hold; it may hold what it held anyway.
     """
-    items: list[Item] = [(task,) for task in settled(program)]
+    items: list[Item] = [(task,) for task in advance_outputs(program)]
     memory = max(memory, float(_held(program, items)[0].max(initial=0.0)))
     worth = _share(program)
     for key in dict.fromkeys(keys.values()):
@@ -47,7 +47,7 @@ def bucketed(program: Program, keys: Mapping[int, Hashable], memory: float = 0.0
 def _pays(program: Program, task: int) -> bool:
     """Return whether the copies into and out of a message may take less time than it saves."""
     transfer = program.tasks[task].transfer
-    return transfer is not None and transfer.joining < transfer.fixed
+    return transfer is not None and transfer.packing_seconds < transfer.latency
 
 
 def _share(program: Program) -> float:
@@ -108,7 +108,7 @@ class _Merging:
         ]
         self.members = [place for place, item in enumerate(items) if len(item) == 1 and item[0] in members]
         tasks, of = [item[0] for item in items], {*self.members}
-        serves, follows = (find(program, tasks, self.needs, of) for find in (serving, following))
+        serves, follows = (find(program, tasks, self.needs, of) for find in (find_preparing, find_following))
         self.movable = [serves[place] or follows[place] or is_view(program, task) for place, task in enumerate(tasks)]
         self._exclude_dependent()
         seconds = [sum([program.tasks[task].seconds for task in item]) for item in items]
@@ -176,7 +176,7 @@ class _Merging:
     def _buckets(self) -> Iterator[_Bucket]:
         """Yield the buckets; collectives that can be hidden and those that cannot have buckets of their own, so that
         nothing that could be hidden holds the program up."""
-        first, last = intervals(self.needs, self.movable)
+        first, last = find_intervals(self.needs, self.movable)
         opened: dict[bool, _Bucket] = {}
         points = {True: 0, False: 0}
         wanted = {place: first[place] if self.growth[place] < 0 else place for place in self.members}
@@ -184,7 +184,7 @@ class _Merging:
             say("bucket: {} of {} collectives that may be one", count, len(self.members))
             transfer = self.program.tasks[self.old[place][0]].transfer
             assert transfer is not None
-            times = transfer.fixed, max(transfer.intra, transfer.inter), -transfer.joining
+            times = transfer.latency, max(transfer.intra, transfer.inter), -transfer.packing_seconds
             growth = float(self.growth[place])
             held = self._moved(place), max(0.0, growth), max(0.0, -growth)
             one = _Bucket((place,), wanted[place], first[place], last[place], *times, *held)
@@ -239,7 +239,7 @@ class _Merging:
 
     def _moved(self, place: int) -> float:
         task = self.program.tasks[self.old[place][0]]
-        return sum(self.program.buffers[b].bytes for b in (*task.makes, *task.reads))
+        return sum(self.program.buffers[b].bytes for b in (*task.allocates, *task.reads))
 
 
 def _held(program: Program, items: Sequence[Item]) -> tuple[np.ndarray, np.ndarray]:
@@ -251,7 +251,7 @@ def _held(program: Program, items: Sequence[Item]) -> tuple[np.ndarray, np.ndarr
         for task in item:
             found = program.tasks[task]
             transient[place] = max(transient[place], found.transient)
-            for buffer in found.makes:
+            for buffer in found.allocates:
                 first[buffer] = last[buffer] = place
             for buffer in found.reads:
                 last[buffer] = max(last[buffer], place)

@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from spmdir.schedule.mobility import is_view, serving, users
+from spmdir.schedule.mobility import find_preparing, find_users, is_view
 from spmdir.schedule.program import Program, Transfer
 
 LEAST = 1e-9
@@ -41,14 +41,14 @@ class Deadlines:
         tasks = self.tasks = program.tasks
         self._slack = slack
         needs = [task.needs for task in tasks]
-        self.users = users(needs)
-        self.waits = {task.waits: at for at, task in enumerate(tasks) if task.waits is not None}
+        self.users = find_users(needs)
+        self.waits = {task.waits_for: at for at, task in enumerate(tasks) if task.waits_for is not None}
         self._sends = {
             at: task.transfer for at, task in enumerate(tasks) if at in self.waits and task.transfer is not None
         }
-        serves = serving(program, range(len(tasks)), needs, self._sends)
+        serves = find_preparing(program, range(len(tasks)), needs, self._sends)
         self._moves = [
-            serves[at] or is_view(program, at) or at in self._sends or task.waits is not None
+            serves[at] or is_view(program, at) or at in self._sends or task.waits_for is not None
             for at, task in enumerate(tasks)
         ]
         self._spent = [max(LEAST, task.seconds) for task in tasks]
@@ -72,8 +72,8 @@ class Deadlines:
         done = [0.0] * len(self.tasks)
         for at, task in enumerate(self.tasks):
             begin = max([done[need] for need in task.needs], default=0.0) if self._moves[at] else self._clock[at]
-            if task.waits is not None:
-                begin = max(begin, done[task.waits] + self._sends[task.waits].seconds)
+            if task.waits_for is not None:
+                begin = max(begin, done[task.waits_for] + self._sends[task.waits_for].seconds)
             done[at] = begin + self._spent[at]
         return done
 
@@ -153,12 +153,12 @@ def _freeing(program: Program, waits: Mapping[int, int]) -> set[int]:
     """
     last: dict[int, int] = {}
     for at, task in enumerate(program.tasks):
-        last |= dict.fromkeys((*task.reads, *task.makes), at)
+        last |= dict.fromkeys((*task.reads, *task.allocates), at)
     last |= dict.fromkeys((*program.inputs, *program.outputs), len(program.tasks))
     found = set[int]()
     for start, wait in waits.items():
         ends = [program.tasks[at] for at in (start, wait)]
-        made = {buffer for task in ends for buffer in task.makes}
+        made = {buffer for task in ends for buffer in task.allocates}
         read = {buffer for task in ends for buffer in task.reads} - made
         kept = sum(program.buffers[buffer].bytes for buffer in made if last[buffer] > wait)
         if kept <= sum(program.buffers[buffer].bytes for buffer in read if last[buffer] <= wait):

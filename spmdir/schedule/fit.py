@@ -16,11 +16,11 @@ import attrs
 
 from spmdir.core.byte_size import size_text
 from spmdir.core.progress import say
-from spmdir.schedule.across_cut import added_across
-from spmdir.schedule.block_answers import seconds_of
+from spmdir.schedule.across_cut import choose_repeats
+from spmdir.schedule.block_answers import task_seconds
 from spmdir.schedule.memory import live_bytes, peak_bytes
 from spmdir.schedule.program import Program, Task
-from spmdir.schedule.repeated_tasks import Repeat, order, with_repeats
+from spmdir.schedule.repeated_tasks import Repeat, insert_repeats, tasks_with_repeats
 
 ROUNDS = 4
 """How often a peak is looked for, and values made again across it."""
@@ -50,7 +50,7 @@ class Fitted:
     @property
     def seconds(self) -> float:
         """The time that it adds, if nothing hides it."""
-        return sum(map(seconds_of, (*self.again, *self.copies)))
+        return sum(map(task_seconds, (*self.again, *self.copies)))
 
 
 def fit(
@@ -79,8 +79,8 @@ def _rounds(program: Program, budget: float, repeatable: Sequence[bool], copies:
         if found.peak - made.peak < PROGRESS * (found.peak - budget):
             break
         repeatable = [
-            repeatable[index] and (repeat is None or repeat.does == "run")
-            for index, repeat in order(found.program, made.rounds[0])
+            repeatable[index] and (repeat is None or repeat.action == "run")
+            for index, repeat in tasks_with_repeats(found.program, made.rounds[0])
         ]
         rounds, again = found.rounds + made.rounds, found.again + made.again
         found = attrs.evolve(made, rounds=rounds, again=again, copies=found.copies + made.copies)
@@ -91,10 +91,10 @@ def _next_round(program: Program, budget: float, repeatable: Sequence[bool], cop
     """Return what bringing values back across one task gives: across the first that lets it fit, else the best one."""
     tried: list[Fitted] = []
     for cut in _cuts(program, budget):
-        added = added_across(program, budget, repeatable, cut, copies)
-        runs = {does: [repeat for repeat in added if (repeat.does == "run") is does] for does in (True, False)}
-        again, copying = (tuple([repeat.of(program) for repeat in runs[does]]) for does in (True, False))
-        made = with_repeats(program, added)
+        added = choose_repeats(program, budget, repeatable, cut, copies)
+        runs = {does: [repeat for repeat in added if (repeat.action == "run") is does] for does in (True, False)}
+        again, copying = (tuple([repeat.task_in(program) for repeat in runs[does]]) for does in (True, False))
+        made = insert_repeats(program, added)
         tried.append(Fitted((added,), made, peak_bytes(made), again, copying))
         if tried[-1].peak <= budget:
             return tried[-1]
@@ -115,10 +115,10 @@ def _waiting_bytes(program: Program) -> list[float]:
     change = [0.0] * (len(program.tasks) + 1)
     last: dict[int, int] = {}
     for index, task in enumerate(program.tasks):
-        for buffer in (*task.reads, *task.makes):
+        for buffer in (*task.reads, *task.allocates):
             if last.get(buffer, index) != index:
                 change[last[buffer] + 1] += program.buffers[buffer].bytes
                 change[index] -= program.buffers[buffer].bytes
-            if buffer in last or buffer in task.makes:
+            if buffer in last or buffer in task.allocates:
                 last[buffer] = index
     return list(itertools.accumulate(change[:-1]))

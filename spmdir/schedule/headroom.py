@@ -37,7 +37,13 @@ class Headroom:
             for buffer in reads:
                 self._readers.setdefault(buffer, []).append(at)
         self._made = [
-            sum([program.buffers[buffer].bytes for buffer in task.makes if buffer in kept or buffer in self._readers])
+            sum(
+                [
+                    program.buffers[buffer].bytes
+                    for buffer in task.allocates
+                    if buffer in kept or buffer in self._readers
+                ]
+            )
             for task in program.tasks
         ]
 

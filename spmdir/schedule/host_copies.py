@@ -50,7 +50,7 @@ class Copies:
     ):
         self.seconds = seconds
         clock = list(itertools.accumulate([task.seconds for task in program.tasks], initial=0.0))
-        self.room = BUSY * min(clock[cut + 1], clock[-1] - clock[cut + 1])
+        self.hidden_limit = BUSY * min(clock[cut + 1], clock[-1] - clock[cut + 1])
         self._exposed = {
             buffer: max(0.0, 2 * copy - (clock[following[buffer]] - clock[last[buffer] + 1]))
             for buffer, copy in seconds.items()
@@ -66,5 +66,5 @@ class Copies:
 
     def total(self, buffers: Collection[int]) -> float:
         """Return the seconds of the copies of some buffers that are not hidden."""
-        beyond = max(0.0, sum(self.seconds[buffer] for buffer in buffers) - self.room)
+        beyond = max(0.0, sum(self.seconds[buffer] for buffer in buffers) - self.hidden_limit)
         return 2 * beyond + sum(self.price(buffer, HIDDEN) for buffer in buffers)

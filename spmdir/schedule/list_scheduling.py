@@ -21,8 +21,8 @@ from spmdir.core.progress import say
 from spmdir.schedule.deadlines import LEAST, Deadlines
 from spmdir.schedule.headroom import Headroom
 from spmdir.schedule.memory import live_bytes
-from spmdir.schedule.mobility import conflicts, settled
-from spmdir.schedule.program import Program, Transfer, in_order
+from spmdir.schedule.mobility import advance_outputs, find_conflicts
+from spmdir.schedule.program import Program, Transfer, reorder_tasks
 from spmdir.schedule.simulate import Links, simulate
 
 IN_FLIGHT = 2
@@ -33,7 +33,7 @@ SLACKS = (1.1, 20.0)
 sent as late as possible is held for the least time, what is sent early lets its user run before its turn."""
 
 
-def ordered(program: Program, memory: float | None = None) -> tuple[int, ...]:
+def order_tasks(program: Program, memory: float | None = None) -> tuple[int, ...]:
     """Return an order of the tasks that takes no longer than the given one.
 
     Args:
@@ -41,18 +41,18 @@ def ordered(program: Program, memory: float | None = None) -> tuple[int, ...]:
     """
     before = simulate(program)
     limit = before.peak_bytes if memory is None else max(memory, before.peak_bytes)
-    first, live = settled(program), before.live
+    first, live = advance_outputs(program), before.live
     if first != before.order:
         live = live_bytes(program, first)
         if max(live) > limit:
             first, live = before.order, before.live
-    start, live = in_order(program, first), [live[at] for at in first]
-    orders = [tuple(first[at] for at in Listing(start, limit, live, slack).run()) for slack in SLACKS]
+    start, live = reorder_tasks(program, first), [live[at] for at in first]
+    orders = [tuple(first[at] for at in ListScheduler(start, limit, live, slack).run()) for slack in SLACKS]
     runs = sorted([before, *(simulate(program, order) for order in orders)], key=lambda run: run.seconds)
     return next(run.order for run in runs if run is before or run.peak_bytes <= limit)
 
 
-class Listing:
+class ListScheduler:
     """A list of tasks that grows, and what is ready to follow.
 
     Args:
@@ -168,7 +168,7 @@ class Listing:
     def _first(self, task: int) -> int | None:
         """Return what is to be listed so that `task` may be: itself, or a wait for what has ended and must not be in
         flight with it; None if neither is possible."""
-        for start in conflicts(self.program, task, self.in_flight):
+        for start in find_conflicts(self.program, task, self.in_flight):
             if start in self.under_way[self.plan.stream[start]]:
                 return None
             task = self.in_flight[start]
@@ -200,20 +200,20 @@ class Listing:
 
     def _may(self, task: int) -> bool:
         """Return whether a task may come before its turn."""
-        return not conflicts(self.program, task, self.in_flight) and self.headroom.fits(task)
+        return not find_conflicts(self.program, task, self.in_flight) and self.headroom.fits(task)
 
     def _list(self, task: int) -> None:
         """List a task, after the waits for what it must not be in flight with."""
-        for start in conflicts(self.program, task, self.in_flight):
+        for start in find_conflicts(self.program, task, self.in_flight):
             self._list(self.in_flight[start])
         found, plan = self.program.tasks[task], self.plan
         self.order.append(task)
         self.headroom.run(task)
-        if found.waits is not None:
-            del self.in_flight[found.waits]
-            if found.waits in (sent := self.under_way[plan.stream[found.waits]]):
-                sent.remove(found.waits)
-                self.now = max(self.now, self.links.ended(found.waits))
+        if found.waits_for is not None:
+            del self.in_flight[found.waits_for]
+            if found.waits_for in (sent := self.under_way[plan.stream[found.waits_for]]):
+                sent.remove(found.waits_for)
+                self.now = max(self.now, self.links.ended(found.waits_for))
             elif task not in plan.due:
                 self._take(task)
         elif task not in plan.due:
@@ -234,7 +234,7 @@ class Listing:
 
     def _is_ready(self, task: int) -> None:
         """Take note of a task whose operands are there; waits are ready once their transfers have ended."""
-        if self.program.tasks[task].waits is None:
+        if self.program.tasks[task].waits_for is None:
             self._offer(task)
 
     def _offer(self, task: int) -> None:

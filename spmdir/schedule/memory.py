@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import attrs
 
-from spmdir.schedule.program import Buffer, Program, Stage, Task
+from spmdir.schedule.program import Buffer, MemoryStep, Program, Task
 
 Change = tuple[tuple[int, ...], list[int]]
 """The buffers that are allocated as a stage begins, and those that are freed as it ends."""
@@ -42,7 +42,7 @@ class Memory:
             most = max(most, live)
             for buffer in frees:
                 live -= sizes[buffer]
-        return most + (0.0 if found.stages else found.transient)
+        return most + (0.0 if found.memory_steps else found.transient)
 
     def run(self, task: int) -> None:
         """Run `task` next."""
@@ -52,7 +52,7 @@ class Memory:
     def moments(self, task: int) -> Iterator[float]:
         """Run `task` next, and yield the bytes that are live in each of its stages, while `live` says which."""
         found, sizes = self.program.tasks[task], self._sizes
-        changes, transient = self._changes(found), 0.0 if found.stages else found.transient
+        changes, transient = self._changes(found), 0.0 if found.memory_steps else found.transient
         for buffer in _read(found):
             self._readers[buffer] -= 1
         for makes, frees in changes:
@@ -69,7 +69,7 @@ class Memory:
         readers = self._readers
         return [
             (makes, [buffer for buffer, is_read in touched if readers[buffer] == is_read])
-            for makes, touched in task.touched
+            for makes, touched in task.memory_changes
         ]
 
 
@@ -82,45 +82,47 @@ def _read(task: Task) -> Iterable[int]:
 class TaskMemory:
     """What a task allocates and needs, as in Task."""
 
-    makes: tuple[int, ...]
+    allocates: tuple[int, ...]
     reads: tuple[int, ...]
     transient: float = 0.0
-    stages: tuple[Stage, ...] = ()
+    memory_steps: tuple[MemoryStep, ...] = ()
 
 
-def held_by(tasks: Sequence[Sequence[Stage]], buffers: Sequence[Buffer], outputs: Sequence[int]) -> list[TaskMemory]:
+def memory_of_tasks(
+    tasks: Sequence[Sequence[MemoryStep]], buffers: Sequence[Buffer], outputs: Sequence[int]
+) -> list[TaskMemory]:
     """Return what each of the tasks of a program allocates and needs that have these stages."""
     wanted = set(outputs)
     for stages in tasks:
         if len(stages) == 1:
             wanted.update(stages[0].reads)
         else:
-            made = {buffer for stage in stages for buffer in stage.makes}
+            made = {buffer for stage in stages for buffer in stage.allocates}
             wanted.update(buffer for stage in stages for buffer in stage.reads if buffer not in made)
     return [
-        TaskMemory(stages[0].makes, stages[0].reads) if len(stages) == 1 else _held(stages, buffers, wanted)
+        TaskMemory(stages[0].allocates, stages[0].reads) if len(stages) == 1 else _held(stages, buffers, wanted)
         for stages in tasks
     ]
 
 
-def _held(stages: Sequence[Stage], buffers: Sequence[Buffer], wanted: Collection[int]) -> TaskMemory:
+def _held(stages: Sequence[MemoryStep], buffers: Sequence[Buffer], wanted: Collection[int]) -> TaskMemory:
     """Return what several stages allocate and need; other tasks need the buffers that are `wanted`."""
-    made = [buffer for stage in stages for buffer in stage.makes]
+    made = [buffer for stage in stages for buffer in stage.allocates]
     read = dict.fromkeys(buffer for stage in stages for buffer in stage.reads)
     makes = tuple([buffer for buffer in made if buffer in wanted or buffer not in read])
     reads = tuple([buffer for buffer in read if buffer not in made])
-    last = {buffer: at for at, stage in enumerate(stages) for buffer in (*stage.makes, *stage.reads)}
+    last = {buffer: at for at, stage in enumerate(stages) for buffer in (*stage.allocates, *stage.reads)}
     inside = set(made).difference(makes)
     live = most = 0.0
     for at, stage in enumerate(stages):
-        live += sum(buffers[buffer].bytes for buffer in stage.makes)
+        live += sum(buffers[buffer].bytes for buffer in stage.allocates)
         most = max(most, live)
         live -= sum(buffers[buffer].bytes for buffer in inside if last[buffer] == at)
     return TaskMemory(makes, reads, most - live, tuple(stages))
 
 
-def holding(
-    tasks: Sequence[tuple[Task, Sequence[Stage]]],
+def program_of_steps(
+    tasks: Sequence[tuple[Task, Sequence[MemoryStep]]],
     buffers: Sequence[Buffer],
     inputs: Sequence[int],
     outputs: Sequence[int],
@@ -130,10 +132,9 @@ def holding(
     Args:
         inputs, outputs: as in Program.
     """
-    found = held_by([stages for _, stages in tasks], buffers, outputs)
+    found = memory_of_tasks([stages for _, stages in tasks], buffers, outputs)
     told = tuple(
-        attrs.evolve(task, makes=held.makes, reads=held.reads, transient=held.transient, stages=held.stages)
-        for (task, _), held in zip(tasks, found, strict=True)
+        attrs.evolve(task, **attrs.asdict(held, recurse=False)) for (task, _), held in zip(tasks, found, strict=True)
     )
     return Program(told, tuple(buffers), tuple(inputs), tuple(outputs))
 
@@ -150,7 +151,7 @@ def live_bytes(program: Program, order: Sequence[int] | None = None) -> list[flo
     return found
 
 
-def at_peak(program: Program) -> tuple[float, int | None, tuple[int, ...]]:
+def find_peak(program: Program) -> tuple[float, int | None, tuple[int, ...]]:
     """Return the most bytes that are live at once, the task that runs first then, None before any, and what is live."""
     most = peak_bytes(program)
     memory = Memory(program)

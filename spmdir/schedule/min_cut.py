@@ -8,7 +8,7 @@ INFINITE = 1 << 62
 """The capacity of an edge that no cheapest cut crosses."""
 
 
-def source_side(nodes: int, edges: Iterable[tuple[int, int, int]], source: int, sink: int) -> set[int]:
+def minimum_cut(nodes: int, edges: Iterable[tuple[int, int, int]], source: int, sink: int) -> set[int]:
     """Return the nodes on the side of `source` of a cheapest cut, of several the one with fewest of them.
 
     Args:

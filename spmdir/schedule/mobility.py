@@ -11,7 +11,7 @@ Neighbours = Sequence[Sequence[int]]
 """By place in an order, the places of what is needed there, or of what needs it."""
 
 
-def users(needs: Neighbours) -> list[list[int]]:
+def find_users(needs: Neighbours) -> list[list[int]]:
     """Return, by place, what needs it, in order."""
     found: list[list[int]] = [[] for _ in needs]
     for place, before in enumerate(needs):
@@ -23,10 +23,10 @@ def users(needs: Neighbours) -> list[list[int]]:
 def is_view(program: Program, task: int) -> bool:
     """Return whether a task takes no time and allocates nothing."""
     found = program.tasks[task]
-    return not (found.seconds or found.makes or found.transfer or found.waits is not None)
+    return not (found.seconds or found.allocates or found.transfer or found.waits_for is not None)
 
 
-def serving(program: Program, tasks: Sequence[int], needs: Neighbours, of: Collection[int]) -> list[bool]:
+def find_preparing(program: Program, tasks: Sequence[int], needs: Neighbours, of: Collection[int]) -> list[bool]:
     """Return, by place, which tasks only compute operands of collectives from inputs, as views and casts of weights do.
 
     Such a task and all that it depends on take no longer together than the transfer. A backward before which nothing
@@ -41,7 +41,7 @@ def serving(program: Program, tasks: Sequence[int], needs: Neighbours, of: Colle
     spent = [task.seconds for task in found]  # with all that each needs; what several need counts for each
     for place, own in enumerate(needs):
         serves[place] = (
-            found[place].transfer is None and found[place].waits is None and all(serves[need] for need in own)
+            found[place].transfer is None and found[place].waits_for is None and all(serves[need] for need in own)
         )
         spent[place] += sum([spent[need] for need in own])
     served = [math.inf] * len(tasks)  # the least time of what needs each
@@ -56,12 +56,12 @@ def serving(program: Program, tasks: Sequence[int], needs: Neighbours, of: Colle
     return serves
 
 
-def following(program: Program, tasks: Sequence[int], needs: Neighbours, of: Collection[int]) -> list[bool]:
+def find_following(program: Program, tasks: Sequence[int], needs: Neighbours, of: Collection[int]) -> list[bool]:
     """Return, by place, what is made of results of collectives alone and takes no longer than their transfers; the
     arguments are those of `serving`."""
     time, found = _times(program, tasks, of), [program.tasks[task] for task in tasks]
     for place, own in enumerate(needs):
-        if own and found[place].transfer is None and found[place].waits is None:
+        if own and found[place].transfer is None and found[place].waits_for is None:
             most = min([time[need] for need in own])
             time[place] = most if found[place].seconds <= most else 0.0
     return [bool(most) and place not in of for place, most in enumerate(time)]
@@ -72,7 +72,7 @@ def _times(program: Program, tasks: Sequence[int], of: Collection[int]) -> list[
     return [transfer.seconds if (transfer := transfers.get(place)) else 0.0 for place in range(len(tasks))]
 
 
-def intervals(needs: Neighbours, movable: Sequence[bool]) -> tuple[list[int], list[int]]:
+def find_intervals(needs: Neighbours, movable: Sequence[bool]) -> tuple[list[int], list[int]]:
     """Return the first and the last place that each task may stand before, if what is not movable stays."""
     first, last = [0] * len(needs), [len(needs)] * len(needs)
     for place, before in enumerate(needs):
@@ -85,7 +85,7 @@ def intervals(needs: Neighbours, movable: Sequence[bool]) -> tuple[list[int], li
     return first, last
 
 
-def conflicts(program: Program, task: int, in_flight: Iterable[int]) -> list[int]:
+def find_conflicts(program: Program, task: int, in_flight: Iterable[int]) -> list[int]:
     """Return the starts in flight on streams that the transfer of `task` excludes."""
     own = program.tasks[task].transfer
     if own is None or not own.excludes:
@@ -94,16 +94,16 @@ def conflicts(program: Program, task: int, in_flight: Iterable[int]) -> list[int
     return [start for start, other in sent if other is not None and other.stream in own.excludes]
 
 
-def settled(program: Program) -> tuple[int, ...]:
+def advance_outputs(program: Program) -> tuple[int, ...]:
     """Return the tasks in order, but those that only lead to results, through transfers and views, as early as they
     may be."""
     tasks = program.tasks
     needs = [task.needs for task in tasks]
-    then = users(needs)
+    then = find_users(needs)
     leads = [False] * len(tasks)
     for at in reversed(range(len(tasks))):
         task = tasks[at]
-        moves = task.transfer is not None or task.waits is not None or is_view(program, at)
+        moves = task.transfer is not None or task.waits_for is not None or is_view(program, at)
         leads[at] = moves and all(leads[user] for user in then[at])
     after: list[list[int]] = [[] for _ in range(len(tasks) + 1)]
     place: list[int] = []

@@ -23,7 +23,7 @@ MEMORY_CLASSES = (
 
 
 @attrs.frozen
-class Computed:
+class KernelCost:
     """What the kernels of a task compute, other than those that pack and unpack messages.
 
     Attributes:
@@ -35,13 +35,15 @@ class Computed:
 
     flops: float = 0.0
     traffic: float = 0.0
-    least: float = 0.0
+    ideal_seconds: float = 0.0
     bound: str = "launch"
 
-    def and_also(self, other: Computed) -> Computed:
+    def plus(self, other: KernelCost) -> KernelCost:
         """Return what this and `other` compute together; most of the time goes to what bounds the longer one."""
-        bound = self.bound if self.least >= other.least else other.bound
-        return Computed(self.flops + other.flops, self.traffic + other.traffic, self.least + other.least, bound)
+        bound = self.bound if self.ideal_seconds >= other.ideal_seconds else other.bound
+        return KernelCost(
+            self.flops + other.flops, self.traffic + other.traffic, self.ideal_seconds + other.ideal_seconds, bound
+        )
 
 
 @attrs.frozen
@@ -62,17 +64,17 @@ class Transfer:
 
     stream: str
     axes: tuple[str, ...]
-    fixed: float
+    latency: float
     intra: float
     inter: float
-    wire: float
+    wire_bytes: float
     excludes: frozenset[str] = frozenset()
-    joining: float = 0.0
+    packing_seconds: float = 0.0
 
     @property
     def seconds(self) -> float:
         """The time that it takes alone."""
-        return self.fixed + max(self.intra, self.inter)
+        return self.latency + max(self.intra, self.inter)
 
 
 @attrs.frozen
@@ -91,10 +93,10 @@ class Buffer:
 
 
 @attrs.frozen
-class Stage:
+class MemoryStep:
     """A part of a task: the buffers that it allocates, and those that it needs."""
 
-    makes: tuple[int, ...] = ()
+    allocates: tuple[int, ...] = ()
     reads: tuple[int, ...] = ()
 
 
@@ -125,27 +127,27 @@ class Task:
     path: str
     seconds: float
     needs: tuple[int, ...] = ()
-    makes: tuple[int, ...] = ()
+    allocates: tuple[int, ...] = ()
     reads: tuple[int, ...] = ()
     transient: float = 0.0
-    stages: tuple[Stage, ...] = ()
+    memory_steps: tuple[MemoryStep, ...] = ()
     transfer: Transfer | None = None
-    waits: int | None = None
+    waits_for: int | None = None
     is_blocking: bool = False
     overlap: float = 0.0
-    computed: Computed = attrs.field(default=Computed(), eq=False, repr=False)
+    kernel_cost: KernelCost = attrs.field(default=KernelCost(), eq=False, repr=False)
 
     @functools.cached_property
-    def touched(self) -> tuple[tuple[tuple[int, ...], tuple[tuple[int, bool], ...]], ...]:
+    def memory_changes(self) -> tuple[tuple[tuple[int, ...], tuple[tuple[int, bool], ...]], ...]:
         """By stage, the buffers that it allocates, and those that no later stage needs, each with whether it is one of
         `reads`."""
-        stages = self.stages or (Stage(self.makes, self.reads),)
-        last = {buffer: at for at, stage in enumerate(stages) for buffer in (*stage.makes, *stage.reads)}
+        stages = self.memory_steps or (MemoryStep(self.allocates, self.reads),)
+        last = {buffer: at for at, stage in enumerate(stages) for buffer in (*stage.allocates, *stage.reads)}
         found: list[list[tuple[int, bool]]] = [[] for _ in stages]
         reads = set(self.reads)
         for buffer, at in last.items():
             found[at].append((buffer, buffer in reads))
-        return tuple([(stage.makes, tuple(touched)) for stage, touched in zip(stages, found, strict=True)])
+        return tuple([(stage.allocates, tuple(touched)) for stage, touched in zip(stages, found, strict=True)])
 
 
 @attrs.frozen
@@ -165,7 +167,7 @@ class Program:
     outputs: tuple[int, ...] = ()
 
 
-def in_order(program: Program, order: Sequence[int]) -> Program:
+def reorder_tasks(program: Program, order: Sequence[int]) -> Program:
     """Return a program whose tasks are numbered by their places in an order."""
     if all(at == task for at, task in enumerate(order)):
         return program
@@ -175,6 +177,6 @@ def in_order(program: Program, order: Sequence[int]) -> Program:
     tasks = []
     for at in order:
         task = program.tasks[at]
-        waits = None if task.waits is None else place[task.waits]
-        tasks.append(attrs.evolve(task, needs=tuple(sorted([place[need] for need in task.needs])), waits=waits))
+        waits = None if task.waits_for is None else place[task.waits_for]
+        tasks.append(attrs.evolve(task, needs=tuple(sorted([place[need] for need in task.needs])), waits_for=waits))
     return attrs.evolve(program, tasks=tuple(tasks))

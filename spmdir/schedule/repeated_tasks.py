@@ -8,7 +8,7 @@ from typing import Literal
 import attrs
 
 from spmdir.schedule.host_copies import copy_transfer
-from spmdir.schedule.program import Program, Stage, Task
+from spmdir.schedule.program import MemoryStep, Program, Task
 
 
 @attrs.frozen(order=True)
@@ -25,23 +25,23 @@ class Repeat:
 
     before: int
     task: int
-    does: Literal["offload", "reload", "run"] = "run"
+    action: Literal["offload", "reload", "run"] = "run"
     buffer: int = -1
     seconds: float = 0.0
 
-    def of(self, program: Program) -> Task:
+    def task_in(self, program: Program) -> Task:
         """Return what runs, as a task whose buffers and needs are those of `program`."""
         task = program.tasks[self.task]
-        if self.does == "run":
+        if self.action == "run":
             return task
-        buffer, to_host = program.buffers[self.buffer], self.does == "offload"
+        buffer, to_host = program.buffers[self.buffer], self.action == "offload"
         transfer = copy_transfer(to_host, buffer.bytes, self.seconds)
         makes, reads = ((), (self.buffer,)) if to_host else ((self.buffer,), ())
-        name, op = f"{buffer.name}.{self.does}", f"spmd.{self.does}"
+        name, op = f"{buffer.name}.{self.action}", f"spmd.{self.action}"
         return Task(name, op, task.path, 0.0, (self.task,), makes, reads, transfer=transfer, is_blocking=True)
 
 
-def repeats(
+def find_repeats(
     program: Program, cut: int, again: Collection[int], copied: Mapping[int, float] | None = None
 ) -> list[Repeat]:
     """Return the repeats by which every use after the task `cut` of what the tasks `again` make, and of the buffers
@@ -63,17 +63,17 @@ class _Again:
 
     def __init__(self, program: Program, cut: int, again: Collection[int], copied: Mapping[int, float]):
         self.program, self.copied = program, copied
-        made = {*copied, *(buffer for task in again for buffer in program.tasks[task].makes)}
+        made = {*copied, *(buffer for task in again for buffer in program.tasks[task].allocates)}
         self.waiting = set(again)
         self.reloads: dict[int, list[int]] = {}
         self.last: dict[int, int] = {}
         for index, task in enumerate(program.tasks[: cut + 1]):
-            if index not in again and (own := [buffer for buffer in task.makes if buffer in copied]):
+            if index not in again and (own := [buffer for buffer in task.allocates if buffer in copied]):
                 self.reloads[index] = own
                 self.waiting.add(index)
-            if not made.isdisjoint(task.reads) and not (task.makes or task.transfer or task.waits is not None):
+            if not made.isdisjoint(task.reads) and not (task.allocates or task.transfer or task.waits_for is not None):
                 self.waiting.add(index)  # a view
-            for buffer in (*task.makes, *task.reads) if copied else ():
+            for buffer in (*task.allocates, *task.reads) if copied else ():
                 if buffer in copied:
                     self.last[buffer] = index
         self.reloaded: set[int] = set()
@@ -111,7 +111,7 @@ class _Again:
         ]
 
 
-def with_repeats(program: Program, added: Sequence[Repeat]) -> Program:
+def insert_repeats(program: Program, added: Sequence[Repeat]) -> Program:
     """Return `program` with tasks that run again, and with copies.
 
     Args:
@@ -120,8 +120,8 @@ def with_repeats(program: Program, added: Sequence[Repeat]) -> Program:
     tasks: list[Task] = []
     buffers = list(program.buffers)
     place, held = dict[int, int](), dict[int, int]()
-    for index, repeat in order(program, added):
-        task = repeat.of(program) if repeat else program.tasks[index]
+    for index, repeat in tasks_with_repeats(program, added):
+        task = repeat.task_in(program) if repeat else program.tasks[index]
         for buffer in _made(task) if repeat else ():
             held[buffer] = len(buffers)
             buffers.append(program.buffers[buffer])
@@ -134,7 +134,10 @@ def peak_with_repeats(program: Program, added: Sequence[Repeat]) -> float:
     """Return the most bytes that `with_repeats` of the same holds at once, without making it."""
     size = [buffer.bytes for buffer in program.buffers]
     outputs = {*program.outputs}
-    tasks = [repeat.of(program) if repeat else program.tasks[index] for index, repeat in order(program, added)]
+    tasks = [
+        repeat.task_in(program) if repeat else program.tasks[index]
+        for index, repeat in tasks_with_repeats(program, added)
+    ]
     gone = [0.0] * len(tasks)
     freed: dict[int, list[int]] = {}
     last: dict[int, int] = {}
@@ -142,11 +145,11 @@ def peak_with_repeats(program: Program, added: Sequence[Repeat]) -> float:
     def free(buffer: int) -> None:
         step = last[buffer]
         gone[step] += size[buffer]
-        if tasks[step].stages:
+        if tasks[step].memory_steps:
             freed.setdefault(step, []).append(buffer)
 
     for step, task in enumerate(tasks):
-        for buffer in task.makes:
+        for buffer in task.allocates:
             if buffer in last and buffer not in outputs:
                 free(buffer)
             last[buffer] = step
@@ -157,8 +160,8 @@ def peak_with_repeats(program: Program, added: Sequence[Repeat]) -> float:
         free(buffer)
     live = peak = sum([size[buffer] for buffer in program.inputs])
     for step, task in enumerate(tasks):
-        made = sum([size[buffer] for buffer in task.makes])
-        most = _inside(task, freed.get(step, ()), size) if task.stages else made + task.transient
+        made = sum([size[buffer] for buffer in task.allocates])
+        most = _inside(task, freed.get(step, ()), size) if task.memory_steps else made + task.transient
         peak = max(peak, live + most)
         live += made - gone[step]
     return peak
@@ -166,18 +169,18 @@ def peak_with_repeats(program: Program, added: Sequence[Repeat]) -> float:
 
 def _inside(task: Task, freed: Collection[int], size: Sequence[float]) -> float:
     """Return the most bytes by which a task of several stages holds more than there is before, if it frees some."""
-    last = {buffer: at for at, stage in enumerate(task.stages) for buffer in (*stage.makes, *stage.reads)}
-    ends = {*freed, *_made(task)}.difference(buffer for buffer in task.makes if buffer not in freed)
+    last = {buffer: at for at, stage in enumerate(task.memory_steps) for buffer in (*stage.allocates, *stage.reads)}
+    ends = {*freed, *_made(task)}.difference(buffer for buffer in task.allocates if buffer not in freed)
     live = most = 0.0
-    for at, stage in enumerate(task.stages):
-        live += sum([size[buffer] for buffer in stage.makes])
+    for at, stage in enumerate(task.memory_steps):
+        live += sum([size[buffer] for buffer in stage.allocates])
         most = max(most, live)
         live -= sum([size[buffer] for buffer in ends if last[buffer] == at])
     return most
 
 
 def _made(task: Task) -> Iterable[int]:
-    return dict.fromkeys((*task.makes, *(buffer for stage in task.stages for buffer in stage.makes)))
+    return dict.fromkeys((*task.allocates, *(buffer for stage in task.memory_steps for buffer in stage.allocates)))
 
 
 def _moved(task: Task, place: Mapping[int, int], held: Mapping[int, int]) -> Task:
@@ -189,14 +192,14 @@ def _moved(task: Task, place: Mapping[int, int], held: Mapping[int, int]) -> Tas
     return attrs.evolve(
         task,
         needs=tuple([place[need] for need in task.needs]),
-        makes=now(task.makes),
+        allocates=now(task.allocates),
         reads=now(task.reads),
-        stages=tuple([Stage(now(stage.makes), now(stage.reads)) for stage in task.stages]),
-        waits=None if task.waits is None else place[task.waits],
+        memory_steps=tuple([MemoryStep(now(stage.allocates), now(stage.reads)) for stage in task.memory_steps]),
+        waits_for=None if task.waits_for is None else place[task.waits_for],
     )
 
 
-def order(program: Program, added: Sequence[Repeat]) -> Iterator[tuple[int, Repeat | None]]:
+def tasks_with_repeats(program: Program, added: Sequence[Repeat]) -> Iterator[tuple[int, Repeat | None]]:
     """Yield the tasks in the order in which they run with repeats, and of each of these what it is."""
     repeat = 0
     for index in range(len(program.tasks)):

@@ -20,7 +20,7 @@ from spmdir.schedule.program import Program, Transfer
 
 
 @attrs.frozen
-class Sent:
+class TransferTime:
     """When a transfer was under way, in seconds from the start of the program.
 
     Attributes:
@@ -28,8 +28,8 @@ class Sent:
         exposed: for how long the accelerator stood still for it.
     """
 
-    first: float
-    last: float
+    begin: float
+    end: float
     exposed: float = 0.0
 
 
@@ -46,9 +46,9 @@ class Execution:
 
     program: Program
     order: tuple[int, ...]
-    first: tuple[float, ...]
-    last: tuple[float, ...]
-    sent: Mapping[int, Sent]
+    begin: tuple[float, ...]
+    end: tuple[float, ...]
+    transfers: Mapping[int, TransferTime]
 
     @functools.cached_property
     def live(self) -> tuple[float, ...]:
@@ -58,7 +58,7 @@ class Execution:
     @property
     def seconds(self) -> float:
         """The time of the program."""
-        return max([0.0, *self.last, *(sent.last for sent in self.sent.values())])
+        return max([0.0, *self.end, *(sent.end for sent in self.transfers.values())])
 
     @property
     def compute_seconds(self) -> float:
@@ -68,27 +68,27 @@ class Execution:
     @property
     def exposed_seconds(self) -> float:
         """The time that the accelerator stands still for transfers."""
-        return sum(sent.exposed for sent in self.sent.values())
+        return sum(sent.exposed for sent in self.transfers.values())
 
     @property
     def peak_bytes(self) -> float:
         """The most bytes that are live at once."""
         return max([sum(self.program.buffers[buffer].bytes for buffer in self.program.inputs), *self.live])
 
-    def busy(self, task: int) -> tuple[float, float]:
+    def busy_times(self, task: int) -> tuple[float, float]:
         """Return between which times the accelerator works at a task: a wait works after it has waited."""
         seconds = self.program.tasks[task].seconds
-        if self.program.tasks[task].waits is None:
-            return self.first[task], self.first[task] + seconds
-        return self.last[task] - seconds, self.last[task]
+        if self.program.tasks[task].waits_for is None:
+            return self.begin[task], self.begin[task] + seconds
+        return self.end[task] - seconds, self.end[task]
 
     def hidden_by(self, task: int) -> Iterator[tuple[int, float]]:
         """Yield each task that the accelerator works at while the transfer of `task` is under way, and for how long."""
-        sent = self.sent[task]
-        at = bisect.bisect_right(self.order, sent.first, key=self.last.__getitem__)
-        while at < len(self.order) and self.first[self.order[at]] < sent.last:
-            first, last = self.busy(self.order[at])
-            shared = min(last, sent.last) - max(first, sent.first)
+        sent = self.transfers[task]
+        at = bisect.bisect_right(self.order, sent.begin, key=self.end.__getitem__)
+        while at < len(self.order) and self.begin[self.order[at]] < sent.end:
+            first, last = self.busy_times(self.order[at])
+            shared = min(last, sent.end) - max(first, sent.begin)
             if shared > 0:
                 yield self.order[at], shared
             at += 1
@@ -105,7 +105,7 @@ def simulate(program: Program, order: Sequence[int] | None = None) -> Execution:
     first, last = [0.0] * len(order), [0.0] * len(order)
     for at in order:
         task = program.tasks[at]
-        first[at], waited = now, task.waits
+        first[at], waited = now, task.waits_for
         if task.transfer is not None:
             now += task.seconds
             links.send(at, task.transfer, now - task.overlap)
@@ -117,7 +117,7 @@ def simulate(program: Program, order: Sequence[int] | None = None) -> Execution:
         if task.transfer is None:
             now += task.seconds
         last[at] = now
-    sent = {at: Sent(*times, exposed.get(at, 0.0)) for at, times in links.times().items()}
+    sent = {at: TransferTime(*times, exposed.get(at, 0.0)) for at, times in links.times().items()}
     return Execution(program, order, tuple(first), tuple(last), sent)
 
 
@@ -143,7 +143,7 @@ class Links:
         """Put the transfer of a task on its stream; times never go back."""
         while self.now < at:
             self._advance(at)
-        self._left[task] = [transfer.fixed, transfer.intra, transfer.inter]
+        self._left[task] = [transfer.latency, transfer.intra, transfer.inter]
         stream = self._streams.setdefault(transfer.stream, deque())
         stream.append(task)
         if len(stream) == 1:

@@ -10,14 +10,14 @@ from __future__ import annotations
 from spmdir.core.progress import say
 from spmdir.schedule.headroom import Headroom
 from spmdir.schedule.memory import peak_bytes
-from spmdir.schedule.mobility import conflicts, serving
+from spmdir.schedule.mobility import find_conflicts, find_preparing
 from spmdir.schedule.program import Program
 
 AT_ONCE = 2
 """How many transfers of one kind are in flight on a stream."""
 
 
-def swapped(program: Program, memory: float | None = None) -> tuple[int, ...]:
+def lengthen_flights(program: Program, memory: float | None = None) -> tuple[int, ...]:
     """Return an order of the tasks in which transfers are under way for longer.
 
     Args:
@@ -41,9 +41,9 @@ class _Swaps:
         self.at = 0
         self.in_flight: dict[int, int] = {}
         tasks = program.tasks
-        self._waits = {task.waits: at for at, task in enumerate(tasks) if task.waits is not None}
+        self._waits = {task.waits_for: at for at, task in enumerate(tasks) if task.waits_for is not None}
         starts = [at for at, task in enumerate(tasks) if at in self._waits]
-        self._serves = serving(program, range(len(tasks)), [task.needs for task in tasks], {*starts})
+        self._serves = find_preparing(program, range(len(tasks)), [task.needs for task in tasks], {*starts})
         self._starts = iter([*starts, None])
         self._next = next(self._starts)
 
@@ -52,7 +52,7 @@ class _Swaps:
         while not self.headroom.is_done:
             say("reorder: {} of {} tasks", len(self.order), len(self.program.tasks))
             following = self._following()
-            is_wait = self.program.tasks[following].waits is not None
+            is_wait = self.program.tasks[following].waits_for is not None
             found = self._prefetched(AT_ONCE if is_wait else 1)
             self._run(following if found is None else found)
         return tuple(self.order)
@@ -63,7 +63,11 @@ class _Swaps:
         while self._next is not None and self.headroom.has_run(self._next):
             self._next = next(self._starts)
         task = self._next
-        if task is None or len(self._of_its_kind(task)) >= at_once or conflicts(self.program, task, self.in_flight):
+        if (
+            task is None
+            or len(self._of_its_kind(task)) >= at_once
+            or find_conflicts(self.program, task, self.in_flight)
+        ):
             return None
         while left := [need for need in self.program.tasks[task].needs if not self.headroom.has_run(need)]:
             task = left[0]
@@ -100,12 +104,12 @@ class _Swaps:
 
     def _run(self, task: int) -> None:
         """Run a task, after the waits for what it must not be in flight with."""
-        for start in conflicts(self.program, task, self.in_flight):
+        for start in find_conflicts(self.program, task, self.in_flight):
             self._run(self.in_flight[start])
         found = self.program.tasks[task]
         self.order.append(task)
         self.headroom.run(task)
-        if found.waits is not None:
-            del self.in_flight[found.waits]
+        if found.waits_for is not None:
+            del self.in_flight[found.waits_for]
         if task in self._waits:
             self.in_flight[task] = self._waits[task]

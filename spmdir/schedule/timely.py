@@ -13,7 +13,7 @@ import attrs
 from spmdir.schedule.program import Program
 
 
-def timely(program: Program, again: Sequence[bool]) -> Program:
+def delay_recomputations(program: Program, again: Sequence[bool]) -> Program:
     """Return `program`, in which a task that runs again also needs what else its first user needs: that has run, or at
     least is under way.
 
@@ -42,5 +42,5 @@ def timely(program: Program, again: Sequence[bool]) -> Program:
 
 def _begun(program: Program, task: int) -> int:
     """Return the task after which the result of a task is under way: of a wait, the start."""
-    start = program.tasks[task].waits
+    start = program.tasks[task].waits_for
     return task if start is None else start

@@ -15,7 +15,7 @@ from spmdir.dialects.host import HostCopyOp, OffloadOp, ReloadOp
 from spmdir.dialects.names import Names, distinguish
 from spmdir.dialects.recomputation import note_recomputation
 from spmdir.schedule.program import Program
-from spmdir.schedule.repeated_tasks import Repeat, order
+from spmdir.schedule.repeated_tasks import Repeat, tasks_with_repeats
 
 
 def may_repeat(unit: Unit) -> bool:
@@ -49,13 +49,13 @@ def repeat(
     latest: dict[SSAValue, SSAValue] = {}
     on_host: dict[SSAValue, SSAValue] = {}
     waiting: list[Operation] = []
-    for index, repeated in order(program, added):
+    for index, repeated in tasks_with_repeats(program, added):
         if repeated:
-            if repeated.does == "run":
+            if repeated.action == "run":
                 made = _again(units[index], latest, names)
             else:
                 value = (values or {})[repeated.buffer]
-                made = [_copied(value, latest, on_host, names, repeated.does == "offload")]
+                made = [_copied(value, latest, on_host, names, repeated.action == "offload")]
             waiting += made
             found.append(made)
             continue

@@ -36,7 +36,7 @@ def traced() -> Iterator[tuple[RankGraph, Program]]:
 
 
 def sent(program: Program) -> list[float]:
-    return [task.transfer.wire for task in program.tasks if task.transfer is not None]
+    return [task.transfer.wire_bytes for task in program.tasks if task.transfer is not None]
 
 
 def test_a_graph_costs_what_its_program_does_and_bucketed_by_others_sends_as_much(traced) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from spmdir.schedule.mobility import conflicts
+from spmdir.schedule.mobility import find_conflicts
 from spmdir.schedule.program import Program
 
 
@@ -16,8 +16,8 @@ def check_order(program: Program, order: Sequence[int]) -> None:
     for at in order:
         task = program.tasks[at]
         assert done.issuperset(task.needs)
-        in_flight.discard(-1 if task.waits is None else task.waits)
-        assert not conflicts(program, at, in_flight)
+        in_flight.discard(-1 if task.waits_for is None else task.waits_for)
+        assert not find_conflicts(program, at, in_flight)
         if task.transfer is not None and not task.is_blocking:
             in_flight.add(at)
         done.add(at)

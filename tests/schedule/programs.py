@@ -49,7 +49,7 @@ def programs(draw: st.DrawFn, are_async: bool) -> Program:
                 Task(f"%{at}", "start", "", 0.0, needs, made, reads, transfer=transfer, is_blocking=not are_async)
             )
             if are_async:
-                tasks.append(Task(f"%{at}.wait", "wait", "", 0.0, (start,), (), (*reads, *made), waits=start))
+                tasks.append(Task(f"%{at}.wait", "wait", "", 0.0, (start,), (), (*reads, *made), waits_for=start))
         values.append((len(tasks) - 1, made[0]))
     outputs = draw(st.lists(st.sampled_from(values), max_size=3))
     return Program(tuple(tasks), tuple(buffers), tuple(range(inputs)), tuple({buffer for _, buffer in outputs}))

@@ -8,13 +8,13 @@ import attrs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spmdir.schedule.buckets import bucketed
+from spmdir.schedule.buckets import merge_collectives
 from spmdir.schedule.program import Buffer, Program, Task, Transfer
 from tests.schedule.programs import programs
 
 
 def gather(name: str, needs: tuple[int, ...] = (), fixed: float = 1.0, busy: float = 1.0, joining: float = 0.0) -> Task:
-    transfer = Transfer("data", ("data",), fixed, busy, 0.0, busy, joining=joining)
+    transfer = Transfer("data", ("data",), fixed, busy, 0.0, busy, packing_seconds=joining)
     return Task(name, "gather", "", 0.0, needs, transfer=transfer, is_blocking=True)
 
 
@@ -29,7 +29,7 @@ def view(name: str, *needs: int) -> Task:
 def texts(*tasks: Task, buffers: tuple[Buffer, ...] = (), memory: float = 0.0) -> list[str]:
     """The buckets of all collectives of some tasks, each as the names of its members."""
     keys = {at: "same" for at, task in enumerate(tasks) if task.transfer}
-    items = bucketed(Program(tasks, buffers), keys, memory)
+    items = merge_collectives(Program(tasks, buffers), keys, memory)
     return [" ".join(tasks[task].name for task in item) for item in items]
 
 
@@ -37,7 +37,7 @@ def texts(*tasks: Task, buffers: tuple[Buffer, ...] = (), memory: float = 0.0) -
 def test_each_task_runs_once_and_after_what_it_needs(program: Program, memory: float) -> None:
     keys = {at: task.transfer.axes for at, task in enumerate(program.tasks) if task.transfer}
     done: set[int] = set()
-    for item in bucketed(program, keys, memory):
+    for item in merge_collectives(program, keys, memory):
         assert len({keys.get(task) for task in item}) == 1
         assert all(done.issuperset(program.tasks[task].needs) for task in item)
         assert done.isdisjoint(item)
@@ -119,7 +119,7 @@ def test_collectives_that_hold_the_program_up_do_not_take_along_what_can_be_hidd
 def test_gathers_are_one_where_there_is_memory_for_both() -> None:
     def tasks() -> list[Task]:
         def makes(task: Task, buffer: int) -> Task:
-            return attrs.evolve(task, makes=(buffer,))
+            return attrs.evolve(task, allocates=(buffer,))
 
         def reads(task: Task, buffer: int) -> Task:
             return attrs.evolve(task, reads=(buffer,))
@@ -147,14 +147,14 @@ def calls_of_bucketing(members: int) -> int:
     tasks, buffers = [compute("x")], list[Buffer]()
     for member in range(members):
         gradient_buffer, reduced = len(buffers), len(buffers) + 1
-        gradient = attrs.evolve(compute(f"g{member}", 0), makes=(gradient_buffer,))
+        gradient = attrs.evolve(compute(f"g{member}", 0), allocates=(gradient_buffer,))
         reduction = gather(f"r{member}", (len(tasks),), busy=1e-9)
-        tasks += [gradient, attrs.evolve(reduction, makes=(reduced,), reads=(gradient_buffer,))]
+        tasks += [gradient, attrs.evolve(reduction, allocates=(reduced,), reads=(gradient_buffer,))]
         tasks += [compute(f"c{member}.{number}", 0) for number in range(10)]
         buffers += [Buffer(f"g{member}", 8.0, "gradients"), Buffer(f"r{member}", 4.0, "gradients")]
     outputs = tuple(range(1, len(buffers), 2))
     keys = {index: "same" for index, task in enumerate(tasks) if task.transfer}
     program, profile = Program(tuple(tasks), tuple(buffers), (), outputs), cProfile.Profile()
-    items = profile.runcall(bucketed, program, keys, 1e9)
+    items = profile.runcall(merge_collectives, program, keys, 1e9)
     assert max(map(len, items)) == members
     return sum(entry.callcount for entry in profile.getstats())

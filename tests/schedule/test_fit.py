@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spmdir.schedule.block_answers import Block
-from spmdir.schedule.blocks import blocks
+from spmdir.schedule.blocks import split_into_blocks
 from spmdir.schedule.fit import Fitted, fit
-from spmdir.schedule.memory import at_peak, holding, peak_bytes
-from spmdir.schedule.min_cut import source_side
-from spmdir.schedule.program import Buffer, Program, Stage, Task, Transfer
-from spmdir.schedule.repeated_tasks import peak_with_repeats, repeats, with_repeats
+from spmdir.schedule.memory import find_peak, peak_bytes, program_of_steps
+from spmdir.schedule.min_cut import minimum_cut
+from spmdir.schedule.program import Buffer, MemoryStep, Program, Task, Transfer
+from spmdir.schedule.repeated_tasks import find_repeats, insert_repeats, peak_with_repeats
 
 
 class Maker:
@@ -97,17 +97,19 @@ def test_random_numbers_are_never_drawn_again() -> None:
     found = fitted(training(8), 0.1)
     assert "dropout" not in {task.op for task in found.again}
     assert found.peak > 0.1 * peak_bytes(training(8))
-    assert "dropout0" in {found.program.buffers[buffer].name for buffer in at_peak(found.program)[2]}
+    assert "dropout0" in {found.program.buffers[buffer].name for buffer in find_peak(found.program)[2]}
 
 
 def test_gathered_weights_are_live_in_few_layers_only() -> None:
     found = fitted(training(12), 0.75).program
     live, most = 0, 0
-    last = {buffer: at for at, task in enumerate(found.tasks) for buffer in (*task.makes, *task.reads)}
+    last = {buffer: at for at, task in enumerate(found.tasks) for buffer in (*task.allocates, *task.reads)}
     for at, task in enumerate(found.tasks):
-        live += sum(found.buffers[buffer].name.startswith("gather") for buffer in task.makes)
+        live += sum(found.buffers[buffer].name.startswith("gather") for buffer in task.allocates)
         most = max(most, live)
-        live -= sum(found.buffers[b].name.startswith("gather") and last[b] == at for b in {*task.makes, *task.reads})
+        live -= sum(
+            found.buffers[b].name.startswith("gather") and last[b] == at for b in {*task.allocates, *task.reads}
+        )
     assert most <= 2
 
 
@@ -128,7 +130,7 @@ def test_less_memory_takes_more_time() -> None:
 
 def test_the_blocks_of_equal_layers_are_layers() -> None:
     program = training(8)
-    lengths = [len(part) for part in blocks(program, 8 * 7, 1)]
+    lengths = [len(part) for part in split_into_blocks(program, 8 * 7, 1)]
     assert lengths.count(7) >= 6
     assert sum(lengths) == 8 * 7
 
@@ -149,10 +151,10 @@ def programs(draw: st.DrawFn) -> Program:
 def test_every_task_comes_after_what_it_needs_and_finds_what_it_reads(program: Program, data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(program.tasks) - 1))
     again = data.draw(st.sets(st.integers(0, cut)))
-    may_be = [buffer for task in program.tasks[: cut + 1] for buffer in task.makes]
+    may_be = [buffer for task in program.tasks[: cut + 1] for buffer in task.allocates]
     copied = dict.fromkeys(data.draw(st.sets(st.sampled_from(may_be))), 0.5)
-    added = repeats(program, cut, again, copied)
-    made = with_repeats(program, added)
+    added = find_repeats(program, cut, again, copied)
+    made = insert_repeats(program, added)
     for at, task in enumerate(made.tasks):
         if task.op == "spmd.offload":  # it is the last that reads what it copies
             assert not any(set(task.reads) & set(later.reads) for later in made.tasks[at + 1 :])
@@ -163,13 +165,13 @@ def test_every_task_comes_after_what_it_needs_and_finds_what_it_reads(program: P
         assert live.issuperset(task.reads)
         for need, buffer in itertools.product(task.needs, task.reads):
             original = made.buffers[buffer].name == made.tasks[need].name
-            assert not original or made.tasks[need].makes == (buffer,)
-        live.update(task.makes)
+            assert not original or made.tasks[need].allocates == (buffer,)
+        live.update(task.allocates)
 
 
 def copied(program: Program, part: float, seconds: float) -> Fitted:
     """Return what fits a program into a part of what it holds, where each copy to the host or back takes so long."""
-    copies = {buffer: seconds for task in program.tasks for buffer in task.makes}
+    copies = {buffer: seconds for task in program.tasks for buffer in task.allocates}
     return fit(program, part * peak_bytes(program), [task.op != "dropout" for task in program.tasks], copies)
 
 
@@ -214,14 +216,14 @@ def test_what_is_promised_of_a_program_holds(program: Program, part: float) -> N
 
 
 def test_what_a_task_holds_inside_counts_when_it_runs_again() -> None:
-    tasks = [(Task("gather", "gather", "", 1.0), [Stage((1,), (0,)), Stage((2,), (1,))])]
+    tasks = [(Task("gather", "gather", "", 1.0), [MemoryStep((1,), (0,)), MemoryStep((2,), (1,))])]
     needs = {3: (0,), 4: (1,), 5: (0, 2)}
     for reads in ((2, 3), (3, 4), (2, 4, 5)):
-        tasks.append((Task("use", "use", "", 1.0, needs[reads[-1]]), [Stage(reads[-1:], reads[:-1])]))
+        tasks.append((Task("use", "use", "", 1.0, needs[reads[-1]]), [MemoryStep(reads[-1:], reads[:-1])]))
     sizes = [Buffer(str(index), size, "activations") for index, size in enumerate((1.0, 50.0, 20.0, 1.0, 60.0, 1.0))]
-    program = holding(tasks, sizes, (0,), (5,))
-    added = repeats(program, 2, {0})
-    assert peak_with_repeats(program, added) == peak_bytes(with_repeats(program, added)) == 1 + 60 + 70
+    program = program_of_steps(tasks, sizes, (0,), (5,))
+    added = find_repeats(program, 2, {0})
+    assert peak_with_repeats(program, added) == peak_bytes(insert_repeats(program, added)) == 1 + 60 + 70
 
 
 @given(programs(), st.floats(0.2, 1.0))
@@ -254,7 +256,7 @@ def test_what_is_made_of_inputs_alone_runs_again_although_later_blocks_use_it() 
     for x in reversed(saved):
         gradient = make.task("gradient", 4.0, x, gradient, table)
     program = make.program((given,), (gradient,))
-    assert len(blocks(program, 17, 1)) > 1
+    assert len(split_into_blocks(program, 17, 1)) > 1
     found = fit(program, peak_bytes(program) - 30.0, [True] * len(program.tasks))
     assert [task.name for task in found.again] == ["table"]
 
@@ -281,7 +283,7 @@ def test_no_choice_for_a_block_is_better_than_an_answer_in_both_bytes_and_time(b
         available = {*block.needed, *(read for task, run in enumerate(again) if run for read in block.reads[task])}
         held = sum(block.sizes[buffer] or 0.0 for buffer in available if not again[buffer])
         possible.append((held, sum(seconds or 0.0 for run, seconds in zip(again, block.seconds, strict=True) if run)))
-    for answer in block.answers():
+    for answer in block.decisions():
         assert (answer.held, answer.seconds) in possible
         assert not any(held <= answer.held and seconds < answer.seconds for held, seconds in possible)
         assert not any(held < answer.held and seconds <= answer.seconds for held, seconds in possible)
@@ -298,7 +300,7 @@ def test_no_cut_is_cheaper(data: st.DataObject) -> None:
 
     others = range(1, nodes - 1)
     sides = [{0, *some} for count in range(nodes - 1) for some in itertools.combinations(others, count)]
-    found = source_side(nodes, edges, 0, nodes - 1)
+    found = minimum_cut(nodes, edges, 0, nodes - 1)
     assert found in sides
     assert price(found) == min(map(price, sides))
 
@@ -306,7 +308,7 @@ def test_no_cut_is_cheaper(data: st.DataObject) -> None:
 def test_a_wait_waits_for_the_start_that_it_waited_for() -> None:
     program = training(2)
     start = len(program.tasks)
-    tasks = (*program.tasks, Task("start", "start", "", 0.0), Task("wait", "wait", "", 0.0, (start,), waits=start))
+    tasks = (*program.tasks, Task("start", "start", "", 0.0), Task("wait", "wait", "", 0.0, (start,), waits_for=start))
     longer = attrs.evolve(program, tasks=tasks)
     found = fit(longer, 0.8 * peak_bytes(longer), [task.op == "gather" for task in tasks])
-    assert found.program.tasks[-1].waits == len(found.program.tasks) - 2
+    assert found.program.tasks[-1].waits_for == len(found.program.tasks) - 2

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from spmdir.schedule.memory import Memory, live_bytes, peak_bytes
-from spmdir.schedule.program import Buffer, Program, Stage, Task
+from spmdir.schedule.program import Buffer, MemoryStep, Program, Task
 
 
-def task(makes: tuple[int, ...] = (), reads: tuple[int, ...] = (), **given: float | tuple[Stage, ...]) -> Task:
-    return Task("t", "aten.exp", "", 0.0, makes=makes, reads=reads, **given)  # type: ignore
+def task(makes: tuple[int, ...] = (), reads: tuple[int, ...] = (), **given: float | tuple[MemoryStep, ...]) -> Task:
+    return Task("t", "aten.exp", "", 0.0, allocates=makes, reads=reads, **given)  # type: ignore
 
 
 def buffers(*sizes: float) -> tuple[Buffer, ...]:
@@ -42,8 +42,8 @@ def test_what_a_task_holds_inside_counts_while_it_runs() -> None:
 
 
 def test_an_operand_that_is_needed_no_longer_is_freed_between_two_stages() -> None:
-    stages = (Stage((1,), (0,)), Stage((2,), (1,)))
-    gather = task((2,), (0,), stages=stages)
+    stages = (MemoryStep((1,), (0,)), MemoryStep((2,), (1,)))
+    gather = task((2,), (0,), memory_steps=stages)
     program = Program((task((0,)), gather, task((), (2,))), buffers(1, 10, 100))
     assert live_bytes(program) == [1, 110, 100]
     kept = Program((task((0,)), gather, task((), (2, 0))), buffers(1, 10, 100))
@@ -51,8 +51,8 @@ def test_an_operand_that_is_needed_no_longer_is_freed_between_two_stages() -> No
 
 
 def test_a_peak_that_is_asked_for_is_the_one_that_comes() -> None:
-    stages = (Stage((1,), (0,)), Stage((2,), (1,)))
-    program = Program((task((0,)), task((2,), (0,), stages=stages), task((), (2,))), buffers(1, 10, 100))
+    stages = (MemoryStep((1,), (0,)), MemoryStep((2,), (1,)))
+    program = Program((task((0,)), task((2,), (0,), memory_steps=stages), task((), (2,))), buffers(1, 10, 100))
     memory = Memory(program)
     for at in range(3):
         asked = memory.peak(at)

@@ -20,7 +20,7 @@ def start(intra: float, inter: float = 0.0, fixed: float = 0.0, stream: str = "d
 
 
 def wait(task: int, unpacking: float = 0.0) -> Task:
-    return Task("w", "spmd.wait", "", unpacking, needs=(task,), waits=task)
+    return Task("w", "spmd.wait", "", unpacking, needs=(task,), waits_for=task)
 
 
 def run(*tasks: Task, order: tuple[int, ...] | None = None) -> Execution:
@@ -36,7 +36,7 @@ def test_compute_between_a_start_and_its_wait_hides_the_transfer() -> None:
 def test_a_synchronous_collective_hides_behind_nothing() -> None:
     found = run(compute(1.0), attrs.evolve(start(3.0, packing=0.5), is_blocking=True), compute(2.0))
     assert (found.seconds, found.exposed_seconds) == (6.5, 3.0)
-    assert (found.first[1], found.last[1]) == (1.0, 4.5)
+    assert (found.begin[1], found.end[1]) == (1.0, 4.5)
     assert list(found.hidden_by(1)) == []
 
 
@@ -50,28 +50,28 @@ def test_a_task_that_works_while_it_sends_takes_as_long_as_the_longer_of_both() 
 def test_a_wait_unpacks_once_it_has_waited() -> None:
     found = run(start(3.0), wait(0, unpacking=1.0))
     assert found.seconds == 4.0
-    assert found.busy(1) == (3.0, 4.0)
+    assert found.busy_times(1) == (3.0, 4.0)
 
 
 def test_transfers_of_one_stream_follow_each_other() -> None:
     found = run(start(2.0), start(3.0), wait(1), wait(0))
-    assert [(found.sent[at].first, found.sent[at].last) for at in (0, 1)] == [(0.0, 2.0), (2.0, 5.0)]
-    assert [found.sent[at].exposed for at in (0, 1)] == [0.0, 5.0]
+    assert [(found.transfers[at].begin, found.transfers[at].end) for at in (0, 1)] == [(0.0, 2.0), (2.0, 5.0)]
+    assert [found.transfers[at].exposed for at in (0, 1)] == [0.0, 5.0]
 
 
 def test_transfers_on_links_of_one_kind_share_them() -> None:
     found = run(start(2.0), start(4.0, stream="model"), wait(0), wait(1))
-    assert [found.sent[at].last for at in (0, 1)] == [4.0, 6.0]
+    assert [found.transfers[at].end for at in (0, 1)] == [4.0, 6.0]
 
 
 def test_transfers_on_links_of_two_kinds_do_not_slow_each_other() -> None:
     found = run(start(2.0), start(0.0, inter=3.0, stream="model"), wait(0), wait(1))
-    assert [found.sent[at].last for at in (0, 1)] == [2.0, 3.0]
+    assert [found.transfers[at].end for at in (0, 1)] == [2.0, 3.0]
 
 
 def test_a_transfer_in_its_latency_slows_no_other() -> None:
     found = run(start(2.0, fixed=1.0), start(1.0, stream="model"), wait(0), wait(1))
-    assert [found.sent[at].last for at in (0, 1)] == [3.0, 1.0]
+    assert [found.transfers[at].end for at in (0, 1)] == [3.0, 1.0]
 
 
 def test_tasks_run_in_the_order_asked_for() -> None:
@@ -106,7 +106,7 @@ def programs(draw: st.DrawFn) -> Program:
 def test_the_time_is_between_that_of_the_busiest_resource_and_that_of_everything_in_turn(program: Program) -> None:
     found = simulate(program)
     transfers = [task.transfer for task in program.tasks if task.transfer is not None]
-    serial = found.compute_seconds + sum(transfer.fixed + transfer.intra + transfer.inter for transfer in transfers)
+    serial = found.compute_seconds + sum(transfer.latency + transfer.intra + transfer.inter for transfer in transfers)
     links = (sum(transfer.intra for transfer in transfers), sum(transfer.inter for transfer in transfers))
     streams = {name: sum(one.seconds for one in transfers if one.stream == name) for name in "abc"}
     assert found.seconds <= serial + 1e-9
@@ -117,10 +117,12 @@ def test_the_time_is_between_that_of_the_busiest_resource_and_that_of_everything
 @settings(max_examples=100)
 @given(programs())
 def test_a_transfer_alone_on_its_links_takes_its_own_time(program: Program) -> None:
-    alone = [attrs.evolve(task, is_blocking=task.transfer is not None) for task in program.tasks if task.waits is None]
+    alone = [
+        attrs.evolve(task, is_blocking=task.transfer is not None) for task in program.tasks if task.waits_for is None
+    ]
     found = simulate(Program(tuple(alone), ()))
-    for at, sent in found.sent.items():
+    for at, sent in found.transfers.items():
         transfer = alone[at].transfer
         assert transfer is not None
-        assert sent.last - sent.first == pytest.approx(transfer.seconds, abs=1e-12)
+        assert sent.end - sent.begin == pytest.approx(transfer.seconds, abs=1e-12)
         assert sent.exposed == pytest.approx(transfer.seconds, abs=1e-12)

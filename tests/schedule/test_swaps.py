@@ -6,7 +6,7 @@ from hypothesis import given
 
 from spmdir.schedule.memory import peak_bytes
 from spmdir.schedule.program import Program, Task, Transfer
-from spmdir.schedule.swaps import swapped
+from spmdir.schedule.swaps import lengthen_flights
 from tests.schedule.orders import check_order
 from tests.schedule.programs import programs
 
@@ -16,7 +16,7 @@ def start(name: str, op: str, *needs: int) -> Task:
 
 
 def wait(name: str, start: int) -> Task:
-    return Task(name, "wait", "", 0.0, (start,), waits=start)
+    return Task(name, "wait", "", 0.0, (start,), waits_for=start)
 
 
 def compute(name: str, *needs: int) -> Task:
@@ -25,12 +25,12 @@ def compute(name: str, *needs: int) -> Task:
 
 def texts(*tasks: Task) -> list[str]:
     """The names of the tasks in the order that they get."""
-    return [tasks[at].name for at in swapped(Program(tasks, ()))]
+    return [tasks[at].name for at in lengthen_flights(Program(tasks, ()))]
 
 
 @given(programs(are_async=True))
 def test_an_order_keeps_dependences_starts_and_memory(program: Program) -> None:
-    order = swapped(program)
+    order = lengthen_flights(program)
     check_order(program, order)
     starts = [at for at in order if program.tasks[at].transfer is not None]
     assert starts == sorted(starts)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spmdir.schedule.list_scheduling import ordered
+from spmdir.schedule.list_scheduling import order_tasks
 from spmdir.schedule.program import Buffer, Program, Task, Transfer
-from spmdir.schedule.timely import timely
+from spmdir.schedule.timely import delay_recomputations
 from tests.schedule.programs import programs
 
 SENT = Transfer("model", ("model",), 0.0, 5.0, 0.0, 1.0)
@@ -18,10 +18,10 @@ def sent_and_used(again: float) -> Program:
     tasks = (
         Task("product", "mm", "", 3.0, (), (0,)),
         Task("start", "start", "", 0.0, (0,), (1,), (0,), transfer=SENT),
-        Task("wait", "wait", "", 0.0, (1,), (), (0, 1), waits=1),
+        Task("wait", "wait", "", 0.0, (1,), (), (0, 1), waits_for=1),
         Task("next", "mm", "", 3.0, (2,), (2,), (1,)),
         Task("other.start", "start", "", 0.0, (3,), (3,), (2,), transfer=SENT),
-        Task("other", "wait", "", 0.0, (4,), (), (2, 3), waits=4),
+        Task("other", "wait", "", 0.0, (4,), (), (2, 3), waits_for=4),
         Task("again", "silu", "", again, (), (4,)),
         Task("use", "mul", "", 1.0, (5, 6), (5,), (3, 4)),
     )
@@ -31,15 +31,17 @@ def sent_and_used(again: float) -> Program:
 def test_it_hides_the_transfer_that_its_user_waits_for_and_none_before() -> None:
     program = sent_and_used(again=4.0)
     again = [task.name == "again" for task in program.tasks]
-    names = [[program.tasks[at].name for at in ordered(one)] for one in (program, timely(program, again))]
+    names = [
+        [program.tasks[at].name for at in order_tasks(one)] for one in (program, delay_recomputations(program, again))
+    ]
     assert names[0].index("again") < names[0].index("next")
     assert names[1][4:] == ["other.start", "again", "other", "use"]
 
 
 @given(programs(are_async=True), st.data())
 def test_no_task_needs_a_later_one(program: Program, data: st.DataObject) -> None:
-    again = [task.transfer is None and task.waits is None and data.draw(st.booleans()) for task in program.tasks]
-    found = timely(program, again)
+    again = [task.transfer is None and task.waits_for is None and data.draw(st.booleans()) for task in program.tasks]
+    found = delay_recomputations(program, again)
     for at, (task, before) in enumerate(zip(found.tasks, program.tasks, strict=True)):
         assert all(need < at for need in task.needs)
         assert {*before.needs} <= {*task.needs}

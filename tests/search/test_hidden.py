@@ -98,7 +98,7 @@ def test_a_value_is_exposed_as_it_is_sent_or_as_it_has_no_time_to_be_sent() -> N
     number = {argument: (argument.index, False) for argument in function.args}
     metas = [TensorMeta((1024, 1024), F32)] * len(number)
     x, y, z = exposed_parts(run, units, lambda value: number.get(value), metas, H100X8.intra_bandwidth)  # type: ignore
-    neg = run.last[1] - run.first[1]
+    neg = run.end[1] - run.begin[1]
     transfer = program.tasks[0].transfer
     assert transfer is not None
     assert x == pytest.approx(1 - neg / transfer.seconds)

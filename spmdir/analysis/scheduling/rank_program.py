@@ -44,15 +44,15 @@ from spmdir.reshard.cost import in_turn, local_shape, sends_anything, step_terms
 from spmdir.reshard.topology import Topology
 from spmdir.rules import OpRule, RuleSet
 from spmdir.rules.shapes.views import VIEWS
-from spmdir.schedule.memory import held_by
-from spmdir.schedule.program import Computed, Program, Task, Transfer
+from spmdir.schedule.memory import memory_of_tasks
+from spmdir.schedule.program import KernelCost, Program, Task, Transfer
 from spmdir.search.kernels import Step, works
 from spmdir.search.work import Work
 
 _ABSENT = TensorMeta((), I1)
 """What stands for a result that an op is asked not to make."""
 
-_NOTHING = Computed()
+_NOTHING = KernelCost()
 """What a unit without kernels computes."""
 
 
@@ -94,7 +94,9 @@ def rank_program(
     effects = [at for at, (_, ops) in enumerate(forms) if not all(map(_has_no_effects, ops))]
     effect_before = {later: earlier for earlier, later in itertools.pairwise(effects)}
     tasks = []
-    for at, ((note, ops), held) in enumerate(zip(forms, held_by(stages, memory.buffers, memory.outputs), strict=True)):
+    for at, ((note, ops), held) in enumerate(
+        zip(forms, memory_of_tasks(stages, memory.buffers, memory.outputs), strict=True)
+    ):
         name, op = _name(note, ops)
         needs = {maker[operand] for one in ops for operand in one.operands if operand in maker}
         needs.update([maker[repeated[one]] for one in ops if one in repeated])
@@ -107,10 +109,10 @@ def rank_program(
             took = _Timing(0.0, transfer, is_blocking=not ops[0].IS_START)
         else:
             took = _timing(ops, kernels[at], maker, messages, streams)
-        holds = held.makes, held.reads, held.transient, held.stages
+        holds = held.allocates, held.reads, held.transient, held.memory_steps
         sends = took.transfer, took.waits, took.is_blocking, took.overlap
         needed = tuple(sorted(needs))
-        tasks.append(Task(name, op, path, took.seconds, needed, *holds, *sends, computed=kernels[at].computed))
+        tasks.append(Task(name, op, path, took.seconds, needed, *holds, *sends, kernel_cost=kernels[at].computed))
     return Program(tuple(tasks), memory.buffers, memory.inputs, memory.outputs), tuple(ops for _, ops in forms)
 
 
@@ -168,7 +170,7 @@ class _UnitKernels:
 
     seconds: float = 0.0
     blocks: float = 0.0
-    computed: Computed = _NOTHING
+    computed: KernelCost = _NOTHING
 
 
 def _timing(
@@ -235,7 +237,7 @@ class _Kernels:
             unit_of += [at] * (len(self._steps) - first - len(unit_of))
         for value in ir.terminator(self.function).operands:  # what leaves the function is written
             self._steps.append(Step(None, "", self._tensors([value]), ()))
-        times: dict[Work, tuple[float, Computed]] = {}
+        times: dict[Work, tuple[float, KernelCost]] = {}
         priced = works(self._steps, self._metas, self.topology.costs is not None)[first:]
         split = [note.op if note is not None and SPLIT in note.attributes else None for note, _ in forms]
         for step, at, work in zip(self._steps[first:], unit_of, priced, strict=False):
@@ -247,14 +249,14 @@ class _Kernels:
             unit = found[at]
             unit.seconds += seconds
             unit.blocks += seconds if step.name == split[at] else 0.0
-            unit.computed = computed if unit.computed == _NOTHING else unit.computed.and_also(computed)
+            unit.computed = computed if unit.computed == _NOTHING else unit.computed.plus(computed)
         return found
 
-    def _priced(self, work: Work) -> tuple[float, Computed]:
+    def _priced(self, work: Work) -> tuple[float, KernelCost]:
         """Return the time of a kernel, and what it computes."""
         spent, (_, arithmetic, traffic) = work.time(self.topology), work.terms(self.topology)
         bound = work.bound(self.topology) if spent.place == self.topology.name else "measured"
-        return spent.seconds, Computed(work.flops, work.traffic, max(arithmetic, traffic), bound)
+        return spent.seconds, KernelCost(work.flops, work.traffic, max(arithmetic, traffic), bound)
 
     def _form(self, note: Note) -> Work:
         """Return the work of the op that a local form is of."""

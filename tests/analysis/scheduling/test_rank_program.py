@@ -103,7 +103,7 @@ STARTED = GATHER.replace(
 
 def test_a_wait_unpacks_what_its_start_sent() -> None:
     (whole,), (start, wait) = of_text(AT_ONCE).tasks, of_text(STARTED).tasks
-    assert (whole.is_blocking, start.is_blocking, wait.waits) == (True, False, 0)
+    assert (whole.is_blocking, start.is_blocking, wait.waits_for) == (True, False, 0)
     assert start.transfer == attrs.evolve(transfer(whole), stream="ahead", joining=0.0)
     assert (start.seconds, wait.seconds) == (0.0, whole.seconds)
     assert whole.seconds == pytest.approx(2 * 2**20 / H100X8.memory_bandwidth + H100X8.launch_latency)
@@ -157,14 +157,14 @@ def test_sums_of_a_bucket_are_packed_and_are_views_of_what_arrives() -> None:
     (task,) = of_text(bucket(*BUCKETS["all_reduce"][:3])[1]).tasks
     size = (64 + 128) * 64 * 4
     assert task.seconds == pytest.approx(2 * size / H100X8.memory_bandwidth + H100X8.launch_latency)
-    assert len(task.makes) == 1
+    assert len(task.allocates) == 1
 
 
 def test_what_a_bucket_gathers_is_copied_apart() -> None:
     program = of_text(bucket(*BUCKETS["all_gather"][:3])[1])
     (task,), size = program.tasks, (64 + 128) * 64 * 4
     assert task.seconds == pytest.approx(2 * (size / 4 + size) / H100X8.memory_bandwidth + 3 * H100X8.launch_latency)
-    assert [program.buffers[buffer].bytes for buffer in task.makes] == [64 * 64 * 4, 128 * 64 * 4]
+    assert [program.buffers[buffer].bytes for buffer in task.allocates] == [64 * 64 * 4, 128 * 64 * 4]
     assert task.transient == size  # what arrives, once what is sent has been freed
 
 
@@ -197,8 +197,8 @@ def test_a_bucket_of_measured_collectives_is_packed_on_top() -> None:
     first, second = of_text(apart, measured).tasks
     (both,) = of_text(joint, measured).tasks
     assert both.seconds == of_text(joint).tasks[0].seconds  # a gather along dimension 0 alone copies nothing
-    assert first.transfer.joining > 0  # type: ignore
-    assert 0 < both.transfer.fixed < first.transfer.fixed + second.transfer.fixed  # type: ignore
+    assert first.transfer.packing_seconds > 0  # type: ignore
+    assert 0 < both.transfer.latency < first.transfer.latency + second.transfer.latency  # type: ignore
 
 
 def test_a_local_form_is_one_task_that_waits_for_what_it_sends() -> None:
@@ -265,10 +265,10 @@ def test_what_joining_costs_is_what_a_bucket_of_two_takes_more_than_both_alone()
     alone = of_text(gathers("\n".join(one.format(at) for at in (0, 1)))).tasks
     types = ", ".join(["tensor<1024x1024xbf16> <>"] * 2)
     (both,) = of_text(gathers(f"%0, %1 = spmd.all_gather %w0, %w1 on [dp] dim [1, 1] : {types}")).tasks
-    joining = math.fsum(task.transfer.joining for task in alone if task.transfer is not None)
+    joining = math.fsum(task.transfer.packing_seconds for task in alone if task.transfer is not None)
     assert joining > 0
     assert both.seconds == pytest.approx(math.fsum(task.seconds for task in alone) + joining)
-    assert both.transfer is not None and both.transfer.joining == 0
+    assert both.transfer is not None and both.transfer.packing_seconds == 0
 
 
 def test_a_slice_that_is_a_view_reads_what_it_is_a_view_of() -> None:
@@ -279,4 +279,4 @@ func.func @f(%x: tensor<8x4xf32> {sharding("")}) -> (tensor<8x4xf32> {sharding("
   return %1 : tensor<8x4xf32>
 }}""")
     made, view = program.tasks
-    assert (view.makes, view.reads) == ((), made.makes)
+    assert (view.allocates, view.reads) == ((), made.allocates)
