@@ -1,8 +1,20 @@
-"""When each transfer of a program should start, by the times of what stays in its order.
+"""Find the latest start of each transfer, from the times of the tasks that keep their order.
 
-The clock is that of the accelerator without waits: a task that stays is at the sum of what is before it. A start that
-leads to it has to be listed at the begin of some task before, since nothing can be sent while a task runs, and so has
-what feeds the start. What does not fit between the earliest and the latest time cannot be hidden, and is urgent.
+The clock is the time of the accelerator without waits: a task begins at the sum of the durations of the tasks before
+it. Nothing starts while a task runs, so a start has the time of the begin of a task. For example, y0, y1 and y2 take 3
+seconds each and use each other in this order. y2 also uses w2, which is gathered in 2 seconds:
+
+    y0 begins at 0, y1 at 3, y2 at 6, so the gather must end at 6
+    slack 1.1   the gather is planned with 2.2 s and must start by 3.8: its latest start is 3, the begin of y1
+    slack 2     it is planned with 4 s and must start by 2: its latest start is 0, the begin of y0
+    slack 20    40 s do not fit before 6: its latest start is −inf
+
+If w2 depended on y1, there would be no time between y1 and y2. The transfer could not be hidden: it is *urgent*, with
+any slack.
+
+The latest starts are found from the last task to the first, as in the backward pass of the critical path method
+(J. E. Kelley and M. R. Walker, "Critical-path planning and scheduling", 1959). Transfers of one stream do not overlap,
+and keep clear of urgent transfers.
 """
 
 from __future__ import annotations
@@ -15,26 +27,27 @@ from collections.abc import Iterator, Mapping, Sequence
 from spmdir.schedule.mobility import find_preparing, find_users, is_view
 from spmdir.schedule.program import Program, Transfer
 
-LEAST = 1e-9
-"""Seconds that a task is said to take at least, so that no two are at one time."""
+LEAST_SECONDS = 1e-9
+"""The least duration of a task on the clock, which gives each task a distinct time."""
 
 
 class Deadlines:
-    """What is known of the tasks before they are listed.
+    """The facts about tasks that do not depend on their order in the list.
 
     Args:
-        slack: how many times as long as modelled a transfer may take and still be hidden.
+        slack: the factor on the modelled time of a transfer that is to be hidden.
 
     Attributes:
-        users: by task, those that need it.
+        users: task → the tasks that need it.
         waits: start → its wait.
-        due: start, or task that only serves starts → the time at which it should run; always for what is urgent, never
-            for what nothing waits for.
-        stream: of these.
-        early: starts that nothing waits for, or that are not urgent, and after whose waits no more is held than before.
-        gap: start of a transfer that is urgent → its seconds.
-        longest: of these.
-        leads: by task, the first urgent start that depends on it; the number of tasks if there is none.
+        latest_start: start, or a task that only leads to starts → its latest time on the clock. It is −inf for an
+            urgent transfer, and +inf if nothing needs the result.
+        stream_of: start, or a task that only leads to starts → the stream.
+        frees_memory: the starts that are not urgent and free memory: nothing needs their results, or the results take
+            no more memory than the operands that they free.
+        exposed_seconds: urgent start → the seconds of its transfer.
+        longest_exposed: the largest of these.
+        leads_to: task → the first urgent start that depends on it; the number of tasks if there is none.
     """
 
     def __init__(self, program: Program, slack: float):
@@ -42,125 +55,145 @@ class Deadlines:
         self._slack = slack
         needs = [task.needs for task in tasks]
         self.users = find_users(needs)
-        self.waits = {task.waits_for: at for at, task in enumerate(tasks) if task.waits_for is not None}
-        self._sends = {
-            at: task.transfer for at, task in enumerate(tasks) if at in self.waits and task.transfer is not None
+        self.waits = {task.waits_for: index for index, task in enumerate(tasks) if task.waits_for is not None}
+        self._transfers = {
+            index: task.transfer
+            for index, task in enumerate(tasks)
+            if index in self.waits and task.transfer is not None
         }
-        serves = find_preparing(program, range(len(tasks)), needs, self._sends)
-        self._moves = [
-            serves[at] or is_view(program, at) or at in self._sends or task.waits_for is not None
-            for at, task in enumerate(tasks)
+        is_preparing = find_preparing(program, range(len(tasks)), needs, self._transfers)
+        self._is_movable = [
+            is_preparing[index] or is_view(program, index) or index in self._transfers or task.waits_for is not None
+            for index, task in enumerate(tasks)
         ]
-        self._spent = [max(LEAST, task.seconds) for task in tasks]
-        *self._clock, _ = itertools.accumulate(self._spent, initial=0.0)
-        self._done = self._earliest()
-        self.due: dict[int, float] = {}
-        self.stream = {at: transfer.stream for at, transfer in self._sends.items()}
-        self.early = _freeing(program, {start: self.waits[start] for start in self._sends})
-        self._find_due()
-        self._find_feeding(serves)
-        self.gap = {at: transfer.seconds for at, transfer in self._sends.items() if self.due[at] == -math.inf}
-        self.early.difference_update(self.gap)
-        self.longest = max(self.gap.values(), default=0.0)
-        self.leads = [len(tasks)] * len(tasks)
-        for at in reversed(range(len(tasks))):
-            for user in self.users[at]:
-                self.leads[at] = min(self.leads[at], user if user in self.gap else self.leads[user])
+        self._durations = [max(LEAST_SECONDS, task.seconds) for task in tasks]
+        *self._clock, _ = itertools.accumulate(self._durations, initial=0.0)
+        self._earliest_end = self._find_earliest_ends()
+        self.latest_start: dict[int, float] = {}
+        self.stream_of = {start: transfer.stream for start, transfer in self._transfers.items()}
+        self.frees_memory = _find_freeing_starts(program, {start: self.waits[start] for start in self._transfers})
+        self._find_latest_starts()
+        self._find_latest_leads(is_preparing)
+        self.exposed_seconds = {
+            start: transfer.seconds
+            for start, transfer in self._transfers.items()
+            if self.latest_start[start] == -math.inf
+        }
+        self.frees_memory.difference_update(self.exposed_seconds)
+        self.longest_exposed = max(self.exposed_seconds.values(), default=0.0)
+        self.leads_to = [len(tasks)] * len(tasks)
+        for index in reversed(range(len(tasks))):
+            for user in self.users[index]:
+                start = user if user in self.exposed_seconds else self.leads_to[user]
+                self.leads_to[index] = min(self.leads_to[index], start)
 
-    def _earliest(self) -> list[float]:
-        """Return when each task is done at the earliest."""
-        done = [0.0] * len(self.tasks)
-        for at, task in enumerate(self.tasks):
-            begin = max([done[need] for need in task.needs], default=0.0) if self._moves[at] else self._clock[at]
+    def _find_earliest_ends(self) -> list[float]:
+        """Return the earliest end of each task. Tasks that cannot move end at their time on the clock."""
+        ends = [0.0] * len(self.tasks)
+        for index, task in enumerate(self.tasks):
+            begin = self._clock[index]
+            if self._is_movable[index]:
+                begin = max([ends[need] for need in task.needs], default=0.0)
             if task.waits_for is not None:
-                begin = max(begin, done[task.waits_for] + self._sends[task.waits_for].seconds)
-            done[at] = begin + self._spent[at]
-        return done
+                begin = max(begin, ends[task.waits_for] + self._transfers[task.waits_for].seconds)
+            ends[index] = begin + self._durations[index]
+        return ends
 
-    def _until(self) -> Iterator[tuple[int, float, list[float]]]:
-        """Yield each task that moves, from the last to the first, the latest time at which it has to be done, and a
-        list of the latest times at which tasks begin, in which that of the task may be changed."""
-        latest = [*self._clock]
-        for at in reversed(range(len(self.tasks))):
-            if self._moves[at]:
-                until = min([latest[user] for user in self.users[at]], default=math.inf)
-                sent = self._sends[at].seconds if at in self._sends else 0.0
-                latest[at] = until - sent - self._spent[at]
-                yield at, until, latest
+    def _latest_ends(self) -> Iterator[tuple[int, float, list[float]]]:
+        """Yield (task, its latest end, latest begins of all tasks) for each movable task, from the last to the first.
 
-    def _find_due(self) -> None:
-        """Find out what is urgent, then when the rest is due: what others wait for is apart from what is urgent."""
-        urgent: dict[str, list[float]] = {}
-        for at, until, _ in self._until():
-            transfer = self._sends.get(at)
-            if transfer is not None and until - self._done[at] < transfer.seconds:
-                self.due[at] = -math.inf
-                for name in _resources(transfer):
-                    urgent.setdefault(name, []).append(self._done[at] - self._spent[at])
-        for times in urgent.values():
+        The caller may change the latest begin of the yielded task. Tasks before it then respect the change.
+        """
+        latest_begins = [*self._clock]
+        for index in reversed(range(len(self.tasks))):
+            if self._is_movable[index]:
+                latest_end = min([latest_begins[user] for user in self.users[index]], default=math.inf)
+                transfer_seconds = self._transfers[index].seconds if index in self._transfers else 0.0
+                latest_begins[index] = latest_end - transfer_seconds - self._durations[index]
+                yield index, latest_end, latest_begins
+
+    def _find_latest_starts(self) -> None:
+        """Find the urgent starts, then the latest starts of the others, which keep clear of urgent transfers."""
+        urgent_times: dict[str, list[float]] = {}
+        for index, latest_end, _ in self._latest_ends():
+            transfer = self._transfers.get(index)
+            if transfer is not None and latest_end - self._earliest_end[index] < transfer.seconds:
+                self.latest_start[index] = -math.inf
+                for name in _resource_names(transfer):
+                    urgent_times.setdefault(name, []).append(self._earliest_end[index] - self._durations[index])
+        for times in urgent_times.values():
             times.sort()
-        free: dict[str, float] = {}
-        for at, until, latest in self._until():
-            transfer = self._sends.get(at)
-            if transfer is None or at in self.due:
+        next_start: dict[str, float] = {}  # stream → the latest start of the transfer that follows on it
+        for index, latest_end, latest_begins in self._latest_ends():
+            transfer = self._transfers.get(index)
+            if transfer is None or index in self.latest_start:
                 continue
-            if until == math.inf:
-                self.early.add(at)
-            if at in self.early:
-                self.due[at] = latest[at] - (self._slack - 1) * transfer.seconds
+            if latest_end == math.inf:
+                self.frees_memory.add(index)
+            if index in self.frees_memory:
+                self.latest_start[index] = latest_begins[index] - (self._slack - 1) * transfer.seconds
                 continue
-            until = min([until, *(free.get(stream, until) for stream in (transfer.stream, *transfer.excludes))])
-            busy = [urgent[name] for name in (*_resources(transfer), *transfer.excludes) if name in urgent]
-            latest[at] = self._slot(self._slack * transfer.seconds, self._done[at], until, busy)
-            self.due[at] = free[transfer.stream] = latest[at]
+            streams = transfer.stream, *transfer.excludes
+            end = min([latest_end, *(next_start.get(stream, latest_end) for stream in streams)])
+            names = *_resource_names(transfer), *transfer.excludes
+            busy_times = [urgent_times[name] for name in names if name in urgent_times]
+            seconds = self._slack * transfer.seconds
+            latest_begins[index] = self._find_slot(seconds, self._earliest_end[index], end, busy_times)
+            self.latest_start[index] = next_start[transfer.stream] = latest_begins[index]
 
-    def _slot(self, seconds: float, earliest: float, until: float, busy: Sequence[Sequence[float]]) -> float:
-        """Return the last begin of a task at which there are `seconds` left that none of the times `busy` is in; if
-        there is none after `earliest`, the last one at which there are `seconds` left."""
-        last = slot = _before(self._clock, until - seconds)
+    def _find_slot(self, seconds: float, earliest: float, end: float, busy_times: Sequence[Sequence[float]]) -> float:
+        """Return the last begin of a task that is followed by `seconds` before `end` without any of the busy times.
+
+        If there is none after `earliest`, return the last begin that is followed by `seconds` before `end`.
+        """
+        fallback = slot = _last_up_to(self._clock, end - seconds)
         while slot >= earliest:
-            next_busy = max([_before(times, slot + seconds) for times in busy], default=-math.inf)
-            if next_busy <= slot or next_busy - seconds >= slot:
+            last_busy = max([_last_up_to(times, slot + seconds) for times in busy_times], default=-math.inf)
+            if last_busy <= slot or last_busy - seconds >= slot:
                 return slot
-            slot = _before(self._clock, next_busy - seconds)
-        return last
+            slot = _last_up_to(self._clock, last_busy - seconds)
+        return fallback
 
-    def _find_feeding(self, serves: Sequence[bool]) -> None:
-        """Find out when what leads to starts alone is due."""
-        for at in reversed(range(len(self.tasks))):
-            leads = serves[at] or (self._moves[at] and at not in self.due)
-            if leads and self.users[at] and all(user in self.due for user in self.users[at]):
-                self.due[at], self.stream[at] = min((self.due[user], self.stream[user]) for user in self.users[at])
+    def _find_latest_leads(self, is_preparing: Sequence[bool]) -> None:
+        """Find the latest time of each task that only leads to starts: the earliest one of its users."""
+        for index in reversed(range(len(self.tasks))):
+            may_lead = is_preparing[index] or (self._is_movable[index] and index not in self.latest_start)
+            users = self.users[index]
+            if may_lead and users and all(user in self.latest_start for user in users):
+                self.latest_start[index], self.stream_of[index] = min(
+                    (self.latest_start[user], self.stream_of[user]) for user in users
+                )
 
 
-def _resources(transfer: Transfer) -> list[str]:
-    """Return the names of the stream and the links that a transfer is on."""
+def _resource_names(transfer: Transfer) -> list[str]:
+    """Return the names of the stream and the kinds of links that a transfer uses."""
     links = {" within nodes": transfer.intra, " between nodes": transfer.inter}  # no stream begins with a space
     return [transfer.stream, *(name for name, seconds in links.items() if seconds)]
 
 
-def _before(times: Sequence[float], time: float) -> float:
-    """Return the last of ascending times up to `time`; the least there is without any."""
-    at = bisect.bisect_right(times, time)
-    return times[at - 1] if at else -math.inf
+def _last_up_to(times: Sequence[float], limit: float) -> float:
+    """Return the last of ascending times that is at most `limit`; −inf if there is none."""
+    index = bisect.bisect_right(times, limit)
+    return times[index - 1] if index else -math.inf
 
 
-def _freeing(program: Program, waits: Mapping[int, int]) -> set[int]:
-    """Return the starts after whose waits no more is held than before, if tasks run in order.
+def _find_freeing_starts(program: Program, waits: Mapping[int, int]) -> set[int]:
+    """Return the starts of collectives after which no more memory is held than before, if tasks run in order.
 
     Args:
         waits: start → its wait.
     """
-    last: dict[int, int] = {}
-    for at, task in enumerate(program.tasks):
-        last |= dict.fromkeys((*task.reads, *task.allocates), at)
-    last |= dict.fromkeys((*program.inputs, *program.outputs), len(program.tasks))
-    found = set[int]()
+    last_use: dict[int, int] = {}
+    for index, task in enumerate(program.tasks):
+        last_use |= dict.fromkeys((*task.reads, *task.allocates), index)
+    last_use |= dict.fromkeys((*program.inputs, *program.outputs), len(program.tasks))
+    freeing_starts = set[int]()
     for start, wait in waits.items():
-        ends = [program.tasks[at] for at in (start, wait)]
-        made = {buffer for task in ends for buffer in task.allocates}
-        read = {buffer for task in ends for buffer in task.reads} - made
-        kept = sum(program.buffers[buffer].bytes for buffer in made if last[buffer] > wait)
-        if kept <= sum(program.buffers[buffer].bytes for buffer in read if last[buffer] <= wait):
-            found.add(start)
-    return found
+        tasks = [program.tasks[start], program.tasks[wait]]
+        allocated = {buffer for task in tasks for buffer in task.allocates}
+        operands = {buffer for task in tasks for buffer in task.reads} - allocated
+        held = sum(program.buffers[buffer].bytes for buffer in allocated if last_use[buffer] > wait)
+        freed = sum(program.buffers[buffer].bytes for buffer in operands if last_use[buffer] <= wait)
+        if held <= freed:
+            freeing_starts.add(start)
+    return freeing_starts

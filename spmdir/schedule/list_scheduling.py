@@ -1,14 +1,31 @@
-"""An order of a program's tasks in which transfers are hidden, within the memory that it may hold.
+"""Find an order of tasks that hides transfers within a memory limit, by list scheduling.
 
-Tasks are listed one after the other, as they would run. A transfer whose result is needed as soon as it can be sent is
-sent at once, and what leads to it comes before what does not, as long as there is enough else to do meanwhile. One that
-can be hidden is sent as late as it can be and still be hidden, but as soon as its stream is idle if less is held after
-it. While a transfer is waited for, whatever is ready runs, and what uses other links is sent.
+The scheduler appends one ready task after another to a list, as they would run. For example, a, x, p and z take 2, 2,
+2 and 1 seconds. p uses a. The result of p is reduced for 3 seconds, and z uses the sum and x.
 
-Of several such lists, which send what can be hidden late or early, the one that takes least time is the order.
+    given order   a, x, p, start, wait, z   10 s: the accelerator is idle during the whole transfer
+    deadlines     z could run right after p, so nothing hides the transfer in this order: it is urgent
+                  a leads to the urgent start; x does not, and is ready for the gap of 3 s
+    list          a: x is reserved, because no other ready task fills the gap
+                  p, start: an urgent start runs as soon as its operand is ready
+                  x: runs during the transfer
+                  wait, z
+    its time      8 s: 1 s of the transfer is exposed
 
-The given order bounds the memory: a task may only come before its turn if, were all that it overtook to follow in the
-given order, there would be memory for that at each of them.
+The rules:
+
+- An urgent start runs at once. Tasks that lead to it run before tasks that do not, while the other ready tasks still
+  fill the gap.
+- A start that can be hidden runs as late as possible (`deadlines.py`). If it frees memory, it runs when its stream is
+  idle.
+- While the accelerator waits for a transfer, ready tasks run, and transfers on idle links start.
+- A task runs before its turn only if all the tasks that it overtakes, in the given order, still fit into memory.
+
+Two lists are built: hidden transfers start late in one, and early in the other. The fastest of both lists and the
+given order is used.
+
+Source: R. L. Graham, "Bounds on multiprocessing timing anomalies", 1969, for list scheduling. The priorities are
+specific to this file.
 """
 
 from __future__ import annotations
@@ -18,7 +35,7 @@ import math
 from collections.abc import Sequence
 
 from spmdir.core.progress import say
-from spmdir.schedule.deadlines import LEAST, Deadlines
+from spmdir.schedule.deadlines import LEAST_SECONDS, Deadlines
 from spmdir.schedule.headroom import Headroom
 from spmdir.schedule.memory import live_bytes
 from spmdir.schedule.mobility import advance_outputs, find_conflicts
@@ -26,234 +43,249 @@ from spmdir.schedule.program import Program, Transfer, reorder_tasks
 from spmdir.schedule.simulate import Links, simulate
 
 IN_FLIGHT = 2
-"""How many transfers of a stream are under way or queued before another one that can be hidden is started."""
+"""The number of transfers on a stream, running or queued, at which no further transfer that can be hidden starts."""
 
 SLACKS = (1.1, 20.0)
-"""How many times as long as modelled a transfer may take and still be hidden, in the orders that are tried: what is
-sent as late as possible is held for the least time, what is sent early lets its user run before its turn."""
+"""The factors on the time of a transfer that is to be hidden, one for each list. With a small factor, a transfer starts
+late and its result is held for the shortest time. With a large factor, it starts early and its user can run earlier."""
 
 
-def order_tasks(program: Program, memory: float | None = None) -> tuple[int, ...]:
-    """Return an order of the tasks that takes no longer than the given one.
+def order_tasks(program: Program, memory_limit: float | None = None) -> tuple[int, ...]:
+    """Return an order of the tasks that takes no longer than the given order.
 
     Args:
-        memory: bytes that the program may hold; as many as in the given order if None.
+        memory_limit: bytes. The peak of the given order is allowed even if it is above the limit. None: that peak.
     """
     before = simulate(program)
-    limit = before.peak_bytes if memory is None else max(memory, before.peak_bytes)
-    first, live = advance_outputs(program), before.live
-    if first != before.order:
-        live = live_bytes(program, first)
+    limit = before.peak_bytes if memory_limit is None else max(memory_limit, before.peak_bytes)
+    initial, live = advance_outputs(program), before.live
+    if initial != before.order:
+        live = live_bytes(program, initial)
         if max(live) > limit:
-            first, live = before.order, before.live
-    start, live = reorder_tasks(program, first), [live[at] for at in first]
-    orders = [tuple(first[at] for at in ListScheduler(start, limit, live, slack).run()) for slack in SLACKS]
+            initial, live = before.order, before.live
+    renumbered, live = reorder_tasks(program, initial), [live[task] for task in initial]
+    orders = [
+        tuple(initial[position] for position in ListScheduler(renumbered, limit, live, slack).run()) for slack in SLACKS
+    ]
     runs = sorted([before, *(simulate(program, order) for order in orders)], key=lambda run: run.seconds)
     return next(run.order for run in runs if run is before or run.peak_bytes <= limit)
 
 
 class ListScheduler:
-    """A list of tasks that grows, and what is ready to follow.
+    """Build one list of tasks.
 
     Args:
-        live: the most bytes that are live while each task runs in the given order, if that is known.
-        slack: as for Deadlines.
+        limit: bytes that may be live.
+        live: for each task, the most bytes that are live while it runs in the given order; computed if None.
+        slack: see `Deadlines`.
 
     Attributes:
-        order: the tasks that are listed.
-        now: the time when the last of them has run.
-        spent: the time that they keep the accelerator busy.
-        fills: by the start that they lead to, the seconds of the tasks that are ready, each at most as long as the
-            longest urgent transfer: a task fills one gap, however long it is.
-        filled: the sum of these.
-        in_flight: start → its wait, until that is listed.
-        under_way: stream → the starts whose transfers have not ended.
+        order: the tasks in the list.
+        time: seconds, when the last task of the list ends.
+        busy_time: seconds for which the tasks of the list keep the accelerator busy.
+        ready_fill: urgent start → seconds of the ready tasks that lead to it. A task counts for at most the longest
+            exposed transfer, because it fills only one gap.
+        total_ready_fill: the sum of these.
+        in_flight: start → its wait, if the start is in the list and the wait is not.
+        transferring: stream → the starts whose transfers have not ended.
     """
 
     def __init__(self, program: Program, limit: float, live: Sequence[float] | None = None, slack: float = SLACKS[0]):
-        self.program, self.plan = program, Deadlines(program, slack)
+        self.program, self.deadlines = program, Deadlines(program, slack)
         self.headroom, self.links = Headroom(program, limit, live), Links()
         self.order: list[int] = []
-        self.now, self.spent = 0.0, 0.0
-        self.fills, self.filled = dict[int, float](), 0.0
+        self.time, self.busy_time = 0.0, 0.0
+        self.ready_fill, self.total_ready_fill = dict[int, float](), 0.0
         self.in_flight: dict[int, int] = {}
-        self.under_way: dict[str, list[int]] = {}
-        self._missing = [len(set(task.needs)) for task in program.tasks]
-        self._due: dict[str, list[tuple[float, int]]] = {}
-        self._early: dict[str, list[int]] = {}
-        self._ready: list[int] = []
-        self._leading: list[tuple[int, int]] = []
-        for task, count in enumerate(self._missing):
+        self.transferring: dict[str, list[int]] = {}
+        self._unmet_needs = [len(set(task.needs)) for task in program.tasks]
+        self._due_starts: dict[str, list[tuple[float, int]]] = {}
+        self._early_starts: dict[str, list[int]] = {}
+        self._ready_tasks: list[int] = []
+        self._leading_tasks: list[tuple[int, int]] = []
+        for task, count in enumerate(self._unmet_needs):
             if not count:
-                self._is_ready(task)
+                self._release(task)
 
     def run(self) -> tuple[int, ...]:
         """Return all tasks, in order."""
         while not self.headroom.is_done:
             say("reorder: {} of {} tasks", len(self.order), len(self.program.tasks))
             self._receive()
-            work = self._next_work()
-            found = self._next_start(0.0 if work is None else max(LEAST, self.program.tasks[work].seconds))
-            if found is None:
-                found = self._next_beside() if work is None else work
-            if found is None and (found := self.headroom.turn) in [self.in_flight[start] for start in self._sent()]:
-                self.now = self.links.next_end(self._sent())
+            compute = self._next_compute()
+            seconds = 0.0 if compute is None else max(LEAST_SECONDS, self.program.tasks[compute].seconds)
+            task = self._next_start(seconds)
+            if task is None:
+                task = self._next_on_idle_links() if compute is None else compute
+            if task is None and (task := self.headroom.turn) in [self.in_flight[start] for start in self._sent()]:
+                self.time = self.links.next_end(self._sent())
             else:
-                self._list(found)
+                self._append(task)
         return tuple(self.order)
 
     def _sent(self) -> list[int]:
-        return [start for sent in self.under_way.values() for start in sent]
+        return [start for starts in self.transferring.values() for start in starts]
 
     def _receive(self) -> None:
-        """Let what has ended be waited for."""
-        for start in self.links.have_ended(self._sent(), self.now):
-            self.under_way[self.plan.stream[start]].remove(start)
-            self._offer(self.in_flight[start])
+        """Make the waits of ended transfers ready."""
+        for start in self.links.have_ended(self._sent(), self.time):
+            self.transferring[self.deadlines.stream_of[start]].remove(start)
+            self._add_ready(self.in_flight[start])
 
-    def _next_start(self, ahead: float) -> int | None:
-        """Return a start that is due, or one that frees memory and is not in the way of others; or what serves it.
+    def _next_start(self, compute_seconds: float) -> int | None:
+        """Return the next task for a start that is due, or that frees memory and delays no other start; None if none.
 
         Args:
-            ahead: seconds of the task that would run next, while which nothing can be started.
+            compute_seconds: time of the next compute task. Nothing can start while it runs.
         """
-        for stream, heap in self._due.items():
+        for stream, heap in self._due_starts.items():
             self._drop_listed(heap)
             if heap:
-                due, task = heap[0]
-                is_next = due == -math.inf or (
-                    due < self.spent + max(LEAST, ahead) and len(self.under_way.get(stream, ())) < IN_FLIGHT
-                )
-                if is_next and (found := self._first(task)) is not None:
-                    return found
-        first: int | None = None
-        for heap in self._early.values():
+                latest, start = heap[0]
+                is_due = latest < self.busy_time + max(LEAST_SECONDS, compute_seconds)
+                has_room = len(self.transferring.get(stream, ())) < IN_FLIGHT
+                if latest == -math.inf or (is_due and has_room):
+                    task = self._next_towards(start)
+                    if task is not None:
+                        return task
+        earliest: int | None = None
+        for heap in self._early_starts.values():
             while heap and self.headroom.has_run(heap[0]):
                 heapq.heappop(heap)
-            if heap and (first is None or heap[0] < first) and self._is_idle(heap[0], ahead):
-                first = heap[0] if self._first(heap[0]) is not None else first
-        return None if first is None else self._first(first)
+            if heap and (earliest is None or heap[0] < earliest) and self._is_idle(heap[0], compute_seconds):
+                earliest = heap[0] if self._next_towards(heap[0]) is not None else earliest
+        return None if earliest is None else self._next_towards(earliest)
 
-    def _is_idle(self, start: int, ahead: float) -> bool:
-        """Return whether the streams of a transfer and of those that it excludes are free for as long as it takes."""
+    def _is_idle(self, start: int, compute_seconds: float) -> bool:
+        """Return whether the stream of a start, and the streams that it excludes, are idle for its whole transfer."""
         transfer = self._transfer(start)
-        if any(self.under_way.get(other) for other in transfer.excludes):
+        if any(self.transferring.get(stream) for stream in transfer.excludes):
             return False
-        queued = sum([self._transfer(other).seconds for other in self.under_way.get(transfer.stream, ())])
-        if queued and queued + transfer.seconds > ahead:
+        queued = sum([self._transfer(other).seconds for other in self.transferring.get(transfer.stream, ())])
+        if queued and queued + transfer.seconds > compute_seconds:
             return False
-        waiting = [heap[0] for stream in (transfer.stream, *transfer.excludes) if (heap := self._due.get(stream))]
-        return all(task == start or due >= self.spent + ahead + transfer.seconds for due, task in waiting)
+        heaps = [self._due_starts.get(stream) for stream in (transfer.stream, *transfer.excludes)]
+        end = self.busy_time + compute_seconds + transfer.seconds
+        return all(heap[0][1] == start or heap[0][0] >= end for heap in heaps if heap)
 
-    def _next_beside(self) -> int | None:
-        """Return a start that is not due, on a stream and on links that are idle while a transfer is waited for."""
-        sent = [self._transfer(start) for start in self._sent()]
-        intra, inter = any(one.intra for one in sent), any(one.inter for one in sent)
-        found: tuple[float, int] | None = None
-        for stream, heap in self._due.items():
+    def _next_on_idle_links(self) -> int | None:
+        """Return the next task for a start on an idle stream and idle links, though it is not due; None if none."""
+        running = [self._transfer(start) for start in self._sent()]
+        intra_is_busy, inter_is_busy = any(run.intra for run in running), any(run.inter for run in running)
+        best: tuple[float, int] | None = None
+        for stream, heap in self._due_starts.items():
             self._drop_listed(heap)
-            if self.under_way.get(stream) or not heap or (found is not None and found < heap[0]):
+            if self.transferring.get(stream) or not heap or (best is not None and best < heap[0]):
                 continue
             transfer = self.program.tasks[heap[0][1]].transfer
-            if transfer is None or (transfer.intra and intra) or (transfer.inter and inter):
+            if transfer is None or (transfer.intra and intra_is_busy) or (transfer.inter and inter_is_busy):
                 continue
-            found = heap[0] if self._first(heap[0][1]) is not None else found
-        return None if found is None else self._first(found[1])
+            best = heap[0] if self._next_towards(heap[0][1]) is not None else best
+        return None if best is None else self._next_towards(best[1])
 
     def _transfer(self, start: int) -> Transfer:
         transfer = self.program.tasks[start].transfer
         assert transfer is not None
         return transfer
 
-    def _first(self, task: int) -> int | None:
-        """Return what is to be listed so that `task` may be: itself, or a wait for what has ended and must not be in
-        flight with it; None if neither is possible."""
+    def _next_towards(self, task: int) -> int | None:
+        """Return the task to append next, so that `task` can run: a conflicting wait, or else `task`.
+
+        None if a conflicting transfer has not ended, or if there is no memory.
+        """
         for start in find_conflicts(self.program, task, self.in_flight):
-            if start in self.under_way[self.plan.stream[start]]:
+            if start in self.transferring[self.deadlines.stream_of[start]]:
                 return None
             task = self.in_flight[start]
         return task if self.headroom.fits(task) else None
 
-    def _next_work(self) -> int | None:
-        """Return what to run next: the first task in the given order, or the first that leads to a transfer which could
-        not be hidden, as long as what else is ready takes less time than that."""
-        ready, leading = self._ready, self._leading
+    def _next_compute(self) -> int | None:
+        """Return the next ready task that is not a start; None if none may run.
+
+        Tasks that lead to an urgent start go first, unless the other ready tasks already fill its gap. Otherwise the
+        given order decides.
+        """
+        ready, leading = self._ready_tasks, self._leading_tasks
         while ready and self.headroom.has_run(ready[0]):
             heapq.heappop(ready)
         while leading and self.headroom.has_run(leading[0][1]):
             heapq.heappop(leading)
         if leading:
             start, task = leading[0]
-            if self.plan.leads[ready[0]] != start and self._hides(ready[0], start) and self._may(task):
+            leads_elsewhere = self.deadlines.leads_to[ready[0]] != start
+            if leads_elsewhere and self._is_reserved_for(ready[0], start) and self._may_run(task):
                 return task
-        return ready[0] if ready and self._may(ready[0]) else None
+        return ready[0] if ready and self._may_run(ready[0]) else None
 
-    def _hides(self, task: int, start: int) -> bool:
-        """Return whether `task` is to be kept for the time in which the transfer of `start`, or of the one that
-        follows from it, is under way: what else is ready would not be enough."""
-        ahead = {start, self.plan.leads[start]}
-        kept = self.filled - sum(self.fills.get(one, 0.0) for one in ahead)
-        return kept - self._filled(task) < sum(self.plan.gap.get(one, 0.0) for one in ahead)
+    def _is_reserved_for(self, task: int, start: int) -> bool:
+        """Return whether `task` is needed to fill the gap of an urgent start, or of the next urgent start after it.
 
-    def _filled(self, task: int) -> float:
-        return min(self.program.tasks[task].seconds, self.plan.longest)
+        It is needed if the other ready tasks, without those that lead to these starts, take less time than the gaps.
+        """
+        starts = {start, self.deadlines.leads_to[start]}
+        fill = self.total_ready_fill - sum(self.ready_fill.get(urgent, 0.0) for urgent in starts)
+        gaps = sum(self.deadlines.exposed_seconds.get(urgent, 0.0) for urgent in starts)
+        return fill - self._fill_seconds(task) < gaps
 
-    def _may(self, task: int) -> bool:
-        """Return whether a task may come before its turn."""
+    def _fill_seconds(self, task: int) -> float:
+        return min(self.program.tasks[task].seconds, self.deadlines.longest_exposed)
+
+    def _may_run(self, task: int) -> bool:
+        """Return whether a task conflicts with nothing in flight and fits into memory."""
         return not find_conflicts(self.program, task, self.in_flight) and self.headroom.fits(task)
 
-    def _list(self, task: int) -> None:
-        """List a task, after the waits for what it must not be in flight with."""
-        for start in find_conflicts(self.program, task, self.in_flight):
-            self._list(self.in_flight[start])
-        found, plan = self.program.tasks[task], self.plan
-        self.order.append(task)
-        self.headroom.run(task)
-        if found.waits_for is not None:
-            del self.in_flight[found.waits_for]
-            if found.waits_for in (sent := self.under_way[plan.stream[found.waits_for]]):
-                sent.remove(found.waits_for)
-                self.now = max(self.now, self.links.ended(found.waits_for))
-            elif task not in plan.due:
-                self._take(task)
-        elif task not in plan.due:
-            self._take(task)
-        self.now += found.seconds
-        self.spent += max(LEAST, found.seconds)
-        if found.transfer is not None:
-            self.links.send(task, found.transfer, self.now)
-            if found.is_blocking:
-                self.now = self.links.ended(task)
+    def _append(self, number: int) -> None:
+        """Append a task, after the waits that must come before it."""
+        for start in find_conflicts(self.program, number, self.in_flight):
+            self._append(self.in_flight[start])
+        task, deadlines = self.program.tasks[number], self.deadlines
+        self.order.append(number)
+        self.headroom.run(number)
+        if task.waits_for is not None:
+            del self.in_flight[task.waits_for]
+            if task.waits_for in (starts := self.transferring[deadlines.stream_of[task.waits_for]]):
+                starts.remove(task.waits_for)
+                self.time = max(self.time, self.links.ended(task.waits_for))
+            elif number not in deadlines.latest_start:
+                self._remove_fill(number)
+        elif number not in deadlines.latest_start:
+            self._remove_fill(number)
+        self.time += task.seconds
+        self.busy_time += max(LEAST_SECONDS, task.seconds)
+        if task.transfer is not None:
+            self.links.send(number, task.transfer, self.time)
+            if task.is_blocking:
+                self.time = self.links.ended(number)
             else:
-                self.in_flight[task] = plan.waits[task]
-                self.under_way.setdefault(plan.stream[task], []).append(task)
-        for user in plan.users[task]:
-            self._missing[user] -= 1
-            if not self._missing[user]:
-                self._is_ready(user)
+                self.in_flight[number] = deadlines.waits[number]
+                self.transferring.setdefault(deadlines.stream_of[number], []).append(number)
+        for user in deadlines.users[number]:
+            self._unmet_needs[user] -= 1
+            if not self._unmet_needs[user]:
+                self._release(user)
 
-    def _is_ready(self, task: int) -> None:
-        """Take note of a task whose operands are there; waits are ready once their transfers have ended."""
+    def _release(self, task: int) -> None:
+        """Make a task ready whose needs have run. A wait becomes ready later, when its transfer has ended."""
         if self.program.tasks[task].waits_for is None:
-            self._offer(task)
+            self._add_ready(task)
 
-    def _offer(self, task: int) -> None:
-        plan = self.plan
-        if (due := plan.due.get(task)) is not None:
-            heapq.heappush(self._due.setdefault(plan.stream[task], []), (due, task))
-            if task in plan.early:
-                heapq.heappush(self._early.setdefault(plan.stream[task], []), task)
+    def _add_ready(self, task: int) -> None:
+        deadlines = self.deadlines
+        if (latest := deadlines.latest_start.get(task)) is not None:
+            heapq.heappush(self._due_starts.setdefault(deadlines.stream_of[task], []), (latest, task))
+            if task in deadlines.frees_memory:
+                heapq.heappush(self._early_starts.setdefault(deadlines.stream_of[task], []), task)
             return
-        start = plan.leads[task]
-        self.fills[start] = self.fills.get(start, 0.0) + self._filled(task)
-        self.filled += self._filled(task)
-        heapq.heappush(self._ready, task)
+        start = deadlines.leads_to[task]
+        self.ready_fill[start] = self.ready_fill.get(start, 0.0) + self._fill_seconds(task)
+        self.total_ready_fill += self._fill_seconds(task)
+        heapq.heappush(self._ready_tasks, task)
         if start < len(self.program.tasks):
-            heapq.heappush(self._leading, (start, task))
+            heapq.heappush(self._leading_tasks, (start, task))
 
-    def _take(self, task: int) -> None:
-        self.fills[self.plan.leads[task]] -= self._filled(task)
-        self.filled -= self._filled(task)
+    def _remove_fill(self, task: int) -> None:
+        self.ready_fill[self.deadlines.leads_to[task]] -= self._fill_seconds(task)
+        self.total_ready_fill -= self._fill_seconds(task)
 
     def _drop_listed(self, heap: list[tuple[float, int]]) -> None:
         while heap and self.headroom.has_run(heap[0][1]):

@@ -1,6 +1,7 @@
-"""The program of one rank as a scheduler sees it: tasks that keep the accelerator busy, what they send and hold.
+"""The input of a scheduler: the program of one rank as tasks with times, transfers and buffers.
 
-Tasks and buffers are numbered by their places in `Program.tasks` and `Program.buffers`. Times are seconds on the rank.
+A task is identified by its index in `Program.tasks`, and a buffer by its index in `Program.buffers`. Times are in
+seconds on one rank.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ MEMORY_CLASSES = (
     "gathered weights",
     "communication buffers",
 )
-"""What memory is held for, in the order of reports."""
+"""The uses of memory, in the order of reports."""
 
 
 @attrs.frozen
 class KernelCost:
-    """What the kernels of a task compute, other than those that pack and unpack messages.
+    """The work of the kernels of a task, without the kernels that pack and unpack messages.
 
     Attributes:
         flops: floating-point operations.
-        traffic: bytes that they read and write in memory.
-        least: seconds that they would take at the full rate of the machine, without launches.
-        bound: what most of their time goes to: "compute", "memory", "launch", or "measured".
+        traffic: bytes read from and written to memory.
+        ideal_seconds: time at the peak rate of the machine, without kernel launches.
+        bound: what limits the kernels: "compute", "memory" or "launch"; "measured" if their time was measured.
     """
 
     flops: float = 0.0
@@ -39,7 +40,7 @@ class KernelCost:
     bound: str = "launch"
 
     def plus(self, other: KernelCost) -> KernelCost:
-        """Return what this and `other` compute together; most of the time goes to what bounds the longer one."""
+        """Return the sum of both costs. The bound is that of the longer one."""
         bound = self.bound if self.ideal_seconds >= other.ideal_seconds else other.bound
         return KernelCost(
             self.flops + other.flops, self.traffic + other.traffic, self.ideal_seconds + other.ideal_seconds, bound
@@ -48,18 +49,17 @@ class KernelCost:
 
 @attrs.frozen
 class Transfer:
-    """What a collective sends, beside the accelerator's own work.
+    """The transfer of a collective, which runs in parallel to the accelerator.
 
     Attributes:
-        stream: its communicator: transfers of one stream run one after the other, in program order.
-        axes: the mesh axes of its groups.
-        fixed: seconds of latency and rounds, in which no link is busy.
-        intra, inter: seconds that the links within nodes, and those between nodes, are busy at full bandwidth.
-        wire: bytes that a rank sends.
-        excludes: the streams that may have nothing in flight when it is sent: their groups share ranks with its own,
-            and ranks that ran the two in different orders would wait for each other.
-        joining: seconds by which the accelerator is busier if it is one of the tensors of a message, with the copies
-            into and out of that.
+        stream: the communicator. Transfers of one stream run one after the other, in program order.
+        axes: the mesh axes of the collective.
+        latency: seconds of latency and rounds, during which no link is busy.
+        intra, inter: seconds for which the links within nodes, and between nodes, are busy at full bandwidth.
+        wire_bytes: bytes that a rank sends.
+        excludes: the streams that must have nothing in flight during this transfer. Their groups share ranks with
+            this group, and ranks that run two such transfers in different orders wait for each other forever.
+        packing_seconds: accelerator time of the copies into and out of a bucket, if the tensor is a member of one.
     """
 
     stream: str
@@ -73,17 +73,17 @@ class Transfer:
 
     @property
     def seconds(self) -> float:
-        """The time that it takes alone."""
+        """The time of the transfer if no other one shares its links."""
         return self.latency + max(self.intra, self.inter)
 
 
 @attrs.frozen
 class Buffer:
-    """Memory of one tensor, or of several that share it.
+    """The memory of one tensor, or of several tensors that share it.
 
     Attributes:
-        name: of the value that it is allocated for.
-        bytes: on the rank that holds most.
+        name: the value that the buffer is allocated for.
+        bytes: the size on the rank that holds the most of the value.
         kind: one of `MEMORY_CLASSES`.
     """
 
@@ -94,7 +94,7 @@ class Buffer:
 
 @attrs.frozen
 class MemoryStep:
-    """A part of a task: the buffers that it allocates, and those that it needs."""
+    """One step in the memory use of a task: the buffers that the step allocates, and those that it reads."""
 
     allocates: tuple[int, ...] = ()
     reads: tuple[int, ...] = ()
@@ -102,24 +102,26 @@ class MemoryStep:
 
 @attrs.frozen
 class Task:
-    """An op of the program of one rank, or several that are moved together.
+    """A unit of the program of one rank: one op, or several ops that are moved together.
 
     Attributes:
-        name: of its first result.
-        op: the op that it is, as `aten.mm` or `spmd.all_gather_start`.
-        path: of the module that it is of, as `layers.0.attention`; empty if that is not known.
-        seconds: that it keeps the accelerator busy: the kernels of an op, packing at a start, unpacking at a wait.
-        needs: the tasks whose results it reads, or that have to run before it for their effects.
-        makes: the buffers that it allocates for others.
-        reads: the buffers of others that it needs; a view needs the buffer that it views.
-        transient: bytes that it holds beside these while it runs, at most.
-        stages: what it allocates and needs step by step, buffers of its own included, where that says more than
-            `makes`, `reads` and `transient`: an operand may be freed before the result is made.
-        transfer: of a collective that it starts, which is sent once the task itself has run.
-        waits: the task that started what it waits for.
-        is_blocking: whether it waits for its own transfer: whether it is a collective that starts and waits in one.
-        overlap: of one that is, seconds of its own work that it does while the transfer is under way.
-        computed: what its kernels compute.
+        name: the name of the first result.
+        op: the name of the op, such as `aten.mm` or `spmd.all_gather_start`.
+        path: the module of the op, such as `layers.0.attention`; empty if unknown.
+        seconds: for how long the task keeps the accelerator busy: the kernels of an op, the packing of a start, the
+            unpacking of a wait.
+        needs: the tasks that must run before this task: producers of its operands, and earlier side effects.
+        allocates: the buffers that the task allocates and other tasks read.
+        reads: the buffers that other tasks allocate and this task reads. A view reads the buffer that it views.
+        transient: the largest number of bytes that the task holds in addition while it runs.
+        memory_steps: the memory use in several steps, including buffers that only this task uses. It is empty if
+            `allocates`, `reads` and `transient` describe the memory use completely. Several steps describe, for
+            example, an operand that is freed before the result is allocated.
+        transfer: the transfer that the task starts when it has run.
+        waits_for: the start whose transfer the task waits for, if the task is a wait.
+        is_blocking: whether the task waits for its own transfer, as a collective without a separate wait does.
+        overlap: seconds of the task's kernels that run during its own transfer, if `is_blocking`.
+        kernel_cost: the work of its kernels.
     """
 
     name: str
@@ -139,26 +141,28 @@ class Task:
 
     @functools.cached_property
     def memory_changes(self) -> tuple[tuple[tuple[int, ...], tuple[tuple[int, bool], ...]], ...]:
-        """By stage, the buffers that it allocates, and those that no later stage needs, each with whether it is one of
-        `reads`."""
-        stages = self.memory_steps or (MemoryStep(self.allocates, self.reads),)
-        last = {buffer: at for at, stage in enumerate(stages) for buffer in (*stage.allocates, *stage.reads)}
-        found: list[list[tuple[int, bool]]] = [[] for _ in stages]
+        """For each memory step: the buffers that it allocates, and the buffers that no later step uses.
+
+        Each of the latter is paired with whether it is in `reads`.
+        """
+        steps = self.memory_steps or (MemoryStep(self.allocates, self.reads),)
+        last_step = {buffer: index for index, step in enumerate(steps) for buffer in (*step.allocates, *step.reads)}
+        last_uses: list[list[tuple[int, bool]]] = [[] for _ in steps]
         reads = set(self.reads)
-        for buffer, at in last.items():
-            found[at].append((buffer, buffer in reads))
-        return tuple([(stage.allocates, tuple(touched)) for stage, touched in zip(stages, found, strict=True)])
+        for buffer, index in last_step.items():
+            last_uses[index].append((buffer, buffer in reads))
+        return tuple([(step.allocates, tuple(buffers)) for step, buffers in zip(steps, last_uses, strict=True)])
 
 
 @attrs.frozen
 class Program:
-    """What one rank runs.
+    """The tasks and buffers of one rank.
 
     Attributes:
-        tasks: in an order in which they may run.
-        buffers: those of inputs, and those that tasks allocate; one is freed after the last task that reads it.
-        inputs: the buffers that are live from the start to the end, as callers hold arguments.
-        outputs: the buffers that are live to the end.
+        tasks: the tasks in a legal order.
+        buffers: the buffers of the inputs and of the tasks. A buffer is freed after the last task that reads it.
+        inputs: the buffers of the arguments, which are live from start to end because the caller holds them.
+        outputs: the buffers of the results, which are live until the end.
     """
 
     tasks: tuple[Task, ...]
@@ -168,15 +172,16 @@ class Program:
 
 
 def reorder_tasks(program: Program, order: Sequence[int]) -> Program:
-    """Return a program whose tasks are numbered by their places in an order."""
-    if all(at == task for at, task in enumerate(order)):
+    """Return the program with its tasks in the given order, numbered by their new positions."""
+    if all(position == task for position, task in enumerate(order)):
         return program
-    place = [0] * len(order)
-    for at, task in enumerate(order):
-        place[task] = at
+    new_position = [0] * len(order)
+    for position, task in enumerate(order):
+        new_position[task] = position
     tasks = []
-    for at in order:
-        task = program.tasks[at]
-        waits = None if task.waits_for is None else place[task.waits_for]
-        tasks.append(attrs.evolve(task, needs=tuple(sorted([place[need] for need in task.needs])), waits_for=waits))
+    for number in order:
+        task = program.tasks[number]
+        needs = tuple(sorted([new_position[need] for need in task.needs]))
+        start = None if task.waits_for is None else new_position[task.waits_for]
+        tasks.append(attrs.evolve(task, needs=needs, waits_for=start))
     return attrs.evolve(program, tasks=tuple(tasks))
