@@ -1,4 +1,4 @@
-"""The memory that is left to tasks which come before their turn in a given order."""
+"""The memory that remains for tasks that run before their turn in a given order."""
 
 from __future__ import annotations
 
@@ -10,16 +10,20 @@ from spmdir.schedule.memory import Memory, live_bytes
 from spmdir.schedule.program import Program
 
 WINDOW = 512
-"""How many tasks of the given order one may overtake."""
+"""The largest number of tasks of the given order that a task may overtake."""
 
 
 class Headroom:
-    """What is live at each task that has not run, if these follow in the given order.
+    """The live bytes at each remaining task, if all remaining tasks follow in the given order.
 
-    So whichever tasks came before their turn, there is memory for the rest, and no search can end where nothing fits.
+    A task may run before its turn only if the live bytes stay within the limit at all tasks that it overtakes. So the
+    remaining tasks can always be completed in the given order, and a scheduler needs no backtracking.
+
+    For example, the tasks t0, t1 and t2 hold 6, 8 and 3 bytes while they run, and the limit is 10. t2 allocates 3 bytes
+    that are held to the end. If t2 ran first, t0 would hold 9 bytes and t1 11, so t2 does not fit.
 
     Args:
-        live: what `live_bytes` finds, if it is known.
+        live: for each task, the result of `live_bytes`; computed if None.
 
     Attributes:
         turn: the first task of the given order that has not run.
@@ -29,66 +33,66 @@ class Headroom:
         self.program, self.limit, self.turn = program, limit, 0
         self._memory = Memory(program)
         self._live = np.array(live_bytes(program) if live is None else live)
-        self._run = [False] * len(program.tasks)
-        kept = {*program.inputs, *program.outputs}
-        self._reads = [[buffer for buffer in dict.fromkeys(task.reads) if buffer not in kept] for task in program.tasks]
+        self._has_run = [False] * len(program.tasks)
+        held_to_end = {*program.inputs, *program.outputs}
+        self._reads = [
+            [buffer for buffer in dict.fromkeys(task.reads) if buffer not in held_to_end] for task in program.tasks
+        ]
         self._readers: dict[int, list[int]] = {}
-        for at, reads in enumerate(self._reads):
+        for index, reads in enumerate(self._reads):
             for buffer in reads:
-                self._readers.setdefault(buffer, []).append(at)
-        self._made = [
-            sum(
-                [
-                    program.buffers[buffer].bytes
-                    for buffer in task.allocates
-                    if buffer in kept or buffer in self._readers
-                ]
-            )
+                self._readers.setdefault(buffer, []).append(index)
+        outlive_task = held_to_end.union(self._readers)
+        self._held_bytes = [
+            sum([program.buffers[buffer].bytes for buffer in task.allocates if buffer in outlive_task])
             for task in program.tasks
         ]
 
     @property
     def is_done(self) -> bool:
         """Whether all tasks have run."""
-        return self.turn == len(self._run)
+        return self.turn == len(self._has_run)
 
     def has_run(self, task: int) -> bool:
         """Return whether a task has run."""
-        return self._run[task]
+        return self._has_run[task]
 
     def fits(self, task: int) -> bool:
-        """Return whether there is memory for a task now, and for those that it overtakes after it."""
+        """Return whether a task fits into memory now, and the tasks that it overtakes fit after it."""
         if task == self.turn:
             return True
-        if task - self.turn > WINDOW or self._memory.peak(task) > self.limit:
+        if task - self.turn > WINDOW or self._memory.peak_of(task) > self.limit:
             return False
         live = self._live[self.turn : task]
-        if live.max() + self._made[task] <= self.limit:
+        if live.max() + self._held_bytes[task] <= self.limit:
             return True
         live = live.copy()
-        self._change(live, task)
+        self._apply(live, task)
         return bool(live.max() <= self.limit)
 
     def run(self, task: int) -> None:
         """Run a task next."""
         if task != self.turn:
-            self._change(self._live[self.turn : task], task)
+            self._apply(self._live[self.turn : task], task)
         self._live[task] = 0.0
         self._memory.run(task)
-        self._run[task] = True
+        self._has_run[task] = True
         for buffer in self._reads[task]:
             readers = self._readers[buffer]
-            while readers and self._run[readers[-1]]:
+            while readers and self._has_run[readers[-1]]:
                 readers.pop()
-        while not self.is_done and self._run[self.turn]:
+        while not self.is_done and self._has_run[self.turn]:
             self.turn += 1
 
-    def _change(self, live: np.ndarray, task: int) -> None:
-        """Let `live`, of the tasks that `task` overtakes, be what is live once it has run; it means nothing at those
-        that have run."""
-        live += self._made[task]
+    def _apply(self, live: np.ndarray, task: int) -> None:
+        """Update `live`, the live bytes at the tasks that `task` overtakes, as if `task` ran first.
+
+        The entries of tasks that have run have no meaning.
+        """
+        live += self._held_bytes[task]
         for buffer in self._reads[task]:
             readers = self._readers[buffer]
             if readers[-1] == task:
-                others = (reader for reader in reversed(readers[:-1]) if not self._run[reader])
-                live[max(next(others, -1) + 1 - self.turn, 0) :] -= self.program.buffers[buffer].bytes
+                earlier_readers = (reader for reader in reversed(readers[:-1]) if not self._has_run[reader])
+                last_reader = next(earlier_readers, -1)  # the buffer is freed after it
+                live[max(last_reader + 1 - self.turn, 0) :] -= self.program.buffers[buffer].bytes

@@ -1,4 +1,4 @@
-"""The memory that a program holds while its tasks run in some order."""
+"""Compute the live memory of a program while its tasks run in some order."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import attrs
 from spmdir.schedule.program import Buffer, MemoryStep, Program, Task
 
 Change = tuple[tuple[int, ...], list[int]]
-"""The buffers that are allocated as a stage begins, and those that are freed as it ends."""
+"""The buffers that a memory step allocates as it begins, and those that it frees as it ends."""
 
 
 class Memory:
-    """What is live before the next task of a program: it is told task by task which one that is.
+    """The live buffers of a program, updated task by task with `run` or `moments`.
 
     Attributes:
-        live: the numbers of the buffers, in the order in which they were allocated.
-        bytes: of these together.
+        live: the live buffers, in the order of their allocation.
+        bytes: the sum of their sizes.
     """
 
     def __init__(self, program: Program):
@@ -27,22 +27,22 @@ class Memory:
         self.bytes = sum([self._sizes[buffer] for buffer in self.live])
         self._readers = [0] * len(program.buffers)
         for task in program.tasks:
-            for buffer in _read(task):
+            for buffer in _unique_reads(task):
                 self._readers[buffer] += 1
         for buffer in (*program.inputs, *program.outputs):
-            self._readers[buffer] += 1  # whoever called the program
+            self._readers[buffer] += 1  # the caller of the program
 
-    def peak(self, task: int) -> float:
-        """Return the most bytes that are live while `task` runs, if it is the next."""
-        found, sizes = self.program.tasks[task], self._sizes
-        live, most = self.bytes, 0.0
-        for makes, frees in self._changes(found):
+    def peak_of(self, task: int) -> float:
+        """Return the largest number of live bytes while `task` runs, if it runs next."""
+        record, sizes = self.program.tasks[task], self._sizes
+        live, peak = self.bytes, 0.0
+        for makes, frees in self._changes(record):
             for buffer in makes:
                 live += sizes[buffer]
-            most = max(most, live)
+            peak = max(peak, live)
             for buffer in frees:
                 live -= sizes[buffer]
-        return most + (0.0 if found.memory_steps else found.transient)
+        return peak + (0.0 if record.memory_steps else record.transient)
 
     def run(self, task: int) -> None:
         """Run `task` next."""
@@ -50,10 +50,10 @@ class Memory:
             pass
 
     def moments(self, task: int) -> Iterator[float]:
-        """Run `task` next, and yield the bytes that are live in each of its stages, while `live` says which."""
-        found, sizes = self.program.tasks[task], self._sizes
-        changes, transient = self._changes(found), 0.0 if found.memory_steps else found.transient
-        for buffer in _read(found):
+        """Run `task` next, and yield the live bytes at each of its memory steps; `live` has the buffers meanwhile."""
+        record, sizes = self.program.tasks[task], self._sizes
+        changes, transient = self._changes(record), 0.0 if record.memory_steps else record.transient
+        for buffer in _unique_reads(record):
             self._readers[buffer] -= 1
         for makes, frees in changes:
             for buffer in makes:
@@ -65,7 +65,7 @@ class Memory:
                 self.bytes -= sizes[buffer]
 
     def _changes(self, task: Task) -> list[Change]:
-        """Return what each stage of a task allocates and frees, if it is the next."""
+        """Return the buffers that each memory step of a task allocates and frees, if the task runs next."""
         readers = self._readers
         return [
             (makes, [buffer for buffer, is_read in touched if readers[buffer] == is_read])
@@ -73,14 +73,14 @@ class Memory:
         ]
 
 
-def _read(task: Task) -> Iterable[int]:
-    """Return the buffers of others that a task reads, each once."""
+def _unique_reads(task: Task) -> Iterable[int]:
+    """Return the buffers that a task reads, each once."""
     return dict.fromkeys(task.reads)
 
 
 @attrs.frozen
 class TaskMemory:
-    """What a task allocates and needs, as in Task."""
+    """The memory use of a task: the attributes of `Task` with the same names."""
 
     allocates: tuple[int, ...]
     reads: tuple[int, ...]
@@ -91,34 +91,41 @@ class TaskMemory:
 def memory_of_tasks(
     tasks: Sequence[Sequence[MemoryStep]], buffers: Sequence[Buffer], outputs: Sequence[int]
 ) -> list[TaskMemory]:
-    """Return what each of the tasks of a program allocates and needs that have these stages."""
-    wanted = set(outputs)
-    for stages in tasks:
-        if len(stages) == 1:
-            wanted.update(stages[0].reads)
+    """Return the memory use of each task of a program.
+
+    Args:
+        tasks: for each task, its memory steps.
+        outputs: the buffers of the results of the program.
+    """
+    external = set(outputs)
+    for steps in tasks:
+        if len(steps) == 1:
+            external.update(steps[0].reads)
         else:
-            made = {buffer for stage in stages for buffer in stage.allocates}
-            wanted.update(buffer for stage in stages for buffer in stage.reads if buffer not in made)
+            allocated = {buffer for step in steps for buffer in step.allocates}
+            external.update(buffer for step in steps for buffer in step.reads if buffer not in allocated)
     return [
-        TaskMemory(stages[0].allocates, stages[0].reads) if len(stages) == 1 else _held(stages, buffers, wanted)
-        for stages in tasks
+        TaskMemory(steps[0].allocates, steps[0].reads)
+        if len(steps) == 1
+        else _memory_of_steps(steps, buffers, external)
+        for steps in tasks
     ]
 
 
-def _held(stages: Sequence[MemoryStep], buffers: Sequence[Buffer], wanted: Collection[int]) -> TaskMemory:
-    """Return what several stages allocate and need; other tasks need the buffers that are `wanted`."""
-    made = [buffer for stage in stages for buffer in stage.allocates]
-    read = dict.fromkeys(buffer for stage in stages for buffer in stage.reads)
-    makes = tuple([buffer for buffer in made if buffer in wanted or buffer not in read])
-    reads = tuple([buffer for buffer in read if buffer not in made])
-    last = {buffer: at for at, stage in enumerate(stages) for buffer in (*stage.allocates, *stage.reads)}
-    inside = set(made).difference(makes)
-    live = most = 0.0
-    for at, stage in enumerate(stages):
-        live += sum(buffers[buffer].bytes for buffer in stage.allocates)
-        most = max(most, live)
-        live -= sum(buffers[buffer].bytes for buffer in inside if last[buffer] == at)
-    return TaskMemory(makes, reads, most - live, tuple(stages))
+def _memory_of_steps(steps: Sequence[MemoryStep], buffers: Sequence[Buffer], external: Collection[int]) -> TaskMemory:
+    """Return the memory use of several steps as one task. Other tasks use the `external` buffers."""
+    allocated = [buffer for step in steps for buffer in step.allocates]
+    all_reads = dict.fromkeys(buffer for step in steps for buffer in step.reads)
+    makes = tuple([buffer for buffer in allocated if buffer in external or buffer not in all_reads])
+    reads = tuple([buffer for buffer in all_reads if buffer not in allocated])
+    last_step = {buffer: index for index, step in enumerate(steps) for buffer in (*step.allocates, *step.reads)}
+    inside = set(allocated).difference(makes)
+    live = peak = 0.0
+    for index, step in enumerate(steps):
+        live += sum(buffers[buffer].bytes for buffer in step.allocates)
+        peak = max(peak, live)
+        live -= sum(buffers[buffer].bytes for buffer in inside if last_step[buffer] == index)
+    return TaskMemory(makes, reads, peak - live, tuple(steps))
 
 
 def program_of_steps(
@@ -127,41 +134,46 @@ def program_of_steps(
     inputs: Sequence[int],
     outputs: Sequence[int],
 ) -> Program:
-    """Return the program of tasks that allocate and need what their stages say.
+    """Return a program with the given tasks, each with the memory use of its steps.
 
     Args:
-        inputs, outputs: as in Program.
+        tasks: pairs of a task and its memory steps.
+        inputs, outputs: as in `Program`.
     """
-    found = memory_of_tasks([stages for _, stages in tasks], buffers, outputs)
-    told = tuple(
-        attrs.evolve(task, **attrs.asdict(held, recurse=False)) for (task, _), held in zip(tasks, found, strict=True)
+    memory = memory_of_tasks([steps for _, steps in tasks], buffers, outputs)
+    with_memory = tuple(
+        attrs.evolve(task, **attrs.asdict(task_memory, recurse=False))
+        for (task, _), task_memory in zip(tasks, memory, strict=True)
     )
-    return Program(told, tuple(buffers), tuple(inputs), tuple(outputs))
+    return Program(with_memory, tuple(buffers), tuple(inputs), tuple(outputs))
 
 
 def live_bytes(program: Program, order: Sequence[int] | None = None) -> list[float]:
-    """Return the most bytes that are live while each task runs, by task.
+    """Return for each task the largest number of live bytes while it runs.
 
     Args:
-        order: of the tasks; as they are numbered if None.
+        order: the order in which the tasks run. None: in the order of their numbers.
     """
-    memory, found = Memory(program), [0.0] * len(program.tasks)
+    memory, peaks = Memory(program), [0.0] * len(program.tasks)
     for task in range(len(program.tasks)) if order is None else order:
-        found[task] = max(memory.moments(task))
-    return found
+        peaks[task] = max(memory.moments(task))
+    return peaks
 
 
 def find_peak(program: Program) -> tuple[float, int | None, tuple[int, ...]]:
-    """Return the most bytes that are live at once, the task that runs first then, None before any, and what is live."""
-    most = peak_bytes(program)
+    """Return the peak in bytes, the first task at the peak, and the buffers that are live there.
+
+    The task is None if the inputs alone are the peak.
+    """
+    peak = peak_bytes(program)
     memory = Memory(program)
-    for task in range(len(program.tasks) if memory.bytes < most else 0):
+    for task in range(len(program.tasks) if memory.bytes < peak else 0):
         for size in memory.moments(task):
-            if size == most:
-                return most, task, tuple(memory.live)
-    return most, None, tuple(memory.live)
+            if size == peak:
+                return peak, task, tuple(memory.live)
+    return peak, None, tuple(memory.live)
 
 
 def peak_bytes(program: Program, order: Sequence[int] | None = None) -> float:
-    """Return the most bytes that are live at once; inputs are before the first task."""
+    """Return the largest number of bytes that are live at once, including the inputs before the first task."""
     return max([sum(program.buffers[buffer].bytes for buffer in program.inputs), *live_bytes(program, order)])

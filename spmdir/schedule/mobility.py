@@ -1,4 +1,4 @@
-"""Which tasks move along with a collective, and between which places of an order it may stand."""
+"""Find the tasks that move along with a collective, and the legal positions of a task in an order."""
 
 from __future__ import annotations
 
@@ -8,106 +8,120 @@ from collections.abc import Collection, Iterable, Sequence
 from spmdir.schedule.program import Program
 
 Neighbours = Sequence[Sequence[int]]
-"""By place in an order, the places of what is needed there, or of what needs it."""
+"""For each position in an order, the positions of the tasks that it needs, or of the tasks that need it."""
 
 
 def find_users(needs: Neighbours) -> list[list[int]]:
-    """Return, by place, what needs it, in order."""
-    found: list[list[int]] = [[] for _ in needs]
-    for place, before in enumerate(needs):
-        for need in before:
-            found[need].append(place)
-    return found
+    """Return for each position the positions of its users, in order."""
+    users: list[list[int]] = [[] for _ in needs]
+    for position, needed in enumerate(needs):
+        for need in needed:
+            users[need].append(position)
+    return users
 
 
-def is_view(program: Program, task: int) -> bool:
+def is_view(program: Program, number: int) -> bool:
     """Return whether a task takes no time and allocates nothing."""
-    found = program.tasks[task]
-    return not (found.seconds or found.allocates or found.transfer or found.waits_for is not None)
+    task = program.tasks[number]
+    return not (task.seconds or task.allocates or task.transfer or task.waits_for is not None)
 
 
-def find_preparing(program: Program, tasks: Sequence[int], needs: Neighbours, of: Collection[int]) -> list[bool]:
-    """Return, by place, which tasks only compute operands of collectives from inputs, as views and casts of weights do.
+def find_preparing(
+    program: Program, numbers: Sequence[int], needs: Neighbours, collectives: Collection[int]
+) -> list[bool]:
+    """Return for each position whether the task only prepares operands of collectives, such as a cast of a weight.
 
-    Such a task and all that it depends on take no longer together than the transfer. A backward before which nothing
-    is sent depends on inputs alone too, but takes longer, so its tasks do not count.
+    Such a task depends on inputs alone. Together with the tasks that it depends on, it takes no longer than the
+    transfer. This limit excludes a backward part that depends on inputs alone because no collective precedes it.
 
     Args:
-        tasks: by place.
-        of: the places of the collectives, or of their starts.
+        numbers: for each position, the task.
+        collectives: the positions of the collectives, or of their starts.
     """
-    time, found = _times(program, tasks, of), [program.tasks[task] for task in tasks]
-    serves = [False] * len(tasks)
-    spent = [task.seconds for task in found]  # with all that each needs; what several need counts for each
-    for place, own in enumerate(needs):
-        serves[place] = (
-            found[place].transfer is None and found[place].waits_for is None and all(serves[need] for need in own)
-        )
-        spent[place] += sum([spent[need] for need in own])
-    served = [math.inf] * len(tasks)  # the least time of what needs each
-    for place in reversed(range(len(tasks))):
-        if serves[place]:
-            most = served[place] if served[place] < math.inf else 0.0
-            serves[place] = bool(most) and spent[place] <= most
-            time[place] = most if serves[place] else 0.0
-        for need in needs[place]:
-            if time[place] < served[need]:
-                served[need] = time[place]
-    return serves
+    transfer_seconds = _transfer_seconds(program, numbers, collectives)
+    tasks = [program.tasks[number] for number in numbers]
+    is_preparing = [False] * len(tasks)
+    chain_seconds = [task.seconds for task in tasks]  # including all needs; a shared need counts for each user
+    for position, needed in enumerate(needs):
+        task = tasks[position]
+        is_compute = task.transfer is None and task.waits_for is None
+        is_preparing[position] = is_compute and all(is_preparing[need] for need in needed)
+        chain_seconds[position] += sum([chain_seconds[need] for need in needed])
+    shortest_use = [math.inf] * len(tasks)  # the shortest transfer that each task prepares; 0 if a user prepares none
+    for position in reversed(range(len(tasks))):
+        if is_preparing[position]:
+            limit = shortest_use[position] if shortest_use[position] < math.inf else 0.0
+            is_preparing[position] = bool(limit) and chain_seconds[position] <= limit
+            transfer_seconds[position] = limit if is_preparing[position] else 0.0
+        for need in needs[position]:
+            if transfer_seconds[position] < shortest_use[need]:
+                shortest_use[need] = transfer_seconds[position]
+    return is_preparing
 
 
-def find_following(program: Program, tasks: Sequence[int], needs: Neighbours, of: Collection[int]) -> list[bool]:
-    """Return, by place, what is made of results of collectives alone and takes no longer than their transfers; the
-    arguments are those of `serving`."""
-    time, found = _times(program, tasks, of), [program.tasks[task] for task in tasks]
-    for place, own in enumerate(needs):
-        if own and found[place].transfer is None and found[place].waits_for is None:
-            most = min([time[need] for need in own])
-            time[place] = most if found[place].seconds <= most else 0.0
-    return [bool(most) and place not in of for place, most in enumerate(time)]
+def find_following(
+    program: Program, numbers: Sequence[int], needs: Neighbours, collectives: Collection[int]
+) -> list[bool]:
+    """Return for each position whether the task uses only results of collectives, and no longer than their transfers.
+
+    The arguments are those of `find_preparing`.
+    """
+    limits, tasks = _transfer_seconds(program, numbers, collectives), [program.tasks[number] for number in numbers]
+    for position, needed in enumerate(needs):
+        task = tasks[position]
+        if needed and task.transfer is None and task.waits_for is None:
+            shortest = min([limits[need] for need in needed])
+            limits[position] = shortest if task.seconds <= shortest else 0.0
+    return [bool(limit) and position not in collectives for position, limit in enumerate(limits)]
 
 
-def _times(program: Program, tasks: Sequence[int], of: Collection[int]) -> list[float]:
-    transfers = {place: program.tasks[tasks[place]].transfer for place in of}
-    return [transfer.seconds if (transfer := transfers.get(place)) else 0.0 for place in range(len(tasks))]
+def _transfer_seconds(program: Program, numbers: Sequence[int], collectives: Collection[int]) -> list[float]:
+    transfers = {position: program.tasks[numbers[position]].transfer for position in collectives}
+    return [transfer.seconds if (transfer := transfers.get(position)) else 0.0 for position in range(len(numbers))]
 
 
-def find_intervals(needs: Neighbours, movable: Sequence[bool]) -> tuple[list[int], list[int]]:
-    """Return the first and the last place that each task may stand before, if what is not movable stays."""
-    first, last = [0] * len(needs), [len(needs)] * len(needs)
-    for place, before in enumerate(needs):
-        first[place] = max([first[need] if movable[need] else need + 1 for need in before], default=0)
-    for place in reversed(range(len(needs))):
-        latest = last[place] if movable[place] else place
-        for need in needs[place]:
-            if latest < last[need]:
-                last[need] = latest
-    return first, last
+def find_intervals(needs: Neighbours, is_movable: Sequence[bool]) -> tuple[list[int], list[int]]:
+    """Return the earliest and the latest position before which each task can be placed.
+
+    Tasks that are not movable keep their positions.
+    """
+    earliest, latest = [0] * len(needs), [len(needs)] * len(needs)
+    for position, needed in enumerate(needs):
+        earliest[position] = max([earliest[need] if is_movable[need] else need + 1 for need in needed], default=0)
+    for position in reversed(range(len(needs))):
+        bound = latest[position] if is_movable[position] else position
+        for need in needs[position]:
+            if bound < latest[need]:
+                latest[need] = bound
+    return earliest, latest
 
 
 def find_conflicts(program: Program, task: int, in_flight: Iterable[int]) -> list[int]:
-    """Return the starts in flight on streams that the transfer of `task` excludes."""
-    own = program.tasks[task].transfer
-    if own is None or not own.excludes:
+    """Return the starts in flight whose streams the transfer of `task` excludes."""
+    transfer = program.tasks[task].transfer
+    if transfer is None or not transfer.excludes:
         return []
-    sent = [(start, program.tasks[start].transfer) for start in in_flight]
-    return [start for start, other in sent if other is not None and other.stream in own.excludes]
+    transfers = [(start, program.tasks[start].transfer) for start in in_flight]
+    return [start for start, other in transfers if other is not None and other.stream in transfer.excludes]
 
 
 def advance_outputs(program: Program) -> tuple[int, ...]:
-    """Return the tasks in order, but those that only lead to results, through transfers and views, as early as they
-    may be."""
+    """Return an order in which the transfers of results run as early as possible; all other tasks keep their order.
+
+    A task moves if it is a transfer, a wait or a view, and all its users move too.
+    """
     tasks = program.tasks
     needs = [task.needs for task in tasks]
-    then = find_users(needs)
-    leads = [False] * len(tasks)
-    for at in reversed(range(len(tasks))):
-        task = tasks[at]
-        moves = task.transfer is not None or task.waits_for is not None or is_view(program, at)
-        leads[at] = moves and all(leads[user] for user in then[at])
-    after: list[list[int]] = [[] for _ in range(len(tasks) + 1)]
-    place: list[int] = []
-    for at, task in enumerate(tasks):
-        place.append(max([place[need] for need in task.needs], default=-1) if leads[at] and task.needs else at)
-        after[place[at]].append(at)
-    return tuple([at for found in after for at in found])
+    users = find_users(needs)
+    moves = [False] * len(tasks)
+    for index in reversed(range(len(tasks))):
+        task = tasks[index]
+        may_move = task.transfer is not None or task.waits_for is not None or is_view(program, index)
+        moves[index] = may_move and all(moves[user] for user in users[index])
+    tasks_after: list[list[int]] = [[] for _ in range(len(tasks) + 1)]
+    position: list[int] = []
+    for index, task in enumerate(tasks):
+        after_needs = moves[index] and task.needs
+        position.append(max([position[need] for need in task.needs], default=-1) if after_needs else index)
+        tasks_after[position[index]].append(index)
+    return tuple([index for moved in tasks_after for index in moved])

@@ -1,8 +1,8 @@
-"""What an order of a program takes: when each task runs, when each transfer is sent, and what is exposed of it.
+"""Simulate a program in an order: the times of each task and each transfer, and the exposed part of each transfer.
 
-The accelerator runs tasks one after the other. A transfer begins when the task that starts it has run and its stream
-is free; it waits out its latency, and is then on the links within and between nodes at once. Transfers that are on
-links of one kind share their bandwidth evenly. A wait holds the accelerator up until the transfer has ended.
+The accelerator runs one task after the other. A transfer begins when its start has run and its stream is idle. After
+its latency, it uses the links within nodes and the links between nodes at the same time. Transfers that use links of
+one kind share their bandwidth equally. A wait blocks the accelerator until the transfer ends.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from spmdir.schedule.program import Program, Transfer
 
 @attrs.frozen
 class TransferTime:
-    """When a transfer was under way, in seconds from the start of the program.
+    """The time of a transfer, in seconds from the start of the program.
 
     Attributes:
-        first, last: between which it had its stream.
-        exposed: for how long the accelerator stood still for it.
+        begin, end: the times between which it occupies its stream.
+        exposed: seconds for which the accelerator is idle because it waits for the transfer.
     """
 
     begin: float
@@ -35,13 +35,12 @@ class TransferTime:
 
 @attrs.frozen
 class Execution:
-    """A program as it runs in an order; times are in seconds from its start.
+    """The simulated run of a program in an order. Times are in seconds from its start.
 
     Attributes:
-        order: the tasks, as they run.
-        first, last: by task, when the accelerator turns to it, and when it turns to the next one. What it waits for a
-            transfer is in between.
-        sent: task → the transfer that it starts.
+        order: the tasks in the order in which they run.
+        begin, end: for each task, its time on the accelerator, including the time for which it waits for a transfer.
+        transfers: task → the time of the transfer that it starts.
     """
 
     program: Program
@@ -52,7 +51,7 @@ class Execution:
 
     @functools.cached_property
     def live(self) -> tuple[float, ...]:
-        """By task, the most bytes that are live while it runs."""
+        """For each task, the largest number of live bytes while it runs."""
         return tuple(live_bytes(self.program, self.order))
 
     @property
@@ -62,141 +61,151 @@ class Execution:
 
     @property
     def compute_seconds(self) -> float:
-        """The time that the accelerator is busy."""
+        """The time for which the accelerator is busy."""
         return sum(task.seconds for task in self.program.tasks)
 
     @property
     def exposed_seconds(self) -> float:
-        """The time that the accelerator stands still for transfers."""
+        """The time for which the accelerator is idle because it waits for transfers."""
         return sum(sent.exposed for sent in self.transfers.values())
 
     @property
     def peak_bytes(self) -> float:
-        """The most bytes that are live at once."""
+        """The largest number of bytes that are live at once."""
         return max([sum(self.program.buffers[buffer].bytes for buffer in self.program.inputs), *self.live])
 
     def busy_times(self, task: int) -> tuple[float, float]:
-        """Return between which times the accelerator works at a task: a wait works after it has waited."""
+        """Return the begin and end of the kernels of a task. Those of a wait begin after the transfer."""
         seconds = self.program.tasks[task].seconds
         if self.program.tasks[task].waits_for is None:
             return self.begin[task], self.begin[task] + seconds
         return self.end[task] - seconds, self.end[task]
 
     def hidden_by(self, task: int) -> Iterator[tuple[int, float]]:
-        """Yield each task that the accelerator works at while the transfer of `task` is under way, and for how long."""
-        sent = self.transfers[task]
-        at = bisect.bisect_right(self.order, sent.begin, key=self.end.__getitem__)
-        while at < len(self.order) and self.begin[self.order[at]] < sent.end:
-            first, last = self.busy_times(self.order[at])
-            shared = min(last, sent.end) - max(first, sent.begin)
+        """Yield each task whose kernels run during the transfer of `task`, with the seconds of overlap."""
+        transfer = self.transfers[task]
+        index = bisect.bisect_right(self.order, transfer.begin, key=self.end.__getitem__)
+        while index < len(self.order) and self.begin[self.order[index]] < transfer.end:
+            begin, end = self.busy_times(self.order[index])
+            shared = min(end, transfer.end) - max(begin, transfer.begin)
             if shared > 0:
-                yield self.order[at], shared
-            at += 1
+                yield self.order[index], shared
+            index += 1
 
 
 def simulate(program: Program, order: Sequence[int] | None = None) -> Execution:
-    """Return a program as it runs in an order.
+    """Simulate a program in an order.
 
     Args:
-        order: of the tasks, each after those that it needs; as they are numbered if None.
+        order: the tasks, each after the tasks that it needs. None: in the order of their numbers.
     """
     order = tuple(range(len(program.tasks)) if order is None else order)
-    links, exposed, now = Links(), dict[int, float](), 0.0
-    first, last = [0.0] * len(order), [0.0] * len(order)
-    for at in order:
-        task = program.tasks[at]
-        first[at], waited = now, task.waits_for
+    links, exposed_seconds, time = Links(), dict[int, float](), 0.0
+    begins, ends = [0.0] * len(order), [0.0] * len(order)
+    for number in order:
+        task = program.tasks[number]
+        begins[number], awaited = time, task.waits_for
         if task.transfer is not None:
-            now += task.seconds
-            links.send(at, task.transfer, now - task.overlap)
-            waited = at if task.is_blocking else waited
-        if waited is not None:
-            ended = links.ended(waited)
-            exposed[waited] = max(0.0, ended - now)
-            now = max(now, ended)
+            time += task.seconds
+            links.send(number, task.transfer, time - task.overlap)
+            awaited = number if task.is_blocking else awaited
+        if awaited is not None:
+            end = links.ended(awaited)
+            exposed_seconds[awaited] = max(0.0, end - time)
+            time = max(time, end)
         if task.transfer is None:
-            now += task.seconds
-        last[at] = now
-    sent = {at: TransferTime(*times, exposed.get(at, 0.0)) for at, times in links.times().items()}
-    return Execution(program, order, tuple(first), tuple(last), sent)
+            time += task.seconds
+        ends[number] = time
+    transfers = {
+        number: TransferTime(*times, exposed_seconds.get(number, 0.0)) for number, times in links.times().items()
+    }
+    return Execution(program, order, tuple(begins), tuple(ends), transfers)
 
 
-_NOTHING = 1e-15
-"""Seconds that are left of a transfer by rounding alone."""
+_ROUNDING_SECONDS = 1e-15
+"""The remaining time of a transfer below which it has ended: the time is a rounding error."""
 
 
 class Links:
-    """The streams of a rank and the links that their transfers share, followed from event to event.
+    """The streams and shared links of a rank, simulated from event to event.
 
     Attributes:
-        now: the time up to which they are followed.
+        now: the simulated time, in seconds.
     """
 
     def __init__(self) -> None:
         self.now = 0.0
         self._streams: dict[str, deque[int]] = {}
-        self._left: dict[int, list[float]] = {}
-        self._first: dict[int, float] = {}
-        self._last: dict[int, float] = {}
+        self._remaining: dict[int, list[float]] = {}
+        self._begins: dict[int, float] = {}
+        self._ends: dict[int, float] = {}
 
-    def send(self, task: int, transfer: Transfer, at: float) -> None:
-        """Put the transfer of a task on its stream; times never go back."""
-        while self.now < at:
-            self._advance(at)
-        self._left[task] = [transfer.latency, transfer.intra, transfer.inter]
+    def send(self, task: int, transfer: Transfer, time: float) -> None:
+        """Queue the transfer of a task on its stream. Times of successive calls must not decrease."""
+        while self.now < time:
+            self._advance(time)
+        self._remaining[task] = [transfer.latency, transfer.intra, transfer.inter]
         stream = self._streams.setdefault(transfer.stream, deque())
         stream.append(task)
         if len(stream) == 1:
-            self._begin(stream)
+            self._begin_next(stream)
 
     def ended(self, task: int) -> float:
-        """Return when the transfer of a task ends, if none is sent before."""
-        while task not in self._last:
+        """Return the end of the transfer of a task, if no further transfer is sent before it."""
+        while task not in self._ends:
             self._advance()
-        return self._last[task]
+        return self._ends[task]
 
-    def have_ended(self, tasks: Collection[int], at: float) -> list[int]:
-        """Return those of `tasks` whose transfers have ended by a time, if none is sent before."""
-        while self.now < at:
-            self._advance(at)
-        return [task for task in tasks if task in self._last]
+    def have_ended(self, tasks: Collection[int], time: float) -> list[int]:
+        """Return those of `tasks` whose transfers have ended at a time, if no further transfer is sent before it."""
+        while self.now < time:
+            self._advance(time)
+        return [task for task in tasks if task in self._ends]
 
     def next_end(self, tasks: Collection[int]) -> float:
-        """Return when the first transfer of `tasks` ends, if none is sent before."""
-        while not any(task in self._last for task in tasks):
+        """Return the end of the first transfer of `tasks` to end, if no further transfer is sent before it."""
+        while not any(task in self._ends for task in tasks):
             self._advance()
         return self.now
 
     def times(self) -> dict[int, tuple[float, float]]:
-        """Return between which times each transfer had its stream, when all have ended."""
+        """Simulate all transfers to their ends; return task → (begin, end) of its transfer."""
         while any(self._streams.values()):
             self._advance()
-        return {task: (first, self._last[task]) for task, first in self._first.items()}
+        return {task: (begin, self._ends[task]) for task, begin in self._begins.items()}
 
-    def _begin(self, stream: deque[int]) -> None:
-        """Begin with the transfer that is the next of a stream, and with those after it that take no time."""
+    def _begin_next(self, stream: deque[int]) -> None:
+        """Begin the next transfer of a stream; end it at once if it takes no time, and begin the one after it."""
         while stream:
-            self._first[stream[0]] = self.now
-            if any(self._left[stream[0]]):
+            self._begins[stream[0]] = self.now
+            if any(self._remaining[stream[0]]):
                 return
-            self._last[stream.popleft()] = self.now
+            self._ends[stream.popleft()] = self.now
 
     def _advance(self, until: float = math.inf) -> None:
-        """Follow what is under way up to its next change, at most until a time."""
-        under_way = [(stream, self._left[stream[0]]) for stream in self._streams.values() if stream]
-        parts = [(left, part) for _, left in under_way for part in ((0,) if left[0] else (1, 2)) if left[part]]
+        """Simulate up to the next event, at most until a time."""
+        running = [(stream, self._remaining[stream[0]]) for stream in self._streams.values() if stream]
+        parts = [
+            (remaining, part)  # part 0 is the latency, 1 the links within nodes, 2 the links between nodes
+            for _, remaining in running
+            for part in ((0,) if remaining[0] else (1, 2))
+            if remaining[part]
+        ]
         if not parts:
             self.now = until
             return
         sharing = [1, 0, 0]
         for _, part in parts:
             sharing[part] += part > 0
-        span = min([left[part] * sharing[part] for left, part in parts])
-        self.now, span = (until, until - self.now) if self.now + span >= until else (self.now + span, span)
-        for left, part in parts:
-            rest = left[part] - span / sharing[part]
-            left[part] = rest if rest > _NOTHING else 0.0
-        for stream, left in under_way:
-            if not any(left):
-                self._last[stream.popleft()] = self.now
-                self._begin(stream)
+        duration = min([remaining[part] * sharing[part] for remaining, part in parts])
+        if self.now + duration >= until:
+            self.now, duration = until, until - self.now
+        else:
+            self.now += duration
+        for remaining, part in parts:
+            seconds = remaining[part] - duration / sharing[part]
+            remaining[part] = seconds if seconds > _ROUNDING_SECONDS else 0.0
+        for stream, remaining in running:
+            if not any(remaining):
+                self._ends[stream.popleft()] = self.now
+                self._begin_next(stream)

@@ -1,8 +1,11 @@
-"""An order that goes by no times: starts of transfers move up, waits move down, and all else stays.
+"""Order tasks without times: starts move up, waits move down, and all other tasks keep their order.
 
-Each moves past its neighbours as long as these do not depend on it, or it on them, and there is memory for what is
-held meanwhile. Starts keep their order. Right before one transfer is waited for, the next one of its kind is started,
-so that one is under way while the result of the one before is used; no more than two of a kind are in flight.
+A start or a wait moves past independent tasks while memory permits. Starts keep their order. Right before a wait, the
+next start of the same kind runs, so its transfer runs while the result of the wait is used. At most two transfers of a
+kind are in flight. For example:
+
+    given order   start1, wait1, use1, start2, wait2, use2, start3, wait3, use3
+    new order     start1, start2, wait1, use1, start3, wait2, use2, wait3, use3
 """
 
 from __future__ import annotations
@@ -13,17 +16,17 @@ from spmdir.schedule.memory import peak_bytes
 from spmdir.schedule.mobility import find_conflicts, find_preparing
 from spmdir.schedule.program import Program
 
-AT_ONCE = 2
-"""How many transfers of one kind are in flight on a stream."""
+IN_FLIGHT_PER_KIND = 2
+"""The largest number of transfers of one kind that are in flight on a stream."""
 
 
-def lengthen_flights(program: Program, memory: float | None = None) -> tuple[int, ...]:
-    """Return an order of the tasks in which transfers are under way for longer.
+def lengthen_flights(program: Program, memory_limit: float | None = None) -> tuple[int, ...]:
+    """Return an order of the tasks in which transfers are in flight for longer.
 
     Args:
-        memory: bytes that the program may hold; as many as in the given order if None.
+        memory_limit: bytes that may be live. None: the peak of the given order.
     """
-    return _Swaps(program, peak_bytes(program) if memory is None else memory).run()
+    return _Swaps(program, peak_bytes(program) if memory_limit is None else memory_limit).run()
 
 
 class _Swaps:
@@ -31,19 +34,19 @@ class _Swaps:
 
     Attributes:
         order: the tasks that have run.
-        at: the task that the walk has come to: of those before, only waits have not run.
+        position: the current task of the walk. Of the tasks before it, only waits have not run.
         in_flight: start → its wait.
     """
 
     def __init__(self, program: Program, limit: float):
         self.program, self.headroom = program, Headroom(program, limit)
         self.order: list[int] = []
-        self.at = 0
+        self.position = 0
         self.in_flight: dict[int, int] = {}
         tasks = program.tasks
-        self._waits = {task.waits_for: at for at, task in enumerate(tasks) if task.waits_for is not None}
-        starts = [at for at, task in enumerate(tasks) if at in self._waits]
-        self._serves = find_preparing(program, range(len(tasks)), [task.needs for task in tasks], {*starts})
+        self._waits = {task.waits_for: index for index, task in enumerate(tasks) if task.waits_for is not None}
+        starts = [index for index, task in enumerate(tasks) if index in self._waits]
+        self._is_preparing = find_preparing(program, range(len(tasks)), [task.needs for task in tasks], {*starts})
         self._starts = iter([*starts, None])
         self._next = next(self._starts)
 
@@ -51,65 +54,67 @@ class _Swaps:
         """Return all tasks, in order."""
         while not self.headroom.is_done:
             say("reorder: {} of {} tasks", len(self.order), len(self.program.tasks))
-            following = self._following()
-            is_wait = self.program.tasks[following].waits_for is not None
-            found = self._prefetched(AT_ONCE if is_wait else 1)
-            self._run(following if found is None else found)
+            task = self._next_in_order()
+            is_wait = self.program.tasks[task].waits_for is not None
+            start = self._next_start(IN_FLIGHT_PER_KIND if is_wait else 1)
+            self._run(task if start is None else start)
         return tuple(self.order)
 
-    def _prefetched(self, at_once: int) -> int | None:
-        """Return the next start, or what serves it, if it may run now beside fewer than `at_once` of its kind; None if
-        not."""
+    def _next_start(self, limit: int) -> int | None:
+        """Return the next start, or a task that prepares its operand; None if it may not run now.
+
+        It may run if fewer than `limit` starts of its kind are in flight, and if there is memory.
+        """
         while self._next is not None and self.headroom.has_run(self._next):
             self._next = next(self._starts)
         task = self._next
         if (
             task is None
-            or len(self._of_its_kind(task)) >= at_once
+            or len(self._in_flight_of_kind(task)) >= limit
             or find_conflicts(self.program, task, self.in_flight)
         ):
             return None
-        while left := [need for need in self.program.tasks[task].needs if not self.headroom.has_run(need)]:
-            task = left[0]
-            if not self._serves[task]:
+        while unmet := [need for need in self.program.tasks[task].needs if not self.headroom.has_run(need)]:
+            task = unmet[0]
+            if not self._is_preparing[task]:
                 return None
         return task if self.headroom.fits(task) else None
 
-    def _following(self) -> int:
-        """Return the next task in the given order, waits left for later; the first of these where it is needed."""
-        in_flight = {*self.in_flight.values()}
-        while self.at in in_flight or (self.at < len(self._serves) and self.headroom.has_run(self.at)):
-            self.at += 1
-        if self.at == len(self._serves):
+    def _next_in_order(self) -> int:
+        """Return the next task in the given order without postponed waits, or the first wait that the task needs."""
+        waits, count = {*self.in_flight.values()}, len(self.program.tasks)
+        while self.position in waits or (self.position < count and self.headroom.has_run(self.position)):
+            self.position += 1
+        if self.position == count:
             return self.headroom.turn
-        found = self.program.tasks[self.at]
-        needed = [need for need in found.needs if need in in_flight]
-        if found.transfer is not None and self.at in self._waits:
-            needed += [self.in_flight[start] for start in self._of_its_kind(self.at)[: 1 - AT_ONCE]]
-        if needed:
-            return needed[0]
-        return self.at if self.headroom.fits(self.at) else self.headroom.turn
+        task = self.program.tasks[self.position]
+        needed_waits = [need for need in task.needs if need in waits]
+        if task.transfer is not None and self.position in self._waits:
+            same_kind = self._in_flight_of_kind(self.position)
+            needed_waits += [self.in_flight[start] for start in same_kind[: 1 - IN_FLIGHT_PER_KIND]]
+        if needed_waits:
+            return needed_waits[0]
+        return self.position if self.headroom.fits(self.position) else self.headroom.turn
 
-    def _of_its_kind(self, task: int) -> list[int]:
-        """Return the starts in flight that are of the kind and stream of `task`."""
-        found = self.program.tasks[task]
+    def _in_flight_of_kind(self, task: int) -> list[int]:
+        """Return the starts in flight with the op and the stream of `task`."""
+        op, stream = self.program.tasks[task].op, self._stream(task)
         return [
-            start for start in self.in_flight
-            if self.program.tasks[start].op == found.op and self._stream(start) == self._stream(task)
-        ]  # fmt: skip
+            start for start in self.in_flight if self.program.tasks[start].op == op and self._stream(start) == stream
+        ]
 
     def _stream(self, task: int) -> str:
         transfer = self.program.tasks[task].transfer
         return transfer.stream if transfer else ""
 
     def _run(self, task: int) -> None:
-        """Run a task, after the waits for what it must not be in flight with."""
+        """Run a task, after the waits for conflicting transfers."""
         for start in find_conflicts(self.program, task, self.in_flight):
             self._run(self.in_flight[start])
-        found = self.program.tasks[task]
         self.order.append(task)
         self.headroom.run(task)
-        if found.waits_for is not None:
-            del self.in_flight[found.waits_for]
+        start = self.program.tasks[task].waits_for
+        if start is not None:
+            del self.in_flight[start]
         if task in self._waits:
             self.in_flight[task] = self._waits[task]

@@ -1,7 +1,7 @@
-"""What runs again runs when what uses it is about to, although it could run at any time.
+"""Delay recomputed tasks until their users can run.
 
-Its operands are held, so all that a schedule knows of it is that it is ready. Early, its result would be held as long
-as the one that it takes the place of, and the work would be missing where little else hides a transfer.
+The operands of a recomputed task are held in memory, so the task is ready at any time. If it runs early, its result is
+held as long as the original was, and the task is no longer available to hide a later transfer.
 """
 
 from __future__ import annotations
@@ -13,34 +13,37 @@ import attrs
 from spmdir.schedule.program import Program
 
 
-def delay_recomputations(program: Program, again: Sequence[bool]) -> Program:
-    """Return `program`, in which a task that runs again also needs what else its first user needs: that has run, or at
-    least is under way.
+def delay_recomputations(program: Program, is_repeated: Sequence[bool]) -> Program:
+    """Return the program in which a recomputed task also needs the other needs of its first user.
+
+    For a need that is a wait, the recomputed task needs the start instead, so that it can run during the transfer.
 
     Args:
-        again: by task, whether it runs again; not of collectives, which start as early as it takes to hide them.
+        is_repeated: for each task, whether it is recomputed; false for collectives, which may start early to be hidden.
     """
     tasks = program.tasks
     first_user: dict[int, int] = {}
-    for at, task in enumerate(tasks):
+    for index, task in enumerate(tasks):
         for need in task.needs:
-            first_user.setdefault(need, at)
-    waits_for: list[set[int]] = [set() for _ in tasks]
-    for at in reversed(range(len(tasks))):
-        if not again[at]:
-            waits_for[at] = {_begun(program, need) for need in tasks[at].needs if not again[need]}
-        elif at in first_user:
-            waits_for[at] = {other for other in waits_for[first_user[at]] if other < at}
+            first_user.setdefault(need, index)
+    needs_of_user: list[set[int]] = [set() for _ in tasks]
+    for index in reversed(range(len(tasks))):
+        if not is_repeated[index]:
+            needs_of_user[index] = {_start_of(program, need) for need in tasks[index].needs if not is_repeated[need]}
+        elif index in first_user:
+            needs_of_user[index] = {need for need in needs_of_user[first_user[index]] if need < index}
     return attrs.evolve(
         program,
         tasks=tuple(
-            attrs.evolve(task, needs=tuple(sorted({*task.needs, *waits_for[at]}))) if again[at] else task
-            for at, task in enumerate(tasks)
+            attrs.evolve(task, needs=tuple(sorted({*task.needs, *needs_of_user[index]})))
+            if is_repeated[index]
+            else task
+            for index, task in enumerate(tasks)
         ),
     )
 
 
-def _begun(program: Program, task: int) -> int:
-    """Return the task after which the result of a task is under way: of a wait, the start."""
+def _start_of(program: Program, task: int) -> int:
+    """Return the start that a wait waits for; of any other task, the task."""
     start = program.tasks[task].waits_for
     return task if start is None else start

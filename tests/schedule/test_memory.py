@@ -55,6 +55,6 @@ def test_a_peak_that_is_asked_for_is_the_one_that_comes() -> None:
     program = Program((task((0,)), task((2,), (0,), memory_steps=stages), task((), (2,))), buffers(1, 10, 100))
     memory = Memory(program)
     for at in range(3):
-        asked = memory.peak(at)
+        asked = memory.peak_of(at)
         assert asked == max(memory.moments(at))
     assert memory.bytes == 0
