@@ -113,7 +113,7 @@ def test_a_second_run_changes_nothing(kind: str) -> None:
 
 @pytest.mark.parametrize(("memory", "gathers"), [("none", 2), ("auto", 2), ("3MB", 2), ("2MB", 3), ("least", 3)])
 def test_a_program_that_would_not_fit_is_not_made(memory: str, gathers: int) -> None:
-    text = PARTS[[name for name, _ in PARTS].index("what-would-exceed-the-memory-is-not-made-0")][1]
+    text = PARTS[[name for name, _ in PARTS].index("what-fits-the-memory-is-gathered-once-0")][1]
     fused = run_passes(ir.parse(text), f"fuse-collectives{{memory={memory}}}")
     assert ir.print_ir(fused).count("= spmd.all_gather") == gathers
     if gathers == 3:
