@@ -58,7 +58,7 @@ def test_uneven_shards_say_how_they_differ() -> None:
 @pytest.mark.parametrize(
     ("text", "word", "file", "expected"),
     [
-        ("my.op(x: m k) -> m when count(m) > 1", "count", "a.rules", "the elements along these factors"),
+        ("my.op(x: m k) -> m when count(m) > 1", "count", "a.rules", "number of elements along these factors"),
         ("aten.mm(self: m k) -> m", "aten.mm", "a.rules", "contraction.rules:"),
         ("one: all_gather x on A dim d => x", "all_gather", "a.rewrites", "are concatenated on every rank"),
     ],
