@@ -23,8 +23,8 @@ from spmdir.dialects.ring import RotationOp
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_type, sharding_of, signature_name
-from spmdir.reshard.allocations import Allocations, alone, together
-from spmdir.reshard.buffers import ARRIVES, Sized, copies_strided, keeps_operand, step_buffers
+from spmdir.reshard.allocations import Allocations, allocate_alone, allocate_bucket
+from spmdir.reshard.buffers import ARRIVES, Sized, copies_strided_operand, keeps_operand, step_buffers
 from spmdir.reshard.cost import local_bytes, local_shape
 from spmdir.reshard.steps import Step
 from spmdir.rules import RuleSet
@@ -146,7 +146,7 @@ class _Program:
             self.under_way[op] = way
             states = tuple(map(self._hold, op.results[len(op.pairs) :]))
             kept = [MemoryStep(states, tuple(operands[len(op.pairs) :]))] if states else []
-            if isinstance(op, Collective) and not way.allocations.made:
+            if isinstance(op, Collective) and not way.allocations.buffers:
                 kept.append(MemoryStep((), tuple(operands)))  # its result is a view
             return [*kept, *self._made(way, op)]
         if isinstance(op, HostCopyOp) or (isinstance(op, WaitOp) and isinstance(op.start, HostCopyOp)):
@@ -205,7 +205,7 @@ class _Program:
     def _allocations(self, op: Collective | RotationOp) -> Allocations:
         """Return what a collective allocates."""
         if isinstance(op, RotationOp):
-            return alone([(ARRIVES, self._bytes(op.results[0]))])
+            return allocate_alone([(ARRIVES, self._bytes(op.results[0]))])
         known = op.likeness(self.mesh), tuple([self.strides.get(value) for value, _ in op.pairs])
         if known not in self.known_allocations:
             self.known_allocations[known] = self._allocated(op)
@@ -219,7 +219,7 @@ class _Program:
             for step, meta, (value, _) in zip(steps, metas, op.pairs, strict=True)
         ]
         if len(steps) == 1:
-            return alone(sizes[0], keeps_operand(steps[0], metas[0], self.mesh))
+            return allocate_alone(sizes[0], keeps_operand(steps[0], metas[0], self.mesh))
         sources, targets = (
             [
                 local_bytes(getattr(step, end), meta.shape, meta.dtype.itemsize, self.mesh)
@@ -228,14 +228,14 @@ class _Program:
             for end in ("source", "target")
         )
         keep = [keeps_operand(step, meta, self.mesh) for step, meta in zip(steps, metas, strict=True)]
-        return together(op.spec, sizes, sources, targets, keep)
+        return allocate_bucket(op.spec, sizes, sources, targets, keep)
 
     def _made(self, way: _UnderWay, op: Collective | RotationOp | WaitOp) -> list[MemoryStep]:
         """Return the stages of a collective that are left, or those of its start, and put results into buffers."""
         found, plan = [], way.allocations
-        last = plan.arrived if not isinstance(op, WaitOp) and op.IS_START else len(plan.made)
+        last = plan.start_count if not isinstance(op, WaitOp) and op.IS_START else len(plan.buffers)
         for at in range(len(way.made), last):
-            one = plan.made[at]
+            one = plan.buffers[at]
             result = op.results[one.member]
             kind = self.kinds.get(result, "activations") if at in plan.results else "communication buffers"
             buffer = self._allocate(result, text_name(result), one.bytes, kind)
@@ -255,7 +255,7 @@ class _Program:
             is_view = is_contiguous(local_shape(step.target, meta.shape, self.mesh), strides)
             sliced = local_bytes(step.target, meta.shape, meta.dtype.itemsize, self.mesh)
             return [] if is_view else [("result", sliced)]
-        if not copies_strided(step, meta, self.mesh):
+        if not copies_strided_operand(step, meta, self.mesh):
             return sizes
         return [("packed", local_bytes(step.source, meta.shape, meta.dtype.itemsize, self.mesh)), *sizes]
 

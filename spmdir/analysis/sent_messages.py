@@ -14,7 +14,7 @@ from spmdir.dialects.halo import HaloExchangeOp
 from spmdir.dialects.ring import RotationOp
 from spmdir.dialects.sent_states import sent_state
 from spmdir.dialects.values import global_type
-from spmdir.reshard.bucket_cost import collective_terms, joining_seconds
+from spmdir.reshard.bucket_cost import added_bucket_seconds, collective_terms
 from spmdir.reshard.cost import NEIGHBOURS, Terms, node_count, sends_anything
 from spmdir.reshard.cost import terms as terms_of
 from spmdir.reshard.topology import Topology
@@ -90,6 +90,6 @@ class SentMessages:
             return None
         steps, types = zip(*members, strict=True)
         may_join = len(steps) == 1 and op.spec.may_be_bucketed and not op.IS_START  # several are packed anyway
-        joining = joining_seconds(steps[0], types[0], self.mesh, self.topology) if may_join else 0.0
+        joining = added_bucket_seconds(steps[0], types[0], self.mesh, self.topology) if may_join else 0.0
         spent = collective_terms(steps, types, self.mesh, self.topology)
         return SentMessage(op.spec.name, steps[0].axes, spent, joining)

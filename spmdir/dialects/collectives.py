@@ -36,7 +36,7 @@ from spmdir.dialects.verification import mesh_of
 from spmdir.reshard.clause import STANDARD_ARGUMENTS, START, STREAM, Clause
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import collective, collectives
-from spmdir.reshard.edge_state import StepState, step_state
+from spmdir.reshard.edge_state import StepState, step_states
 from spmdir.reshard.steps import Step, make_step, transition
 
 
@@ -200,7 +200,7 @@ class Collective(SpmdOp):
         """Return the op that does or starts `step`, one of this collective, on `value`; its result is as long as that.
 
         Args:
-            states: what the ranks keep for it, by `step_state`; the op gives the new one after its result.
+            states: what the ranks keep for it, by `step_states`; the op gives the new one after its result.
         """
         if not states:
             return cls.bucket([step], [value], location)
@@ -283,7 +283,7 @@ class Collective(SpmdOp):
         """Return what the ranks keep for it: its operands but the first, and its results but the first."""
         meta = global_type(self.operands[0], mesh)
         assert meta is not None  # it is verified
-        return step_state(self.step(mesh), meta, mesh)
+        return step_states(self.step(mesh), meta, mesh)
 
     def check_states(self) -> None:
         if self.spec.moves != "edge" or len(self.operands) != len(self.results):

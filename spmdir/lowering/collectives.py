@@ -32,7 +32,7 @@ from spmdir.lowering.site import Message, Site, functional, here
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.cost import local_shape
 from spmdir.reshard.moved_axes import permuted_axes
-from spmdir.reshard.multi_axis_steps import senders
+from spmdir.reshard.multi_axis_steps import permute_senders
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 
@@ -129,7 +129,7 @@ def permute_message(site: Site, x: Node) -> Message:
     if not axes:
         return here(x)
     shape = site.local(site.target)
-    sender = senders(site.source, site.target, site.mesh, site.shape, site.rank)
+    sender = permute_senders(site.source, site.target, site.mesh, site.shape, site.rank)
     group = site.mesh.group(site.rank, [axis for axis in site.mesh.axis_names if axis in axes])
     receives = [math.prod(shape) * (sender[site.rank] == member) for member in group]
     sends = [math.prod(shape) * (sender[member] == site.rank) for member in group]

@@ -28,7 +28,7 @@ from spmdir.pipeline.base_passes import FunctionPass
 from spmdir.pipeline.machine_options import MachineOptions
 from spmdir.pipeline.noted_options import is_for_shared_messages
 from spmdir.pipeline.pipeline import as_pipeline
-from spmdir.reshard.edge_state import step_state
+from spmdir.reshard.edge_state import step_states
 from spmdir.reshard.plan_tree import Planner, plan_tree
 from spmdir.reshard.steps import Step
 from spmdir.rules import RuleSet
@@ -39,7 +39,7 @@ def add_states(step: Step, value: SSAValue, before: Operation, mesh: Mesh, names
     """Return new arguments of the function around `before`: what ranks keep for `step`, on a form of `value`."""
     meta, function = meta_of(value.type), before.parent_op()
     assert meta is not None and isinstance(function, FuncOp)  # it is resharded in a function
-    found = step_state(step, meta, mesh)
+    found = step_states(step, meta, mesh)
     if not found:
         return []
     arguments: list[SSAValue] = []

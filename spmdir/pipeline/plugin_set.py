@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from spmdir.pipeline.pass_table import PASSES, PassTable
 from spmdir.plugins import Plugin, extended_rules, installed_plugins
 from spmdir.reshard.collective_spec import CollectiveSpec
-from spmdir.reshard.collectives import planned
+from spmdir.reshard.collectives import planned_collectives
 from spmdir.reshard.topology import Topology
 
 if TYPE_CHECKING:
@@ -74,4 +74,4 @@ class PluginSet(tuple[Plugin, ...]):
     @property
     def collectives(self) -> tuple[CollectiveSpec, ...]:
         """The collectives that the planner may choose."""
-        return planned(spec for plugin in self for spec in plugin.values(CollectiveSpec))
+        return planned_collectives(spec for plugin in self for spec in plugin.values(CollectiveSpec))

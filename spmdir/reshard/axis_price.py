@@ -1,4 +1,10 @@
-"""The price of moving one mesh axis from placement to placement: what the propagation search pays an edge with."""
+"""The price of a reshard on one mesh axis. The search of shardings derives its prices from it.
+
+For example, an all-gather of 2 MB over 8 ranks on the topology `flat` sends 7/8 of 2 MB:
+
+    axis_price(S(0), R, local_bytes=2_000_000, count=8, topology=FLAT)
+    Cost(wire_bytes=1750000.0, seconds=4.73973e-06)         1750000 / 370e9 + 1e-8 seconds
+"""
 
 from __future__ import annotations
 
@@ -9,19 +15,19 @@ from spmdir.core.placement.base import Edge, PartialPlacement, Placement, edge_b
 from spmdir.core.placement.standard import R
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.collective_spec import CollectiveSpec
-from spmdir.reshard.collectives import PLANNED, between
+from spmdir.reshard.collectives import PLANNED, collectives_between
 from spmdir.reshard.cost import Cost, cost, edge_collectives
 from spmdir.reshard.topology import DEFAULT, Topology
 from spmdir.reshard.traffic import COPY, Sizes, Traffic
 
-NOTHING = Cost(0.0, 0.0)
-_NEVER = Cost(math.inf, math.inf)
+FREE = Cost(0.0, 0.0)
+_IMPOSSIBLE = Cost(math.inf, math.inf)
 
-_LOCAL = {("replicated", "replicated"): Traffic(), ("shard", "partial"): COPY}
-"""Traits before and after between which nothing is ever sent: a shard is put among identities."""
+_LOCAL_STEPS = {("replicated", "replicated"): Traffic(), ("shard", "partial"): COPY}
+"""Traits before and after → the cost of a step that sends nothing. From shard to partial, the rest is identities."""
 
 ITEMSIZE = 4
-"""Bytes of an element, where only those of a tensor are known."""
+"""Bytes of an element, if only the bytes of the tensor are known."""
 
 
 def axis_price(
@@ -34,34 +40,33 @@ def axis_price(
     topology: Topology = DEFAULT,
     nodes: int = 1,
 ) -> Cost:
-    """Return the cost of moving one axis of `count` ranks from `source` to `target`.
+    """Return the cost of a reshard from `source` to `target` on one axis of `count` ranks.
 
-    A step that a placement declares comes first, then the fastest collective between the traits, then R in between.
-    Moves that there are not, and those of open placements, cost infinity.
+    If a placement declares a step, its cost is returned. Otherwise it is the cost of the fastest collective between the
+    traits, or else of two reshards by way of R. An impossible reshard costs infinity, as does an open placement.
 
     Args:
-        local_bytes: those of the tensor on a rank with this axis replicated and the other axes as they are.
-        collectives: the ones that may be used.
-        local: what a rank has of the tensor then, for edges whose cost depends on the shape; without it these cost
-            NaN.
-        nodes: how many nodes a group of the axis spans.
+        local_bytes: bytes of the local tensor, as if this axis were replicated.
+        collectives: the collectives that the reshard may use.
+        local: the type of that local tensor, for edges whose cost depends on the shape. Without it, these cost NaN.
+        nodes: the number of nodes that a group of the axis spans.
     """
     if source == target:
-        return NOTHING
+        return FREE
     if edge := edge_between(source, target):
         return _edge_price(edge, source, target, local_bytes, count, local, topology, nodes)
     if "open" in (source.trait, target.trait):
-        return _NEVER
+        return _IMPOSSIBLE
     if not _needs_replicated(source, target):
-        if (source.trait, target.trait) in _LOCAL:
-            local_step = _LOCAL[source.trait, target.trait]
+        if (source.trait, target.trait) in _LOCAL_STEPS:
+            local_step = _LOCAL_STEPS[source.trait, target.trait]
             return cost(local_step, _sizes(source, target, local_bytes, count), nodes, topology)
-        if legal := between(source.trait, target.trait, collectives):
+        if legal := collectives_between(source.trait, target.trait, collectives):
             sizes = _sizes(source, target, local_bytes, count)
             costs = [cost(spec.traffic, sizes, nodes, topology) for spec in legal]
-            return min(costs, key=lambda found: found.seconds)
+            return min(costs, key=lambda candidate: candidate.seconds)
     if R in (source, target):
-        return _NEVER
+        return _IMPOSSIBLE
     to_replicated = axis_price(source, R, local_bytes, count, collectives, local, topology, nodes)
     from_replicated = axis_price(R, target, local_bytes, count, collectives, local, topology, nodes)
     return _sum((to_replicated, from_replicated))
@@ -73,12 +78,12 @@ def _sum(costs: Iterable[Cost]) -> Cost:
 
 
 def depends_on_shape(source: Placement, target: Placement) -> bool:
-    """Return whether the price between two placements is that of edges whose cost depends on the shape."""
+    """Return whether the reshard between two placements uses an edge whose cost depends on the shape."""
     edges = [edge_between(source, target)]
     if edges == [None]:
         edges = [edge_between(source, R), edge_between(R, target)]
-    own = source.has_own_type or target.has_own_type
-    return any(edge is not None and (_is_shaped(edge) or (edge.collectives and own)) for edge in edges)
+    has_own_type = source.has_own_type or target.has_own_type
+    return any(edge is not None and (_is_shaped(edge) or (edge.collectives and has_own_type)) for edge in edges)
 
 
 def _is_shaped(edge: Edge) -> bool:
@@ -95,38 +100,43 @@ def _edge_price(
     topology: Topology,
     nodes: int,
 ) -> Cost:
-    own = bool(edge.collectives) and (source.has_own_type or target.has_own_type)
-    if local is None and (own or _is_shaped(edge) or edge.bytes is not None):
+    has_own_type = bool(edge.collectives) and (source.has_own_type or target.has_own_type)
+    if local is None and (has_own_type or _is_shaped(edge) or edge.bytes is not None):
         return Cost(math.nan, math.nan)
-    sizes = _own_sizes(source, target, local, count) if own and local and edge.bytes is None else None
+    sizes = (
+        _sizes_of_local_types(source, target, local, count) if has_own_type and local and edge.bytes is None else None
+    )
     sizes = sizes or _sizes(source, target, local_bytes, count)
     shape: list[int] = list(local.shape) if local is not None else []
     if source.dim is not None and source.dim < len(shape):
         shape[source.dim] = -(-shape[source.dim] // count)
     itemsize = local.dtype.itemsize if local is not None else ITEMSIZE
-    found = _sum(
+    total = _sum(
         cost(traffic, sizes, nodes, topology) for traffic, sizes in edge_collectives(edge, sizes, shape, itemsize)
     )
     if edge.seconds is None or local is None or count == 1:
-        return found
-    return Cost(found.wire_bytes, edge.time(topology, shape, itemsize, count))
+        return total
+    return Cost(total.wire_bytes, edge.time(topology, shape, itemsize, count))
 
 
 def _needs_replicated(source: Placement, target: Placement) -> bool:
-    """Return whether a shard among others cannot stand for the value, or a placement has its own way to R."""
-    alone = isinstance(target, PartialPlacement) and target.identity is None and source.trait == "shard"
-    return alone or edge_between(source, R) is not None
+    """Return whether the reshard must go by way of R.
+
+    It must if `source` declares a step to R, or if `target` has no identity to combine with the shard of a rank.
+    """
+    has_no_identity = isinstance(target, PartialPlacement) and target.identity is None and source.trait == "shard"
+    return has_no_identity or edge_between(source, R) is not None
 
 
-def _own_sizes(source: Placement, target: Placement, local: TensorMeta, count: int) -> Sizes | None:
-    """Return what a step handles of whose ends one says itself what ranks hold; None if the tensor fits them not."""
+def _sizes_of_local_types(source: Placement, target: Placement, local: TensorMeta, count: int) -> Sizes | None:
+    """Return the sizes of a step if a placement computes its local types itself; None if it rejects the tensor."""
     try:
         before, after = (
-            max(TensorMeta(*held).bytes for held in side.local_types(local.shape, local.dtype, count))
+            max(TensorMeta(*local_type).bytes for local_type in side.local_types(local.shape, local.dtype, count))
             for side in (source, target)
         )
     except Exception:
-        return None  # prices are asked for of all placements, of values that can never have them too
+        return None  # the search also prices placements that the value cannot have
     scatters = target.trait == "shard" and source.has_own_type
     return Sizes(count, before, after, before / count if scatters else min(before, after))
 

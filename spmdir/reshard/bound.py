@@ -1,11 +1,22 @@
 """A lower bound on the bytes that any algorithm moves for a reshard, without reduction in the network.
 
-One-way gossip argument. Fix an element. Each of the k combinations of coordinates on the source's partial axes is a
-class: its ranks have one and the same partial value. Ranks that differ along the target's partial axes together need
-the value: they are one needer. Where no needer has all partials, the first one to have the value lacked some, each
-of which some rank outside sent at least once, and every other needer then receives at least one message. Where
-some needers have them all, messages connect the k classes and the needers that lack some. The mean over ranks of these
-messages bounds the bytes of the busiest rank, and so do what a needer receives at the least and what a class must send.
+Fix an element. Its value is the reduction of k partial values, one for each position along the source's partial axes.
+Ranks that differ only along the target's partial axes need the value together: they are one *needer*. r is the number
+of needers, and m is the largest number of partial values that one needer has at the start.
+
+- If m = k, messages must connect the k partial values and the needers that lack one:
+  k + (needers that lack one) − 1 messages, or none if no needer lacks one.
+- If m < k, the first needer to finish lacked at least k − m partial values. A rank outside that needer sent each of
+  them at least once. Every other needer then receives a message: (k − m) + (r − 1) messages.
+
+For example, an all-reduce over 4 ranks has k = r = 4 and m = 1: 3 + 3 = 6 messages for each element. The mean over 4
+ranks is 1.5 messages, so a tensor of 1000 bytes needs 1500 bytes: 2 (n − 1)/n, which a ring reaches.
+
+    lower_bound((250,), 4, <a: P(sum)>, <>, Mesh({"a": 4})) = 1500.0
+
+The bound is the largest of three numbers: the mean number of messages over ranks, the messages that one needer must
+receive, and the messages that one rank must send. The argument is that of Patarasu and Yuan, "Bandwidth optimal
+all-reduce algorithms for clusters of workstations" (2009), extended to other placements.
 """
 
 from __future__ import annotations
@@ -17,19 +28,21 @@ from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
 from spmdir.reshard.conditions import refinement, splits_evenly
-from spmdir.reshard.overlaps import Overlaps, overlaps
+from spmdir.reshard.overlaps import Overlaps, count_overlaps
 
 
 @functools.lru_cache(maxsize=65536)
 def lower_bound(
     shape: tuple[int, ...], itemsize: float, source: Sharding, target: Sharding, mesh: Mesh
 ) -> float | None:
-    """Bytes that the busiest rank must send or receive to take `source` to `target`, at the least.
+    """Return the fewest bytes that the busiest rank must send or receive for a reshard; None if no bound is known.
 
-    `shape` is global, `itemsize` the bytes of an element. Exact sums over ranks; see the module for the argument. Where
-    the shardings take uneven chunks apart by sub-axes, none is known, which is None, nor where a placement is neither
-    replicated nor a shard nor a partial value, or declares bytes that depend on the shape. Elements that a lossy
-    placement sends smaller count as what it sends.
+    There is no bound in three cases: a placement is neither replicated nor a shard nor a partial value; a placement
+    declares bytes that depend on the shape; or sub-axes split uneven chunks.
+
+    Args:
+        shape: the global shape.
+        itemsize: bytes of an element. If a lossy placement sends smaller elements, their size is used.
     """
     if source == target:
         return 0.0
@@ -49,39 +62,48 @@ def lower_bound(
         if not all(splits_evenly(sharding, fine, shape) for sharding in (source, target)):
             return None
         return lower_bound(shape, itemsize, source.refined(fine), target.refined(fine), fine)
-    partial, left = [axis for axis, _ in source.partial], [axis for axis, _ in target.partial]
-    sharded, wanted = _sharded(source), _sharded(target)
-    classes = mesh.group_size(partial)
-    together = mesh.group_size(left)
-    held_classes = mesh.group_size(axis for axis in partial if axis in left)
-    needers = mesh.world_size // together // mesh.group_size(wanted)
-    owners = needers // mesh.group_size(axis for axis in sharded if axis not in wanted and axis not in left)
+    partial_axes, remaining_partial = [axis for axis, _ in source.partial], [axis for axis, _ in target.partial]
+    source_axes, target_axes = _sharding_axes(source), _sharding_axes(target)
+    classes = mesh.group_size(partial_axes)
+    needer_size = mesh.group_size(remaining_partial)
+    own_classes = mesh.group_size(axis for axis in partial_axes if axis in remaining_partial)
+    needers = mesh.world_size // needer_size // mesh.group_size(target_axes)
+    owners = needers // mesh.group_size(
+        axis for axis in source_axes if axis not in target_axes and axis not in remaining_partial
+    )
 
-    own = [axis for axis in (*sharded, *partial) if mesh.sizes[axis] > 1]
-    moving = [*dict.fromkeys([*sharded, *wanted])]
-    met = overlaps(shape, source, target, mesh, moving, left) or _at_most(shape, source, target, mesh, moving, left)
-    if held_classes == classes:
-        per_overlap, received = classes + needers - owners - 1 if needers > owners else 0, met.missing
+    distinct_axes = [axis for axis in (*source_axes, *partial_axes) if mesh.sizes[axis] > 1]
+    sharding_axes = [*dict.fromkeys([*source_axes, *target_axes])]
+    overlap = count_overlaps(shape, source, target, mesh, sharding_axes, remaining_partial) or _overlaps_from_lengths(
+        shape, source, target, mesh, sharding_axes, remaining_partial
+    )
+    if own_classes == classes:
+        per_overlap, received = classes + needers - owners - 1 if needers > owners else 0, overlap.most_missing
     else:
-        per_overlap, received = classes - held_classes + needers - 1, met.needed
-    messages = met.total * per_overlap + (math.prod(shape) - met.total) * (classes + needers - 1)
-    stays = set(own) <= {*wanted, *left}
-    sent = met.leaving if stays else met.held
-    holders = mesh.world_size // mesh.group_size(own)
-    return itemsize * max(messages / mesh.world_size, received / together, sent / holders)
+        per_overlap, received = classes - own_classes + needers - 1, overlap.most_needed
+    messages = overlap.total * per_overlap + (math.prod(shape) - overlap.total) * (classes + needers - 1)
+    is_never_reduced = set(distinct_axes) <= {*target_axes, *remaining_partial}
+    sent = overlap.most_leaving if is_never_reduced else overlap.most_held
+    holders = mesh.world_size // mesh.group_size(distinct_axes)
+    return itemsize * max(messages / mesh.world_size, received / needer_size, sent / holders)
 
 
-def _at_most(
-    shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh, moving: list[str], left: list[str]
+def _overlaps_from_lengths(
+    shape: tuple[int, ...],
+    source: Sharding,
+    target: Sharding,
+    mesh: Mesh,
+    sharding_axes: list[str],
+    remaining_partial: list[str],
 ) -> Overlaps:
-    """At least what must move: as if ranks held as much as they can of what they need. Lengths alone tell that."""
-    own, need = (
+    """Return a lower bound on the overlaps, as if each rank had as much of its need as the lengths of shards allow."""
+    source_count, target_count = (
         math.prod(max(side.lengths(dim, size, mesh)) for dim, size in enumerate(shape)) for side in (source, target)
     )
-    total = min(math.prod(shape), mesh.group_size(moving) * min(own, need))
-    having = own * mesh.group_size(axis for axis in moving if axis in left)
-    return Overlaps(total, max(need - having, 0), need, own, 0)
+    total = min(math.prod(shape), mesh.group_size(sharding_axes) * min(source_count, target_count))
+    needer_count = source_count * mesh.group_size(axis for axis in sharding_axes if axis in remaining_partial)
+    return Overlaps(total, max(target_count - needer_count, 0), target_count, source_count, 0)
 
 
-def _sharded(sharding: Sharding) -> list[str]:
+def _sharding_axes(sharding: Sharding) -> list[str]:
     return [axis for axis, placement in sharding.entries if placement.trait == "shard"]

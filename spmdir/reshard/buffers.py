@@ -1,4 +1,4 @@
-"""The memory that a step of a reshard allocates, one buffer after the other, as it is emitted."""
+"""The buffers that the emitted code of a step allocates, in order."""
 
 from __future__ import annotations
 
@@ -14,59 +14,61 @@ from spmdir.reshard.exchange import grid_of
 from spmdir.reshard.steps import Step
 
 ARRIVES = "received"
-"""The buffers that are written while a step is under way; a wait for it makes those after the last of these."""
+"""The buffer that a transfer writes. The wait allocates the buffers after the last one of this name."""
 
 
 Sized = tuple[str, float]
-"""A buffer by its name in `spmdir.reshard.collective_spec.BUFFERS`, and its bytes."""
+"""The name of a buffer, from `spmdir.reshard.collective_spec.BUFFERS`, and its bytes."""
 
 
 def step_buffers(step: Step, meta: TensorMeta, mesh: Mesh) -> list[Sized]:
-    """Return the buffers that `step` allocates on the rank with most, in order, the last being the result.
+    """Return the buffers that `step` allocates on the rank with the largest shard, in order. The last is the result.
 
-    There are none if the result shares the operand's memory.
+    The list is empty if the result shares the operand's memory.
 
     Args:
-        meta: the global shape and the element type of the tensor; a rank has it contiguous.
+        meta: the global shape and the element type of the tensor. The local tensor is contiguous.
     """
     if mesh.group_size(step.axes) == 1 and step.spec.check is None:
         return []
     source = local_bytes(step.source, meta.shape, meta.dtype.itemsize, mesh)
     target = local_bytes(step.target, meta.shape, meta.dtype.itemsize, mesh)
     leading = {
-        "packed": _leads(step.to_dim if step.to_dim is not None else step.dim, step, meta, mesh),
-        "unpacked": _leads(step.dim, step, meta, mesh),
+        "packed": _is_leading(step.to_dim if step.to_dim is not None else step.dim, step, meta, mesh),
+        "unpacked": _is_leading(step.dim, step, meta, mesh),
     }
     sizes = {"packed": source, "sent": source, "received": target, "unpacked": target, "result": target}
-    if _joins(step):  # nothing that stays is sent
-        of = step_sizes(step, meta.shape, meta.dtype.itemsize, mesh)
-        received = _arriving(step, meta.shape, mesh)[0] * meta.dtype.itemsize
-        sizes |= {"sent": of.moved, "received": received, "joined": of.combined * target}
-        leading["joined"] = of.combined in (1, of.group)
-    return [(stage, sizes[stage]) for stage in step.spec.buffers if not leading.get(stage)]
+    if _is_exchange(step):  # elements that stay on their rank are not sent
+        step_size = step_sizes(step, meta.shape, meta.dtype.itemsize, mesh)
+        received = _busiest_receiver(step, meta.shape, mesh)[0] * meta.dtype.itemsize
+        sizes |= {"sent": step_size.moved, "received": received, "joined": step_size.combined * target}
+        leading["joined"] = step_size.combined in (1, step_size.group)
+    return [(name, sizes[name]) for name in step.spec.buffers if not leading.get(name)]
 
 
-def copies_strided(step: Step, meta: TensorMeta, mesh: Mesh) -> bool:
-    """Return whether `step` first makes an operand contiguous that is not: it sends, and does not pack it anyway."""
+def copies_strided_operand(step: Step, meta: TensorMeta, mesh: Mesh) -> bool:
+    """Return whether `step` copies a strided operand first. It does if it sends the operand without packing it."""
     packs = {"packed", "sent"}.intersection(step.spec.buffers)
-    is_packed = packs and not _leads(step.to_dim if step.to_dim is not None else step.dim, step, meta, mesh)
+    is_packed = packs and not _is_leading(step.to_dim if step.to_dim is not None else step.dim, step, meta, mesh)
     return sends_anything(step, meta.shape, mesh) and not is_packed
 
 
 def keeps_operand(step: Step, meta: TensorMeta, mesh: Mesh) -> bool:
-    """Return whether the operand of `step` is live until the result is made: chunks of it that stay are views of it."""
-    return _joins(step) and mesh.group_size(step.axes) > 1 and _arriving(step, meta.shape, mesh)[1]
+    """Return whether the operand of `step` is live until the result is written: chunks of it stay on the rank."""
+    return _is_exchange(step) and mesh.group_size(step.axes) > 1 and _busiest_receiver(step, meta.shape, mesh)[1]
 
 
-def _joins(step: Step) -> bool:
-    """Return whether `step` joins what several ranks sent, of which each sends what the rank lacks."""
+def _is_exchange(step: Step) -> bool:
+    """Return whether `step` concatenates or reduces elements from several ranks, as an exchange does."""
     return "joined" in step.spec.buffers
 
 
 @functools.lru_cache(maxsize=4096)
-def _arriving(step: Step, shape: tuple[int, ...], mesh: Mesh) -> tuple[int, bool]:
-    """Return the elements that an exchange gives the rank that holds most as it joins them, and whether this rank
-    holds its operand beside them."""
+def _busiest_receiver(step: Step, shape: tuple[int, ...], mesh: Mesh) -> tuple[int, bool]:
+    """Return the elements that a rank receives in an exchange, and whether its operand is live until they are joined.
+
+    The rank is the one that has the most elements at that time.
+    """
     assert step.spec.loads is not None  # an exchange
     received: dict[int, int] = {}
     for (_, receiver), numel in step.spec.loads(step.source, step.target, mesh, shape)[0].items():
@@ -75,12 +77,12 @@ def _arriving(step: Step, shape: tuple[int, ...], mesh: Mesh) -> tuple[int, bool
     source, target = step.source.refined(fine), step.target.refined(fine)
     most = (0, 0, False)
     for rank, numel in received.items():
-        own = grid_of(source, shape, fine, rank)
-        keeps = all(map(common, own, grid_of(target, shape, fine, rank)))
-        most = max(most, (numel + math.prod(map(length, own)) * keeps, numel, keeps))
+        source_grid = grid_of(source, shape, fine, rank)
+        keeps = all(map(common, source_grid, grid_of(target, shape, fine, rank)))
+        most = max(most, (numel + math.prod(map(length, source_grid)) * keeps, numel, keeps))
     return most[1:]
 
 
-def _leads(dim: int | None, step: Step, meta: TensorMeta, mesh: Mesh) -> bool:
+def _is_leading(dim: int | None, step: Step, meta: TensorMeta, mesh: Mesh) -> bool:
     """Return whether chunks along `dim` are contiguous: no dimension before it has several elements."""
     return dim is not None and math.prod(local_shape(step.source, meta.shape, mesh)[:dim]) == 1

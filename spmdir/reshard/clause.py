@@ -1,4 +1,4 @@
-"""Clauses: the keywords with values in the text of a collective, as `on [tp]` and `dim 0`."""
+"""Clauses: the keywords with values in the text of a collective, such as `on [tp]` and `dim 0`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from spmdir.core.errors import ShardingError
 
 @attrs.frozen
 class Clause:
-    """A keyword with a value in the text of a collective, as `dim 0`.
+    """A keyword with a value in the text of a collective, such as `dim 0`.
 
     Attributes:
-        keyword: how the text calls it.
+        keyword: its name in the text.
         argument: the name of the op's argument.
         kind: "axes" (a list of mesh axes), "dim" (a dimension of the tensor), "reduction" (a key of
             `spmdir.core.placement.reductions.REDUCTIONS` or the text of a partial placement), "number" (an int from 0
@@ -34,17 +34,17 @@ class Clause:
         if self.kind != standard:
             raise ShardingError(
                 f"clause '{self.keyword}' has argument '{self.argument}' of kind '{self.kind}'; this argument has kind "
-                f"'{standard}': give the clause that kind, or another argument",
+                f"'{standard}'; change the kind or the argument of the clause",
                 caller_place(),
             )
 
     def holds(self, value: object) -> bool:
-        """Return whether `value` is one of its kind."""
+        """Return whether `value` is valid for this kind of clause."""
         return _KINDS[self.kind][0](value)
 
     @property
     def expected(self) -> str:
-        """What a value of its kind is, for messages."""
+        """Return a description of valid values, for error messages."""
         return _KINDS[self.kind][1]
 
 
@@ -60,27 +60,27 @@ _KINDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "name": (lambda value: isinstance(value, str) and value.isidentifier(), "a name"),
     "flag": (lambda value: value is True, "the keyword alone"),
 }
-"""Kind of a clause → whether a value is of it, and how messages call these."""
+"""Kind of a clause → (whether a value is valid, a description of valid values for error messages)."""
 
 IDENTIFIER = Kind(
     lambda value: isinstance(value, str) and value.isascii() and value.isidentifier(),
-    "a name of letters, digits and '_', as in 'scatter'",
+    "a name of letters, digits and '_', such as 'scatter'",
 )
 _FIELDS = {
     "keyword": IDENTIFIER,
     "argument": IDENTIFIER,
     "kind": Kind(lambda value: isinstance(value, str) and value in _KINDS, f"one of {', '.join(_KINDS)}"),
 }
-"""Field of a clause → its kind."""
+"""Field of a clause → valid values."""
 
 _STANDARD_KINDS = {"axes": "axes", "dim": "dim", "to_dim": "dim", "reduction": "reduction", "stream": "name"}
-"""Argument → the kind of its clauses, of those that spmdir has itself."""
+"""Argument of the clauses below → the kind that its clauses must have."""
 
 STANDARD_ARGUMENTS = ("axes", "dim", "to_dim", "reduction")
-"""The arguments for which steps and ops have a field of their own."""
+"""The arguments that are fields of `Step` and of ops. Others are stored by name."""
 
 START = "_start"
-"""What the name of the op ends in that starts a collective."""
+"""The suffix of the op that starts a collective."""
 
 ON = Clause("on", "axes", "axes")
 DIM = Clause("dim", "dim", "dim")
@@ -88,4 +88,4 @@ FROM = Clause("from", "dim", "dim")
 TO = Clause("to", "to_dim", "dim")
 OP = Clause("op", "reduction", "reduction")
 STREAM = Clause("stream", "stream", "name")
-"""What a start says of the communicator that it runs on."""
+"""The name of the stream on which a started collective runs."""

@@ -1,8 +1,8 @@
-"""What one collective declares: its clauses, the placements that it takes axes between, and its cost.
+"""The declaration of one collective: its clauses, its traits before and after, its cost and its buffers.
 
-From a `CollectiveSpec` follow the legal transitions (`steps.transition`), the moves of the planner (`moves.moves`), the
-price of an axis (`axis_price`), the verifier, parser and printer of its `spmd` op (`spmdir.dialects.collectives`), and
-what a rewrite may say of it. `collectives.py` is the table of specs.
+Many things are derived from a `CollectiveSpec`: the legal transitions (`steps.transition`), the steps of the planner
+(`moves.moves`), the price of an axis (`axis_price`), the verifier, parser and printer of the `spmd` op
+(`spmdir.dialects.collectives`), and its syntax in rewrites. `collectives.py` is the table of specs.
 """
 
 from __future__ import annotations
@@ -24,12 +24,15 @@ from spmdir.reshard.parts import Loads
 from spmdir.reshard.traffic import Traffic
 
 BUFFERS = ("sent", "packed", "received", "joined", "unpacked", "result")
-"""What a collective may allocate. `packed` and `unpacked` are copies into and out of the order in which chunks are
-sent, which a leading dimension needs none of, `sent` is what leaves the rank, and `joined` are partial values put
-together of what several ranks sent."""
+"""The names of buffers of collectives.
+
+`packed` is the operand in the order in which chunks are sent, and `unpacked` is the result in its own order. Chunks of
+a leading dimension are contiguous and need neither. `sent` is a send buffer, and `received` a receive buffer. `joined`
+are partial values, each concatenated from the chunks of several ranks.
+"""
 
 PACKED = ("packed", "sent")
-"""The buffers that a tensor is packed into before it is part of a message of several."""
+"""The buffers that a member needs before it is copied into the message of a bucket."""
 
 ALLOCATED: dict[tuple[str | None, str | None], tuple[str, ...]] = {
     ("replicated", "shard"): ("packed", "received"),
@@ -37,46 +40,47 @@ ALLOCATED: dict[tuple[str | None, str | None], tuple[str, ...]] = {
     ("partial", "shard"): ("packed", "received"),
     ("shard", "shard"): ("packed", "received", "unpacked"),
 }
-"""The traits of its axes before and after → what a collective that sends allocates; others allocate their result."""
+"""Traits before and after → the buffers of a collective between them. Others allocate only their result."""
 
 
 Moves = Literal["axes", "edge", "shards", "elements"]
-"""What a collective moves, see `CollectiveSpec`."""
+"""The unit of data that a collective moves; see `CollectiveSpec`."""
 
 
 @attrs.frozen(eq=False, kw_only=True)
 class CollectiveSpec:
     """One collective of the `spmd` dialect, of `spmdir` or of a plug-in.
 
-    If it moves "axes", its text names them (`on [tp]`), and it takes them from the trait `before` to the trait `after`.
-    Others name none, since the result's sharding says it all: they have `check` and `axes` in place of the traits.
+    A collective that moves "axes" names them in its text (`on [tp]`), and takes them from the trait `before` to the
+    trait `after`. The others name no axes, because the sharding of the result defines the transition. They have `check`
+    and `axes` instead of the traits.
 
     Attributes:
         name: the op's name without `spmd.`.
-        summary: what it does, one sentence.
-        clauses: what its text says, in order.
-        moves: the "axes" that its text names, along an "edge" that a placement declares, "elements" that ranks lack, as
-            `exchange` does, or whole "shards", as `permute` does.
-        before, after: the trait of its axes before and after, "replicated", "shard" or "partial". Axes join a
-            dimension innermost, those of a "shard" before have to be its innermost ones, in nesting order.
-        check: (spec, source, target, mesh, global shape) → None, or raises ShardingError unless the step is legal.
+        summary: its effect, in one sentence.
+        clauses: the clauses of its text, in order.
+        moves: "axes" that its text names; along an "edge" that a placement declares; the "elements" that ranks lack, as
+            in `exchange`; or whole "shards", as in `permute`.
+        before, after: the trait of its axes before and after: "replicated", "shard" or "partial". Axes join a dimension
+            innermost. Axes that leave a dimension must be its innermost axes, in nesting order.
+        check: (spec, source, target, mesh, global shape) → None. It raises ShardingError unless the step is legal.
         axes: (source, target, mesh) → the axes of its group.
-        traffic: its cost; not given for "edge", whose cost is that of the edge.
-        buffers: what it allocates one after the other, names of BUFFERS, each made of the one before, the last being
-            the result. By default what collectives between its traits allocate, see `ALLOCATED`.
-        loads: (source, target, mesh, global shape) → in each of its rounds, how many elements each rank sends each
-            other one; for those that find that out rank by rank, such as all that send "elements".
-        may_be_async: whether there is `NAME_start`, which starts it for a later `spmd.wait`.
-        may_be_bucketed: whether it may take several tensors at once, with one message for all.
-        is_planned: whether the planner may choose it: one that names axes wherever its traits fit, others for what they
-            move, where `check` allows it.
-        if_local: the name of the local collective that does it where nothing is sent.
-        lower: its emitter, (site, operand) → `spmdir.lowering.site.Message`; or where that is found once something is
-            lowered, as `"mine.emitters:scatter"`, so that nothing imports torch before. Required.
-        executed: qualified name of a torch op that `lower` calls, as `mine.swap.default` → (calls of the ranks of a
-            group) → what each rank gets, see `spmdir.simulator.collective_steps`; for ops that the simulator does not
-            know.
-        place: the line that made it.
+        traffic: its cost. An "edge" declares its cost itself, so `traffic` must be left out.
+        buffers: the names of its allocations, from BUFFERS, in order. Each is computed from the previous one, and the
+            last is the result. By default, the buffers of its traits in `ALLOCATED`.
+        loads: (source, target, mesh, global shape) → for each round, the number of elements that each rank sends to
+            each other rank. Required for collectives that move "elements".
+        may_be_async: whether there is an op `NAME_start`, which starts it for a later `spmd.wait`.
+        may_be_bucketed: whether one message may contain several tensors.
+        is_planned: whether the planner may choose it. A collective that names axes is tried wherever its traits fit;
+            the others wherever `check` allows them.
+        if_local: the name of the local collective that replaces it if no rank sends anything.
+        lower: its emitter, (site, operand) → `spmdir.lowering.site.Message`; or the import path of the emitter, such as
+            `"mine.emitters:scatter"`, which is imported only when a program is lowered. Required.
+        executed: for torch ops that the simulator does not know: the qualified name of an op that `lower` calls, such
+            as `mine.swap.default` → a function from the calls of the ranks of a group to the result of each rank. See
+            `spmdir.simulator.collective_steps`.
+        place: the source line of the declaration.
     """
 
     name: str
@@ -114,22 +118,22 @@ class CollectiveSpec:
 
     @property
     def emitter(self) -> Callable[[Any, Any], Any]:
-        """Return the function that `lower` is or names.
+        """Return the emitter, imported if `lower` is an import path.
 
         Raises:
-            ShardingError: it names none.
+            ShardingError: the import fails.
         """
         if callable(self.lower):
             return self.lower
         module, _, function = self.lower.partition(":")
         try:
             emitter = getattr(import_module(module), function)
-        except (Exception, SystemExit) as error:  # the module is a plug-in's, and its code is executed
+        except (Exception, SystemExit) as error:  # the import runs code of a plug-in
             reason = (
                 str(error) if isinstance(error, (ImportError, AttributeError)) else f"{type(error).__name__}: {error}"
             )
             raise ShardingError(
-                f"collective '{self.name}' is lowered by {self.lower!r}, which cannot be imported: {reason}; "
+                f"cannot import the emitter {self.lower!r} of collective '{self.name}': {reason}; "
                 "expected a function, or 'module:function'"
             ) from error
         return _LOWER.guarded("lower", repr(self), emitter)
@@ -137,17 +141,17 @@ class CollectiveSpec:
     @property
     def _allocated(self) -> tuple[str, ...]:
         if self.is_slice:
-            return ("unpacked",)  # of a leading dimension, a view
+            return ("unpacked",)  # along a leading dimension, the result is a view
         return ALLOCATED.get(self.traits, ("result",))
 
     @property
     def names_axes(self) -> bool:
-        """Whether its text names mesh axes."""
+        """Return whether its text names mesh axes."""
         return self.moves == "axes"
 
     def group_axes(self, source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
-        """Return the axes of its group, of a collective whose text names none."""
-        assert self.axes is not None  # which `_RULES` requires
+        """Return the axes of the group of a collective whose text names none."""
+        assert self.axes is not None  # `_RULES` requires it
         axes = self.axes(source, target, mesh)
         try:
             for axis in axes:
@@ -158,32 +162,32 @@ class CollectiveSpec:
 
     @property
     def traits(self) -> tuple[str | None, str | None]:
-        """The traits of its axes before and after."""
+        """Return the traits of its axes before and after."""
         return self.before, self.after
 
     @property
     def is_slice(self) -> bool:
-        """Whether its result is a part of what a rank has, and a view of it where that is contiguous."""
+        """Return whether its result is a part of the local tensor. If that part is contiguous, the result is a view."""
         return self.is_local and self.traits == ("replicated", "shard")
 
     @property
     def arrives_in_parts(self) -> bool:
-        """Whether each member of a bucket is unpacked by itself after the message arrives (all_to_all, exchange)."""
+        """Return whether each member of a bucket is unpacked separately after the transfer (all_to_all, exchange)."""
         return not ({"unpacked", "joined"}.isdisjoint(self.buffers) or set(PACKED).isdisjoint(self.buffers))
 
     @property
     def is_copied_apart(self) -> bool:
-        """Whether what arrives for several tensors is copied into one result each; else results are views of it."""
+        """Return whether the results of a bucket are copies. If not, they are views of the received buffer."""
         return self.arrives_in_parts or "unpacked" in self.buffers
 
     @property
     def orders_axes(self) -> bool:
-        """Whether the order of its axes matters: it is the nesting order of a dimension that they leave or join."""
+        """Return whether the order of its axes matters, because they leave or join a dimension in nesting order."""
         return "shard" in self.traits
 
     @property
     def is_local(self) -> bool:
-        """Whether it never sends anything."""
+        """Return whether it is local: it never sends anything."""
         return self.moves != "edge" and self.traffic.crossing is None
 
 
@@ -208,7 +212,7 @@ def _are_loads(value: object) -> bool:
 
 
 class _Lower(Function):
-    """The kind of `lower`: a function, or the text that says where it is."""
+    """Valid values of `lower`: a function, or its import path."""
 
     def guarded(self, field: str, owner: str, value: Any) -> Any:
         return value if isinstance(value, str) else super().guarded(field, owner, value)
@@ -223,7 +227,7 @@ _FIELDS = {
     "name": IDENTIFIER,
     "summary": Kind(lambda value: TEXT.holds(value) and len(value.splitlines()) <= 1, "one sentence, on one line"),
     "lower": _LOWER,
-    "clauses": Tuple(instance(Clause, expected="a Clause"), "a tuple of clauses, as in (ON, DIM)"),
+    "clauses": Tuple(instance(Clause, expected="a Clause"), "a tuple of clauses, such as (ON, DIM)"),
     "moves": Kind(lambda value: value in get_args(Moves), f"one of {', '.join(get_args(Moves))}"),
     "before": Kind(_is_text_or_none, f"one of {', '.join(_TRAITS)}"),
     "after": Kind(_is_text_or_none, f"one of {', '.join(_TRAITS)}"),
@@ -238,7 +242,7 @@ _FIELDS = {
         ),
         optional=True,
     ),
-    "traffic": instance(Traffic, expected="a Traffic: its cost"),
+    "traffic": instance(Traffic, expected="its cost, as a Traffic"),
     "buffers": Tuple(
         Kind(lambda value: isinstance(value, str) and value in BUFFERS, ""),
         f"names of {', '.join(BUFFERS)}",
@@ -248,7 +252,7 @@ _FIELDS = {
         "target",
         "mesh",
         "shape",
-        returns=Kind(_are_loads, "a list with a dict for each round, of (sender, receiver) → elements"),
+        returns=Kind(_are_loads, "a list with a dict (sender, receiver) → elements for each round"),
         optional=True,
     ),
     "may_be_async": FLAG,
@@ -261,11 +265,11 @@ _FIELDS = {
         "a dict from the names of torch ops, as in {'mine.swap.default': function}",
     ),
 }
-"""Field → its kind."""
+"""Field → valid values."""
 
 
-def _needed(spec: CollectiveSpec) -> tuple[Clause, ...]:
-    """Return the clauses that a collective between the traits of `spec` needs."""
+def _required_clauses(spec: CollectiveSpec) -> tuple[Clause, ...]:
+    """Return the clauses that the traits of `spec` require."""
     if not spec.names_axes:
         return ()
     if spec.traits == ("shard", "shard"):
@@ -274,7 +278,7 @@ def _needed(spec: CollectiveSpec) -> tuple[Clause, ...]:
 
 
 def _lacks_clauses(spec: CollectiveSpec) -> bool:
-    return not {clause.argument for clause in _needed(spec)} <= {clause.argument for clause in spec.clauses}
+    return not {clause.argument for clause in _required_clauses(spec)} <= {clause.argument for clause in spec.clauses}
 
 
 def _repeats_clauses(spec: CollectiveSpec) -> bool:
@@ -283,11 +287,11 @@ def _repeats_clauses(spec: CollectiveSpec) -> bool:
 
 
 def _repeats_next(buffers: tuple[str, ...]) -> bool:
-    return any(one == following for one, following in itertools.pairwise(buffers))
+    return any(buffer == following for buffer, following in itertools.pairwise(buffers))
 
 
-def _constants(clauses: tuple[Clause, ...]) -> str:
-    """Return the names of the constants of `clauses`, for messages."""
+def _clause_constants(clauses: tuple[Clause, ...]) -> str:
+    """Return the names of the constants for `clauses`, for error messages."""
     return ", ".join(clause.keyword.upper() for clause in clauses) or "none"
 
 
@@ -295,50 +299,49 @@ _RULES: tuple[tuple[Callable[[CollectiveSpec], bool], Callable[[CollectiveSpec],
     (
         lambda spec: spec.name.endswith(START),
         lambda spec: (
-            f"a collective is named '{spec.name}', as the op that starts '{spec.name.removesuffix(START)}' "
-            "is; rename it"
+            f"collective '{spec.name}' has the name of the op that starts '{spec.name.removesuffix(START)}'; rename it"
         ),
     ),
     (
         lambda spec: spec.names_axes and not (spec.before in _TRAITS and spec.after in _TRAITS),
         lambda spec: (
-            f"collective '{spec.name}' goes from {spec.before!r} to {spec.after!r}; expected two of "
-            f"{', '.join(_TRAITS)}, or another `moves` than 'axes', with `check` and `axes`"
+            f"collective '{spec.name}' has the traits {spec.before!r} and {spec.after!r}; expected `before` and "
+            f"`after` from {', '.join(_TRAITS)}, or another `moves` than 'axes', with `check` and `axes`"
         ),
     ),
     (
         _repeats_clauses,
         lambda spec: (
-            f"collective '{spec.name}' has the clauses {_constants(spec.clauses)}; expected another keyword "
-            "and another argument for each"
+            f"collective '{spec.name}' has the clauses {_clause_constants(spec.clauses)}; expected "
+            "different keywords and arguments"
         ),
     ),
     (
         _lacks_clauses,
         lambda spec: (
             f"collective '{spec.name}' from {spec.before} to {spec.after} has the clauses "
-            f"{_constants(spec.clauses)}; it needs {_constants(_needed(spec))}"
+            f"{_clause_constants(spec.clauses)}; expected {_clause_constants(_required_clauses(spec))} among them"
         ),
     ),
     (
         lambda spec: not spec.names_axes and any(clause.argument == "axes" for clause in spec.clauses),
         lambda spec: (
-            f"collective '{spec.name}' moves {spec.moves}, and has the clause ON; leave that out, since its "
-            "function `axes` gives the mesh axes"
+            f"collective '{spec.name}' moves {spec.moves}, and has the clause ON; leave the clause out, because "
+            "its function `axes` returns the mesh axes"
         ),
     ),
     (
         lambda spec: spec.names_axes and spec.axes is not None,
         lambda spec: (
-            f"collective '{spec.name}' moves the axes that its text names, and has a function `axes`; leave "
-            "that out, or give `moves` as 'shards', 'elements' or 'edge'"
+            f"collective '{spec.name}' moves 'axes', and has a function `axes`; leave the function out, or set "
+            "`moves` to 'shards', 'elements' or 'edge'"
         ),
     ),
     (
         lambda spec: spec.names_axes and spec.check is not None,
         lambda spec: (
-            f"collective '{spec.name}' moves the axes that its text names, and has a function `check`; leave "
-            "that out: `before` and `after` say what is legal"
+            f"collective '{spec.name}' moves 'axes', and has a function `check`; leave the function out, "
+            "because `before` and `after` define the legal steps"
         ),
     ),
     (
@@ -347,7 +350,9 @@ _RULES: tuple[tuple[Callable[[CollectiveSpec], bool], Callable[[CollectiveSpec],
     ),
     (
         lambda spec: spec.moves == "elements" and spec.loads is None and not spec.is_local,
-        lambda spec: f"collective '{spec.name}' moves elements, and has no `loads`; expected what ranks send",
+        lambda spec: (
+            f"collective '{spec.name}' moves elements, and has no `loads`; expected the elements that ranks send"
+        ),
     ),
     (
         lambda spec: spec.moves in ("edge", "shards") and spec.loads is not None,
@@ -355,14 +360,14 @@ _RULES: tuple[tuple[Callable[[CollectiveSpec], bool], Callable[[CollectiveSpec],
     ),
     (
         lambda spec: spec.moves == "edge" and attrs.evolve(spec.traffic, name="") != Traffic(),
-        lambda spec: f"collective '{spec.name}' moves along an edge, which has the cost; leave `traffic` out",
+        lambda spec: f"collective '{spec.name}' moves along an edge, which declares its cost; leave `traffic` out",
     ),
     (
         lambda spec: bool(spec.buffers) and (spec.buffers[-1] in PACKED or _repeats_next(spec.buffers)),
         lambda spec: (
-            f"collective '{spec.name}' allocates {', '.join(spec.buffers)}; expected another buffer after each, "
-            "the result last"
+            f"collective '{spec.name}' allocates {', '.join(spec.buffers)}; expected different "
+            "neighbouring buffers, and the result last"
         ),
     ),
 )
-"""(Whether a spec is wrong, the message then)."""
+"""Conditions of invalid specs, each with its error message."""

@@ -1,13 +1,13 @@
-"""The table of collectives, those of plug-ins included.
+"""The table of collectives, including those of plug-ins.
 
     for spec in collectives(): ...       # all, in a fixed order
     spec = collective("all_gather")      # one by name
-    [clause.keyword for clause in spec.clauses]     # ["on", "dim"]: what a term of a rewrite has to say
-    spec.before, spec.after              # ("shard", "replicated"): the traits of its axes, for those that name axes
-    spec.orders_axes                     # False for all_reduce and partition: any order of the axes is the same
+    [clause.keyword for clause in spec.clauses]     # ["on", "dim"]: the clauses that a term of a rewrite needs
+    spec.before, spec.after              # ("shard", "replicated"): the traits of its axes before and after
+    spec.orders_axes                     # False for all_reduce and partition: the order of the axes does not matter
 
-A new collective is a `CollectiveSpec` in `SHIPPED` below, or at module level of a plug-in. Both are entered into the
-table by `register_collectives`. See docs/first-collective.md.
+To add a collective, write a `CollectiveSpec` in `SHIPPED` below, or at module level of a plug-in.
+`register_collectives` checks both and adds them to the table. See docs/first-collective.md.
 """
 
 from __future__ import annotations
@@ -27,30 +27,32 @@ from spmdir.reshard.traffic import COPY, Sizes, Traffic, anywhere, direct, ring
 from spmdir.reshard.two_round_exchange import two_round_loads
 
 
-def _joins(sizes: Sizes) -> int:
-    """Return the kernels that concatenate what an exchange brings: one a partial value, if it arrives in parts."""
+def _concatenations(sizes: Sizes) -> int:
+    """Return the number of concatenations in an exchange: one for each partial value, if it arrives in parts."""
     return sizes.combined if sizes.group > sizes.combined else 0
 
 
-def _received(sizes: Sizes) -> float:
-    """Return the bytes copied where an exchange arrives: each addition reads two partial values and writes one."""
-    return sizes.target * (_joins(sizes) + 1.5 * (sizes.combined - 1))
+def _received_copies(sizes: Sizes) -> float:
+    """Return the bytes that an exchange copies on arrival. Each addition reads two partial values and writes one."""
+    return sizes.target * (_concatenations(sizes) + 1.5 * (sizes.combined - 1))
 
 
-def _kernels(sizes: Sizes) -> int:
-    """Return the kernels of an exchange: one that packs, those that concatenate, and additions."""
-    return 1 + _joins(sizes) + sizes.combined - 1
+def _exchange_kernels(sizes: Sizes) -> int:
+    """Return the number of kernels of an exchange: one to pack, the concatenations, and the additions."""
+    return 1 + _concatenations(sizes) + sizes.combined - 1
 
 
-_bounded = functools.partial(Traffic, keeps_bounds=True)
+_ring_traffic = functools.partial(Traffic, keeps_bounds=True)
 
 _EXCHANGE = CollectiveSpec(
     name="exchange",
-    summary="A generalised all-to-all: every rank gets what it lacks from ranks that hold it, and reduces it if needed",
+    summary="A generalised all-to-all: each rank receives the elements that it lacks, and reduces partial values",
     moves="elements",
     check=check_exchange,
     axes=exchanged_axes,
-    traffic=_bounded(wire=lambda s: s.moved, copied=_received, kernels=_kernels, crossing=direct, passes=1),
+    traffic=_ring_traffic(
+        wire=lambda s: s.moved, copied=_received_copies, kernels=_exchange_kernels, crossing=direct, passes=1
+    ),
     buffers=("sent", "received", "joined", "result"),
     loads=exchange_loads,
     may_be_async=True,
@@ -67,7 +69,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         clauses=(ON, DIM),
         before="replicated",
         after="shard",
-        traffic=_bounded(copied=lambda s: s.target if s.dim else 0.0, kernels=lambda s: bool(s.dim)),
+        traffic=_ring_traffic(copied=lambda s: s.target if s.dim else 0.0, kernels=lambda s: bool(s.dim)),
         is_planned=True,
         lower="spmdir.lowering.collectives:slice_message",
     ),
@@ -83,12 +85,12 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
     ),
     CollectiveSpec(
         name="all_gather",
-        summary="The shards along the innermost axes of a dimension are concatenated on every rank",
+        summary="Each rank receives the shards along the innermost axes of a dimension, and concatenates them",
         clauses=(ON, DIM),
         before="shard",
         after="replicated",
-        # A ring passes n − 1 shards on.
-        traffic=_bounded(
+        # On a ring, each rank sends n − 1 shards.
+        traffic=_ring_traffic(
             wire=lambda s: (s.group - 1) * s.source,
             copied=lambda s: s.source if s.dim else 0.0,
             kernels=lambda s: bool(s.dim),
@@ -106,8 +108,8 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         clauses=(ON, FROM, TO),
         before="shard",
         after="shard",
-        # A chunk goes to every other rank, at most all that a rank holds.
-        traffic=_bounded(
+        # A rank sends one chunk to each peer, at most its whole shard.
+        traffic=_ring_traffic(
             wire=lambda s: min((s.group - 1) * s.chunk, max(s.source, s.target)),
             copied=lambda s: s.chunk * (bool(s.to_dim) + bool(s.dim)),
             packed=lambda s: s.chunk * bool(s.to_dim),
@@ -122,12 +124,12 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
     ),
     CollectiveSpec(
         name="all_reduce",
-        summary="The partial values along the axes are reduced; every rank gets the result",
+        summary="The partial values along the axes are reduced; each rank receives the result",
         clauses=(ON, OP),
         before="partial",
         after="replicated",
         # A ring reduce-scatter and a ring all-gather, one after the other.
-        traffic=_bounded(wire=lambda s: 2 * (s.group - 1) * s.source / s.group, crossing=ring, passes=2),
+        traffic=_ring_traffic(wire=lambda s: 2 * (s.group - 1) * s.source / s.group, crossing=ring, passes=2),
         may_be_async=True,
         may_be_bucketed=True,
         is_planned=True,
@@ -139,7 +141,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         clauses=(ON, DIM, OP),
         before="partial",
         after="shard",
-        traffic=_bounded(
+        traffic=_ring_traffic(
             wire=lambda s: (s.group - 1) * s.target,
             copied=lambda s: s.target if s.dim else 0.0,
             packed=lambda s: s.target if s.dim else 0.0,
@@ -154,7 +156,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
     ),
     CollectiveSpec(
         name="broadcast",
-        summary="The value of the first rank of each group is given to all",
+        summary="All ranks of a group receive the value of its first rank",
         clauses=(ON,),
         before="replicated",
         after="replicated",
@@ -164,11 +166,11 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
     ),
     CollectiveSpec(
         name="permute",
-        summary="Shards move between ranks as they are",
+        summary="Ranks exchange whole shards",
         moves="shards",
         check=check_permute,
         axes=permuted_axes,
-        traffic=_bounded(wire=lambda s: s.source, crossing=anywhere),
+        traffic=_ring_traffic(wire=lambda s: s.source, crossing=anywhere),
         may_be_async=True,
         is_planned=True,
         lower="spmdir.lowering.collectives:permute_message",
@@ -176,14 +178,14 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
     _EXCHANGE,
     CollectiveSpec(
         name="two_round_exchange",
-        summary="An exchange in two rounds: ranks are sent partial values, reduce them and send the sums on",
+        summary="An exchange in two rounds: ranks reduce received partial values, and send the sums to their owners",
         moves="elements",
         check=check_exchange,
         axes=two_round_axes,
-        traffic=_bounded(
+        traffic=_ring_traffic(
             wire=lambda s: s.moved,
-            copied=lambda s: _received(s) + s.moved,
-            kernels=lambda s: 2 + _kernels(s),
+            copied=lambda s: _received_copies(s) + s.moved,
+            kernels=lambda s: 2 + _exchange_kernels(s),
             crossing=direct,
             passes=1,
             rounds=2,
@@ -197,7 +199,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
     attrs.evolve(
         _EXCHANGE,
         name="rearrange",
-        summary="An exchange that sends nothing: every rank has what its new shard is made of; local",
+        summary="An exchange that sends nothing, because each rank has all elements of its new shard; local",
         check=check_rearrange,
         traffic=COPY,
         buffers=("result",),
@@ -209,7 +211,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
     ),
     CollectiveSpec(
         name="convert",
-        summary="A step that a placement declares, from it or to it; its edge says how",
+        summary="A step that a placement declares as an edge from it or to it",
         moves="edge",
         check=check_convert,
         axes=converted_axes,
@@ -220,14 +222,14 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
 """The collectives that come with spmdir."""
 
 PLANNED = tuple(spec for spec in SHIPPED if spec.is_planned)
-"""Those that the planner may choose."""
+"""The shipped collectives that the planner may choose."""
 
 _SPECS: dict[str, tuple[CollectiveSpec, str]] = {}
 """Name → spec and the module that declares it."""
 
 
 def collectives() -> tuple[CollectiveSpec, ...]:
-    """Return all collectives, those of plug-ins last."""
+    """Return all collectives; those of plug-ins come last."""
     return tuple(spec for spec, _ in _SPECS.values())
 
 
@@ -235,7 +237,7 @@ def collective(name: str) -> CollectiveSpec:
     """Return the collective `name`.
 
     Raises:
-        ShardingError: there is none.
+        ShardingError: no collective has this name.
     """
     if name not in _SPECS:
         raise ShardingError(
@@ -244,8 +246,10 @@ def collective(name: str) -> CollectiveSpec:
     return _SPECS[name][0]
 
 
-def between(before: str, after: str, collectives: Iterable[CollectiveSpec] = PLANNED) -> tuple[CollectiveSpec, ...]:
-    """Return those of `collectives` that take axes from one trait to another."""
+def collectives_between(
+    before: str, after: str, collectives: Iterable[CollectiveSpec] = PLANNED
+) -> tuple[CollectiveSpec, ...]:
+    """Return the collectives among `collectives` that take axes from trait `before` to trait `after`."""
     return tuple(spec for spec in collectives if spec.traits == (before, after))
 
 
@@ -254,27 +258,27 @@ def keep_bounds(collectives: Iterable[CollectiveSpec]) -> bool:
     return all(spec.moves == "edge" or spec.traffic.keeps_bounds for spec in collectives)
 
 
-def planned(added: Iterable[CollectiveSpec]) -> tuple[CollectiveSpec, ...]:
-    """Return the collectives that the planner may choose: those of spmdir, and those of `added` that say so.
+def planned_collectives(added: Iterable[CollectiveSpec]) -> tuple[CollectiveSpec, ...]:
+    """Return the collectives that the planner may choose: PLANNED, and those of `added` with `is_planned`.
 
-    Of a plug-in whose file was run again, these are the specs that are in the table now.
+    If the file of a plug-in was run again, the newer specs in the table are returned.
     """
     return (*PLANNED, *(collective(spec.name) for spec in added if spec.is_planned))
 
 
 def register_collectives(values: Iterable[object], origin: str, taken: Collection[str] = ()) -> None:
-    """Add the specs among the values of a module to the table. A file that is run again replaces its own.
+    """Add the specs among the values of a module to the table. A file that is run again replaces its earlier specs.
 
     Args:
         origin: the name of the module.
         taken: the names of all ops of the `spmd` dialect.
 
     Raises:
-        ShardingError: a spec has the name of another one or of an op, or names no local collective in `if_local`.
+        ShardingError: the name of a spec is taken, or its `if_local` names no local collective.
     """
     known = {name: spec for name, (spec, _) in _SPECS.items()}
     declared = dict.fromkeys(value for value in values if isinstance(value, CollectiveSpec))
-    specs = [spec for spec in declared if spec not in known.values()]  # others are imported, or loaded once more
+    specs = [spec for spec in declared if spec not in known.values()]  # the others were imported, or loaded before
     named = {spec.name: spec for spec in specs}
     for spec in specs:
         _check_name(spec, named[spec.name], origin, taken)
@@ -291,18 +295,18 @@ def _check_name(spec: CollectiveSpec, last: CollectiveSpec, origin: str, taken: 
     """Raise ShardingError if another collective or op has the name of a spec.
 
     Args:
-        last: the last one of its name in its module.
+        last: the last spec of this name in the module.
     """
-    known = _SPECS.get(spec.name)
+    previous = _SPECS.get(spec.name)
     if last is not spec:
         raise ShardingError(f"collective '{spec.name}' is declared twice by {origin}; rename one of them", last.place)
-    if known is not None and known[1] != origin:
+    if previous is not None and previous[1] != origin:
         raise ShardingError(
-            f"collective '{spec.name}' is declared by {known[1]} and by {origin}; rename one of them", spec.place
+            f"collective '{spec.name}' is declared by {previous[1]} and by {origin}; rename one of them", spec.place
         )
-    if known is None and spec.name in taken:
+    if previous is None and spec.name in taken:
         raise ShardingError(
-            f"collective '{spec.name}' has the name of another op, spmd.{spec.name}; rename it", spec.place
+            f"the name of collective '{spec.name}' is taken by the op spmd.{spec.name}; rename it", spec.place
         )
 
 

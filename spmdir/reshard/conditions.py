@@ -1,4 +1,4 @@
-"""What steps of a reshard have in common: the sub-axes that sides share, and when several axes go together."""
+"""Conditions of legal steps: common sub-axes of two shardings, and the axes that one step may move together."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from spmdir.core.placement.standard import R
 from spmdir.reshard.collective_spec import CollectiveSpec
 
 
-def refinement(mesh: Mesh, *of: Sharding | Sequence[str]) -> Mesh:
-    """`mesh` with the axes split that some of these shardings and lists of axes split.
+def refinement(mesh: Mesh, *shardings: Sharding | Sequence[str]) -> Mesh:
+    """Return `mesh` with its axes split into the sub-axes that these shardings and lists of axes name.
 
     Raises:
-        ShardingError: they have no common refinement.
+        ShardingError: there is no common refinement.
     """
-    names = [axis for one in of for axis in (dict(one.entries) if isinstance(one, Sharding) else one)]
+    names = [axis for item in shardings for axis in (dict(item.entries) if isinstance(item, Sharding) else item)]
     return mesh.refine(names)
 
 
 def splits_evenly(sharding: Sharding, fine: Mesh, shape: Sequence[int]) -> bool:
-    """Whether a tensor of `shape` is cut by `sharding` as it is by its sub-axes in `fine`, one after the other.
+    """Return whether `sharding` has the same shards on the mesh and on its refinement `fine`.
 
-    Only even cuts are: of 6 elements `tp` of 4 ranks makes 2, 2, 2, 0 and `tp(1)2`, then `tp(2)2` make 2, 1, 2, 1.
+    It has if the shards are even. Uneven shards differ: `tp` of 4 ranks cuts 6 elements into 2, 2, 2, 0, but `tp(1)2`
+    and `tp(2)2` one after the other cut them into 2, 1, 2, 1.
     """
     refined, merged = sharding.refined(fine), sharding.merged(fine)
     return refined == merged or not any(
@@ -36,60 +37,69 @@ def splits_evenly(sharding: Sharding, fine: Mesh, shape: Sequence[int]) -> bool:
     )
 
 
-def moves_jointly(spec: CollectiveSpec, axes: Sequence[str], sides: Iterable[Sharding]) -> bool:
-    """Whether one step may move `axes`: what it does not know as whole or chunks must be the same on their product.
+def can_move_together(spec: CollectiveSpec, axes: Sequence[str], sides: Iterable[Sharding]) -> bool:
+    """Return whether one step of `spec` may move `axes` together.
 
-    A declared step knows nothing of several axes.
+    Each placement must be replicated, a shard, or one that `splits`: the same on the product of axes as on one axis
+    after the other. A declared step may move several axes only if their placements split.
     """
-    known = ("replicated", "shard") if spec.moves != "edge" else ()
-    return len(axes) == 1 or all(p.splits or p.trait in known for p in (side[axis] for side in sides for axis in axes))
+    divisible_traits = ("replicated", "shard") if spec.moves != "edge" else ()
+    return len(axes) == 1 or all(
+        p.splits or p.trait in divisible_traits for p in (side[axis] for side in sides for axis in axes)
+    )
 
 
 def blocking_axes(spec: CollectiveSpec, axes: Sequence[str], source: Sharding, target: Sharding) -> set[str]:
-    """The axes whose placement alone knows what ranks hold, where a step on `axes` would have to know it.
+    """Return the axes that prevent a step on `axes`, because their placements compute the local type themselves.
 
-    Of a step that names no axes, these are all. One that names some works on what ranks hold where that is the tensor
-    along the dimensions that it shards or gathers. A declared step that cuts nothing works on what the axes that come
-    before its own leave, whatever that is; axes that together have one such placement go together.
+    The step cannot derive such a local type from the shape.
+
+    - A step that names no axes is blocked by all such axes.
+    - A step that names axes is blocked unless the placement `keeps` the dimensions that the step shards or gathers.
+    - A declared step that shards nothing is blocked only by axes after its own in the order of axes, and by other axes
+      with the placement that it moves, if that placement `splits`: all of them must move together.
     """
-    own = {axis: p for side in (source, target) for axis, p in side.entries if p.has_own_type and axis not in axes}
-    if not own:
+    own_types = {
+        axis: p for side in (source, target) for axis, p in side.entries if p.has_own_type and axis not in axes
+    }
+    if not own_types:
         return set()
     if not axes:
-        return set(own)
+        return set(own_types)
     dims = {side[axis].dim for side in (source, target) for axis in axes}
     if spec.moves == "edge":
-        first = min(map(axis_order, axes))
-        moved = {side[axis] for side in (source, target) for axis in axes}
+        outermost = min(map(axis_order, axes))
+        moved_placements = {side[axis] for side in (source, target) for axis in axes}
         return {
             axis
-            for axis, placement in own.items()
-            if dims != {None} or axis_order(axis) > first or (placement.splits and placement in moved)
+            for axis, placement in own_types.items()
+            if dims != {None} or axis_order(axis) > outermost or (placement.splits and placement in moved_placements)
         }
     is_partial = any(side[axis].trait == "partial" for side in (source, target) for axis in axes)
     touched = dims if is_partial or dims == {None} else dims - {None}
-    return {axis for axis, placement in own.items() if not all(placement.keeps(dim) for dim in touched)}
+    return {axis for axis, placement in own_types.items() if not all(placement.keeps(dim) for dim in touched)}
 
 
-def check_own_steps(spec: CollectiveSpec, axes: Sequence[str], source: Sharding, target: Sharding) -> None:
-    """Raise ShardingError where a placement has a step of its own, or knows alone what shape ranks hold."""
+def check_declared_steps(spec: CollectiveSpec, axes: Sequence[str], source: Sharding, target: Sharding) -> None:
+    """Raise ShardingError if a placement declares its own step instead, or if blocking axes prevent the step."""
     for axis in axes if spec.moves != "edge" else ():
-        if has_own_step(source[axis], target[axis]):
+        if has_declared_step(source[axis], target[axis]):
             raise ShardingError(
-                f"{spec.name} takes {source[axis]} to {target[axis]}, which declare a step for that; convert"
-                + (" to R, and slice" if edge_between(source[axis], target[axis]) is None else "")
+                f"{spec.name} cannot take {source[axis]} to {target[axis]}, which declare their own step; use convert"
+                + (" to R, then slice" if edge_between(source[axis], target[axis]) is None else "")
             )
     for axis in sorted(blocking_axes(spec, axes, source, target)):
-        held = source[axis]
+        placement = source[axis]
         raise ShardingError(
-            f"{spec.name} moves [{', '.join(axes)}] where {held} on '{axis}' says what ranks hold; move it first"
+            f"{spec.name} moves [{', '.join(axes)}] where {placement} on '{axis}' defines the local tensors; "
+            f"reshard '{axis}' first"
         )
 
 
-def has_own_step(before: Placement, after: Placement) -> bool:
-    """Return whether what the traits give between two placements is replaced by a declared step.
+def has_declared_step(before: Placement, after: Placement) -> bool:
+    """Return whether a declared step replaces the collectives between two placements.
 
-    One that says how its partial values become the value is reduced by that alone, also where a shard is wanted.
+    If a placement declares how to reduce its partial values to R, no reduce-scatter may reduce them either.
     """
     if edge_between(before, after) is not None:
         return True
@@ -97,14 +107,17 @@ def has_own_step(before: Placement, after: Placement) -> bool:
 
 
 def check_joint(spec: CollectiveSpec, axes: Sequence[str], sides: Sequence[Sharding]) -> None:
-    if not moves_jointly(spec, axes, sides):
-        found = " to ".join(str(side[axes[0]]) for side in sides)
-        raise ShardingError(f"{spec.name} on [{', '.join(axes)}] takes {found}, which goes by one axis after the other")
+    if not can_move_together(spec, axes, sides):
+        placements = " to ".join(str(side[axes[0]]) for side in sides)
+        raise ShardingError(
+            f"{spec.name} on [{', '.join(axes)}] takes {placements}, which must move one axis at a time"
+        )
 
 
 def check_split(spec: CollectiveSpec, mesh: Mesh, fine: Mesh, shape: Sequence[int], *shardings: Sharding) -> None:
     for sharding in shardings:
         if not splits_evenly(sharding, fine, shape):
             raise ShardingError(
-                f"{spec.name} takes <{sharding.merged(mesh)}> apart, which cuts {list(shape)} unevenly; move whole axes"
+                f"{spec.name} splits <{sharding.merged(mesh)}>, whose shards of {list(shape)} are uneven; "
+                "move whole axes"
             )

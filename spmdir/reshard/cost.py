@@ -1,7 +1,14 @@
-"""What a step costs: ring-model wire bytes a rank sends, and alpha–beta seconds on a topology.
+"""The cost of a step: the wire bytes of the ring model, and the seconds of the alpha–beta model on a topology.
 
-Bytes are those of the busiest rank: under uneven division the rank with the largest chunk, to which all_gather and
-reduce_scatter pad the others.
+Bytes are those of the busiest rank, which has the largest chunk. all_gather and reduce_scatter pad the other chunks.
+
+For example, an all-gather of 2 MB along dimension 0 over 8 ranks, on a node of `h100x8`:
+
+    wire bytes = (8 − 1) · 250000 = 1750000
+    seconds = base 14e-6 + 7 hops · 1.9e-6 + 1750000 / 370e9 = 3.203e-05
+
+Sources: the ring model as nccl-tests counts bytes (`doc/PERFORMANCE.md` of that project); R. W. Hockney, "The
+communication challenge for MPP" (1994) for alpha (latency) and beta (seconds for each byte).
 """
 
 from __future__ import annotations
@@ -31,15 +38,15 @@ NEIGHBOURS = Traffic(wire=lambda s: s.chunk, crossing=anywhere)
 
 
 def local_bytes(sharding: Sharding, shape: Sequence[int], itemsize: float, mesh: Mesh) -> float:
-    """Bytes of the most that a rank holds of a tensor of global `shape` with elements of `itemsize` bytes."""
+    """Return the bytes of the largest local tensor of a tensor of global `shape` with elements of `itemsize` bytes."""
     if sharding.has_own_type:
-        held = sharding.local_types(TensorMeta(tuple(shape), of_size(itemsize)), mesh)
-        return max(local.bytes for local in held)
+        local_types = sharding.local_types(TensorMeta(tuple(shape), of_size(itemsize)), mesh)
+        return max(local.bytes for local in local_types)
     return itemsize * math.prod(local_shape(sharding, shape, mesh))
 
 
 def local_shape(sharding: Sharding, shape: Sequence[int], mesh: Mesh) -> tuple[int, ...]:
-    """Return the shape of the most that a rank holds of a tensor of global `shape`."""
+    """Return the shape of the largest local tensor of a tensor of global `shape`."""
     return _local_shape(sharding, tuple(shape), mesh)
 
 
@@ -52,10 +59,10 @@ def _local_shape(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh) -> tupl
 
 @attrs.frozen
 class Cost:
-    """Bytes that a rank sends, and the time.
+    """The bytes that a rank sends, and the time.
 
     Attributes:
-        measured: the lines of a table of costs that the time is from, as `costs.txt:3`; empty if it is modelled.
+        measured: the lines of the table of costs that contain the time, such as `costs.txt:3`; empty if it is modelled.
     """
 
     wire_bytes: float
@@ -65,15 +72,15 @@ class Cost:
 
 @attrs.frozen
 class Terms:
-    """What the time of a step is made of; alone it takes `seconds`.
+    """The terms of the time of a step.
 
     Attributes:
         wire_bytes: bytes that a rank sends.
         latency: seconds in which no link is busy, over all rounds.
-        intra, inter: seconds that links within nodes, and those between nodes, are busy.
-        copies, launches: seconds of local memory traffic and of kernels.
-        packing: seconds of these before anything is sent.
-        measured: as in Cost; the time is then that of links, and of latency as much as in the modelled time.
+        intra, inter: seconds for which the links within nodes, and between nodes, are busy.
+        copies, launches: seconds of local memory traffic, and of kernel launches.
+        packing: the part of `copies` and `launches` before the transfer.
+        measured: as in Cost. A measured time is divided into latency, in its modelled proportion, and busy links.
     """
 
     wire_bytes: float = 0.0
@@ -87,46 +94,48 @@ class Terms:
 
     @property
     def seconds(self) -> float:
-        """The time that the step takes alone."""
+        """Return the time of the step, without overlap."""
         return self.latency + self.launches + max(self.intra, self.inter) + self.copies
 
     @property
     def unpacking(self) -> float:
-        """Seconds of local work on what has arrived."""
+        """Return the seconds of local work after the transfer."""
         return max(0.0, self.copies + self.launches - self.packing)
 
     @property
     def cost(self) -> Cost:
-        """The bytes and the time."""
+        """Return the bytes and the time."""
         return Cost(self.wire_bytes, self.seconds, self.measured)
 
 
-Collectives = Sequence[tuple[Traffic, Sizes]]
-"""The collectives of a step, one after the other: what each costs, and what it handles."""
+StepCollectives = Sequence[tuple[Traffic, Sizes]]
+"""The collectives of a step in sequence: the traffic and the sizes of each."""
 
 
 def step_cost(step: Step, shape: Sequence[int], itemsize: int, mesh: Mesh, topology: Topology = DEFAULT) -> Cost:
-    """The cost of `step` on a tensor of global `shape` with elements of `itemsize` bytes; nothing if that is empty."""
+    """Return the cost of `step` on a tensor of global `shape` with elements of `itemsize` bytes; 0 if it is empty."""
     return step_terms(step, shape, itemsize, mesh, topology).cost
 
 
 def step_terms(step: Step, shape: Sequence[int], itemsize: int, mesh: Mesh, topology: Topology = DEFAULT) -> Terms:
-    """Return what the time of `step` on a tensor of global `shape` is made of, as in `step_cost`."""
+    """Return the terms of `step_cost`."""
     if 0 in shape:
         return Terms()
     nodes = node_count(step.axes, mesh)
-    found = [terms(traffic, sizes, nodes, topology) for traffic, sizes in step_collectives(step, shape, itemsize, mesh)]
+    collective_terms = [
+        terms(traffic, sizes, nodes, topology) for traffic, sizes in step_collectives(step, shape, itemsize, mesh)
+    ]
     if step.spec.moves != "edge":
-        return found[0]  # no edge says anything else
+        return collective_terms[0]  # only an edge has several collectives
     edge, count = declared_edge(step, mesh), mesh.group_size(step.axes)
     if edge is not None and edge.seconds is not None and count > 1:
-        wire = math.fsum(one.wire_bytes for one in found)
+        wire = math.fsum(part.wire_bytes for part in collective_terms)
         return Terms(wire, intra=edge.time(topology, local_shape(step.source, shape, mesh), itemsize, count))
-    return in_turn(found)
+    return add_terms(collective_terms)
 
 
-def in_turn(parts: Sequence[Terms]) -> Terms:
-    """Return the terms of collectives one after the other: links of the busier kind are busy while any is."""
+def add_terms(parts: Sequence[Terms]) -> Terms:
+    """Return the terms of collectives in sequence. The busier kind of link counts as busy while either kind is."""
     if len(parts) == 1:
         return parts[0]
     (wire, latency, intra, inter, copies, launches, packing) = (
@@ -139,8 +148,8 @@ def in_turn(parts: Sequence[Terms]) -> Terms:
     return Terms(wire, latency, intra, inter, copies, launches, packing, measured)
 
 
-def step_collectives(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh) -> Collectives:
-    """Return what `step` costs as, on a tensor of global `shape` with elements of `itemsize` bytes."""
+def step_collectives(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh) -> StepCollectives:
+    """Return the collectives that `step` costs, on a tensor of global `shape` with elements of `itemsize` bytes."""
     edge = declared_edge(step, mesh)
     if edge is None:
         return [(step.spec.traffic, step_sizes(step, shape, itemsize, mesh))]
@@ -149,19 +158,19 @@ def step_collectives(step: Step, shape: Sequence[int], itemsize: float, mesh: Me
 
 
 def declared_edge(step: Step, mesh: Mesh) -> Edge | None:
-    """Return the edge that says what `step` costs; None if its collective does."""
+    """Return the edge that declares the cost of `step`; None if its collective declares it."""
     if step.spec.moves != "edge" or not step.axes:
         return None
     edge = edge_between(*step.ends(mesh))
-    assert edge is not None  # or the step would not be legal
+    assert edge is not None  # a legal step has one
     return edge
 
 
-def edge_collectives(edge: Edge, sizes: Sizes, shape: Sequence[int], itemsize: float) -> Collectives:
-    """Return what an edge costs as.
+def edge_collectives(edge: Edge, sizes: Sizes, shape: Sequence[int], itemsize: float) -> StepCollectives:
+    """Return the collectives whose costs an edge has.
 
     Args:
-        sizes: what it handles if it sends elements of `itemsize` bytes.
+        sizes: the sizes of the edge with elements of `itemsize` bytes.
         shape: the local shape before.
     """
     traffics = [spec.traffic for spec in _specs(edge)]
@@ -185,7 +194,7 @@ def _specs(edge: Edge) -> list[CollectiveSpec]:
     """Return the collectives that `by` of an edge names.
 
     Raises:
-        ShardingError: one is unknown; at the edge.
+        ShardingError: a collective is unknown; located at the edge.
     """
     try:
         return [collective(name) for name in edge.collectives]
@@ -198,16 +207,16 @@ def _moved(sizes: Sizes) -> float:
 
 
 def cost(traffic: Traffic, sizes: Sizes, nodes: int, topology: Topology) -> Cost:
-    """The cost of a step over groups that span `nodes` nodes; nothing for a group of one rank."""
+    """Return the cost of a step over groups that span `nodes` nodes; 0 for a group of one rank."""
     return terms(traffic, sizes, nodes, topology).cost
 
 
 def terms(traffic: Traffic, sizes: Sizes, nodes: int, topology: Topology) -> Terms:
-    """Return what the time of a step over groups that span `nodes` nodes is made of; nothing for a group of one rank.
+    """Return the terms of the time of a step over groups that span `nodes` nodes; 0 for a group of one rank.
 
-    Time is what the topology's costs say, else latency + the slower of the two networks + local copies. A pass over n
-    ranks takes n − 1 hops, as many of them between nodes as there are such neighbours on a ring, or such peers in a
-    direct exchange.
+    If the topology has a measured time for the step, that time is used. Otherwise, the time is latency, plus the slower
+    of the two networks, plus local copies. A pass over n ranks takes n − 1 hops. `crossing` gives the fraction of hops
+    and bytes between nodes.
     """
     if sizes.group == 1:
         return Terms()
@@ -223,20 +232,22 @@ def terms(traffic: Traffic, sizes: Sizes, nodes: int, topology: Topology) -> Ter
     intra, inter = wire / topology.intra_bandwidth, crossing / topology.inter_bandwidth
     latency *= traffic.rounds
     if topology.costs is not None:
-        fixed, each = latency + launches, (max(intra, inter) + copies) / wire if wire else 0.0
-        found = topology.costs.collective(traffic.name, sizes.group, nodes, wire, lambda sent: fixed + each * sent)
-        if found is not None:
-            modelled = fixed + each * wire
-            share = found.seconds * latency / modelled if modelled else 0.0
-            busy = found.seconds - share
-            return Terms(wire, share, *((0.0, busy) if inter > intra else (busy, 0.0)), measured=found.place)
+        fixed, per_byte = latency + launches, (max(intra, inter) + copies) / wire if wire else 0.0
+        measured = topology.costs.collective(
+            traffic.name, sizes.group, nodes, wire, lambda sent: fixed + per_byte * sent
+        )
+        if measured is not None:
+            modelled = fixed + per_byte * wire
+            share = measured.seconds * latency / modelled if modelled else 0.0
+            busy = measured.seconds - share
+            return Terms(wire, share, *((0.0, busy) if inter > intra else (busy, 0.0)), measured=measured.place)
     before = traffic.packed(sizes)
     packing = 2 * before / topology.memory_bandwidth + topology.launch_latency if before else 0.0
     return Terms(wire, latency, intra, inter, copies, launches, packing)
 
 
 def sends_anything(step: Step, shape: Sequence[int], mesh: Mesh) -> bool:
-    """Return whether some rank sends something for `step` on a tensor of global `shape`: whether it is no local op."""
+    """Return whether `step` sends anything on a tensor of global `shape`. If not, it is a local op."""
     if step.spec.loads is not None:
         return any(step.spec.loads(step.source, step.target, mesh, tuple(shape)))
     edge = declared_edge(step, mesh)
@@ -246,7 +257,7 @@ def sends_anything(step: Step, shape: Sequence[int], mesh: Mesh) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def node_count(axes: tuple[str, ...], mesh: Mesh) -> int:
-    """The number of nodes that a group over `axes` spans."""
+    """Return the number of nodes that a group over `axes` spans."""
     if mesh.intra_node is None:
         return 1
     fine = mesh.refine(axes)
@@ -255,10 +266,10 @@ def node_count(axes: tuple[str, ...], mesh: Mesh) -> int:
 
 
 def least_cost(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh, topology: Topology) -> Cost:
-    """The cost of an exchange or two-round exchange that sends as little as any, none of it to other nodes.
+    """Return a lower bound on the cost of an exchange or two-round exchange, without finding what each rank sends.
 
-    It is quick to find, for what each rank gives each other one is not. Bytes are those of the lower bound, or, in the
-    one round of an exchange, all partials of what some rank needs.
+    It assumes that nothing goes to other nodes. Bytes are those of the lower bound. In an exchange of one round, they
+    are at least all partial values that one rank receives.
     """
     wire = lower_bound(tuple(shape), itemsize, step.source, step.target, mesh) or 0.0
     traffic = step.spec.traffic
@@ -269,11 +280,11 @@ def least_cost(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh, to
 
 
 def step_sizes(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh) -> Sizes:
-    """What `step` handles of a tensor of global `shape` with elements of `itemsize` bytes."""
+    """Return the sizes of `step` on a tensor of global `shape` with elements of `itemsize` bytes."""
     sizes = _sizes(step, shape, itemsize, mesh)
     if step.spec.loads is None:
         return sizes
-    moved, crossing = _exchanged(step, tuple(shape), mesh)
+    moved, crossing = _exchanged_counts(step, tuple(shape), mesh)
     return attrs.evolve(sizes, moved=moved * itemsize, crossing=crossing * itemsize)
 
 
@@ -291,9 +302,10 @@ def _sizes(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh) -> Siz
 
 
 def _edge_chunk(step: Step, source: float, target: float, mesh: Mesh) -> float:
-    """Return the bytes that a declared step sends from one rank to one other in a direct exchange.
+    """Return the bytes that a declared step sends from one rank to each peer in a direct exchange.
 
-    They are what a rank ends up with, or, if it has a shard or a state of its own, a part of what it has for each rank.
+    From shard to shard, or from a local type that a placement computes itself to a shard, a rank sends a different part
+    to each peer. Otherwise each peer receives the smaller of both local tensors.
     """
     before, after = step.ends(mesh)
     count = mesh.group_size(step.axes)
@@ -303,11 +315,11 @@ def _edge_chunk(step: Step, source: float, target: float, mesh: Mesh) -> float:
 
 
 @functools.lru_cache(maxsize=4096)
-def _exchanged(step: Step, shape: tuple[int, ...], mesh: Mesh) -> tuple[int, int]:
-    """Elements that the busiest rank of each round sends or receives: in all, and to or from other nodes."""
+def _exchanged_counts(step: Step, shape: tuple[int, ...], mesh: Mesh) -> tuple[int, int]:
+    """Return the elements that the busiest rank of each round sends or receives: to all ranks, and to other nodes."""
     outside = [axis for axis in mesh.axis_names if mesh.intra_node is not None and axis not in mesh.intra_node]
     busiest = [0, 0]
-    assert step.spec.loads is not None  # or its traffic says what it sends
+    assert step.spec.loads is not None  # the caller checks this
     for loads in step.spec.loads(step.source, step.target, mesh, shape):
         totals: tuple[dict[object, int], dict[object, int]] = ({}, {})
         for (sender, receiver), numel in loads.items():
@@ -320,5 +332,5 @@ def _exchanged(step: Step, shape: tuple[int, ...], mesh: Mesh) -> tuple[int, int
 
 
 def _length(sharding: Sharding, dim: int, size: int, mesh: Mesh) -> int:
-    """The length of the largest chunk of a dimension."""
+    """Return the length of the largest chunk of a dimension."""
     return max(sharding.lengths(dim, size, mesh))

@@ -1,4 +1,4 @@
-"""The tensors that steps keep from one run of a program to the next, as tensors of the program."""
+"""Edge states: tensors that ranks keep for a step from one run of a program to the next, as values of the program."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from spmdir.reshard.steps import Step
 
 @attrs.frozen
 class StepState:
-    """A tensor that the ranks keep for a step.
+    """An edge state of a step, as one global tensor.
 
     Attributes:
-        name: what its edge calls it.
-        meta: [ranks, …]: what each rank has, one after the other.
-        sharding: `S(0)` over the axes along which ranks have their own.
-        initial: what it begins with.
-        feedback: whether it is what earlier runs left out.
+        name: its name in the edge.
+        meta: the global type, [ranks, …]: the local tensors of the ranks, stacked.
+        sharding: `S(0)` over the axes along which the local tensors differ.
+        initial: the initial value, as the edge declares it.
+        feedback: whether it is error feedback: the part of the value that earlier runs did not send.
     """
 
     name: str
@@ -35,11 +35,11 @@ class StepState:
     feedback: bool = False
 
 
-def step_state(step: Step, meta: TensorMeta, mesh: Mesh) -> tuple[StepState, ...]:
-    """Return what ranks keep for `step` on a tensor of global type `meta`, in the order that its edge declares.
+def step_states(step: Step, meta: TensorMeta, mesh: Mesh) -> tuple[StepState, ...]:
+    """Return the edge states of `step` on a tensor of global type `meta`, in the order that its edge declares.
 
-    Ranks have their own along the axes on which the tensor is not replicated before, but for the axes of a step of
-    which all ranks have the same.
+    The local tensors of a state differ along the axes on which the operand is not replicated, and along the axes of the
+    step. If the state is `shared`, they are equal along the axes of the step.
     """
     edge = declared_edge(step, mesh)
     if edge is None or not edge.state:
@@ -47,18 +47,18 @@ def step_state(step: Step, meta: TensorMeta, mesh: Mesh) -> tuple[StepState, ...
     local, count = local_shape(step.source, meta.shape, mesh), mesh.group_size(step.axes)
     states = edge.states(local, count)
     fine = mesh.refine([*step.axes, *(axis for axis, _ in step.source.entries)])
-    moved = {part for axis in step.axes for part in fine.parts(axis)}
-    apart = {axis for axis, placement in step.source.refined(fine).entries if placement.trait != "replicated"}
-    found = []
+    moved_axes = {part for axis in step.axes for part in fine.parts(axis)}
+    varying_axes = {axis for axis, placement in step.source.refined(fine).entries if placement.trait != "replicated"}
+    states_of_step = []
     for name, state in states.items():
         shape = state.local_shape(local, count)
-        own = apart - moved if state.shared else apart | moved
-        axes = [axis for axis in fine.axis_names if axis in own]
+        state_axes = varying_axes - moved_axes if state.shared else varying_axes | moved_axes
+        axes = [axis for axis in fine.axis_names if axis in state_axes]
         sharding = Sharding([(axis, Shard(0)) for axis in mesh.merge(axes)], step.source.mesh)
-        whole = TensorMeta((fine.group_size(axes), *shape), as_dtype(state.dtype or meta.dtype))
+        global_meta = TensorMeta((fine.group_size(axes), *shape), as_dtype(state.dtype or meta.dtype))
         try:
-            check_shape(whole.shape)
+            check_shape(global_meta.shape)
         except LimitError as error:
             raise error.at(place(state.shape), f"'{name}'") from None
-        found.append(StepState(name, whole, sharding, state.initial, state.feedback))
-    return tuple(found)
+        states_of_step.append(StepState(name, global_meta, sharding, state.initial, state.feedback))
+    return tuple(states_of_step)

@@ -1,14 +1,23 @@
 """The exchange, a generalised all-to-all: missing elements come directly from their owners, in one round.
 
-The grid of elements of a target shard is split into *cells*: its intersections with the source shards. Where the source
-is partial and the target is not, a rank receives every partial value of a cell and reduces them itself. Where the
-target is partial and the source is not, each cell becomes part of one or some of the target's partial values, and the
-others have the reduction's identity there; the choice is the same for all ranks along other axes, which must stay
-replicas. Partial values whose ranks have a cell already are chosen first, but others get a part of it if that balances
-the load.
+Each target shard is split into *cells*: its intersections with the source shards. The ranks that have a cell share the
+sending evenly, so a cell may arrive in several parts.
 
-The ranks that have the same cell share the sending evenly, so that a cell may arrive in several parts. Then the busiest
-rank moves no more than the lower bound where shards are even and nothing is partial.
+For example, four ranks on the mesh (a = 2, b = 2) reshard 8 elements from `b: S(0)` to `a: S(0)`:
+
+    rank 0 (a0 b0): has 0-3, needs 0-3            rank 2 (a1 b0): has 0-3, needs 4-7
+    rank 1 (a0 b1): has 4-7, needs 0-3            rank 3 (a1 b1): has 4-7, needs 4-7
+    Ranks 0 and 2 have the cell 0-3 and share the sending: rank 0 sends 0-1 to rank 1, and rank 2 sends 2-3.
+    In the same way, rank 1 sends 4-5 to rank 2, and rank 3 sends 6-7.
+
+Partial values:
+
+- Source partial, target not: a rank receives all partial values of a cell and reduces them.
+- Target partial, source not: a cell becomes part of one or several of the target's partial values. The others have the
+  identity of the reduction there. The choice is the same for all ranks along the other axes, which remain replicas.
+  Partial values whose ranks already have the cell come first. Others receive a part of it if that balances the load.
+
+If shards are even and nothing is partial, the busiest rank moves no more bytes than the lower bound.
 """
 
 from __future__ import annotations
@@ -24,7 +33,17 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
 from spmdir.reshard.conditions import refinement
 from spmdir.reshard.moved_axes import exchanged_axes
-from spmdir.reshard.parts import Chunk, Grid, Loads, Part, Share, in_order, moved, shared, split
+from spmdir.reshard.parts import (
+    Chunk,
+    Grid,
+    Loads,
+    Part,
+    Share,
+    share_among,
+    sort_parts,
+    split_by_weight,
+    transfer_counts,
+)
 from spmdir.reshard.runs import representatives
 
 
@@ -34,7 +53,7 @@ def reduced_axes(source: Sharding, target: Sharding) -> tuple[str, ...]:
 
 
 def partial_axes(source: Sharding, target: Sharding) -> tuple[str, ...]:
-    """Return the axes on which an exchange makes partial values."""
+    """Return the axes along which an exchange creates partial values."""
     return tuple(axis for axis, op in target.partial if (axis, op) not in source.partial)
 
 
@@ -42,23 +61,23 @@ def partial_axes(source: Sharding, target: Sharding) -> tuple[str, ...]:
 def exchange(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...], rank: int) -> tuple[Part, ...]:
     """Return the parts that the ranks of the group of `rank` send and keep, by receiver, partial and position."""
     fine = refinement(mesh, source, target)
-    return in_order(_shares(source.refined(fine), target.refined(fine), fine, shape, rank))
+    return sort_parts(_shares(source.refined(fine), target.refined(fine), fine, shape, rank))
 
 
 @functools.lru_cache(maxsize=256)
 def _shares(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...], rank: int) -> list[Share]:
     group = mesh.group(rank, exchanged_axes(source, target, mesh))
-    made = partial_axes(source, target)
-    cells = cells_of(source, target, mesh, shape, group, reduced_axes(source, target), made)
+    made_axes = partial_axes(source, target)
+    cells = find_cells(source, target, mesh, shape, group, reduced_axes(source, target), made_axes)
     nearest = _shares_of(cells, 0, {})
-    if not made:
+    if not made_axes:
         return nearest
-    before = moved(nearest, group)
+    before = transfer_counts(nearest, group)
     received = dict(zip(group, before[1], strict=True))
-    after = moved(_shares_of(cells, _TWELFTHS, received), group)
+    after = transfer_counts(_shares_of(cells, _PORTIONS, received), group)
     loads = {pair for sides in zip(before, after, strict=True) for pair in zip(*sides, strict=True)}
-    best = min(range(_TWELFTHS), key=lambda n: max((_TWELFTHS - n) * a + n * b for a, b in loads))
-    return _shares_of(cells, best, received) if best else nearest
+    diverted = min(range(_PORTIONS), key=lambda n: max((_PORTIONS - n) * a + n * b for a, b in loads))
+    return _shares_of(cells, diverted, received) if diverted else nearest
 
 
 @attrs.frozen
@@ -68,7 +87,7 @@ class Cell:
     Attributes:
         chunk: its elements.
         senders: for each partial value of the source, the ranks that have it.
-        receivers: for each partial value of the target, the ranks that will have it.
+        receivers: for each partial value of the target, the ranks that receive it.
     """
 
     chunk: Chunk
@@ -76,7 +95,7 @@ class Cell:
     receivers: list[list[int]]
 
 
-def cells_of(
+def find_cells(
     source: Sharding,
     target: Sharding,
     mesh: Mesh,
@@ -88,7 +107,7 @@ def cells_of(
     """Return the cells of the shards of a `group` of ranks.
 
     Args:
-        source_partial, target_partial: the axes along which ranks have different partial values before and after.
+        source_partial, target_partial: the axes along which partial values differ, before and after.
     """
     grids = {member: grid_of(source, shape, mesh, member) for member in group}
     shards = [sorted({grid[dim] for grid in grids.values()}) for dim in range(len(shape))]
@@ -99,64 +118,65 @@ def cells_of(
             (senders, source_partial, grids[member]),
             (receivers, target_partial, grid_of(target, shape, mesh, member)),
         ):
-            found = by_grid.setdefault(grid, [[] for _ in range(mesh.group_size(axes))])
-            found[mesh.index(member, axes)].append(member)
+            ranks_by_partial = by_grid.setdefault(grid, [[] for _ in range(mesh.group_size(axes))])
+            ranks_by_partial[mesh.index(member, axes)].append(member)
     return [
-        Cell(Chunk.of(cell), senders[owner], of)
-        for grid, of in receivers.items()
+        Cell(Chunk.of(cell), senders[owner], ranks)
+        for grid, ranks in receivers.items()
         for cell, owner in _cells(grid, shards)
     ]
 
 
-_TWELFTHS = 12
-"""A cell is divided between the ranks that have it and others in steps of one twelfth."""
+_PORTIONS = 12
+"""A cell is divided between the ranks that have it and other ranks in twelfths."""
 
 
-def _shares_of(cells: Sequence[Cell], aside: int, received: Mapping[int, int]) -> list[Share]:
-    """Return all shares of the cells.
-
-    Each goes to the partial values of the target whose ranks lack least of it.
+def _shares_of(cells: Sequence[Cell], diverted: int, received: Mapping[int, int]) -> list[Share]:
+    """Return the shares of all cells. A cell goes to the partial values of the target that fewest ranks lack.
 
     Args:
-        aside: twelfths of a cell that go to other partial values instead, where some rank of each lacks it.
-        received: rank → elements that it receives if `aside` is 0; among the others, the least loaded get these shares.
+        diverted: twelfths of a cell that go to other partial values instead, if each has a rank that lacks the cell.
+        received: rank → the elements that it receives if `diverted` is 0. The least loaded of the other partial
+            values receive the diverted shares.
     """
     shares: list[Share] = []
     for cell in cells:
-        for partial, own in enumerate(cell.senders):
-            having = set(own)
-            lacking = [sum(member not in having for member in members) for members in cell.receivers]
+        for partial, senders in enumerate(cell.senders):
+            sender_set = set(senders)
+            lacking = [sum(member not in sender_set for member in members) for members in cell.receivers]
             fewest = min(lacking)
             near = [members for members, lacks in zip(cell.receivers, lacking, strict=True) if lacks == fewest]
-            others = [members for members, lacks in zip(cell.receivers, lacking, strict=True) if lacks > fewest]
-            far = _idlest(others, received) if aside and fewest and others else []
-            chosen = [(members, (_TWELFTHS - aside) * len(far) if far else 1) for members in near]
-            chosen += [(members, aside * len(near)) for members in far]
-            for chunk, members in split(cell.chunk, chosen):
-                shares += [Share(member, member, partial, chunk) for member in members if member in having]
-                shares += shared(partial, [(member, chunk) for member in members if member not in having], own)
+            far_candidates = [members for members, lacks in zip(cell.receivers, lacking, strict=True) if lacks > fewest]
+            far = _least_loaded(far_candidates, received) if diverted and fewest and far_candidates else []
+            chosen = [(members, (_PORTIONS - diverted) * len(far) if far else 1) for members in near]
+            chosen += [(members, diverted * len(near)) for members in far]
+            for chunk, members in split_by_weight(cell.chunk, chosen):
+                shares += [Share(member, member, partial, chunk) for member in members if member in sender_set]
+                shares += share_among(
+                    partial, [(member, chunk) for member in members if member not in sender_set], senders
+                )
     return shares
 
 
-def _idlest(candidates: Sequence[list[int]], received: Mapping[int, int]) -> list[list[int]]:
+def _least_loaded(candidates: Sequence[list[int]], received: Mapping[int, int]) -> list[list[int]]:
     most = [max(received[member] for member in members) for members in candidates]
     return [members for members, load in zip(candidates, most, strict=True) if load == min(most)]
 
 
 @functools.lru_cache(maxsize=4096)
 def exchange_loads(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> list[Loads]:
-    """Return (sender, receiver) → elements, for the one round of an exchange."""
+    """Return (sender, receiver) → elements, for the single round of an exchange."""
     return [loads_of(_shares, exchanged_axes(source, target, mesh), source, target, mesh, shape)]
 
 
 def least_received(source: Sharding, target: Sharding, mesh: Mesh, shape: Sequence[int]) -> float:
-    """Return a lower bound on the elements that some rank receives: all partials of its target shard but its own."""
+    """Return a lower bound on the elements that some rank receives: all other partial values of its target shard."""
     fine = refinement(mesh, source, target)
     source, target = source.refined(fine), target.refined(fine)
-    made = partial_axes(source, target)
-    partials = fine.group_size(axis for axis in reduced_axes(source, target) if axis not in made)
+    made_axes = partial_axes(source, target)
+    partials = fine.group_size(axis for axis in reduced_axes(source, target) if axis not in made_axes)
     needed = math.prod(max(target.lengths(dim, size, fine)) for dim, size in enumerate(shape))
-    return (partials - 1) * needed / fine.group_size(made)
+    return (partials - 1) * needed / fine.group_size(made_axes)
 
 
 def loads_of(
@@ -178,25 +198,29 @@ def loads_of(
         return loads_of(shares_of, parts, source.refined(fine), target.refined(fine), fine, shape)
     loads: Loads = {}
     for rank in representatives(axes, mesh, shape, source, target):
-        for one in shares_of(source, target, mesh, shape, rank):
-            if one.sender != one.receiver and one.chunk.numel:
-                pair = one.sender, one.receiver
-                loads[pair] = loads.get(pair, 0) + one.chunk.numel
+        for share in shares_of(source, target, mesh, shape, rank):
+            if share.sender != share.receiver and share.chunk.numel:
+                pair = share.sender, share.receiver
+                loads[pair] = loads.get(pair, 0) + share.chunk.numel
     return loads
 
 
 def grid_of(sharding: Sharding, shape: Sequence[int], mesh: Mesh, rank: int) -> Grid:
-    """Return the grid of the shard of `rank` of a tensor of global `shape`, each dimension in its local order."""
+    """Return the grid of the shard of `rank` of a tensor of global `shape`. Each dimension is in local order."""
     coordinate = mesh.coordinate(rank)
     return tuple(sharding.local_ranges(dim, size, mesh, coordinate) for dim, size in enumerate(shape))
 
 
 def _cells(grid: Grid, shards: Sequence[Sequence[Ranges]]) -> Iterator[tuple[Grid, Grid]]:
-    """Yield each cell of `grid` that is not empty, with the grid of its source shard; `shards` are by dimension."""
+    """Yield each cell of `grid` that is not empty, with the grid of its source shard.
+
+    Args:
+        shards: for each dimension, the ranges of all source shards.
+    """
     if not grid:
         yield (), ()
         return
     for owner in shards[0]:
-        if owner and grid[0] and (both := common(grid[0], owner)):
+        if owner and grid[0] and (overlap := common(grid[0], owner)):
             for cell, owners in _cells(grid[1:], shards[1:]):
-                yield (both, *cell), (owner, *owners)
+                yield (overlap, *cell), (owner, *owners)

@@ -1,4 +1,4 @@
-"""The price of a copy between the memory of a rank and that of its host."""
+"""The price of a copy between the memory of a rank and the memory of its host."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from spmdir.reshard.topology import Topology
 
 
 def host_seconds(size: float, topology: Topology) -> float:
-    """Return how long a copy of `size` bytes takes, alone in its direction.
+    """Return the seconds of a copy of `size` bytes, with no other copy in the same direction.
 
     Raises:
-        UnsupportedError: the topology has no bandwidth to the host.
+        UnsupportedError: the topology has no `host_bandwidth`.
     """
     if not topology.host_bandwidth:
         raise UnsupportedError(
-            f"copies to the memory of the host, for which topology '{topology}' has no bandwidth; expected one with "
-            "host_bandwidth, as h100x8, or a .toml file that has it"
+            f"topology '{topology}' has no host_bandwidth, which copies to host memory require; use a topology with "
+            "host_bandwidth, such as h100x8, or add it to the .toml file"
         )
     return topology.host_latency + size / topology.host_bandwidth

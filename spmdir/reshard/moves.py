@@ -1,4 +1,4 @@
-"""The steps that lead on from a sharding, towards another one: what the search of a plan goes along."""
+"""The edges of the search graph of a plan: the steps that lead from one sharding towards another."""
 
 from __future__ import annotations
 
@@ -21,32 +21,34 @@ from spmdir.core.placement.base import (
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import R, Shard
 from spmdir.reshard.collective_spec import CollectiveSpec
-from spmdir.reshard.collectives import between
-from spmdir.reshard.conditions import blocking_axes, has_own_step, moves_jointly
-from spmdir.reshard.multi_axis_steps import unmovable
+from spmdir.reshard.collectives import collectives_between
+from spmdir.reshard.conditions import blocking_axes, can_move_together, has_declared_step
+from spmdir.reshard.multi_axis_steps import find_obstacle
 from spmdir.reshard.steps import Step, make_step
 
 
 def free_axes(source: Sharding, target: Sharding, mesh: Mesh) -> tuple[str, ...]:
     """Return the axes that the search may move, in mesh order.
 
-    Kept still are, on each dimension, the outer axes that both sides have in common. An axis that is replicated, or
-    partial, on both sides is free: another collective may run on slices; but not if it has one rank only.
+    On each dimension, the outermost axes that both shardings have in common do not move. An axis that is replicated or
+    partial on both sides may move, because another collective may run on slices along it. An axis of one rank moves
+    only if its placement changes.
     """
-    still = {axis for axis, size in mesh.axes if size == 1 and source[axis] == target[axis]}
+    fixed = {axis for axis, size in mesh.axes if size == 1 and source[axis] == target[axis]}
     for dim in {placement.dim for _, placement in source.entries if placement.dim is not None}:
         pairs = zip(source.dim_axes(dim), target.dim_axes(dim), strict=False)
-        alike = itertools.takewhile(lambda pair: pair[0] == pair[1] and source[pair[0]] == target[pair[0]], pairs)
-        still.update(axis for axis, _ in alike)
-    return tuple(axis for axis in mesh.axis_names if axis not in still)
+        common_axes = itertools.takewhile(lambda pair: pair[0] == pair[1] and source[pair[0]] == target[pair[0]], pairs)
+        fixed.update(axis for axis, _ in common_axes)
+    return tuple(axis for axis in mesh.axis_names if axis not in fixed)
 
 
 def useful_placements(
     shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh
 ) -> tuple[ShardPlacement, ...]:
-    """Return how axes may shard: as they do on either side, and by S each dimension sharded there and two others.
+    """Return the shard placements that the search may use.
 
-    The largest of these can be sharded most evenly; the first longer than 1 is split and joined without copies.
+    These are the placements of either side, `S` on each dimension that either side shards, and `S` on two others: the
+    largest dimension, which shards most evenly, and the first one longer than 1, which needs no copies.
     """
     used_placements = [
         placement for _, placement in (*source.entries, *target.entries) if isinstance(placement, ShardPlacement)
@@ -67,38 +69,43 @@ def moves(
     mesh: Mesh,
     collectives: tuple[CollectiveSpec, ...],
 ) -> tuple[Step, ...]:
-    """Return the steps from `source` that move `free` axes, towards the wanted `partial` placements.
+    """Return the steps from `source` that move `free` axes, except exchanges.
 
-    The `collectives` are used, but for exchanges. Shapes do not come in, so the steps are found once for all tensors;
-    those that move whole shards are the ones that even division allows. A step that a placement declares stands for
-    the one that its trait would give. None leads to partial values of different kinds, which do not commute.
+    The steps do not depend on the shape, so they are found once for all tensors. A permute is included if even division
+    allows it; `is_legal` checks the shape. A step that a placement declares replaces the step of its trait. No step
+    leads to partial values of several kinds, because reductions of different kinds do not commute.
+
+    Args:
+        partial: the placements of the target that are neither replicated nor shards, by axis.
+        free: the axes that may move.
+        shard_placements: the shard placements that the axes may take.
     """
     steps: list[Step] = []
 
-    def add(spec: CollectiveSpec, axes: Sequence[str], to: Placement | None = None, **given: Any) -> None:
-        step = _move(spec, source, mesh, tuple(axes), to, **given)
+    def add(spec: CollectiveSpec, axes: Sequence[str], to: Placement | None = None, **clauses: Any) -> None:
+        step = _make_move(spec, source, mesh, tuple(axes), to, **clauses)
         if step is not None:
             steps.append(step)
 
     def of_trait(trait: str, to: Placement) -> list[str]:
         axes = [axis for axis in free if source[axis].trait == trait]
-        return [axis for axis in axes if not has_own_step(source[axis], to)]
+        return [axis for axis in axes if not has_declared_step(source[axis], to)]
 
-    known = functools.partial(between, collectives=collectives)
-    for place, before in itertools.product(shard_placements, ("replicated", "partial")):
-        for spec in known(before, "shard"):
-            for axes in _choices(of_trait(before, place)):
-                add(spec, axes, place, dim=place.dim)
+    by_traits = functools.partial(collectives_between, collectives=collectives)
+    for shard, before in itertools.product(shard_placements, ("replicated", "partial")):
+        for spec in by_traits(before, "shard"):
+            for axes in _choices(of_trait(before, shard)):
+                add(spec, axes, shard, dim=shard.dim)
     for dim in dict.fromkeys(place.dim for place in shard_placements):
         movable = tuple(itertools.takewhile(lambda axis: axis in free, reversed(source.dim_axes(dim))))[::-1]
         for start in range(len(movable)):
             axes = movable[start:]
-            for spec in known("shard", "replicated") if set(axes) <= {*of_trait("shard", R)} else ():
+            for spec in by_traits("shard", "replicated") if set(axes) <= {*of_trait("shard", R)} else ():
                 add(spec, axes, dim=dim)
-            for spec, place in itertools.product(known("shard", "shard"), shard_placements):
-                if place.dim != dim and set(axes) <= {*of_trait("shard", place)}:
-                    add(spec, axes, place, dim=dim, to_dim=place.dim)
-    for spec in known("partial", "replicated"):
+            for spec, shard in itertools.product(by_traits("shard", "shard"), shard_placements):
+                if shard.dim != dim and set(axes) <= {*of_trait("shard", shard)}:
+                    add(spec, axes, shard, dim=dim, to_dim=shard.dim)
+    for spec in by_traits("partial", "replicated"):
         for axes in _subsets(of_trait("partial", R)):
             add(spec, axes)
     for placement in dict.fromkeys(p for _, p in partial if isinstance(p, PartialPlacement) and p.from_replicated):
@@ -106,38 +113,38 @@ def moves(
             continue
         replicated = of_trait("replicated", placement)
         axes = tuple(axis for axis, wanted in partial if wanted == placement and axis in replicated)
-        for spec, chosen in itertools.product(known("replicated", "partial"), _subsets(axes)):
+        for spec, chosen in itertools.product(by_traits("replicated", "partial"), _subsets(axes)):
             add(spec, chosen, placement, reduction=placement.op)
     for spec in collectives:
         if spec.moves == "edge":
-            steps += _conversions(spec, source, partial, free, shard_placements, mesh)
+            steps += _declared_steps(spec, source, partial, free, shard_placements, mesh)
     for spec in collectives:
         if spec.moves == "shards":
-            targets = _permuted(source, free, shard_placements, mesh)
+            targets = _permuted_targets(source, free, shard_placements, mesh)
             steps += [Step(spec.name, spec.group_axes(source, to, mesh), source, to) for to in targets]
     return tuple(steps)
 
 
 @functools.lru_cache(maxsize=65536)
-def _move(
-    spec: CollectiveSpec, source: Sharding, mesh: Mesh, axes: tuple[str, ...], to: Placement | None, **given: Any
+def _make_move(
+    spec: CollectiveSpec, source: Sharding, mesh: Mesh, axes: tuple[str, ...], to: Placement | None, **clauses: Any
 ) -> Step | None:
-    """Return the step by a collective that gives `axes` the placement `to`; None if it cannot move them together.
+    """Return the step of a collective that gives `axes` the placement `to`; None if it cannot move them together.
 
     Args:
-        given: further arguments of `make_step`.
+        clauses: further arguments of `make_step`.
     """
     target = Sharding([(axis, to) for axis in axes], source.mesh) if to is not None else None
-    if not moves_jointly(spec, axes, [source, *([target] if target else [])]):
+    if not can_move_together(spec, axes, [source, *([target] if target else [])]):
         return None
     if source.has_own_type and blocking_axes(spec, axes, source, target or source):
         return None
-    dims = (*(placement.dim for _, placement in source.entries), given.get("dim"), given.get("to_dim"))
+    dims = (*(placement.dim for _, placement in source.entries), clauses.get("dim"), clauses.get("to_dim"))
     rank = 1 + max((dim for dim in dims if dim is not None), default=-1)
-    return make_step(spec.name, source, mesh, (0,) * rank, axes=axes, target=target, **given)
+    return make_step(spec.name, source, mesh, (0,) * rank, axes=axes, target=target, **clauses)
 
 
-def _conversions(
+def _declared_steps(
     spec: CollectiveSpec,
     source: Sharding,
     partial: tuple[tuple[str, Placement], ...],
@@ -145,47 +152,49 @@ def _conversions(
     shard_placements: tuple[ShardPlacement, ...],
     mesh: Mesh,
 ) -> Iterator[Step]:
-    """Return the steps that placements declare."""
+    """Yield the steps that placements declare."""
     for before in dict.fromkeys(source[axis] for axis in free):
-        named = [parse_placement(e.target) for e in before.edges() if e.target and e.target not in TRAITS]
-        for after in dict.fromkeys([R, *shard_placements, *named, *(placement for _, placement in partial)]):
+        declared_targets = [parse_placement(e.target) for e in before.edges() if e.target and e.target not in TRAITS]
+        for after in dict.fromkeys([R, *shard_placements, *declared_targets, *(placement for _, placement in partial)]):
             if after == before or edge_between(before, after) is None:
                 continue
             axes = [axis for axis in free if source[axis] == before]
             for chosen in _choices(axes) if after.dim is not None else _subsets(axes):
-                rest = [entry for entry in source.entries if entry[0] not in chosen]
-                target = Sharding([*rest, *((axis, after) for axis in chosen)], source.mesh)
-                if len(target.kinds) > 1 or not moves_jointly(spec, chosen, (source, target)):
+                other_entries = [entry for entry in source.entries if entry[0] not in chosen]
+                target = Sharding([*other_entries, *((axis, after) for axis in chosen)], source.mesh)
+                if len(target.kinds) > 1 or not can_move_together(spec, chosen, (source, target)):
                     continue
                 if before.dim is None or source.dim_axes(before.dim)[-len(chosen) :] == chosen:
                     yield Step(spec.name, tuple(axis for axis in mesh.axis_names if axis in chosen), source, target)
 
 
 def _subsets(axes: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Every choice of one or more of `axes`, in their order."""
+    """Yield every choice of one or more of `axes`, in their order."""
     return itertools.chain.from_iterable(itertools.combinations(axes, length + 1) for length in range(len(axes)))
 
 
 def _choices(axes: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Every ordered choice of one or more of `axes`."""
+    """Yield every ordered choice of one or more of `axes`."""
     return itertools.chain.from_iterable(itertools.permutations(axes, length + 1) for length in range(len(axes)))
 
 
-def _permuted(
+def _permuted_targets(
     source: Sharding, free: tuple[str, ...], shard_placements: tuple[ShardPlacement, ...], mesh: Mesh
 ) -> Iterator[Sharding]:
-    """Yield the other shardings that shard each dimension into as many chunks, by other or reordered axes.
+    """Yield the shardings that cut each dimension into as many chunks as `source`, by other or reordered axes.
 
-    Chunks that are no blocks go from rank to rank by an exchange.
+    If a placement has chunks that are not contiguous blocks, there are none: an exchange moves such chunks.
     """
     if any(source[axis].trait == "shard" and not source[axis].splits for axis in free):
         return
-    still = [(axis, placement) for axis, placement in source.entries if axis not in free or placement.dim is None]
-    usable = tuple(axis for axis in free if source[axis].trait in ("replicated", "shard"))
+    fixed_entries = [
+        (axis, placement) for axis, placement in source.entries if axis not in free or placement.dim is None
+    ]
+    usable_axes = tuple(axis for axis in free if source[axis].trait in ("replicated", "shard"))
     dims = dict.fromkeys(place.dim for place in shard_placements)
     counts = tuple((dim, mesh.group_size(axis for axis in source.dim_axes(dim) if axis in free)) for dim in dims)
-    for layout in _layouts(counts, usable, mesh):
-        target = Sharding([*still, *layout], source.mesh)
+    for layout in _layouts(counts, usable_axes, mesh):
+        target = Sharding([*fixed_entries, *layout], source.mesh)
         if target != source:
             yield target
 
@@ -198,52 +207,60 @@ def _layouts(
         yield ()
         return
     (dim, count), rest = counts[0], counts[1:]
-    for chosen in _choices_of(count, tuple((axis, mesh.sizes[axis]) for axis in axes)):
+    for chosen in _axes_of_product(count, tuple((axis, mesh.sizes[axis]) for axis in axes)):
         for tail in _layouts(rest, tuple(axis for axis in axes if axis not in chosen), mesh):
             yield (*((axis, Shard(dim)) for axis in chosen), *tail)
 
 
 @functools.lru_cache(maxsize=65536)
-def _choices_of(count: int, axes: tuple[tuple[str, int], ...]) -> tuple[tuple[str, ...], ...]:
-    """The ordered choices of (axis, size) pairs whose sizes multiply to `count`, shorter ones first."""
+def _axes_of_product(count: int, axes: tuple[tuple[str, int], ...]) -> tuple[tuple[str, ...], ...]:
+    """Return the ordered choices of (axis, size) pairs whose sizes multiply to `count`, shortest first."""
 
-    def chosen(count: int, at: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    def chosen(count: int, indices: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         if count == 1:
-            yield at
+            yield indices
         for index, (_, size) in enumerate(axes):
-            if index not in at and count % size == 0:
-                yield from chosen(count // size, (*at, index))
+            if index not in indices and count % size == 0:
+                yield from chosen(count // size, (*indices, index))
 
-    found = sorted(chosen(count, ()), key=lambda at: (len(at), at))
-    return tuple(tuple(axes[index][0] for index in at) for at in found)
+    choices = sorted(chosen(count, ()), key=lambda indices: (len(indices), indices))
+    return tuple(tuple(axes[index][0] for index in indices) for indices in choices)
 
 
 def exchanges(
     source: Sharding, target: Sharding, mesh: Mesh, collectives: tuple[CollectiveSpec, ...]
 ) -> Iterator[Step]:
-    """Yield the exchanges to the target, to what only reductions take to it, and to what partial values are made of.
+    """Yield the exchanges from `source` to the target, and to two intermediate shardings.
 
-    The last one is for reductions of different kinds, of which one is done before the others begin.
+    The first has the shards of the target and the partial values of the source: only reductions remain. The second is
+    the target without its partial values, if source and target have reductions of different kinds: those of the source
+    must be done before those of the target begin.
     """
-    there = [(a, p) for a, p in target.entries if p.trait == "shard" and source[a].trait not in ("partial", "other")]
-    later = Sharding([*there, *((a, p) for a, p in source.entries if p.trait in ("partial", "other"))], source.mesh)
+    sharded_entries = [
+        (a, p) for a, p in target.entries if p.trait == "shard" and source[a].trait not in ("partial", "other")
+    ]
+    unreduced = Sharding(
+        [*sharded_entries, *((a, p) for a, p in source.entries if p.trait in ("partial", "other"))], source.mesh
+    )
     mixed = len(source.kinds | target.kinds) > 1
-    reduced = [Sharding([(axis, p) for axis, p in target.entries if p.kind is None], source.mesh)] if mixed else []
-    for wanted in dict.fromkeys((target, later, *reduced)):
+    without_partials = (
+        [Sharding([(axis, p) for axis, p in target.entries if p.kind is None], source.mesh)] if mixed else []
+    )
+    for goal in dict.fromkeys((target, unreduced, *without_partials)):
         for spec in collectives:
             if spec.moves != "elements":
                 continue
-            if spec.traffic.rounds > 1 and not (source.partial or wanted.partial):
+            if spec.traffic.rounds > 1 and not (source.partial or goal.partial):
                 continue  # there is nothing to reduce in between
-            axes = spec.group_axes(source, wanted, mesh)
-            small = source != wanted and axes and mesh.group_size(axes) <= EXCHANGED.most
-            if small and unmovable(spec, source, wanted) is None:
-                yield Step(spec.name, axes, source, wanted)
+            axes = spec.group_axes(source, goal, mesh)
+            is_small = source != goal and axes and mesh.group_size(axes) <= EXCHANGED.most
+            if is_small and find_obstacle(spec, source, goal) is None:
+                yield Step(spec.name, axes, source, goal)
 
 
 @functools.lru_cache(maxsize=65536)
 def is_legal(step: Step, mesh: Mesh, shape: tuple[int, ...]) -> bool:
-    """Return whether a step that names no axes, and was found without the shape of the tensor, is legal for `shape`."""
+    """Return whether a step is legal for `shape`. Steps that name no axes are found without the shape."""
     if step.spec.check is None:
         return True
     try:

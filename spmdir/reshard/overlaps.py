@@ -1,9 +1,16 @@
-"""What source and target shards have in common, counted without listing the ranks of large meshes.
+"""Counts of the elements that source and target shards have in common, without a loop over all ranks.
 
-Ranks whose shards are as long are counted together: along each axis, the runs of neighbouring ranks alike, found where
-one side of a dimension is cut as the other one and then on. Where a dimension is cut by other axes on either side, and
-both cut it evenly into digits of the same sizes, two shards overlap if these digits agree, whatever they are: digits
-that must agree are one `_Class`. Elsewhere shards are compared one by one, up to POINTS of them.
+Three cases, for each dimension:
+
+- One side cuts the dimension by all axes of the other side, and then by further axes. Along each axis, neighbouring
+  ranks with shards of equal length form a *run*, and one rank of each run is enough.
+- Other axes cut the two sides, both evenly. The coordinate of a rank on an axis is written in digits, so that both
+  sides of the dimension have digits of the same sizes. Two shards overlap if these digits agree. Digits that must agree
+  are one `_AgreeingDigits`.
+- Otherwise, shards are compared one by one, up to POINTS of them.
+
+For example, `a` of 4 ranks cuts a dimension on one side, and `x`, `y` of 2 ranks each cut it on the other. The
+coordinate of `a` has two digits of size 2. The first must agree with the coordinate on `x`, and the second with `y`.
 """
 
 from __future__ import annotations
@@ -25,39 +32,41 @@ from spmdir.core.placement.standard import Shard
 from spmdir.reshard.runs import cut_length, mark_runs
 
 POINTS = 256
-"""The most combinations of runs that are gone through."""
+"""The largest number of combinations of runs, or of shards, to count."""
 
 _Cuts = tuple[tuple[str, tuple[Any, int]], ...]
-"""The axes that divide a dimension, major first, how each does and among how many ranks."""
+"""The axes that shard a dimension, outermost first, as (axis, (placement, number of ranks))."""
 
 _Digit = tuple[str, int]
-"""An axis and the ranks outside of the digit, as in a sub-axis."""
+"""An axis, and the product of the sizes of its digits before this one, as in the name of a sub-axis."""
 
-_Points = tuple[tuple[str, tuple[int, ...]], ...]
-"""Axes and, for each, the first rank of every run."""
+_RunStarts = tuple[tuple[str, tuple[int, ...]], ...]
+"""Pairs of an axis and the first coordinate of each run along it."""
 
 
 @attrs.frozen
 class Overlaps:
-    """What source and target have in common.
+    """Numbers of elements that source and target have in common. A *needer* is defined in `bound.py`.
 
     Attributes:
-        total: elements that some needer of theirs holds.
-        missing, needed: the most that one needer lacks, and needs.
-        held, leaving: the most that one rank holds, and that it holds while some needer of theirs lacks them,
-            where the axes that tell the rank from others all divide the target.
+        total: elements of which a needer has the value, or a partial value, at the start.
+        most_missing: the largest number of elements that one needer lacks.
+        most_needed: the largest number of elements that one needer needs.
+        most_held: the largest number of elements that one rank has.
+        most_leaving: the largest number of elements that one rank has and a needer lacks. It is used only if all axes
+            on which the local tensor of the rank depends shard the target, or stay partial.
     """
 
     total: int
-    missing: int
-    needed: int
-    held: int
-    leaving: int
+    most_missing: int
+    most_needed: int
+    most_held: int
+    most_leaving: int
 
 
 @attrs.frozen
 class _Dim:
-    """How both sides cut one dimension: alike by `shared`, then by `before` and by `after`."""
+    """The cuts of one dimension: `shared` on both sides, then `before` on one side and `after` on the other."""
 
     size: int
     shared: _Cuts
@@ -70,11 +79,11 @@ class _Dim:
             tuple(zip(side.dim_axes(dim), side.dim_placements(dim, mesh), strict=True)) for side in (source, target)
         )
         pairs = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(before, after, strict=False))
-        alike = len(list(pairs))
-        return _Dim(size, before[:alike], before[alike:], after[alike:])
+        common_count = len(list(pairs))
+        return _Dim(size, before[:common_count], before[common_count:], after[common_count:])
 
     @property
-    def nested(self) -> bool:
+    def is_nested(self) -> bool:
         return not (self.before and self.after)
 
     @property
@@ -82,7 +91,7 @@ class _Dim:
         return {axis: count for axis, (_, count) in (*self.shared, *self.before, *self.after)}
 
     def is_even(self) -> bool:
-        """Whether both sides cut what `shared` leaves into chunks of one length each."""
+        """Return whether each side cuts the chunks of `shared` into chunks of equal length."""
         sides = [math.prod(count for _, (_, count) in cuts) for cuts in (self.before, self.after)]
         extents = shard_lengths(tuple(cut for _, cut in self.shared), self.size)
         chunks = all(isinstance(placement, Shard) for _, (placement, _) in (*self.before, *self.after))
@@ -90,98 +99,109 @@ class _Dim:
 
 
 @attrs.frozen
-class _Class:
-    """Digits of `size` each that must agree where shards are to overlap; of which `of` axes they are."""
+class _AgreeingDigits:
+    """Digits of `size` that must be equal for two shards to overlap, one on each of `axes`."""
 
     size: int
-    of: tuple[str, ...]
+    axes: tuple[str, ...]
 
 
-def overlaps(
-    shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh, moving: Sequence[str], left: Sequence[str]
+def count_overlaps(
+    shape: tuple[int, ...],
+    source: Sharding,
+    target: Sharding,
+    mesh: Mesh,
+    sharding_axes: Sequence[str],
+    remaining_partial: Sequence[str],
 ) -> Overlaps | None:
-    """Return what the shards of `source` and `target` have in common; None if that takes more than POINTS points.
+    """Count the elements that shards of `source` and `target` have in common; None if it takes more than POINTS points.
 
     Args:
-        moving: the axes that divide one of both.
-        left: the axes whose reduction the target leaves.
+        sharding_axes: the axes that shard `source` or `target`.
+        remaining_partial: the partial axes of the target.
     """
-    cut = {placement.dim for _, placement in (*source.entries, *target.entries)}
-    dims = [_Dim.of(source, target, mesh, dim, size) for dim, size in enumerate(shape) if dim in cut]
-    uncut = math.prod(size for dim, size in enumerate(shape) if dim not in cut)
-    starts: dict[str, set[int]] = {axis: {0} for axis in moving}
+    cut_dims = {placement.dim for _, placement in (*source.entries, *target.entries)}
+    dims = [_Dim.of(source, target, mesh, dim, size) for dim, size in enumerate(shape) if dim in cut_dims]
+    uncut = math.prod(size for dim, size in enumerate(shape) if dim not in cut_dims)
+    starts: dict[str, set[int]] = {axis: {0} for axis in sharding_axes}
     for dim in dims:
-        mark_runs(dim.size, (*dim.shared, *dim.before, *dim.after) if dim.nested else dim.shared, starts)
-    crossing = [dim for dim in dims if not dim.nested]
-    classes = _classes(crossing, starts) if crossing else ()
+        mark_runs(dim.size, (*dim.shared, *dim.before, *dim.after) if dim.is_nested else dim.shared, starts)
+    crossing = [dim for dim in dims if not dim.is_nested]
+    classes = _find_agreeing_digits(crossing, starts) if crossing else ()
     if classes is None:
         for axis, (_, count) in (cut for dim in crossing for cut in (*dim.before, *dim.after)):
             starts[axis] = set(range(min(count, POINTS + 1)))
-    agreeing = {axis for one in classes or () for axis in one.of}
-    axes = tuple((axis, tuple(sorted(found))) for axis, found in starts.items() if axis not in agreeing)
-    if math.prod(len(found) for _, found in axes) > POINTS or (classes is None and any(map(_is_scattered, crossing))):
+    agreeing = {axis for digits in classes or () for axis in digits.axes}
+    points = tuple((axis, tuple(sorted(run_starts))) for axis, run_starts in starts.items() if axis not in agreeing)
+    if math.prod(len(run_starts) for _, run_starts in points) > POINTS or (
+        classes is None and any(map(_is_scattered, crossing))
+    ):
         return None
-    holding = [axis for axis in moving if source[axis].trait != "replicated"]
-    needing = [axis for axis in moving if axis not in left]
-    return _counted(dims, uncut, axes, classes, holding, needing, mesh)
+    holding = [axis for axis in sharding_axes if source[axis].trait != "replicated"]
+    needing = [axis for axis in sharding_axes if axis not in remaining_partial]
+    return _count(dims, uncut, points, classes, holding, needing, mesh)
 
 
 def _is_scattered(dim: _Dim) -> bool:
-    """Return whether ranks hold too many ranges of a dimension to compare them."""
+    """Return whether shards of a dimension have too many ranges to compare."""
     cuts = (cut for _, cut in (*dim.before, *dim.after))
     return any(placement.stretches(dim.size, count) > ENUMERATED.most for placement, count in cuts)
 
 
-def _counted(
+def _count(
     dims: Sequence[_Dim],
     uncut: int,
-    axes: _Points,
-    classes: Sequence[_Class] | None,
+    points: _RunStarts,
+    agreeing: Sequence[_AgreeingDigits] | None,
     holding: Sequence[str],
     needing: Sequence[str],
     mesh: Mesh,
 ) -> Overlaps:
-    """Return `overlaps` of `dims`, and of the others, which have `uncut` elements together."""
-    both = own = need = [uncut] * math.prod(len(found) for _, found in axes)
-    counts = tuple((axis, len(found)) for axis, found in axes)
-    told = dict(axes)
+    """Return `count_overlaps` over the sharded dimensions `dims`. `uncut` is the size of all others together."""
+    both = held = needed = [uncut] * math.prod(len(run_starts) for _, run_starts in points)
+    counts = tuple((axis, len(run_starts)) for axis, run_starts in points)
+    starts_of = dict(points)
     for dim in dims:
-        here = tuple((axis, told[axis]) for axis in dim.axes if axis in told)
-        meeting = _meeting(dim, here, classes is not None)
-        at = _numbers(counts, tuple(axis for axis, _ in here))
-        both = [numel * meeting[number][0] for numel, number in zip(both, at, strict=True)]
-        own = [numel * meeting[number][1] for numel, number in zip(own, at, strict=True)]
-        need = [numel * meeting[number][2] for numel, number in zip(need, at, strict=True)]
+        dim_points = tuple((axis, starts_of[axis]) for axis in dim.axes if axis in starts_of)
+        by_point = _count_dim(dim, dim_points, agreeing is not None)
+        projected = _project(counts, tuple(axis for axis, _ in dim_points))
+        both = [numel * by_point[number][0] for numel, number in zip(both, projected, strict=True)]
+        held = [numel * by_point[number][1] for numel, number in zip(held, projected, strict=True)]
+        needed = [numel * by_point[number][2] for numel, number in zip(needed, projected, strict=True)]
 
-    def most_apart(kept: Sequence[str], whole: Sequence[int]) -> int:
-        """Return the most by which `whole` exceeds what ranks that differ beside the `kept` axes have in common."""
-        if any(sum(axis in kept for axis in one.of) > 1 for one in classes or ()):
-            return max(whole)  # these digits may disagree
-        times = math.prod(one.size for one in classes or () if not any(axis in kept for axis in one.of))
-        groups = _numbers(counts, tuple(axis for axis, _ in counts if axis in kept))
-        rest = dict(zip(groups, whole, strict=True))
-        for group, numel, weight in zip(groups, both, _weights(axes, tuple(kept), mesh), strict=True):
-            rest[group] -= numel * weight * times
-        return max(rest.values())
+    def most_apart(own_axes: Sequence[str], whole: Sequence[int]) -> int:
+        """Return the largest difference of `whole` and the overlaps with ranks that differ outside `own_axes`."""
+        if any(sum(axis in own_axes for axis in digits.axes) > 1 for digits in agreeing or ()):
+            return max(whole)  # these digits may differ, so the overlap may be empty
+        times = math.prod(digits.size for digits in agreeing or () if not any(axis in own_axes for axis in digits.axes))
+        groups = _project(counts, tuple(axis for axis, _ in counts if axis in own_axes))
+        remaining = dict(zip(groups, whole, strict=True))
+        for group, numel, weight in zip(groups, both, _weights(points, tuple(own_axes), mesh), strict=True):
+            remaining[group] -= numel * weight * times
+        return max(remaining.values())
 
-    every = math.prod(one.size for one in classes or ())
-    total = every * sum(map(int.__mul__, both, _weights(axes, (), mesh)))
-    return Overlaps(total, most_apart(needing, need), max(need), max(own), most_apart(holding, own))
+    every = math.prod(digits.size for digits in agreeing or ())
+    total = every * sum(map(int.__mul__, both, _weights(points, (), mesh)))
+    return Overlaps(total, most_apart(needing, needed), max(needed), max(held), most_apart(holding, held))
 
 
 @functools.lru_cache(maxsize=4096)
-def _weights(axes: _Points, kept: tuple[str, ...], mesh: Mesh) -> tuple[int, ...]:
-    """For each point, the ranks that it stands for, `kept` axes apart."""
+def _weights(points: _RunStarts, own_axes: tuple[str, ...], mesh: Mesh) -> tuple[int, ...]:
+    """Return, for each point, the number of ranks in its runs, with each rank along `own_axes` counted separately."""
     weights = [1]
-    for axis, found in axes:
-        runs = [end - start for start, end in itertools.pairwise((*found, mesh.sizes[axis]))]
-        weights = [weight * (1 if axis in kept else run) for weight in weights for run in runs]
+    for axis, run_starts in points:
+        runs = [end - start for start, end in itertools.pairwise((*run_starts, mesh.sizes[axis]))]
+        weights = [weight * (1 if axis in own_axes else run) for weight in weights for run in runs]
     return tuple(weights)
 
 
 @functools.lru_cache(maxsize=65536)
-def _numbers(counts: tuple[tuple[str, int], ...], axes: tuple[str, ...]) -> tuple[int, ...]:
-    """For each point along `counts`, (axis, points) pairs, its number along `axes` alone, the first one major."""
+def _project(counts: tuple[tuple[str, int], ...], axes: tuple[str, ...]) -> tuple[int, ...]:
+    """Return, for each point along `counts`, its index among the points along `axes` alone, the first axis major.
+
+    Args:
+        counts: (axis, number of points) pairs.
+    """
     sizes, strides, stride = dict(counts), {}, 1
     for axis in reversed(axes):
         strides[axis] = stride
@@ -193,59 +213,65 @@ def _numbers(counts: tuple[tuple[str, int], ...], axes: tuple[str, ...]) -> tupl
 
 
 @functools.lru_cache(maxsize=65536)
-def _meeting(dim: _Dim, points: _Points, agreeing: bool) -> tuple[tuple[int, int, int], ...]:
-    """What ranks have in both cuts of a dimension, in the one before and in the one after, for each of the `points`.
+def _count_dim(dim: _Dim, points: _RunStarts, has_digits: bool) -> tuple[tuple[int, int, int], ...]:
+    """Return (common, source, target) elements of a dimension at each of the `points`.
 
-    `agreeing` ranks have the digits in common by which shards overlap.
+    Args:
+        has_digits: whether the digits of overlapping shards are known, so that only lengths count.
     """
     return tuple(
-        _met(dim, dict(zip((axis for axis, _ in points), indices, strict=True)), agreeing)
-        for indices in itertools.product(*(found for _, found in points))
+        _count_point(dim, dict(zip((axis for axis, _ in points), indices, strict=True)), has_digits)
+        for indices in itertools.product(*(run_starts for _, run_starts in points))
     )
 
 
-def _met(dim: _Dim, at: Mapping[str, int], agreeing: bool) -> tuple[int, int, int]:
-    if not dim.nested and not agreeing:
-        own, need = (_held((*dim.shared, *cuts), dim.size, at) for cuts in (dim.before, dim.after))
-        return length(common(own, need)), length(own), length(need)
-    extent = cut_length(dim.size, dim.shared, at)
-    own, need = (cut_length(extent, cuts, at) for cuts in (dim.before, dim.after))
-    return min(own, need), own, need
+def _count_point(dim: _Dim, coordinate: Mapping[str, int], has_digits: bool) -> tuple[int, int, int]:
+    if not dim.is_nested and not has_digits:
+        held, needed = (_ranges_at((*dim.shared, *cuts), dim.size, coordinate) for cuts in (dim.before, dim.after))
+        return length(common(held, needed)), length(held), length(needed)
+    extent = cut_length(dim.size, dim.shared, coordinate)
+    held, needed = (cut_length(extent, cuts, coordinate) for cuts in (dim.before, dim.after))
+    return min(held, needed), held, needed
 
 
-def _held(cuts: _Cuts, size: int, at: Mapping[str, int]) -> Any:
-    return shard_ranges(tuple(cut for _, cut in cuts), size, tuple(at[axis] for axis, _ in cuts))
+def _ranges_at(cuts: _Cuts, size: int, coordinate: Mapping[str, int]) -> Any:
+    return shard_ranges(tuple(cut for _, cut in cuts), size, tuple(coordinate[axis] for axis, _ in cuts))
 
 
-def _classes(dims: Sequence[_Dim], starts: Mapping[str, set[int]]) -> tuple[_Class, ...] | None:
-    """The digits that must agree; None if shards do not overlap so, or ranks along the axes hold other lengths."""
+def _find_agreeing_digits(dims: Sequence[_Dim], starts: Mapping[str, set[int]]) -> tuple[_AgreeingDigits, ...] | None:
+    """Return the digits that must agree; None if the cuts have no such digits, or if chunks are uneven."""
     axes = {axis: count for dim in dims for axis, (_, count) in (*dim.before, *dim.after)}
     if any(len(starts[axis]) > 1 for axis in axes) or not all(dim.is_even() for dim in dims):
         return None
-    digits = _digits(dims, axes)
+    digits = _find_digits(dims, axes)
     if digits is None:
         return None
-    classes = [{(axis, outer)} for axis, ends in digits.items() for outer in ends[:-1]]
+    groups = [{(axis, outer)} for axis, ends in digits.items() for outer in ends[:-1]]
     for dim in dims:
         for pair in zip(*(_digits_of(cuts, digits) for cuts in (dim.before, dim.after)), strict=False):
-            joined = [one for one in classes if not one.isdisjoint(pair)]
-            classes = [*(one for one in classes if one not in joined), set().union(*joined)]
-    return tuple(_Class(_size(next(iter(one)), digits), tuple(axis for axis, _ in one)) for one in classes)
+            joined_groups = [group for group in groups if not group.isdisjoint(pair)]
+            groups = [*(group for group in groups if group not in joined_groups), set().union(*joined_groups)]
+    return tuple(
+        _AgreeingDigits(_digit_size(next(iter(group)), digits), tuple(axis for axis, _ in group)) for group in groups
+    )
 
 
-def _digits(dims: Sequence[_Dim], axes: Mapping[str, int]) -> dict[str, list[int]] | None:
-    """Axis → the ranks before each of its digits, and all of them, such that both sides of every dimension have digits
-    of the same sizes; None if there are none."""
+def _find_digits(dims: Sequence[_Dim], axes: Mapping[str, int]) -> dict[str, list[int]] | None:
+    """Split each axis into digits, such that both sides of every dimension have digits of the same sizes.
+
+    Returns: axis → the products of digit sizes before each digit, then the size of the axis; None if there is no such
+        split. An axis of 4 ranks in two digits is [1, 2, 4].
+    """
     digits = {axis: sorted({1, count}) for axis, count in axes.items()}
     while True:
         before = {axis: tuple(ends) for axis, ends in digits.items()}
         for dim in dims:
             sides = (_digits_of(dim.before, digits), _digits_of(dim.after, digits))
-            edges = [list(itertools.accumulate((_size(d, digits) for d in side), int.__mul__)) for side in sides]
-            for side, own, other in zip(sides, edges, edges[::-1], strict=True):
-                for (axis, outer), start, end in zip(side, [1, *own], own, strict=False):
-                    digits[axis] += [outer * (edge // start) for edge in other if start < edge < end]
-                    if any(edge % start or end % edge for edge in other if start < edge < end):
+            edges = [list(itertools.accumulate((_digit_size(d, digits) for d in side), int.__mul__)) for side in sides]
+            for side, side_edges, other_edges in zip(sides, edges, edges[::-1], strict=True):
+                for (axis, outer), start, end in zip(side, [1, *side_edges], side_edges, strict=False):
+                    digits[axis] += [outer * (edge // start) for edge in other_edges if start < edge < end]
+                    if any(edge % start or end % edge for edge in other_edges if start < edge < end):
                         return None
         digits = {axis: sorted(set(ends)) for axis, ends in digits.items()}
         if any(high % low for ends in digits.values() for low, high in itertools.pairwise(ends)):
@@ -258,7 +284,7 @@ def _digits_of(cuts: Iterable[tuple[str, Any]], digits: Mapping[str, Sequence[in
     return [(axis, outer) for axis, _ in cuts for outer in digits[axis][:-1]]
 
 
-def _size(digit: _Digit, digits: Mapping[str, Sequence[int]]) -> int:
+def _digit_size(digit: _Digit, digits: Mapping[str, Sequence[int]]) -> int:
     axis, outer = digit
     ends = digits[axis]
     return ends[ends.index(outer) + 1] // outer

@@ -1,7 +1,7 @@
-"""The parts that ranks send each other: chunks of grids, and how they are split and shared among ranks.
+"""The parts of a tensor that ranks send each other in an exchange.
 
-Costs need only the number of elements, for far more chunks than are ever moved; so a chunk has its lengths, and
-computes its positions on demand.
+The planner prices many more chunks than a plan moves, and prices need only numbers of elements. So a chunk stores its
+lengths, and computes its positions on demand.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import attrs
 from spmdir.core.intervals import Ranges, length, select
 
 Grid = tuple[Ranges, ...]
-"""For each dimension, ranges of global positions: the elements at which these cross."""
+"""A set of elements: for each dimension, ranges of global positions."""
 
 Loads = dict[tuple[int, int], int]
 """(sender, receiver) → elements."""
@@ -25,7 +25,7 @@ Loads = dict[tuple[int, int], int]
 
 @attrs.frozen
 class Part:
-    """The elements of a grid, of one partial value, that a rank sends to another or keeps."""
+    """A grid of one partial value that a rank sends to another rank, or keeps."""
 
     sender: int
     receiver: int
@@ -38,10 +38,10 @@ class Part:
 
 
 class Chunk:
-    """A grid, or a stretch of a chunk along one dimension.
+    """A grid, or a stretch of a larger chunk along one dimension.
 
     Attributes:
-        lengths: of each dimension.
+        lengths: the length of each dimension.
         numel: the number of elements.
     """
 
@@ -59,26 +59,32 @@ class Chunk:
 
     @cached_property
     def grid(self) -> Grid:
-        """Return the positions of its elements."""
+        """Return the grid of its elements."""
         assert self._parent is not None  # `of` sets the grid
         grid, dim = self._parent.grid, self._dim
         part = select(grid[dim], ((self._start, self._start + self.lengths[dim]),)) if self.lengths[dim] else ()
         return (*grid[:dim], part, *grid[dim + 1 :])
 
     def stretch(self, begin: int, end: int, count: int) -> Chunk:
-        """Return units `begin` to `end` of `count` along the longest dimension; the result may be empty."""
+        """Return the part from begin/count to end/count of the longest dimension; it may be empty."""
         if (begin == 0 and end == count) or not self.numel:
             return self
         if not self.lengths:
-            return self if begin == 0 < end else _NOTHING
+            return self if begin == 0 < end else _EMPTY
         extent = max(self.lengths)
         dim = self.lengths.index(extent)
         start = extent * begin // count
-        own = extent * end // count - start
-        return Chunk((*self.lengths[:dim], own, *self.lengths[dim + 1 :]), self.numel // extent * own, self, dim, start)
+        stretch_length = extent * end // count - start
+        return Chunk(
+            (*self.lengths[:dim], stretch_length, *self.lengths[dim + 1 :]),
+            self.numel // extent * stretch_length,
+            self,
+            dim,
+            start,
+        )
 
 
-_NOTHING = Chunk((), 0)
+_EMPTY = Chunk((), 0)
 """The empty chunk of a tensor without dimensions."""
 
 
@@ -91,45 +97,57 @@ class Share:
         self.sender, self.receiver, self.partial, self.chunk = sender, receiver, partial, chunk
 
 
-def split(chunk: Chunk, weighted: Sequence[tuple[Any, int]]) -> Iterator[tuple[Chunk, Any]]:
-    """Yield a part of `chunk` for each (item, weight): `chunk` is split along its longest dimension by weight."""
+def split_by_weight(chunk: Chunk, weighted: Sequence[tuple[Any, int]]) -> Iterator[tuple[Chunk, Any]]:
+    """Split `chunk` along its longest dimension in proportion to weights.
+
+    Args:
+        weighted: (item, weight) pairs.
+
+    Yields: (part, item) pairs.
+    """
     edges = [0, *itertools.accumulate(weight for _, weight in weighted)]
     for (begin, end), (item, _) in zip(itertools.pairwise(edges), weighted, strict=True):
         yield chunk.stretch(begin, end, edges[-1]), item
 
 
-def shared(partial: int, wanted: Sequence[tuple[int, Chunk]], senders: Sequence[int]) -> Iterator[Share]:
-    """Yield the shares that send each chunk of the (rank, chunk) pairs `wanted` to its rank; `senders` all have them.
+def share_among(partial: int, wanted: Sequence[tuple[int, Chunk]], senders: Sequence[int]) -> Iterator[Share]:
+    """Yield the shares that send chunks to ranks, split evenly among the senders.
 
-    The chunks, one after the other, are split evenly among the senders.
+    For example, two senders share three chunks: the first sends chunk 0 and half of chunk 1.
+
+    Args:
+        wanted: (receiver, chunk) pairs.
+        senders: the ranks that have all chunks.
     """
     if not wanted:
         return
-    # All chunks together have so many units that a chunk and a sender's share both have a whole number of them.
+    # The number of units is a multiple of the number of chunks and of the number of senders.
     units = math.lcm(len(wanted), len(senders))
     per_chunk, per_sender = units // len(wanted), units // len(senders)
-    low = 0
-    while low < units:
-        first, by = low // per_chunk, low // per_sender
-        high = min((first + 1) * per_chunk, (by + 1) * per_sender)
-        receiver, chunk = wanted[first]
-        start = first * per_chunk
-        yield Share(senders[by], receiver, partial, chunk.stretch(low - start, high - start, per_chunk))
-        low = high
+    unit = 0
+    while unit < units:
+        chunk_index, sender_index = unit // per_chunk, unit // per_sender
+        end = min((chunk_index + 1) * per_chunk, (sender_index + 1) * per_sender)
+        receiver, chunk = wanted[chunk_index]
+        start = chunk_index * per_chunk
+        yield Share(senders[sender_index], receiver, partial, chunk.stretch(unit - start, end - start, per_chunk))
+        unit = end
 
 
-def in_order(shares: Iterable[Share]) -> tuple[Part, ...]:
-    """Return the `shares` that are not empty as parts, by receiver, partial and position."""
-    parts = [Part(one.sender, one.receiver, one.partial, one.chunk.grid) for one in shares if one.chunk.numel]
+def sort_parts(shares: Iterable[Share]) -> tuple[Part, ...]:
+    """Return the shares that are not empty as parts, sorted by receiver, partial and position."""
+    parts = [
+        Part(share.sender, share.receiver, share.partial, share.chunk.grid) for share in shares if share.chunk.numel
+    ]
     return tuple(sorted(parts, key=lambda part: (part.receiver, part.partial, part.grid)))
 
 
-def moved(shares: Iterable[Share], group: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return how many elements each rank of `group` sends, and how many it receives."""
+def transfer_counts(shares: Iterable[Share], group: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return the number of elements that each rank of `group` sends, and the number that it receives."""
     sent, received = dict.fromkeys(group, 0), dict.fromkeys(group, 0)
-    for one in shares:
-        if one.sender != one.receiver:
-            numel = one.chunk.numel
-            sent[one.sender] += numel
-            received[one.receiver] += numel
+    for share in shares:
+        if share.sender != share.receiver:
+            numel = share.chunk.numel
+            sent[share.sender] += numel
+            received[share.receiver] += numel
     return list(sent.values()), list(received.values())

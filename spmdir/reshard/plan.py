@@ -28,18 +28,18 @@ from spmdir.reshard.topology import Topology, find_topology
 
 _COLLECTIVES = Kind(
     lambda value: isinstance(value, tuple) and all(isinstance(spec, CollectiveSpec) for spec in value),
-    "a tuple of CollectiveSpecs, as of Pipeline.collectives",
+    "a tuple of CollectiveSpec, such as Pipeline.collectives",
 )
 
 
 @attrs.frozen
 class ReshardPlan(ShownAsText):
-    """How one tensor goes from one sharding to another.
+    """The plan of one reshard.
 
     Attributes:
-        steps: in order; empty when the shardings are the same.
-        wire_bytes: bytes that the busiest rank sends, ring model.
-        lower_bound: bytes that the busiest rank must send or receive whatever the algorithm; None if no bound is known.
+        steps: in order; empty if the shardings are equal.
+        wire_bytes: bytes that the busiest rank sends, in the ring model.
+        lower_bound: bytes that the busiest rank must send or receive in any algorithm; None if no bound is known.
         seconds: modelled time.
     """
 
@@ -63,16 +63,16 @@ def plan_reshard(
     *,
     collectives: tuple[CollectiveSpec, ...] = PLANNED,
 ) -> ReshardPlan:
-    """Return the plan of least modelled time; among equals that of fewest wire bytes, then of fewest steps.
+    """Return the plan of least modelled time. Ties are broken by fewest wire bytes, then by fewest steps.
 
     Args:
         shape: the global shape.
         dtype: the element type, by its MLIR name or as a value with an `itemsize` in bytes.
         src, dst: the sharding before and after.
         mesh: a Mesh, or a torch DeviceMesh with named dimensions.
-        topology: what the mesh runs on, as a value, the name of a preset or a TOML file; `h100x8` if None. On
-            `flat` the plan of fewest bytes is found.
-        collectives: those that the plan may use; `Pipeline.collectives` has those of its plug-ins too.
+        topology: a Topology, the name of a preset, or the path of a TOML file; `h100x8` if None. On `flat`, the plan
+            has the fewest bytes.
+        collectives: the collectives that the plan may use. `Pipeline.collectives` includes those of its plug-ins.
 
     Raises:
         ShardingError: a sharding does not fit the mesh or the shape, or leaves an axis open.
@@ -84,7 +84,7 @@ def plan_reshard(
     """
     mesh = as_mesh(mesh)
     if not isinstance(shape, Sequence) or not all(isinstance(size, int) and size >= 0 for size in shape):
-        raise ShardingError(f"shape is {shown(shape)}; expected sizes from 0 on, as in (16, 1024)")
+        raise ShardingError(f"invalid shape {shown(shape)}; expected a sequence of sizes from 0 on, such as (16, 1024)")
     if collectives is not PLANNED:
         _COLLECTIVES.check("collectives", collectives)
     itemsize = getattr(dtype, "itemsize", None) or as_dtype(dtype).itemsize
@@ -102,10 +102,10 @@ def least_seconds(
     topology: Topology,
     collectives: tuple[CollectiveSpec, ...] = PLANNED,
 ) -> float:
-    """Return what no plan from `source` to `target` takes less than; 0 where nothing is known.
+    """Return a lower bound on the seconds of all plans from `source` to `target`; 0 if no bound is known.
 
     Raises:
-        ShardingError: as `plan_reshard` does.
+        ShardingError: as for `plan_reshard`.
     """
     _check(shape, source, target, mesh)
     fine = _common_mesh(shape, source, target, mesh)
@@ -119,10 +119,10 @@ def least_seconds(
 
 @functools.lru_cache(maxsize=65536)
 def plan_of(reshard: Reshard) -> ReshardPlan:
-    """Return the plan of least modelled time, as `plan_reshard` does; one that is quick to find where that is asked."""
+    """Return the plan of least modelled time, as `plan_reshard` does. If `reshard.is_quick`, return a good plan."""
     shape, itemsize, mesh = reshard.shape, reshard.itemsize, reshard.mesh
     _check(shape, reshard.source, reshard.target, mesh)
-    steps = _steps(reshard)
+    steps = _plan_steps(reshard)
     costs = [step_cost(step, shape, itemsize, mesh, reshard.topology) for step in steps]
     return ReshardPlan(
         steps,
@@ -139,28 +139,35 @@ def _check(shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mes
             raise ShardingError(f"<{sharding}> is on mesh @{sharding.mesh}; expected mesh @{mesh.name}")
         for axis, placement in sharding.entries:
             if placement.trait == "open":
-                raise ShardingError(f"a reshard cannot have {placement} on axis '{axis}'; expected R, S(dim) or P(op)")
+                raise ShardingError(
+                    f"a reshard cannot have the open placement {placement} on axis '{axis}'; "
+                    "expected R, S(dim) or P(op)"
+                )
 
 
-def _steps(reshard: Reshard) -> tuple[Step, ...]:
-    """Return the steps, found over the common sub-axes of both sides; without these, by replicating the split axes."""
+def _plan_steps(reshard: Reshard) -> tuple[Step, ...]:
+    """Plan over the common sub-axes of both sides. If there are none, replicate the split axes in between."""
     source, target, mesh = reshard.source, reshard.target, reshard.mesh
     fine = _common_mesh(reshard.shape, source, target, mesh)
     if fine is mesh:
-        return _searched(reshard)
+        return _search_steps(reshard)
     if fine is not None:
         refined = attrs.evolve(reshard, source=source.refined(fine), target=target.refined(fine), mesh=fine)
-        return tuple(_merged(step, mesh) for step in _searched(refined))
+        return tuple(_merge_step(step, mesh) for step in _search_steps(refined))
     split = {mesh.root_axis(axis) for side in (source, target) for axis, _ in side.entries if is_part(axis)}
-    kept = [(axis, p) for axis, p in source.entries if mesh.root_axis(axis) not in split]
-    between = Sharding(kept, source.mesh)
-    return (*_steps(attrs.evolve(reshard, target=between)), *_steps(attrs.evolve(reshard, source=between)))
+    unsplit_entries = [(axis, p) for axis, p in source.entries if mesh.root_axis(axis) not in split]
+    intermediate = Sharding(unsplit_entries, source.mesh)
+    return (
+        *_plan_steps(attrs.evolve(reshard, target=intermediate)),
+        *_plan_steps(attrs.evolve(reshard, source=intermediate)),
+    )
 
 
-def _searched(reshard: Reshard) -> tuple[Step, ...]:
-    """Return the steps of the best plan that keeps values in the lossy placements which both sides have.
+def _search_steps(reshard: Reshard) -> tuple[Step, ...]:
+    """Return the steps of the best plan that never leaves a lossy placement which both sides have.
 
-    If there is none, as where such a placement does not let other axes move, these values are converted again.
+    There may be no such plan, because the lossy placement prevents other axes from moving. Then the plan may leave the
+    lossy placement and enter it again.
     """
     try:
         return PlanSearch(reshard).run()
@@ -171,7 +178,7 @@ def _searched(reshard: Reshard) -> tuple[Step, ...]:
 
 
 def _common_mesh(shape: tuple[int, ...], source: Sharding, target: Sharding, mesh: Mesh) -> Mesh | None:
-    """Return the mesh of the common sub-axes of both sides; None if there is none, or if it shards differently."""
+    """Return the mesh with the common sub-axes of both sides; None if there is none, or if sub-axes shard unevenly."""
     try:
         fine = refinement(mesh, source, target)
         even = fine is mesh or all(splits_evenly(sharding, fine, shape) for sharding in (source, target))
@@ -180,7 +187,7 @@ def _common_mesh(shape: tuple[int, ...], source: Sharding, target: Sharding, mes
     return fine if even else None
 
 
-def _merged(step: Step, mesh: Mesh) -> Step:
-    """Return a step over sub-axes as one over the axes of `mesh`, with canonical names."""
+def _merge_step(step: Step, mesh: Mesh) -> Step:
+    """Return a step over sub-axes as a step over the axes of `mesh`, with canonical names."""
     source, target = step.source.merged(mesh), step.target.merged(mesh)
     return attrs.evolve(step, axes=mesh.merge(step.axes), source=source, target=target)

@@ -1,4 +1,21 @@
-"""The search for the cheapest steps of one reshard: A* over shardings, guided by the lower bound."""
+"""The search for the cheapest steps of one reshard: A* over shardings.
+
+A node of the search is a sharding, and an edge is a legal step. The priority of a sharding is the cost of the steps
+that reach it, plus a lower bound on the cost of the remaining steps. The sharding of lowest priority is expanded next.
+
+For example, reshard a 1024 × 1024 f32 matrix from `a: P, b: S(1)` to `a: S(0)` on the mesh (a = 2, b = 2) and the
+topology `flat`. Times are in µs, as reached + bound:
+
+    expand a: P, b: S(1), 0 + 5.68
+        reduce_scatter on [a] dim 0  → a: S(0), b: S(1)   2.84 + 2.84      all_gather on [b]  → a: P      5.68 + 5.68
+        all_reduce on [a]            → b: S(1)            5.68 + 0.01      exchange           → a: S(0)   8.51 + 0
+    expand a: S(0), b: S(1), 2.84 + 2.84
+        all_gather on [b] dim 1      → a: S(0)            5.69 + 0         this replaces the exchange
+    a: S(0) is next in the queue: the plan is reduce_scatter on [a] dim 0; all_gather on [b] dim 1
+
+Sources: A* is by Hart, Nilsson and Raphael (1968), and its weighted form, for quick searches, by Pohl (1970). Expensive
+bounds are computed only when a sharding is first in the queue, as in Lazy A* (Tolpin et al., 2013).
+"""
 
 from __future__ import annotations
 
@@ -24,37 +41,39 @@ from spmdir.reshard.steps import Step
 from spmdir.reshard.topology import Topology
 
 _TICK = 1e-12
-"""Seconds; times are added as whole ticks, so that plans of equal time tie exactly."""
+"""Seconds of a tick. Times are added as whole ticks, so plans of equal time tie exactly."""
 
-_ROUNDED = 8
-"""Ticks by which the steps of a plan together may be rounded down; a lower bound is as much less."""
+_ROUNDING_TICKS = 8
+"""Ticks by which rounding may lower the cost of a whole plan. Lower bounds are reduced by as much."""
 
 _TWO_ROUND_GAIN = 4
-"""Ticks that a two-round exchange must save: more than rounding errors, so that collectives win ties."""
+"""Ticks that a two-round exchange must save. They exceed rounding errors, so other collectives win ties."""
 
 FEW_AXES = 4
-"""Up to this many axes that may move the cheapest plan is found; beyond, a good one."""
+"""The largest number of movable axes for which the cheapest plan is found. With more axes, the plan is a good one."""
 
-EFFORT = 8_000
-"""The most steps that the search of one plan looks at once it knows a plan; then the best so far is taken.
+MAX_STEPS = 8_000
+"""The number of steps after which a search returns its best plan so far, if it has one.
 
-Plans on few axes take fewer.
+Searches on at most FEW_AXES axes end before.
 """
 
-MANY_EFFORT = 1_000
-"""EFFORT where more than FEW_AXES may move. A search that knows no plan by then takes the first that it finds.
+MAX_STEPS_ON_MANY_AXES = 1_000
+"""MAX_STEPS if more than FEW_AXES axes may move. A search without a plan by then returns the first plan that it finds.
 
-The reshards of a Llama on sub-axes of two axes of 1024 ranks send as many bytes with 300 steps, and 0.1 % more with 60.
+The reshards of a Llama on sub-axes of two axes of 1024 ranks send the same bytes with 300 steps, and 0.1 % more with
+60.
 """
 
 QUICK_RATIO = 1.5
-"""What a quick search takes its bounds times where FEW_AXES may move.
+"""The weight of lower bounds in a quick search, if at least FEW_AXES axes may move.
 
-Plans of 90 reshards took 1 % longer in the mean and 16 % at most; nothing is proved, since the axes are fewer too.
+Plans of 90 reshards took 1 % longer in the mean, and at most 16 %. There is no guarantee, because a quick search also
+moves fewer axes.
 """
 
 PlanCost = tuple[float, float, float]
-"""A cost to minimise, in this order: ticks, wire bytes, steps."""
+"""(ticks, wire bytes, steps), compared in this order."""
 
 _INFINITE: PlanCost = (math.inf, math.inf, math.inf)
 
@@ -66,8 +85,8 @@ class Reshard:
     Attributes:
         shape: the global shape.
         itemsize: bytes of an element.
-        collectives: the ones that the plan may use.
-        is_quick: a good plan will do, found soon: of steps that move only axes that one side places.
+        collectives: the collectives that the plan may use.
+        is_quick: whether a good plan is enough. Its steps move only axes that `source` or `target` has.
     """
 
     shape: tuple[int, ...]
@@ -83,15 +102,21 @@ class Reshard:
 class PlanSearch:
     """The search of one plan.
 
-    The exact cost of an exchange is expensive, so exchanges are queued at a lower bound of their cost and priced when
-    they come first in the queue. So are shardings, whose bound on what remains is a quick one until they come first.
+    The exact cost of an exchange is expensive to compute. An exchange is queued with a lower bound of its cost, and
+    priced when it is first in the queue. In the same way, a sharding has the bound of `QuickBound` until it is first.
 
     Attributes:
-        best: sharding → the least cost at which it has been reached.
-        last_step: sharding → the step that reaches it at that cost.
+        has_many_axes: whether more than FEW_AXES axes may move.
+        free: the axes that may move.
+        max_steps: the number of steps after which the search returns its best plan so far.
+        weight: the factor of lower bounds in priorities.
+        wanted_placements: the placements of the target that are neither replicated nor shards, by axis.
         converts_again: whether an axis may leave a lossy placement that it has on both sides, and enter it again.
-        seen: steps that have been looked at.
-        hurried: the search takes the first plan that it finds.
+        requires_shapes: whether a placement is legal for some shapes only.
+        best: sharding → the lowest cost at which it was reached.
+        last_step: sharding → the step that reaches it at that cost.
+        steps_seen: the number of steps considered so far.
+        is_greedy: whether the search returns the first plan that it finds.
     """
 
     def __init__(self, reshard: Reshard, converts_again: bool = False):
@@ -102,166 +127,179 @@ class PlanSearch:
             placed = {axis for axis, _ in entries}
             free = tuple(axis for axis in free if axis in placed)
         self.reshard = reshard
-        self.many = len(free) > FEW_AXES
-        self.free = _most_useful(free, source, target) if self.many else free
-        self.effort = MANY_EFFORT if self.many else EFFORT
+        self.has_many_axes = len(free) > FEW_AXES
+        self.free = _most_useful(free, source, target) if self.has_many_axes else free
+        self.max_steps = MAX_STEPS_ON_MANY_AXES if self.has_many_axes else MAX_STEPS
         self.weight = QUICK_RATIO if reshard.is_quick and len(free) >= FEW_AXES else 1
         self.shard_placements = useful_placements(reshard.shape, source, target, mesh)
-        self.wanted = tuple((axis, p) for axis, p in target.entries if p.trait not in ("shard", "replicated"))
+        self.wanted_placements = tuple(
+            (axis, p) for axis, p in target.entries if p.trait not in ("shard", "replicated")
+        )
         self.has_own_type = any(placement.has_own_type for _, placement in entries)
         self.has_lossy = source.has_lossy or target.has_lossy
         self.converts_again = converts_again
-        self.is_demanding = any(placement.is_demanding for _, placement in entries)
+        self.requires_shapes = any(placement.is_demanding for _, placement in entries)
         self.best: dict[Sharding, PlanCost] = {source: (0, 0.0, 0)}
         self.last_step: dict[Sharding, Step] = {}
-        self.seen, self.hurried = 0, False
+        self.steps_seen, self.is_greedy = 0, False
         self._queue: list[tuple[tuple[float, ...], int, PlanCost, Sharding, Step | None]] = []
         self._order = itertools.count()
         self._remaining: dict[Sharding, PlanCost] = {}
-        self._bounded: set[Sharding] = set()
-        self._quick = QuickBound(reshard.shape, reshard.itemsize, target, mesh, reshard.topology, reshard.collectives)
+        self._tightly_bounded: set[Sharding] = set()
+        self._quick_bound = QuickBound(
+            reshard.shape, reshard.itemsize, target, mesh, reshard.topology, reshard.collectives
+        )
 
     def run(self) -> tuple[Step, ...]:
-        """Return the steps of the best plan found.
+        """Return the steps of the best plan.
 
         Raises:
-            ShardingError: no steps lead to the target.
+            ShardingError: there is no plan.
         """
         source, target = self.reshard.source, self.reshard.target
-        self._push(self._to_go(source), source, self.best[source], next(self._order))
-        while self._queue and (self.seen < self.effort or target not in self.best):
-            if self.many and self.seen >= self.effort and not self.hurried:
-                self._hurry()
-            _, order, reached, here, exchange = heapq.heappop(self._queue)
+        self._push(self._remaining_cost(source), source, self.best[source], next(self._order))
+        while self._queue and (self.steps_seen < self.max_steps or target not in self.best):
+            if self.has_many_axes and self.steps_seen >= self.max_steps and not self.is_greedy:
+                self._search_greedily()
+            _, order, reached, sharding, exchange = heapq.heappop(self._queue)
             if exchange is not None:
                 self._reach(reached, exchange)
-            elif here == target:
+            elif sharding == target:
                 break
-            elif self._bound_closer(here):
-                self._push(_sum(reached, self._to_go(here)), here, reached, order)
+            elif self._tighten_bound(sharding):
+                self._push(_sum(reached, self._remaining_cost(sharding)), sharding, reached, order)
             else:
                 say("planning {} -> {}: {} shardings reached", source, target, len(self.best))
-                if reached <= self.best[here]:
-                    self._expand(here, reached)
-        return self._steps()
+                if reached <= self.best[sharding]:
+                    self._expand(sharding, reached)
+        return self._path_to_target()
 
-    def _steps(self) -> tuple[Step, ...]:
+    def _path_to_target(self) -> tuple[Step, ...]:
         source, target = self.reshard.source, self.reshard.target
         if target not in self.best:
-            raise ShardingError(f"no step leads from <{source}> to <{target}>; a placement declares too few edges")
-        steps, here = [], target
-        while here != source:
-            steps.append(self.last_step[here])
-            here = steps[-1].source
+            raise ShardingError(f"no plan from <{source}> to <{target}>; a placement must declare more edges")
+        steps, sharding = [], target
+        while sharding != source:
+            steps.append(self.last_step[sharding])
+            sharding = steps[-1].source
         return tuple(reversed(steps))
 
     def _push(
         self, priority: PlanCost, sharding: Sharding, reached: PlanCost, order: int, exchange: Step | None = None
     ) -> None:
-        first = (_distance(sharding, self.reshard.target), *priority) if self.hurried else priority
-        heapq.heappush(self._queue, (first, order, reached, sharding, exchange))
+        key = (_distance(sharding, self.reshard.target), *priority) if self.is_greedy else priority
+        heapq.heappush(self._queue, (key, order, reached, sharding, exchange))
 
-    def _hurry(self) -> None:
-        """Reorder the queue so that the first plan found is taken: shardings nearest to the target come first."""
+    def _search_greedily(self) -> None:
+        """Sort the queue by the distance to the target, and return the first plan from here on."""
         target = self.reshard.target
         self._queue = [((_distance(entry[3], target), *entry[0]), *entry[1:]) for entry in self._queue]
         heapq.heapify(self._queue)
-        self.hurried = True
+        self.is_greedy = True
 
-    def _expand(self, here: Sharding, reached: PlanCost) -> None:
-        """Take or queue the steps from `here`, which costs `reached` to reach, that may belong to the best plan."""
+    def _expand(self, sharding: Sharding, reached: PlanCost) -> None:
+        """Follow the steps from `sharding` that may belong to the best plan; queue exchanges.
+
+        Args:
+            reached: the cost of the steps that lead to `sharding`.
+        """
         reshard, best = self.reshard, self.best
-        steps = moves(here, self.wanted, self.free, self.shard_placements, reshard.mesh, reshard.collectives)
-        self.seen += len(steps)
-        direct = exchanges(here, reshard.target, reshard.mesh, reshard.collectives)
-        for step in self._legal(here, reached, (*steps, *direct)):
+        steps = moves(
+            sharding, self.wanted_placements, self.free, self.shard_placements, reshard.mesh, reshard.collectives
+        )
+        self.steps_seen += len(steps)
+        direct = exchanges(sharding, reshard.target, reshard.mesh, reshard.collectives)
+        for step in self._legal(sharding, reached, (*steps, *direct)):
             if step.spec.loads is None:
                 self._reach(reached, step)
                 continue
             cost = least_cost(step, reshard.shape, reshard.itemsize, reshard.mesh, reshard.topology)
-            least = _sum(reached, _charged(step, cost))
-            priority = _sum(least, self._to_go(step.target))
+            least = _sum(reached, _step_price(step, cost))
+            priority = _sum(least, self._remaining_cost(step.target))
             if least < best.get(step.target, _INFINITE) and priority < best.get(reshard.target, _INFINITE):
                 self._push(priority, step.target, reached, next(self._order), step)
 
-    def _legal(self, here: Sharding, reached: PlanCost, steps: tuple[Step, ...]) -> Iterator[Step]:
-        """Yield those of `steps` that are legal on this shape and do not lead to a plan worse than one known."""
+    def _legal(self, sharding: Sharding, reached: PlanCost, steps: tuple[Step, ...]) -> Iterator[Step]:
+        """Yield the steps that are legal for this shape and may lead to a better plan than the best one so far."""
         reshard, best = self.reshard, self.best
         mesh, shape = reshard.mesh, reshard.shape
         for step in steps:
             target = step.target
-            named = step.axes if step.spec.moves in ("axes", "edge") else ()
-            if self.has_own_type and blocking_axes(step.spec, named, here, target):
+            named_axes = step.axes if step.spec.moves in ("axes", "edge") else ()
+            if self.has_own_type and blocking_axes(step.spec, named_axes, sharding, target):
                 continue
-            if self.has_lossy and self._loses_more(here, target):
+            if self.has_lossy and self._loses_more(sharding, target):
                 continue
-            if self.is_demanding and not _is_possible(target, mesh, shape):
+            if self.requires_shapes and not _fits_shape(target, mesh, shape):
                 continue
             if best.get(target, _INFINITE) <= reached:
                 continue
-            if _sum(reached, self._to_go(target)) >= best.get(reshard.target, _INFINITE):
+            if _sum(reached, self._remaining_cost(target)) >= best.get(reshard.target, _INFINITE):
                 continue
             if mesh.root is not None and not splits_evenly(target, mesh, shape):
                 continue
             yield step
 
-    def _loses_more(self, here: Sharding, there: Sharding) -> bool:
-        """Return whether a step enters a lossy placement that the target lacks on that axis, or leaves one that it has.
+    def _loses_more(self, before: Sharding, after: Sharding) -> bool:
+        """Return whether a step loses precision that the reshard does not require.
 
-        A cheap way may lead through bytes, as from `<tp: S(0)>` to `<dp: Mx>` by a gather in `Mx` on tp; nobody asked
-        for that loss.
+        It does if it enters a lossy placement on an axis where the target does not have it, or leaves one that the
+        target has there. For example, from `<tp: S(0)>` to `<dp: Mx>`, a gather of `Mx` along tp would be cheap, but
+        the target has no loss along tp.
         """
-        wanted = self.reshard.target
-        enters = any(p.error and p not in (here[axis], wanted[axis]) for axis, p in there.entries)
+        target = self.reshard.target
+        enters = any(p.error and p not in (before[axis], target[axis]) for axis, p in after.entries)
         return enters or (
             not self.converts_again
-            and any(p.error and wanted[axis] == p and there[axis] != p for axis, p in here.entries)
+            and any(p.error and target[axis] == p and after[axis] != p for axis, p in before.entries)
         )
 
     def _reach(self, reached: PlanCost, step: Step) -> None:
-        """Queue the target of `step`, whose source costs `reached`, if this is the cheapest way to it so far."""
+        """Queue the target of `step` if this is the cheapest path to it so far. `reached` is the cost of its source."""
         reshard = self.reshard
         cost = step_cost(step, reshard.shape, reshard.itemsize, reshard.mesh, reshard.topology)
         if step.spec.if_local is not None and not cost.wire_bytes:
             step = attrs.evolve(step, kind=step.spec.if_local)
-        total = _sum(reached, _charged(step, cost))
+        total = _sum(reached, _step_price(step, cost))
         if total >= self.best.get(step.target, _INFINITE):
             return
         if is_legal(step, reshard.mesh, reshard.shape):
             self.best[step.target], self.last_step[step.target] = total, step
-            self._push(_sum(total, self._to_go(step.target)), step.target, total, next(self._order))
+            self._push(_sum(total, self._remaining_cost(step.target)), step.target, total, next(self._order))
 
-    def _to_go(self, here: Sharding) -> PlanCost:
-        """Return the least that remains from `here` to the target, as far as it is known."""
-        found = self._remaining.get(here)
-        if found is None:
-            found = self._remaining[here] = self._at_least(here, *self._quick.of(here))
-        return found
+    def _remaining_cost(self, sharding: Sharding) -> PlanCost:
+        """Return the current lower bound on the cost from `sharding` to the target."""
+        cost = self._remaining.get(sharding)
+        if cost is None:
+            cost = self._remaining[sharding] = self._cost_bound(sharding, *self._quick_bound.of(sharding))
+        return cost
 
-    def _bound_closer(self, here: Sharding) -> bool:
-        """Bound what remains from `here` by the bytes that any algorithm moves; return whether that was not done."""
-        if here in self._bounded:
+    def _tighten_bound(self, sharding: Sharding) -> bool:
+        """Improve the bound of `sharding` by the bytes that any algorithm moves; return False if done before."""
+        if sharding in self._tightly_bounded:
             return False
-        self._bounded.add(here)
+        self._tightly_bounded.add(sharding)
         reshard = self.reshard
-        wire = lower_bound(reshard.shape, reshard.itemsize, here, reshard.target, reshard.mesh)
+        wire = lower_bound(reshard.shape, reshard.itemsize, sharding, reshard.target, reshard.mesh)
         if wire:
-            self._remaining[here] = self._at_least(here, self._quick.seconds(here, wire), wire)
+            self._remaining[sharding] = self._cost_bound(sharding, self._quick_bound.seconds(sharding, wire), wire)
         return True
 
-    def _at_least(self, here: Sharding, seconds: float, wire: float) -> PlanCost:
-        """Return the cost from `here` to the target that these bounds prove, whatever is rounded.
+    def _cost_bound(self, sharding: Sharding, seconds: float, wire: float) -> PlanCost:
+        """Return a lower bound on the cost from `sharding` to the target, reduced by rounding errors.
 
-        A quick search takes them to be higher, and so goes on from what is nearer to the target (weighted A*).
+        A quick search multiplies it by a weight, and so prefers shardings near the target (weighted A*).
         """
-        steps = _distance(here, self.reshard.target) if self.many else float(here != self.reshard.target)
-        ticks, weight = max(math.floor(seconds / _TICK) - _ROUNDED, 0), self.weight
+        steps = (
+            _distance(sharding, self.reshard.target) if self.has_many_axes else float(sharding != self.reshard.target)
+        )
+        ticks, weight = max(math.floor(seconds / _TICK) - _ROUNDING_TICKS, 0), self.weight
         return (ticks * weight, wire * (1 - 1e-12) * weight, steps)
 
 
 @functools.lru_cache(maxsize=65536)
-def _is_possible(sharding: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> bool:
-    """Return whether a tensor of `shape` can be laid out by `sharding`, where placements require certain shapes."""
+def _fits_shape(sharding: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> bool:
+    """Return whether `sharding` is legal for a tensor of `shape`."""
     try:
         sharding.check_shape(mesh, shape)
     except ShardingError:
@@ -269,7 +307,7 @@ def _is_possible(sharding: Sharding, mesh: Mesh, shape: tuple[int, ...]) -> bool
     return True
 
 
-def _charged(step: Step, cost: Cost) -> PlanCost:
+def _step_price(step: Step, cost: Cost) -> PlanCost:
     extra = _TWO_ROUND_GAIN if step.spec.traffic.rounds > 1 else 0
     return (round(cost.seconds / _TICK) + extra, cost.wire_bytes, 1)
 
@@ -279,17 +317,21 @@ def _sum(a: PlanCost, b: PlanCost) -> PlanCost:
 
 
 def _most_useful(free: tuple[str, ...], source: Sharding, target: Sharding) -> tuple[str, ...]:
-    """Return the axes whose placement differs between the two sides, and further ones up to FEW_AXES in all."""
-    alike = [axis for axis in free if source[axis] == target[axis] and source[axis].dim is None]
-    spare = max(FEW_AXES - (len(free) - len(alike)), 0)
-    return tuple(axis for axis in free if axis not in alike[spare:])
+    """Return the axes whose placement differs between both sides, and further axes up to FEW_AXES in total."""
+    unchanged = [axis for axis in free if source[axis] == target[axis] and source[axis].dim is None]
+    spare = max(FEW_AXES - (len(free) - len(unchanged)), 0)
+    return tuple(axis for axis in free if axis not in unchanged[spare:])
 
 
-def _distance(here: Sharding, target: Sharding) -> int:
-    """Return how many axes have to leave or join a dimension, or become or cease to be partial."""
-    distance = len({*here.partial} ^ {*target.partial})
-    for dim in {placement.dim for side in (here, target) for _, placement in side.entries if placement.dim is not None}:
-        own, wanted = ([(axis, side[axis]) for axis in side.dim_axes(dim)] for side in (here, target))
-        alike = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(own, wanted, strict=False)))
-        distance += len(own) + len(wanted) - 2 * alike
+def _distance(sharding: Sharding, target: Sharding) -> int:
+    """Return the number of axes that must leave or join a dimension, or become partial or stop being partial."""
+    distance = len({*sharding.partial} ^ {*target.partial})
+    for dim in {
+        placement.dim for side in (sharding, target) for _, placement in side.entries if placement.dim is not None
+    }:
+        axes_here, target_axes = ([(axis, side[axis]) for axis in side.dim_axes(dim)] for side in (sharding, target))
+        common_count = sum(
+            1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(axes_here, target_axes, strict=False))
+        )
+        distance += len(axes_here) + len(target_axes) - 2 * common_count
     return distance

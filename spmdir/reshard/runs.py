@@ -1,4 +1,4 @@
-"""Runs of ranks alike: of ranks that hold shards of the same lengths, one stands for all."""
+"""Runs: neighbouring ranks along an axis whose shards have equal lengths. One rank of a run represents the others."""
 
 from __future__ import annotations
 
@@ -12,39 +12,42 @@ from spmdir.core.placement.sharding import Sharding
 
 
 def mark_runs(size: int, cuts: Iterable[tuple[str, tuple[Any, int]]], starts: Mapping[str, set[int]]) -> None:
-    """Add to `starts` of each axis the indices where a run of equal lengths begins.
+    """Add the first index of each run to `starts` of its axis.
+
+    For example, S cuts 6 elements over 4 ranks into 2, 2, 2 and 0: runs start at 0 and 3.
 
     Args:
-        size: of the dimension.
-        cuts: (axis, (shard placement, ranks)), major first.
+        size: the size of the dimension.
+        cuts: (axis, (shard placement, number of ranks)) pairs, outermost first.
+        starts: axis → indices.
     """
     extents = {size}
     for axis, (placement, count) in cuts:
         runs = [run for extent in extents for run in runs_of(placement, extent, count)]
-        starts[axis].update(first for first, _, _ in runs)
-        extents = {own for _, _, own in runs}
+        starts[axis].update(first_rank for first_rank, _, _ in runs)
+        extents = {length for _, _, length in runs}
 
 
-def cut_length(size: int, cuts: Iterable[tuple[str, tuple[Any, int]]], at: Mapping[str, int]) -> int:
-    """Return how much of `size` elements the rank at `at` holds; axes that it does not name are at 0."""
+def cut_length(size: int, cuts: Iterable[tuple[str, tuple[Any, int]]], coordinate: Mapping[str, int]) -> int:
+    """Return the length of the shard at `coordinate`, of a dimension of `size`. Axes without a coordinate are at 0."""
     for axis, (placement, count) in cuts:
-        size = shard_length(placement, size, count, at.get(axis, 0))
+        size = shard_length(placement, size, count, coordinate.get(axis, 0))
     return size
 
 
 def representatives(axes: Sequence[str], mesh: Mesh, shape: Sequence[int], *shardings: Sharding) -> list[int]:
-    """Return ranks whose groups along `axes` stand for all groups, with the first index along each of the axes.
+    """Return the first ranks of groups along `axes` that represent all groups of the mesh.
 
-    Groups are alike where ranks hold shards of the same lengths. Placements other than S may tell ranks apart that hold
-    as much, so all indices along their axes are taken.
+    One group represents others whose ranks have shards of the same lengths. Under placements that do not split, ranks
+    may differ although the lengths are equal, so all indices along their axes are included.
     """
     starts: dict[str, set[int]] = {axis: {0} for axis in mesh.axis_names}
     for sharding in shardings:
         for dim, size in enumerate(shape):
-            axes_here = sharding.dim_axes(dim)
-            mark_runs(size, zip(axes_here, sharding.dim_placements(dim, mesh), strict=True), starts)
+            dim_axes = sharding.dim_axes(dim)
+            mark_runs(size, zip(dim_axes, sharding.dim_placements(dim, mesh), strict=True), starts)
         for axis, placement in sharding.entries:
             if not placement.splits and axis not in axes:
                 starts[axis].update(enumerated(placement, mesh.sizes[axis]))
-    told = [(0,) if axis in axes else sorted(found) for axis, found in starts.items()]
-    return [mesh.rank(dict(zip(starts, point, strict=True))) for point in itertools.product(*told)]
+    indices = [(0,) if axis in axes else sorted(run_starts) for axis, run_starts in starts.items()]
+    return [mesh.rank(dict(zip(starts, point, strict=True))) for point in itertools.product(*indices)]

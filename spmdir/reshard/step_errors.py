@@ -1,4 +1,4 @@
-"""How far steps may be off that take a value out of a lossy placement."""
+"""Bounds on the errors of steps that leave a lossy placement."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from spmdir.reshard.steps import Step
 
 @attrs.frozen
 class StepError:
-    """The error of one step, from a lossy placement to another one.
+    """The error of one step from a lossy placement to another placement.
 
     Attributes:
         before, after: the placements.
-        bound: the factor that the placement declares for this step; None if none is known.
+        bound: the factor that the placement declares for this step; None if it is unknown.
     """
 
     before: Placement
@@ -28,23 +28,23 @@ class StepError:
 
     @property
     def error(self) -> ErrorBound:
-        """Return what the placement declares."""
+        """Return the error bound that the placement declares."""
         return self.before.error
 
     def __str__(self) -> str:
         return f"{self.before} -> {self.after}: {self.text()}"
 
     def text(self, growth: float = 1.0) -> str:
-        """Return the bound, `growth` times as large."""
+        """Return the text of the bound times `growth`."""
         if self.bound is None:
             return "unknown"
         return f"at most {self.bound * growth:.3g} of {ENDS[self.error.of]} ({self.error.norm})"
 
 
 def step_errors(step: Step, shape: Sequence[int], mesh: Mesh) -> list[StepError]:
-    """Return the errors of `step` on a tensor of global `shape`, one for each lossy placement that it ends.
+    """Return the errors of `step` on a tensor of global `shape`, one for each lossy placement that it leaves.
 
-    A placement declares how far off a value is that has been laid out so and is no longer.
+    A placement declares the error of a conversion to it and back, so the step that leaves it has the whole error.
     """
     local, ranks = local_shape(step.source, shape, mesh), mesh.group_size(step.axes)
     return [

@@ -1,9 +1,11 @@
-"""The steps that a reshard is made of, and which of them are legal.
+"""The steps of a reshard, and the conditions under which they are legal.
 
-A step is one collective with its arguments. Most take mesh axes out of one place and put them into another, as the
-traits of their spec say: the innermost axes of a dimension can leave it, and axes join a dimension innermost, so a step
-works within the block that the outer axes leave and uneven shards need no more than padding or uneven splits. The
-others name no axes: their target says it all.
+A step is one collective with its arguments. For example, `all_gather on [b] dim 1` takes `a: S(0), b: S(1)` to `a:
+S(0)`.
+
+Most steps take mesh axes from one trait to another, as their spec declares. The innermost axes of a dimension can leave
+it, and axes join a dimension innermost. So a step works within the block of the outer axes, and uneven shards need only
+padding or uneven splits. The other steps name no axes, because their target defines them.
 """
 
 from __future__ import annotations
@@ -22,23 +24,24 @@ from spmdir.core.placement.standard import Partial, Shard
 from spmdir.reshard.clause import STANDARD_ARGUMENTS
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import collective
-from spmdir.reshard.conditions import check_joint, check_own_steps, check_split, refinement
+from spmdir.reshard.conditions import check_declared_steps, check_joint, check_split, refinement
 
 
 @attrs.frozen
 class Step:
-    """One collective or local op that takes `source` to `target`.
+    """One collective or local op from sharding `source` to sharding `target`.
 
     Attributes:
         kind: the name of the collective.
-        axes: the mesh axes of the group, the first one major; ranks differ along these alone.
+        axes: the mesh axes of the group, the first axis major. The ranks of a group differ only along these axes.
         source: the sharding before.
         target: the sharding after.
         dim: the dimension that is sharded (slice, reduce_scatter) or gathered (all_gather, all_to_all).
         to_dim: the dimension that all_to_all shards.
-        reduction: the reduction that is done (all_reduce, reduce_scatter) or left to be done (partition).
-        others: (name, value) of the arguments of other clauses, by name.
-        spec: what its collective declares; that of a plug-in changes if its file is run again.
+        reduction: the reduction of the partial values before the step (all_reduce, reduce_scatter) or after it
+            (partition).
+        others: (name, value) pairs of the arguments of other clauses, sorted by name.
+        spec: the spec of the collective. The spec of a plug-in changes if its file is run again.
     """
 
     kind: str
@@ -54,13 +57,13 @@ class Step:
     )
 
     def ends(self, mesh: Mesh) -> tuple[Placement, Placement]:
-        """The placement of its first axis before and after."""
+        """Return the placement of the first axis of the step before and after it."""
         before, after = (side.along(self.axes[0], mesh) for side in (self.source, self.target))
-        assert before is not None and after is not None  # its axes have one placement
+        assert before is not None and after is not None  # all axes of the step have one placement
         return before, after
 
     def moved(self, mesh: Mesh) -> tuple[tuple[Placement, Placement], ...]:
-        """Return the (placement before, placement after) pairs that differ on axes of the step, each once."""
+        """Return the distinct (placement before, placement after) pairs of axes that the step changes."""
         named = (*self.axes, *(axis for side in (self.source, self.target) for axis, _ in side.entries))
         fine = mesh.refine(named)
         source, target = self.source.refined(fine), self.target.refined(fine)
@@ -70,7 +73,7 @@ class Step:
 
     @property
     def has_lossy(self) -> bool:
-        """Return whether the sharding before or after has a lossy placement, be it on an axis that the step leaves."""
+        """Return whether `source` or `target` has a lossy placement, on any axis."""
         return self.source.has_lossy or self.target.has_lossy
 
     def is_lossy(self, mesh: Mesh) -> bool:
@@ -90,25 +93,36 @@ class Step:
         return " ".join([self.kind, *(f"{name} {value}" for name, value in details if value is not None)])
 
 
-def make_step(kind: str, source: Sharding, mesh: Mesh, shape: Sequence[int], **given: Any) -> Step:
-    """Return the step of `kind` from `source`; `given` are the keyword arguments of `transition`.
+def make_step(kind: str, source: Sharding, mesh: Mesh, shape: Sequence[int], **arguments: Any) -> Step:
+    """Return the step of `kind` from `source`. `arguments` are the keyword arguments of `transition`.
 
     Raises:
         ShardingError: the step is not legal.
     """
-    target, spec = transition(kind, source, mesh, shape, **given), collective(kind)
+    target, spec = transition(kind, source, mesh, shape, **arguments), collective(kind)
     if not spec.names_axes:
-        return Step(kind, spec.group_axes(source, target, mesh), source, target, others=_others(spec, given))
-    axes, reduction = tuple(given["axes"]), given.get("reduction")
+        return Step(
+            kind, spec.group_axes(source, target, mesh), source, target, others=_other_arguments(spec, arguments)
+        )
+    axes, reduction = tuple(arguments["axes"]), arguments.get("reduction")
     if spec.before == "partial":
         fine = refinement(mesh, source, axes)
         reduction = partial_op(source.refined(fine), [part for axis in axes for part in fine.parts(axis)])
-    return Step(kind, axes, source, target, given.get("dim"), given.get("to_dim"), reduction, _others(spec, given))
+    return Step(
+        kind,
+        axes,
+        source,
+        target,
+        arguments.get("dim"),
+        arguments.get("to_dim"),
+        reduction,
+        _other_arguments(spec, arguments),
+    )
 
 
-def _others(spec: CollectiveSpec, given: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+def _other_arguments(spec: CollectiveSpec, arguments: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     names = sorted(clause.argument for clause in spec.clauses if clause.argument not in STANDARD_ARGUMENTS)
-    return tuple((name, given[name]) for name in names if name in given)
+    return tuple((name, arguments[name]) for name in names if name in arguments)
 
 
 def transition(
@@ -119,14 +133,14 @@ def transition(
     *,
     axes: Sequence[str] = (),
     target: Sharding | None = None,
-    **given: Any,
+    **arguments: Any,
 ) -> Sharding:
-    """Return the sharding that a step of `kind` makes of `source`, a sharding of a tensor of global `shape`.
+    """Return the sharding after a step of `kind` from `source`, on a tensor of global `shape`.
 
     Args:
-        axes, given: arguments of the collective, as in Step.
-        target: the wanted sharding. Of steps that name axes it says how these shard the dimension that they join,
-            which is by S if it is not given.
+        axes, arguments: the arguments of the collective, as in Step.
+        target: the sharding after the step; required for steps that name no axes. For other steps, it contains the
+            shard placement of the axes that join a dimension: `S` by default.
 
     Raises:
         ShardingError: the step is not legal from `source`.
@@ -134,21 +148,23 @@ def transition(
     spec = collective(kind)
     if spec.check is not None:
         if target is None:
-            raise ShardingError(f"{kind} says nothing about its result; give the target sharding")
+            raise ShardingError(f"{kind} names no axes; specify the sharding of its result")
         spec.check(spec, source, target, mesh, tuple(shape))
         check_split(spec, mesh, refinement(mesh, source, target), shape, source, target)
         return target
     _check_axes(kind, axes, mesh)
     fine = refinement(mesh, source, axes, *([target] if target else []))
     if fine is mesh:
-        return _moved(spec, source, mesh, len(shape), tuple(axes), target, **given)
+        return _move_axes(spec, source, mesh, len(shape), tuple(axes), target, **arguments)
     parts = tuple(part for axis in axes for part in fine.parts(axis))
-    result = _moved(spec, source.refined(fine), fine, len(shape), parts, target and target.refined(fine), **given)
+    result = _move_axes(
+        spec, source.refined(fine), fine, len(shape), parts, target and target.refined(fine), **arguments
+    )
     check_split(spec, mesh, fine, shape, source, result)
     return result.merged(mesh)
 
 
-def _moved(
+def _move_axes(
     spec: CollectiveSpec,
     source: Sharding,
     mesh: Mesh,
@@ -161,24 +177,27 @@ def _moved(
     reduction: str | None = None,
     **others: Any,
 ) -> Sharding:
-    """Return `source` with `axes` taken from the trait before `spec` to the one after it."""
+    """Return `source` with `axes` taken from the trait before `spec` to the trait after it."""
     kind = spec.name
     leaving, joining = (dim, to_dim) if spec.before == "shard" else (None, dim)
-    for found, trait in ((leaving, spec.before), (joining, spec.after)):
-        if trait == "shard" and (found is None or not 0 <= found < rank):
-            raise ShardingError(f"{kind} needs a dimension of a tensor of rank {rank}, found {found}")
+    for dimension, trait in ((leaving, spec.before), (joining, spec.after)):
+        if trait == "shard" and (dimension is None or not 0 <= dimension < rank):
+            raise ShardingError(f"{kind} has dimension {dimension}; expected a dimension of a tensor of rank {rank}")
     _check_leaving(spec, source, axes, leaving, reduction)
     result = Sharding(
-        [*(e for e in source.entries if e[0] not in axes), *_joined(spec, axes, target, leaving, joining, reduction)],
+        [
+            *(e for e in source.entries if e[0] not in axes),
+            *_joining_entries(spec, axes, target, leaving, joining, reduction),
+        ],
         source.mesh,
     )
     result.check(mesh, rank)
     check_joint(spec, axes, (source, result))
-    check_own_steps(spec, axes, source, result)
+    check_declared_steps(spec, axes, source, result)
     return result
 
 
-def _joined(
+def _joining_entries(
     spec: CollectiveSpec,
     axes: tuple[str, ...],
     target: Sharding | None,
@@ -186,20 +205,20 @@ def _joined(
     joining: int | None,
     reduction: str | None,
 ) -> list[tuple[str, Placement]]:
-    """Return `axes` with the placements that `spec` gives them."""
+    """Return (axis, placement) for `axes` after the step; empty if they become replicated."""
     if spec.after == "shard":
         assert joining is not None  # checked
         if joining == leaving:
-            raise ShardingError(
-                f"{spec.name} from dimension {leaving} to itself moves nothing; expected two dimensions"
-            )
+            raise ShardingError(f"{spec.name} is from dimension {leaving} to itself; expected two different dimensions")
         return [(axis, _shard_placement(joining, target and target[axis])) for axis in axes]
     if spec.after == "partial":
         if reduction is None:
-            raise ShardingError(f"{spec.name} needs the reduction of its result, such as sum")
+            raise ShardingError(f"{spec.name} has no reduction; expected one, such as `op sum`")
         placement = partial_placement(reduction)
         if not placement.from_replicated:
-            raise ShardingError(f"{spec.name} cannot make {placement}, which has no identity; declare one, or an edge")
+            raise ShardingError(
+                f"{spec.name} cannot create {placement}, which has no identity; declare an identity or an edge"
+            )
         return [(axis, placement) for axis in axes]
     return []
 
@@ -209,10 +228,10 @@ def _shard_placement(dim: int, wanted: Placement | None) -> Placement:
 
 
 def partial_placement(reduction: str) -> PartialPlacement:
-    """Return the partial placement of the reduction `op`, as Sharding.partial names it.
+    """Return the partial placement of a reduction, which is a key of REDUCTIONS or the text of a placement.
 
     Raises:
-        ShardingError: there is no such reduction.
+        ShardingError: the reduction is unknown.
     """
     try:
         placement = Partial(reduction) if reduction in REDUCTIONS else parse_placement(reduction)
@@ -223,7 +242,7 @@ def partial_placement(reduction: str) -> PartialPlacement:
 
 def _check_axes(kind: str, axes: Sequence[str], mesh: Mesh) -> None:
     if not axes or len(set(axes)) != len(axes):
-        raise ShardingError(f"{kind} needs one or more different mesh axes, found [{', '.join(axes)}]")
+        raise ShardingError(f"{kind} is on [{', '.join(axes)}]; expected one or more different mesh axes")
     for axis in axes:
         mesh.require(axis)
 
@@ -231,32 +250,36 @@ def _check_axes(kind: str, axes: Sequence[str], mesh: Mesh) -> None:
 def _check_leaving(
     spec: CollectiveSpec, source: Sharding, axes: tuple[str, ...], dim: int | None, reduction: str | None
 ) -> None:
-    """Raise ShardingError unless `axes` have the trait before `spec`, and are innermost in the dimension they leave."""
-    if dim is not None and (found := source.dim_axes(dim))[-len(axes) :] != axes:
+    """Raise ShardingError unless `axes` have the trait before `spec`, and are innermost on the dimension they leave."""
+    if dim is not None and (dim_axes := source.dim_axes(dim))[-len(axes) :] != axes:
         raise ShardingError(
-            f"{spec.name} on [{', '.join(axes)}] needs these to be the innermost axes of dimension {dim} in nesting "
-            f"order, found [{', '.join(found)}] in <{source}>; move the inner axes first"
+            f"{spec.name} on [{', '.join(axes)}] requires the innermost axes of dimension {dim} in nesting order, "
+            f"found [{', '.join(dim_axes)}] in <{source}>; move the inner axes first"
         )
     for axis in axes if dim is None else ():
         if source[axis].trait != spec.before:
-            raise ShardingError(f"{spec.name} on '{axis}' needs it {spec.before}, found {source[axis]} in <{source}>")
+            raise ShardingError(
+                f"{spec.name} requires '{axis}' to be {spec.before}, found {source[axis]} in <{source}>"
+            )
     needed = partial_op(source, axes) if spec.before == "partial" else reduction
     if reduction not in (None, needed):
         raise ShardingError(
-            f"{spec.name} by {reduction} does another reduction than <{source}> needs, which is {needed}"
+            f"{spec.name} has the reduction {reduction}; expected {needed}, the reduction of <{source}>"
         )
 
 
 def partial_op(source: Sharding, axes: Sequence[str]) -> str:
-    """Return the reduction over `axes`, all of which are partial; their kind where several are mixed.
+    """Return the reduction over partial `axes`. If sums and averages are mixed, it is their common kind.
 
     Raises:
-        ShardingError: reductions of different kinds are mixed.
+        ShardingError: the reductions have different kinds.
     """
     partial = [p for axis in axes if isinstance(p := source[axis], PartialPlacement)]
-    found, kinds = sorted({p.op for p in partial}), {p.kind for p in partial}
-    if len(found) == 1:
-        return found[0]
+    reductions, kinds = sorted({p.op for p in partial}), {p.kind for p in partial}
+    if len(reductions) == 1:
+        return reductions[0]
     if len(kinds) == 1:
         return kinds.pop()
-    raise ShardingError(f"the partial values over [{', '.join(axes)}] are of {found}; expected one kind")
+    raise ShardingError(
+        f"the partial values over [{', '.join(axes)}] have the reductions {reductions}; expected one kind of reduction"
+    )

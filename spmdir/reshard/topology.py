@@ -1,4 +1,4 @@
-"""Machines: the links, memory and arithmetic that a mesh runs on, as constants of the cost model."""
+"""Topologies: constants of the cost model for links, memory and arithmetic of a machine."""
 
 from __future__ import annotations
 
@@ -24,22 +24,23 @@ def _pairs(table: Mapping[str, float] | Iterable[tuple[str, float]]) -> tuple[tu
 
 @attrs.frozen(slots=False, cache_hash=True)
 class Topology:
-    """Constants of a machine, all per rank; in a TOML file each is a key, as in `intra_bandwidth = 370e9`.
+    """Constants of a machine, all per rank. In a TOML file, each is a key, as in `intra_bandwidth = 370e9`.
 
     Attributes:
-        name: of the machine, as `topology` options give it.
-        intra_bandwidth, inter_bandwidth: bytes a second in one direction within and between nodes.
+        name: the name in `topology` options.
+        intra_bandwidth, inter_bandwidth: bytes per second in one direction, within and between nodes.
         base_latency: seconds to start any collective.
-        intra_latency, inter_latency: seconds a hop within and between nodes.
-        memory_bandwidth: bytes a second of local memory.
-        launch_latency: seconds that a kernel takes at least.
+        intra_latency, inter_latency: seconds per hop, within and between nodes.
+        memory_bandwidth: bytes per second of local memory.
+        launch_latency: the minimum seconds of a kernel.
         memory: bytes that a program may use.
-        peak_flops: achievable floating-point operations a second, by unit: matrix units by element type of the
-            operands, as `bf16`, and `vector` for all else. A mapping, kept as pairs. Without it, arithmetic is free.
-        host_bandwidth: bytes a second between the memory of a rank and that of its host, in each direction; 0 where a
-            program can copy nothing there.
-        host_latency: seconds to start a copy to the host or from there.
-        costs: measured times, which come before those that follow from the constants; not a key of a file.
+        peak_flops: achievable floating-point operations per second, by unit. Matrix units are named by the element type
+            of the operands, such as `bf16`. All other ops use `vector`. A mapping is stored as pairs. By default,
+            arithmetic takes no time.
+        host_bandwidth: bytes per second between the memory of a rank and its host, in each direction; 0 if programs
+            cannot copy to the host.
+        host_latency: seconds to start a copy to the host or from it.
+        costs: measured times, which replace modelled ones; not a key of a file.
     """
 
     name: str
@@ -64,74 +65,77 @@ class Topology:
         return dict(self.peak_flops)
 
     def peak(self, unit: str) -> float:
-        """Return the floating-point operations a second of `unit`; of an unknown one, those of `vector`."""
+        """Return the floating-point operations per second of `unit`. An unknown unit has those of `vector`."""
         return self._peaks.get(unit) or self._peaks.get(VECTOR, math.inf)
 
 
 VECTOR = "vector"
-"""The unit that computes what matrix units do not."""
+"""The unit of all ops that matrix units do not compute."""
 
 RATES = (1e-3, 1e30)
-"""The least and the most that a file may give as bytes, or as bytes or operations a second."""
+"""The range of bytes, bytes per second and operations per second in a file."""
 
 _LARGEST = sys.float_info.max
-"""The largest number; only infinity is above it."""
+"""The largest finite number."""
 
 EFFICIENCY = 0.7
-"""The part of a data sheet's dense peak that large products achieve."""
+"""The fraction of a data sheet's dense peak that large products achieve."""
 
 
 def _achieved(**peaks: float) -> dict[str, float]:
-    """Return what is achieved of the peaks of a data sheet, in units of 1e12 operations a second."""
+    """Return achieved operations per second, from the peaks of a data sheet in 1e12 operations per second."""
     return {unit: EFFICIENCY * peak * 1e12 for unit, peak in peaks.items()}
 
 
-# Of 80 GiB, a tenth is left to the driver, to communicators and to fragmentation.
+# The driver, communicators and fragmentation use a tenth of 80 GiB.
 _USABLE = 0.9 * 80 * 2**30
 
-# f32 as torch computes it by default, without TF32.
+# torch computes f32 without TF32 by default.
 _H100_FLOPS = _achieved(f8E4M3FN=1979, f8E5M2=1979, bf16=989, f16=989, f32=67, f64=67, vector=67)
 _A100_FLOPS = _achieved(bf16=312, f16=312, f32=19.5, f64=19.5, vector=19.5)
 
-# To the host by PCI Express of 16 lanes: of the 63 and 32 GB/s of generations 5 and 4 what pinned copies achieve.
+# Pinned copies to the host, over 16 lanes of PCI Express 5 (of 63 GB/s) and 4 (of 32 GB/s).
 H100X8 = Topology("h100x8", 370e9, 50e9, 14e-6, 1.9e-6, 4e-6, 3.35e12, 2e-6, _USABLE, _H100_FLOPS, 50e9, 1e-5)
 A100X8 = Topology("a100x8", 240e9, 25e9, 14e-6, 1.9e-6, 4e-6, 2.0e12, 2e-6, _USABLE, _A100_FLOPS, 25e9, 1e-5)
 FLAT = Topology("flat", 370e9, 370e9, 1e-8, 0.0, 0.0, math.inf, peak_flops={VECTOR: _H100_FLOPS["bf16"]})
 
-# Medians of processes that share two cores: a group of two takes 0.6 ms for a small gather, one of four 1.6 to 3 ms.
+# Medians of processes on two cores: a small gather takes 0.6 ms in a group of two, and 1.6 to 3 ms in one of four.
 CPU_GLOO = Topology("cpu-gloo", 0.7e9, 0.7e9, 1e-4, 5e-4, 5e-4, 5e9, 1e-5, math.inf, {"f64": 25e9, VECTOR: 50e9})
 
 DEFAULT = H100X8
-"""What a mesh runs on unless something else is named: in the search, the planner and reports alike."""
+"""The default topology of the search, the planner and reports."""
 
 TOPOLOGIES: dict[str, Topology] = {topology.name: topology for topology in (FLAT, H100X8, A100X8, CPU_GLOO)}
-"""Name → topology. Eight accelerators to a node with one network card each; processes on one host; or `flat`,
-equal links between any two ranks and local memory for free, on which what sends fewest bytes is fastest, unless it
-takes a step more to save less than 3.7 kB."""
+"""Name → topology.
+
+`h100x8` and `a100x8` have eight accelerators per node, with one network card each. `cpu-gloo` is processes on one host.
+`flat` has equal links between any two ranks, and local memory access costs nothing. So the plan with the fewest bytes
+is the fastest, unless one step more saves less than 3.7 kB.
+"""
 
 
-def find_topology(given: str | Topology | None) -> Topology:
-    """A topology from its name or from a TOML file (a path that ends in .toml); the default one if None.
+def find_topology(topology: str | Topology | None) -> Topology:
+    """Return a topology from its name or from a TOML file (a path that ends in .toml); DEFAULT if None.
 
     Raises:
-        UnsupportedError: there is no preset of that name.
-        ParseError: the file cannot be read, lacks a constant or has another.
+        UnsupportedError: the name is unknown.
+        ParseError: the file cannot be read, lacks a constant, or has an unknown one.
     """
-    if given is None or isinstance(given, Topology):
-        return given or DEFAULT
-    require_type("topology", given, str, f"one of {', '.join(TOPOLOGIES)}, a .toml file, or a Topology")
-    if given.endswith(".toml"):
-        return _read(Path(given))
-    if given not in TOPOLOGIES:
+    if topology is None or isinstance(topology, Topology):
+        return topology or DEFAULT
+    require_type("topology", topology, str, f"one of {', '.join(TOPOLOGIES)}, a .toml file, or a Topology")
+    if topology.endswith(".toml"):
+        return _read(Path(topology))
+    if topology not in TOPOLOGIES:
         raise UnsupportedError(
-            f"unknown topology '{given}'; expected one of {', '.join(TOPOLOGIES)} or a .toml file"
-            f"{did_you_mean(given, TOPOLOGIES)}"
+            f"unknown topology '{topology}'; expected one of {', '.join(TOPOLOGIES)} or a .toml file"
+            f"{did_you_mean(topology, TOPOLOGIES)}"
         )
-    return TOPOLOGIES[given]
+    return TOPOLOGIES[topology]
 
 
 def with_costs(topology: Topology, path: str) -> Topology:
-    """Return `topology` with the measured times of the file at `path`; as it is if that is empty.
+    """Return `topology` with the measured times of the file at `path`; unchanged if `path` is empty.
 
     Raises:
         ParseError, SpmdirErrors: the file cannot be read, or lines are malformed; located.
@@ -147,11 +151,11 @@ def _read(path: Path) -> Topology:
 def topology_of_table(
     name: str, table: Mapping[str, Any], place: Callable[[str], Location | None], most: float = RATES[1]
 ) -> Topology:
-    """Return the machine with the constants of `table`.
+    """Return the topology with the constants of `table`.
 
     Args:
-        place: where a key of the table is.
-        most: the largest rate and memory.
+        place: key → its location.
+        most: the largest rate, and the largest memory.
 
     Raises:
         ParseError: a constant is missing, unknown or out of range; located.
@@ -161,29 +165,32 @@ def topology_of_table(
     for key, value in table.items():
         if key not in expected:
             raise ParseError(
-                f"a topology has no '{key}'; expected {', '.join(expected)}{did_you_mean(key, expected)}", place(key)
+                f"unknown key '{key}' of a topology; expected {', '.join(expected)}{did_you_mean(key, expected)}",
+                place(key),
             )
         if key == "peak_flops":
             _check_peaks(value, place, most)
             continue
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= max(most, _LARGEST):
             raise ParseError(f"{key} is {shown(value)}; expected a number from 0 on, in SI units", place(key))
-        if not value and key == "host_bandwidth":  # there is no way to the host
+        if not value and key == "host_bandwidth":  # no copies to the host
             continue
         if not value and (key.endswith("bandwidth") or key == "memory"):
-            raise ParseError(f"{key} is 0; expected bytes{' a second' if key != 'memory' else ''}", place(key))
+            raise ParseError(
+                f"{key} is 0; expected a positive number of bytes{' per second' if key != 'memory' else ''}", place(key)
+            )
         _check_range(key, value, (0, MOST_SECONDS) if key.endswith("latency") else (RATES[0], most), place(key))
     missing = [field.name for field in fields if field.default is attrs.NOTHING and field.name not in table]
     if missing:
-        raise ParseError(f"the topology lacks {', '.join(missing)}", place(""))
+        raise ParseError(f"the topology has no {', '.join(missing)}; expected a number for each", place(""))
     return Topology(name, **table)
 
 
 def _check_peaks(peaks: Any, place: Callable[[str], Location | None], most: float) -> None:
-    """Raise unless `peaks` is a table of what units there are and how fast each is."""
+    """Raise ParseError unless `peaks` is a table of units and their operations per second."""
     if not isinstance(peaks, dict):
         raise ParseError(
-            f"peak_flops is {shown(peaks)}; expected a table, as in `[peak_flops]` and `bf16 = 690e12`",
+            f"peak_flops is {shown(peaks)}; expected a table, such as `[peak_flops]` with `bf16 = 690e12`",
             place("peak_flops"),
         )
     units = [*DTYPES, VECTOR]
@@ -193,12 +200,12 @@ def _check_peaks(peaks: Any, place: Callable[[str], Location | None], most: floa
                 f"unknown unit '{unit}'; expected one of {', '.join(units)}{did_you_mean(unit, units)}", place(unit)
             )
         if isinstance(peak, bool) or not isinstance(peak, (int, float)) or not 0 < peak <= max(most, _LARGEST):
-            raise ParseError(f"{unit} is {shown(peak)}; expected operations a second, above 0", place(unit))
+            raise ParseError(f"{unit} is {shown(peak)}; expected operations per second, above 0", place(unit))
         _check_range(unit, peak, (RATES[0], most), place(unit))
 
 
 def _check_range(name: str, value: float, between: tuple[float, float], place: Location | None) -> None:
-    """Raise if no machine has the constant, so that times stay far from what floating point can express."""
+    """Raise ParseError if a constant is out of range. The ranges exclude overflow and underflow of times."""
     least, most = between
     if not least <= value <= most:
         raise ParseError(f"{name} is {shown(value)}; expected {least:g} to {most:g}, in SI units", place)

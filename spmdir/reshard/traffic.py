@@ -1,4 +1,4 @@
-"""The cost of one collective: bytes on the wire, local copies, kernels, and how many of the bytes leave a node."""
+"""The cost of one collective: bytes on the wire, local copies, kernels, and the fraction of bytes between nodes."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from spmdir.core.declared_fields import Function, check_fields
 
 @attrs.frozen
 class Sizes:
-    """What a step handles on the busiest rank.
+    """The sizes of a step on the busiest rank.
 
     Attributes:
         group: the number of ranks in a group.
         source: local bytes before.
         target: local bytes after.
-        chunk: bytes that one rank sends to one other in a direct exchange; for all_to_all. For halo and halo_reduce,
-            those of both halos; for rotate, all.
+        chunk: for all_to_all, bytes that one rank sends to each other rank. For halo and halo_reduce, bytes of both
+            halos. For rotate, all bytes that a rank sends.
         dim, to_dim: as in Step.
-        combined: how many partial values a rank that receives an exchange reduces to one; 1 for other steps.
-        moved, crossing: for exchanges, bytes that the busiest rank sends or receives, in all and to or from other
-            nodes; over all rounds. What crosses in other steps follows from what they send.
+        combined: for exchanges, the number of partial values that a receiving rank reduces to one; 1 for other steps.
+        moved: for exchanges, bytes that the busiest rank sends or receives, over all rounds.
+        crossing: for exchanges, the part of these bytes to or from other nodes. None if it follows from `wire`.
     """
 
     group: int
@@ -42,18 +42,17 @@ class Traffic:
     """The cost of a collective.
 
     Attributes:
-        wire: bytes a rank sends.
-        copied: bytes that are copied locally beside that: chunks along a dimension other than the first are packed or
-            unpacked, and all but one of them while others are on the wire.
-        packed: bytes of these that are copied before anything is sent, by one kernel.
-        kernels: how many kernels pack, unpack and reduce these.
-        crossing: (ranks, nodes) → the part of a rank's bytes that leaves its node; None where nothing is sent.
-        passes: how often a rank has to do with each of the others, one hop apart: once round a ring, or with one
-            message to each where ranks exchange directly; 0 where it sends to one or two of them only.
-        rounds: how many collectives it takes, one after the other.
-        keeps_bounds: whether it never sends less, or in fewer hops, than the ring model that `QuickBound` assumes. For
-            others, bounds on seconds are 0.
-        name: by which measured times are found; that of the collective unless given.
+        wire: bytes that a rank sends.
+        copied: bytes that a rank copies locally. Chunks along a dimension other than the first are packed or unpacked.
+        packed: the part of `copied` that one kernel copies before the transfer.
+        kernels: the number of kernels that pack, unpack and reduce.
+        crossing: (ranks, nodes) → the fraction of a rank's bytes that leaves its node; None for a local collective.
+        passes: the number of times that data passes all other ranks, one hop each: 1 for once round a ring, or for one
+            message to each peer. 0 if a rank sends to one or two peers only.
+        rounds: the number of sequential transfers.
+        keeps_bounds: whether its bytes and hops are at least those of the ring model that `QuickBound` assumes. If a
+            collective has no such guarantee, bounds on seconds are 0.
+        name: the name of the collective in tables of measured times; by default, the name of its spec.
     """
 
     wire: Callable[[Sizes], float] = lambda sizes: 0.0
@@ -90,7 +89,7 @@ _FIELDS = {
     "keeps_bounds": FLAG,
     "name": TEXT,
 }
-"""Field → its kind."""
+"""Field → valid values."""
 
 
 COPY = Traffic(copied=lambda sizes: sizes.target, kernels=lambda sizes: 1, keeps_bounds=True)
@@ -98,14 +97,14 @@ COPY = Traffic(copied=lambda sizes: sizes.target, kernels=lambda sizes: 1, keeps
 
 
 def ring(ranks: int, nodes: int) -> float:
-    """Return the part of a rank's bytes that leaves its node on a ring: ranks of a node are neighbours.
+    """Return the fraction of bytes that leaves a node on a ring, where only the last rank of a node sends to another.
 
     Args:
-        ranks: of the group.
-        nodes: that they are on.
+        ranks: the number of ranks in the group.
+        nodes: the number of nodes that the group spans.
 
     Raises:
-        ZeroDivisionError: there is one rank, which sends nothing.
+        ZeroDivisionError: the group has one rank, which sends nothing.
 
     Example:
         >>> spmdir.placement.ring(8, 2)
@@ -115,14 +114,14 @@ def ring(ranks: int, nodes: int) -> float:
 
 
 def direct(ranks: int, nodes: int) -> float:
-    """Return the part of a rank's bytes that leaves its node where each rank sends to each other one.
+    """Return the fraction of bytes that leaves a node if each rank sends to all peers.
 
     Args:
-        ranks: of the group.
-        nodes: that they are on.
+        ranks: the number of ranks in the group.
+        nodes: the number of nodes that the group spans.
 
     Raises:
-        ZeroDivisionError: there is one rank, which sends nothing.
+        ZeroDivisionError: the group has one rank, which sends nothing.
 
     Example:
         >>> spmdir.placement.direct(8, 2)
@@ -132,11 +131,11 @@ def direct(ranks: int, nodes: int) -> float:
 
 
 def anywhere(ranks: int, nodes: int) -> float:
-    """Return 1 if there are several nodes, since all that a rank sends may leave its node; else 0.
+    """Return 1 if the group spans several nodes, because a rank may send its whole shard to another node; else 0.
 
     Args:
-        ranks: of the group.
-        nodes: that they are on.
+        ranks: the number of ranks in the group.
+        nodes: the number of nodes that the group spans.
 
     Raises:
         TypeError: these are not numbers.

@@ -1,11 +1,20 @@
-"""The two-round exchange: chunks go to ranks that reduce them, in the first round, and send them on in the second.
+"""The two-round exchange, for partial values: one round reduces each chunk on one rank, the other distributes it.
 
-In one round a rank that needs a sum receives every partial value, and the only rank that has a chunk sends it to all.
-Here each chunk that moves has a *reducer*, which receives its partial values in the first round, reduces them, and
-sends the sum to all ranks that need it in the second. Where the target is partial too, partial values that are already
-on the right ranks stay there; the sum of the others is added to any of them.
+In an exchange of one round, each rank that needs a sum receives all partial values of it. Here each chunk that moves
+has a *reducer*. In the first round, the reducer receives the partial values of the chunk and reduces them. In the
+second round, it sends the sum to all ranks that need it. If the target is partial too, partial values that are already
+on the right ranks stay there, and the sum of the others is added to one of them.
 
-POOLS are the choices of reducers; the one that moves fewest elements is used. Reducers share the chunks evenly.
+For example, four ranks on the mesh (a = 2, b = 2) reshard 8 elements from `a: P` to `b: S(0)`. Ranks 0 and 1 have the
+first partial value, ranks 2 and 3 the second. Ranks 0 and 2 need the sum of elements 0-3, ranks 1 and 3 that of 4-7:
+
+    reducers: rank 0 of 0-1, rank 2 of 2-3, rank 1 of 4-5, rank 3 of 6-7
+    first round: rank 0 receives the second partial value of 0 from rank 2, and that of 1 from rank 3
+    second round: rank 0 sends the sum of 0-1 to rank 2, and receives the sum of 2-3 from it
+
+POOLS lists the possible sets of reducers. The set that moves the fewest elements is used. Reducers share the chunks
+evenly. This is reduce-scatter and all-gather, as in the all-reduce of Rabenseifner, "Optimization of collective
+reduction operations" (2004), for any source and target shards.
 """
 
 from __future__ import annotations
@@ -18,9 +27,9 @@ import attrs
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
 from spmdir.reshard.conditions import refinement
-from spmdir.reshard.exchange import Cell, cells_of, loads_of
+from spmdir.reshard.exchange import Cell, find_cells, loads_of
 from spmdir.reshard.moved_axes import two_round_axes
-from spmdir.reshard.parts import Chunk, Loads, Part, Share, in_order, moved, shared, split
+from spmdir.reshard.parts import Chunk, Loads, Part, Share, share_among, sort_parts, split_by_weight, transfer_counts
 
 
 @attrs.frozen
@@ -28,9 +37,9 @@ class TwoRounds:
     """The parts that the ranks of one group send and keep.
 
     Attributes:
-        gathered: in the first round, the partial values that reducers receive or have themselves.
-        spread: in the second round, the sums that reducers send or keep.
-        kept: parts that stay on their rank. A rank adds the parts, kept and spread, that have different `partial`.
+        gathered: the partial values that reducers receive in the first round, or already have.
+        spread: the sums that reducers send in the second round, or keep.
+        kept: parts that stay on their rank. A rank adds its parts of `kept` and `spread` that have different `partial`.
     """
 
     gathered: tuple[Part, ...]
@@ -40,32 +49,32 @@ class TwoRounds:
 
 @functools.lru_cache(maxsize=4096)
 def two_round_exchange(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...], rank: int) -> TwoRounds:
-    """Return the parts that the ranks of the group of `rank` send each other and keep."""
+    """Return the parts that the ranks of the group of `rank` send and keep."""
     fine = refinement(mesh, source, target)
     shares = _shares(source.refined(fine), target.refined(fine), fine, shape, rank)
-    return TwoRounds(in_order(shares.gathered), in_order(shares.spread), in_order(shares.kept))
+    return TwoRounds(sort_parts(shares.gathered), sort_parts(shares.spread), sort_parts(shares.kept))
 
 
 @attrs.frozen(eq=False)
 class _Shares:
-    """The parts of a TwoRounds whose positions are not computed yet."""
+    """The parts of a TwoRounds, before their positions are computed."""
 
     gathered: list[Share] = attrs.field(factory=list)
     spread: list[Share] = attrs.field(factory=list)
     kept: list[Share] = attrs.field(factory=list)
 
     def busiest(self, group: Sequence[int]) -> int:
-        """Return the elements that the busiest rank of each round sends or receives, added."""
-        return sum(max(map(max, moved(shares, group))) for shares in (self.gathered, self.spread))
+        """Return the elements that the busiest rank sends or receives, summed over both rounds."""
+        return sum(max(map(max, transfer_counts(shares, group))) for shares in (self.gathered, self.spread))
 
 
 @functools.lru_cache(maxsize=256)
 def _shares(source: Sharding, target: Sharding, mesh: Mesh, shape: tuple[int, ...], rank: int) -> _Shares:
     group = mesh.group(rank, two_round_axes(source, target, mesh))
     before, after = ([axis for axis, _ in side.partial] for side in (source, target))
-    moves = [_Move.of(cell) for cell in cells_of(source, target, mesh, shape, group, before, after)]
+    moves = [_Move.of(cell) for cell in find_cells(source, target, mesh, shape, group, before, after)]
     choices = dict.fromkeys(tuple(move.reducers(pool) for move in moves) for pool in POOLS)
-    return min((_in_two_rounds(moves, reducers) for reducers in choices), key=lambda shares: shares.busiest(group))
+    return min((_assign_shares(moves, reducers) for reducers in choices), key=lambda shares: shares.busiest(group))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -83,18 +92,22 @@ POOLS: tuple[Pool, ...] = (
     lambda senders, receivers, near: near or senders & receivers or senders,
     lambda senders, receivers, near: senders,
 )
-"""(ranks that have a partial value, ranks that may need the sum, the fewest of these that lack it) → reducers."""
+"""Choices of reducers: (senders, receivers, near) → ranks.
+
+Senders have a partial value, and receivers may need the sum. `near` are the receivers of the partial values of the
+target that fewest ranks lack.
+"""
 
 
 @attrs.frozen(eq=False)
 class _Move:
-    """The movement of one cell.
+    """The movement of one cell. Partial values are numbered by their position along the partial axes.
 
     Attributes:
-        staying: partial value of the source that stays → the partial value of the target that it becomes.
-        moving: the partial values of the source that move.
-        served: the ranks that have the sum of these already, if it is one partial value.
-        lacking: for each partial value of the target, the ranks that need the sum.
+        staying: source partial value that stays → the target partial value that it becomes.
+        moving: the source partial values that move.
+        served: the ranks that already have the sum of `moving`, which is possible only if one partial value moves.
+        lacking: for each target partial value, the ranks that need the sum.
     """
 
     cell: Cell
@@ -105,13 +118,13 @@ class _Move:
 
     @staticmethod
     def of(cell: Cell) -> _Move:
-        staying = _staying(cell)
+        staying = _find_staying(cell)
         moving = [partial for partial in range(len(cell.senders)) if partial not in staying]
         served = set(cell.senders[moving[0]]) if len(moving) == 1 else set()
         return _Move(cell, staying, moving, served, [set(ranks) - served for ranks in cell.receivers])
 
     def reducers(self, pool: Pool) -> tuple[int, ...]:
-        """Return the ranks that reduce the partial values that move; none if all stay."""
+        """Return the reducers of the partial values that move; none if all stay."""
         if not self.moving:
             return ()
         fewest = min(map(len, self.lacking))
@@ -120,37 +133,39 @@ class _Move:
         return tuple(sorted(pool(senders, {rank for ranks in self.cell.receivers for rank in ranks}, near)))
 
 
-def _in_two_rounds(moves: Sequence[_Move], reducers: Sequence[tuple[int, ...]]) -> _Shares:
+def _assign_shares(moves: Sequence[_Move], reducers: Sequence[tuple[int, ...]]) -> _Shares:
     shares = _Shares()
-    for move, by in zip(moves, reducers, strict=True):
+    for move, rank_of_reducer in zip(moves, reducers, strict=True):
         cell, staying = move.cell, set(move.staying.values())
         shares.kept.extend(Share(rank, rank, 0, cell.chunk) for index in staying for rank in cell.receivers[index])
-        chunks = list(split(cell.chunk, [(rank, 1) for rank in by]))
+        chunks = list(split_by_weight(cell.chunk, [(rank, 1) for rank in rank_of_reducer]))
         for partial in move.moving:
-            own = cell.senders[partial]
-            shares.gathered.extend(Share(rank, rank, partial, chunk) for chunk, rank in chunks if rank in own)
-            shares.gathered.extend(shared(partial, [(rank, chunk) for chunk, rank in chunks if rank not in own], own))
+            senders = cell.senders[partial]
+            shares.gathered.extend(Share(rank, rank, partial, chunk) for chunk, rank in chunks if rank in senders)
+            shares.gathered.extend(
+                share_among(partial, [(rank, chunk) for chunk, rank in chunks if rank not in senders], senders)
+            )
         for chunk, rank in chunks:
-            _spread(move, chunk, rank, staying, shares)
+            _add_second_round(move, chunk, rank, staying, shares)
     return shares
 
 
-def _spread(move: _Move, chunk: Chunk, by: int, staying: set[int], shares: _Shares) -> None:
-    """Add to `shares` the sum of `chunk` that the reducer `by` sends, to the partial values that fewest ranks lack."""
-    sent = [len(ranks) - (by in ranks) for ranks in move.lacking]
+def _add_second_round(move: _Move, chunk: Chunk, reducer: int, staying: set[int], shares: _Shares) -> None:
+    """Add to `shares` the sends of a sum from its reducer, to the target partial values that fewest ranks lack."""
+    sent = [len(ranks) - (reducer in ranks) for ranks in move.lacking]
     best = [index for index, count in enumerate(sent) if count == min(sent)]
-    for stretch, index in split(chunk, [(index, 1) for index in best]):
+    for stretch, index in split_by_weight(chunk, [(index, 1) for index in best]):
         partial = int(index in staying)
-        kept = move.served.intersection(move.cell.receivers[index])
-        shares.kept.extend(Share(rank, rank, partial, stretch) for rank in kept)
-        shares.spread.extend(Share(by, rank, partial, stretch) for rank in move.lacking[index])
+        served_receivers = move.served.intersection(move.cell.receivers[index])
+        shares.kept.extend(Share(rank, rank, partial, stretch) for rank in served_receivers)
+        shares.spread.extend(Share(reducer, rank, partial, stretch) for rank in move.lacking[index])
 
 
-def _staying(cell: Cell) -> dict[int, int]:
-    """Return the partial values of the source that all ranks of one of the target's have → the index of that one."""
+def _find_staying(cell: Cell) -> dict[int, int]:
+    """Return source partial value → target partial value, if all ranks of the target partial value already have it."""
     staying: dict[int, int] = {}
     for index, ranks in enumerate(cell.receivers):
-        for partial, own in enumerate(cell.senders):
-            if set(ranks) <= set(own):
+        for partial, senders in enumerate(cell.senders):
+            if set(ranks) <= set(senders):
                 staying.setdefault(partial, index)
     return staying

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 import attrs
 
-from spmdir.reshard.collectives import between
+from spmdir.reshard.collectives import collectives_between
 from spmdir.reshard.cost import node_count, terms
 from spmdir.reshard.topology import Topology
 from spmdir.reshard.traffic import Sizes
@@ -83,7 +83,7 @@ def counted_fractions(problem: Problem) -> tuple[float, ...]:
     )
     axes = problem.mesh.axis_names
     group, nodes = problem.mesh.group_size(axes), node_count(axes, problem.mesh)
-    gathers = between("shard", "replicated", problem.collectives)
+    gathers = collectives_between("shard", "replicated", problem.collectives)
 
     def counted_fraction(size: float) -> float:
         sizes = Sizes(group, size / group, size)

@@ -10,7 +10,7 @@ from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import Partial, Placement, R, Shard, plugins
-from spmdir.reshard.collectives import between
+from spmdir.reshard.collectives import collectives_between
 from spmdir.reshard.steps import Step, make_step
 
 PLANNERS = {"DTensor, greedy": False, "DTensor, min-cost": True}
@@ -85,7 +85,7 @@ def _planned(
     for info in infos:
         axis = mesh.axis_names[info.mesh_dim]
         before, after = (_own(placement) for placement in info.src_dst_placements)
-        found = between(before.trait, after.trait)
+        found = collectives_between(before.trait, after.trait)
         if not found:
             return f"plans {before} to {after} on [{axis}] in one step, which it cannot run"
         kind = found[0].name

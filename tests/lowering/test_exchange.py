@@ -15,7 +15,7 @@ from spmdir.core.placement.sharding import parse_sharding
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.report.communication import comm_report
 from spmdir.reshard.collectives import collective
-from spmdir.reshard.multi_axis_steps import unmovable
+from spmdir.reshard.multi_axis_steps import find_obstacle
 from spmdir.reshard.steps import make_step
 from spmdir.simulator.simulate import simulate
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
@@ -39,7 +39,7 @@ def test_one_step_makes_any_sharding_of_any_other(mesh: Mesh, kind: str, op: str
     programs = [
         Program(mesh, kind, "", source, target, SHAPES[number % len(SHAPES)])
         for number, (source, target) in chosen
-        if not unmovable(collective(kind), source, target)
+        if not find_obstacle(collective(kind), source, target)
     ]
     assert assert_values_kept(programs, lambda program: ascending(program) - 10)
 

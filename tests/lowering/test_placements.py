@@ -114,7 +114,7 @@ def test_reductions_do_before_and_after_what_placements_declare(source: str, mes
             target, dim = placed([(axis, shard) for axis in axes]), parse_placement(shard).dim
             scatter = Program(mesh, "reduce_scatter", f"{on} dim {dim} op {op}", pending, target, (7, 3))
             if source == "Thirds":
-                with pytest.raises(ShardingError, match="which declare a step for that; convert"):
+                with pytest.raises(ShardingError, match="which declare their own step; use convert"):
                     scatter.parse()
             else:
                 check(scatter, x)
@@ -123,7 +123,7 @@ def test_reductions_do_before_and_after_what_placements_declare(source: str, mes
 def test_what_axes_hold_one_after_the_other_is_not_reduced_at_once() -> None:
     source = parse_sharding("a: Thirds, b: Thirds")
     program = Program(MESHES[2], "all_reduce", 'on [a, b] op "Thirds"', source, Sharding(), (4,))
-    with pytest.raises(SpmdirError, match="goes by one axis after the other"):
+    with pytest.raises(SpmdirError, match="must move one axis at a time"):
         lower_to_fx(program.parse())
 
 
@@ -328,7 +328,7 @@ class OnBoth(ShardPlacement):
 def test_pieces_are_not_gathered_where_ranks_hold_shapes_of_their_own() -> None:
     source, target = parse_sharding("b: S(0), a: First"), parse_sharding("a: First")
     program = Program(MESHES[2], "all_gather", "on [b] dim 0", source, target, (4, 2))
-    with pytest.raises(ShardingError, match="where First on 'a' says what ranks hold; move it first"):
+    with pytest.raises(ShardingError, match="where First on 'a' defines the local tensors; reshard 'a' first"):
         program.parse()
 
 

@@ -70,8 +70,8 @@ def test_a_machine_that_is_no_preset_is_in_the_text(through_text: bool, in_file:
     ("topology", "message"),
     [
         ("3", r"'' of spmd.topology is 3 : i64; expected a number"),
-        ('{name = "x"}', "spmd.topology: the topology lacks intra_bandwidth"),
-        ('{name = "x", speed = 1.0e+00 : f64}', "spmd.topology: a topology has no 'speed'"),
+        ('{name = "x"}', "spmd.topology: the topology has no intra_bandwidth"),
+        ('{name = "x", speed = 1.0e+00 : f64}', "spmd.topology: unknown key 'speed' of a topology"),
         ('{name = "x", intra_bandwidth = 0.0e+00 : f64}', "spmd.topology: intra_bandwidth is 0"),
         ('{name = "x", intra_bandwidth = 0x7ff8000000000000 : f64}', "spmd.topology: intra_bandwidth is nan"),
     ],

@@ -17,7 +17,7 @@ from spmdir.core.placement.standard import OPEN, Partial, R, Shard
 from spmdir.reshard.axis_price import axis_price
 from spmdir.reshard.collectives import collective
 from spmdir.reshard.cost import least_cost, step_cost
-from spmdir.reshard.multi_axis_steps import unmovable
+from spmdir.reshard.multi_axis_steps import find_obstacle
 from spmdir.reshard.plan import plan_reshard
 from spmdir.reshard.steps import Step, make_step
 from spmdir.reshard.topology import A100X8, CPU_GLOO, FLAT, H100X8, TOPOLOGIES
@@ -172,7 +172,7 @@ def test_an_exchange_never_costs_less_than_the_search_takes_it_to(kind: str) -> 
     tried = 0
     for source, target in random.Random(0).sample(pairs, 150):
         axes = collective(kind).axes(source, target, mesh)
-        if not axes or unmovable(collective(kind), source, target):
+        if not axes or find_obstacle(collective(kind), source, target):
             continue
         step = Step(kind, axes, source, target)
         for shape, topology in itertools.product(((12, 12), (7, 5), (2, 1)), (FLAT, H100X8, CPU_GLOO)):

@@ -106,7 +106,7 @@ def test_groups_of_other_sizes_or_on_more_nodes_are_other_measurements() -> None
         "aten.add_.Tensor f32[2] f32[2] = 1": "'aten.add_.Tensor' writes its operand 'self'",
         "aten.mm f3[2,2] = 1": "unknown element type 'f3'; expected one of .*did you mean 'f32'",
         "all_gathr 8 ranks 1 bytes = 1": "unknown collective 'all_gathr'; .*did you mean 'all_gather'",
-        "all_gather 9 ranks on 2 nodes 1 bytes = 1": "found 9 ranks on 2 nodes; expected several",
+        "all_gather 9 ranks on 2 nodes 1 bytes = 1": "found 9 ranks on 2 nodes; expected at least 2 ranks",
         "hello = 1": "found 'hello'; expected `aten.mm",
     }.items(),
 )  # fmt: skip
@@ -116,7 +116,7 @@ def test_a_malformed_line_is_an_error_at_its_place(line: str, message: str) -> N
 
 
 def test_a_line_that_is_there_twice_is_an_error() -> None:
-    with pytest.raises(SpmdirError, match=r"costs.txt:2:1: error: `aten.exp f32\[2\]` has a time in line 1"):
+    with pytest.raises(SpmdirError, match=r"costs.txt:2:1: error: `aten.exp f32\[2\]` already has a time in line 1"):
         parse_costs("aten.exp f32[2] = 1\naten.exp  f32[2] = 2\n", "costs.txt")
 
 
@@ -130,7 +130,7 @@ def test_a_line_that_is_there_twice_is_an_error() -> None:
     ],
 )
 def test_spellings_of_one_measurement_are_one(one: str, other: str) -> None:
-    with pytest.raises(SpmdirError, match=re.escape(f"costs.txt:2:1: error: `{one}` has a time in line 1")):
+    with pytest.raises(SpmdirError, match=re.escape(f"costs.txt:2:1: error: `{one}` already has a time in line 1")):
         parse_costs(f"{one} = 1\n{other} = 2\n", "costs.txt")
 
 

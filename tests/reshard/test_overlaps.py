@@ -10,7 +10,7 @@ from spmdir.core.intervals import common, length
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import parse_placement
 from spmdir.core.placement.sharding import Sharding
-from spmdir.reshard.overlaps import Overlaps, overlaps
+from spmdir.reshard.overlaps import Overlaps, count_overlaps
 
 
 def _rank_by_rank(shape, source, target, mesh, moving, left) -> Overlaps:
@@ -53,4 +53,4 @@ def test_counting_by_runs_and_digits_is_counting_rank_by_rank(axes: dict[str, in
         divided = [axis for side in (source, target) for axis, placement in side.entries if placement.trait == "shard"]
         moving, left = list(dict.fromkeys(divided)), [axis for axis, _ in target.partial]
         expected = _rank_by_rank(shape, source, target, mesh, moving, left)
-        assert overlaps(shape, source, target, mesh, moving, left) == expected, (shape, str(source), str(target))
+        assert count_overlaps(shape, source, target, mesh, moving, left) == expected, (shape, str(source), str(target))

@@ -202,7 +202,7 @@ def test_a_reduction_is_done_before_one_of_another_kind_is_pending(source, targe
     ("source", "target", "error", "message"),
     [
         ("a: P(sum), b: P(max)", "", ShardingError, "do not commute"),
-        ("a: ?", "", ShardingError, "a reshard cannot have ? on axis 'a'"),
+        ("a: ?", "", ShardingError, "a reshard cannot have the open placement ? on axis 'a'"),
         ("", "a: S(2)", ShardingError, "shards dimension 2 of a tensor of rank 2"),
         ("z: S(0)", "", ShardingError, "axis 'z' is not in mesh"),
         ("a: Q", "", ParseError, "unknown placement"),

@@ -59,7 +59,7 @@ def test_a_gather_over_one_of_four_axes_is_found_at_once():
     source, target = parse_sharding("a: S(0)"), Sharding()
     search = PlanSearch(Reshard((8, 128, 256), 4, source, target, FOUR_AXES, TOPOLOGIES["h100x8"], PLANNED))
     assert [step.kind for step in search.run()] == ["all_gather"]
-    assert search.seen < 300
+    assert search.steps_seen < 300
 
 
 def test_gathers_along_three_dimensions_go_one_axis_at_a_time():

@@ -19,7 +19,7 @@ from spmdir.core.placement.sharding import Sharding, parse_sharding
 from spmdir.core.placement.standard import Partial, Placement, R, Shard
 from spmdir.reshard.cost import sends_anything
 from spmdir.reshard.exchange import exchange, grid_of, partial_axes, reduced_axes
-from spmdir.reshard.multi_axis_steps import senders
+from spmdir.reshard.multi_axis_steps import permute_senders
 from spmdir.reshard.parts import Grid, Part
 from spmdir.reshard.plan import plan_reshard
 from spmdir.reshard.steps import Step, make_step, transition
@@ -113,7 +113,7 @@ EXECUTE = {
 
 def execute(step: Step, held: list[torch.Tensor], mesh: Mesh, shape: tuple[int, ...]) -> list[torch.Tensor]:
     if step.kind == "permute":
-        sent = [senders(step.source, step.target, mesh, shape, rank)[rank] for rank in range(mesh.world_size)]
+        sent = [permute_senders(step.source, step.target, mesh, shape, rank)[rank] for rank in range(mesh.world_size)]
         assert sorted(sent) == list(range(mesh.world_size))
         for rank, sender in enumerate(sent):
             assert sender in mesh.group(rank, step.axes)

@@ -11,7 +11,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import parse_sharding
 from spmdir.reshard.collectives import collective, collectives
 from spmdir.reshard.moved_axes import permuted_axes
-from spmdir.reshard.multi_axis_steps import check_permute, senders
+from spmdir.reshard.multi_axis_steps import check_permute, permute_senders
 from spmdir.reshard.steps import make_step, transition
 
 MESH = Mesh({"a": 2, "b": 2, "c": 4})
@@ -49,59 +49,69 @@ LEGAL = [
 
 ILLEGAL = [
     ("shuffle", "", {"axes": ["a"]}, "unknown collective 'shuffle'; expected one of slice"),
-    ("slice", "", {"axes": [], "dim": 0}, "one or more different mesh axes, found []"),
-    ("slice", "", {"axes": ["a", "a"], "dim": 0}, "different mesh axes, found [a, a]"),
+    ("slice", "", {"axes": [], "dim": 0}, "slice is on []; expected one or more different mesh axes"),
+    ("slice", "", {"axes": ["a", "a"], "dim": 0}, "slice is on [a, a]; expected one or more different mesh axes"),
     ("slice", "", {"axes": ["z"], "dim": 0}, "axis 'z' is not in mesh @mesh <a = 2, b = 2, c = 4>"),
-    ("slice", "", {"axes": ["a"], "dim": 2}, "slice needs a dimension of a tensor of rank 2, found 2"),
-    ("slice", "", {"axes": ["a"]}, "slice needs a dimension of a tensor of rank 2, found None"),
-    ("slice", "a: S(1)", {"axes": ["a"], "dim": 0}, "slice on 'a' needs it replicated, found S(1)"),
-    ("slice", "a: ?", {"axes": ["a"], "dim": 0}, "slice on 'a' needs it replicated, found ?"),
-    ("partition", "a: P", {"axes": ["a"], "reduction": "sum"}, "partition on 'a' needs it replicated, found P(sum)"),
-    ("partition", "", {"axes": ["a"]}, "partition needs the reduction"),
+    ("slice", "", {"axes": ["a"], "dim": 2}, "slice has dimension 2; expected a dimension of a tensor of rank 2"),
+    ("slice", "", {"axes": ["a"]}, "slice has dimension None; expected a dimension of a tensor of rank 2"),
+    ("slice", "a: S(1)", {"axes": ["a"], "dim": 0}, "slice requires 'a' to be replicated, found S(1)"),
+    ("slice", "a: ?", {"axes": ["a"], "dim": 0}, "slice requires 'a' to be replicated, found ?"),
+    ("partition", "a: P", {"axes": ["a"], "reduction": "sum"}, "partition requires 'a' to be replicated, found P(sum)"),
+    ("partition", "", {"axes": ["a"]}, "partition has no reduction"),
     ("partition", "", {"axes": ["a"], "reduction": "median"}, "unknown reduction 'median'"),
     ("partition", "b: P(max)", {"axes": ["a"], "reduction": "sum"}, "do not commute"),
     ("all_gather", "a: S(0), b: S(0)", {"axes": ["a"], "dim": 0}, "innermost axes of dimension 0 in nesting order"),
     ("all_gather", "a: S(0), b: S(0)", {"axes": ["b", "a"], "dim": 0}, "found [a, b]"),
-    ("all_gather", "a: S(0)", {"axes": ["a"], "dim": 1}, "all_gather on [a] needs these"),
+    ("all_gather", "a: S(0)", {"axes": ["a"], "dim": 1}, "all_gather on [a] requires the innermost axes"),
     ("all_to_all", "a: S(0)", {"axes": ["a"], "dim": 0, "to_dim": 0}, "from dimension 0 to itself"),
-    ("all_to_all", "a: S(0)", {"axes": ["a"], "dim": 0}, "all_to_all needs a dimension"),
-    ("all_reduce", "a: S(0)", {"axes": ["a"]}, "all_reduce on 'a' needs it partial, found S(0)"),
-    ("all_reduce", "a: P(max)", {"axes": ["a"], "reduction": "sum"}, "all_reduce by sum does another reduction than"),
+    ("all_to_all", "a: S(0)", {"axes": ["a"], "dim": 0}, "all_to_all has dimension None"),
+    ("all_reduce", "a: S(0)", {"axes": ["a"]}, "all_reduce requires 'a' to be partial, found S(0)"),
+    ("all_reduce", "a: P(max)", {"axes": ["a"], "reduction": "sum"}, "all_reduce has the reduction sum; expected max"),
     ("all_reduce", "a: P(max), b: P", {"axes": ["a", "b"]}, "expected one kind"),
-    ("reduce_scatter", "b: S(0)", {"axes": ["a"], "dim": 0}, "needs it partial, found R"),
-    ("permute", "a: S(0)", {}, "give the target sharding"),
-    ("permute", "a: S(0)", {"target": "c: S(0)"}, "as large before as after"),
-    ("permute", "a: S(0)", {"target": "a: S(1)"}, "this fails at [16, 16]"),
-    ("permute", "a: P", {"target": "b: P"}, "permute keeps partial values, found <a: P(sum)> and <b: P(sum)>"),
+    ("reduce_scatter", "b: S(0)", {"axes": ["a"], "dim": 0}, "requires 'a' to be partial, found R"),
+    ("permute", "a: S(0)", {}, "specify the sharding of its result"),
+    ("permute", "a: S(0)", {"target": "c: S(0)"}, "blocks of equal size before and after"),
+    ("permute", "a: S(0)", {"target": "a: S(1)"}, "finds no permutation of whole blocks for shape [16, 16]"),
+    (
+        "permute",
+        "a: P",
+        {"target": "b: P"},
+        "cannot change partial placements, found <a: P(sum)> to <b: P(sum)>",
+    ),
     ("permute", "a: S(0)", {"target": "a: S(3)"}, "shards dimension 3"),
-    ("exchange", "a: S(0)", {}, "give the target sharding"),
+    ("exchange", "a: S(0)", {}, "specify the sharding of its result"),
     ("exchange", "a: S(0)", {"target": "a: S(3)"}, "shards dimension 3"),
-    ("exchange", "a: P", {"target": "b: P(max)"}, "exchange cannot turn one kind of partial value into another"),
-    ("exchange", "a: S(0)", {"target": "a: P(avg)"}, "exchange cannot make P(avg), which has no identity"),
-    ("rearrange", "a: S(0)", {"target": "b: S(0)"}, "for <b: S(0)> from <a: S(0)> ranks lack elements"),
+    ("exchange", "a: P", {"target": "b: P(max)"}, "cannot turn one kind of partial value into another"),
+    ("exchange", "a: S(0)", {"target": "a: P(avg)"}, "cannot create P(avg), which has no identity"),
+    ("rearrange", "a: S(0)", {"target": "b: S(0)"}, "ranks lack elements of <b: S(0)> in <a: S(0)>"),
     (
         "two_round_exchange",
         "a: P",
         {"target": "b: P(max)"},
-        "two_round_exchange cannot turn one kind of partial value into another",
+        "cannot turn one kind of partial value into another",
     ),
     (
         "exchange",
         "a: Quantised",
         {"target": "a: S(0)"},
-        "exchange cannot take Quantised to S(0), which declare a step for that",
+        "cannot take Quantised to S(0), which declare their own step",
     ),
-    ("convert", "a: S(0)", {}, "give the target sharding"),
-    ("convert", "a: S(0)", {"target": "a: S(0)"}, "from one placement to another one, found none"),
-    ("convert", "a: P, b: P(avg)", {"target": ""}, "from one placement to another one, found P(avg) to R, P(sum) to R"),
-    ("convert", "a: S(0)", {"target": "a: S(1)"}, "S(0) declares no edge to S(1), nor S(1) from S(0)"),
-    ("convert", "a: P(avg), c: S(0), b: S(0)", {"target": "a: P, b: S(0), c: S(0)"}, "moves ['a'] alone"),
-    ("broadcast", "a: S(0)", {"axes": ["a"]}, "broadcast on 'a' needs it replicated, found S(0)"),
+    ("convert", "a: S(0)", {}, "specify the sharding of its result"),
+    ("convert", "a: S(0)", {"target": "a: S(0)"}, "convert found none; expected one placement before and one after"),
+    (
+        "convert",
+        "a: P, b: P(avg)",
+        {"target": ""},
+        "convert found P(avg) to R, P(sum) to R; expected",
+    ),
+    ("convert", "a: S(0)", {"target": "a: S(1)"}, "neither S(0) nor S(1) declares an edge from S(0) to S(1)"),
+    ("convert", "a: P(avg), c: S(0), b: S(0)", {"target": "a: P, b: S(0), c: S(0)"}, "moves only ['a']"),
+    ("broadcast", "a: S(0)", {"axes": ["a"]}, "broadcast requires 'a' to be replicated, found S(0)"),
     (
         "two_round_exchange",
         "a: S(0)",
         {"target": "a: P(avg)"},
-        "cannot make P(avg), which has no identity",
+        "cannot create P(avg), which has no identity",
     ),
 ]
 
@@ -145,7 +155,7 @@ def test_a_permute_moves_only_among_the_axes_between_the_common_outer_and_inner_
     )
     assert permuted_axes(source, target, mesh) == ("a", "b")
     for rank in range(mesh.world_size):
-        sender = senders(source, target, mesh, (32,), rank)[rank]
+        sender = permute_senders(source, target, mesh, (32,), rank)[rank]
         here, there = mesh.coordinate(rank), mesh.coordinate(sender)
         assert (there["a"], there["b"]) == (here["b"], here["a"])
         assert (there["o"], there["i"]) == (here["o"], here["i"])
@@ -153,7 +163,7 @@ def test_a_permute_moves_only_among_the_axes_between_the_common_outer_and_inner_
 
 def test_a_permute_leaves_blocks_where_they_are_if_it_can() -> None:
     mesh = Mesh({"a": 2, "b": 2})
-    found = senders(parse_sharding("a: S(0)"), parse_sharding("b: S(0)"), mesh, (4,), 0)
+    found = permute_senders(parse_sharding("a: S(0)"), parse_sharding("b: S(0)"), mesh, (4,), 0)
     assert found == {0: 0, 1: 2, 2: 1, 3: 3}
 
 
@@ -163,7 +173,7 @@ def test_a_permute_of_uneven_shards_is_legal_only_if_each_rank_keeps_its_length(
     source, target = parse_sharding("a: S(0), b: S(0)"), parse_sharding("b: S(0), a: S(0)")
     if legal:
         check_permute(collective("permute"), source, target, mesh, (size,))
-        assert senders(source, target, mesh, (size,), 0)[0] == 0
+        assert permute_senders(source, target, mesh, (size,), 0)[0] == 0
     else:
-        with pytest.raises(ShardingError, match="as large before as after"):
+        with pytest.raises(ShardingError, match="finds no permutation of whole blocks"):
             check_permute(collective("permute"), source, target, mesh, (size,))

@@ -40,7 +40,7 @@ from spmdir.dialects.recomputation import originals
 from spmdir.dialects.ring import AssembleOp, RotateStartOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_type, sharding_of
-from spmdir.reshard.cost import in_turn, local_shape, sends_anything, step_terms
+from spmdir.reshard.cost import add_terms, local_shape, sends_anything, step_terms
 from spmdir.reshard.topology import Topology
 from spmdir.rules import OpRule, RuleSet
 from spmdir.rules.shapes.views import VIEWS
@@ -190,7 +190,7 @@ def _timing(
     own = [messages[one] for one in ops if one in messages]
     if not own:
         return _Timing(seconds)
-    terms = in_turn([message.terms for message in own])
+    terms = add_terms([message.terms for message in own])
     axes = tuple(dict.fromkeys(axis for message in own for axis in message.axes))
     stream, excludes = streams.of(one for one in ops if one in messages)
     sends = terms.latency, terms.intra, terms.inter, terms.wire_bytes

@@ -20,7 +20,7 @@ from spmdir.lowering.emit import lower_to_fx
 from spmdir.lowering.process_groups import symbolic_axes
 from spmdir.pipeline.pipeline import run_passes
 from spmdir.reshard.collectives import collective
-from spmdir.reshard.edge_state import StepState, step_state
+from spmdir.reshard.edge_state import StepState, step_states
 from spmdir.reshard.moved_axes import converted_axes
 from spmdir.reshard.steps import Step
 from spmdir.simulator.distribution import collect, distribute
@@ -55,7 +55,7 @@ class Move(Example):
         if not is_declared(self.kind):
             return ()
         step = Step(self.kind, converted_axes(self.source, self.target, self.mesh), self.source, self.target)
-        return step_state(step, TensorMeta(self.shape or (), self.dtype or F64), self.mesh)
+        return step_states(step, TensorMeta(self.shape or (), self.dtype or F64), self.mesh)
 
     @property
     def methods(self) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 spmd.mesh @mesh <tp = 4>
 
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) {
-  // expected-error@+1 {{all_gather on [tp(1)2] needs these to be the innermost axes of dimension 0 in nesting order, found [tp(1)2, tp(2)2]}}
+  // expected-error@+1 {{all_gather on [tp(1)2] requires the innermost axes of dimension 0 in nesting order, found [tp(1)2, tp(2)2]}}
   %0 = spmd.all_gather %x on [tp(1)2] dim 0 : tensor<8x8xf32> <tp(2)2: S(0)>
   return
 }
@@ -13,7 +13,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)
 spmd.mesh @mesh <tp = 4>
 
 func.func @f(%x: tensor<6x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) {
-  // expected-error@+1 {{all_gather takes <tp: S(0)> apart, which cuts [6, 8] unevenly; move whole axes}}
+  // expected-error@+1 {{all_gather splits <tp: S(0)>, whose shards of [6, 8] are uneven; move whole axes}}
   %0 = spmd.all_gather %x on [tp(2)2] dim 0 : tensor<6x8xf32> <tp(1)2: S(0)>
   return
 }
@@ -23,7 +23,7 @@ func.func @f(%x: tensor<6x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)
 spmd.mesh @mesh <tp = 4>
 
 func.func @f(%x: tensor<6x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp(1)2: S(0)>}) {
-  // expected-error@+1 {{slice takes <tp: S(0)> apart, which cuts [6, 8] unevenly; move whole axes}}
+  // expected-error@+1 {{slice splits <tp: S(0)>, whose shards of [6, 8] are uneven; move whole axes}}
   %0 = spmd.slice %x on [tp(2)2] dim 0 : tensor<6x8xf32> <tp: S(0)>
   return
 }
@@ -33,7 +33,7 @@ func.func @f(%x: tensor<6x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp(1)2: 
 spmd.mesh @mesh <tp = 4>
 
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp(1)2: P(sum)>}) {
-  // expected-error@+1 {{all_reduce on 'tp(2)2' needs it partial, found R in <tp(1)2: P(sum)>}}
+  // expected-error@+1 {{all_reduce requires 'tp(2)2' to be partial, found R in <tp(1)2: P(sum)>}}
   %0 = spmd.all_reduce %x on [tp] op sum : tensor<8x8xf32> <>
   return
 }
@@ -43,7 +43,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp(1)2: 
 spmd.mesh @mesh <tp = 4>
 
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) {
-  // expected-error@+1 {{broadcast on 'tp(2)2' needs it replicated, found S(0)}}
+  // expected-error@+1 {{broadcast requires 'tp(2)2' to be replicated, found S(0)}}
   %0 = spmd.broadcast %x on [tp(2)2] : tensor<8x8xf32> <tp: S(0)>
   return
 }

@@ -3,7 +3,7 @@
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
-  // expected-error@+1 {{permute needs every rank's block to be as large before as after}}
+  // expected-error@+1 {{permute from <dp: S(0)> to <> finds no permutation of whole blocks}}
   %0 = spmd.permute %x : tensor<16x8xf32> <>
   return
 }
