@@ -105,8 +105,8 @@ class FitMemoryPass(LocalPass, MachineOptions):
 
 def _explanation(fitted: Fitted) -> str:
     told = [f"a rank holds {size_text(fitted.peak)} at once"]
-    gathered = [task for task in fitted.again if task.transfer]
-    computed = [task for task in fitted.again if not task.transfer and task.allocates]
+    gathered = [task for task in fitted.recomputed if task.transfer]
+    computed = [task for task in fitted.recomputed if not task.transfer and task.allocates]
     for does, tasks in (("gathers again", gathered), ("recomputes", computed)):
         if tasks:
             size = sum(fitted.program.buffers[buffer].bytes for task in tasks for buffer in task.allocates)

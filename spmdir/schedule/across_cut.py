@@ -1,7 +1,10 @@
-"""What runs again, and what is copied to the host, so that less is held across one task of a program.
+"""Choose the values that are restored after one cut of a program: recomputed, or copied back from the host.
 
-Copies that could be hidden beside other work have no price of their own, but share one time: that of the accelerator
-before the cut, and that after it. So several prices are tried, and what takes least time of what fits is taken.
+Each block has decisions that hold fewer and fewer bytes. A *move* replaces a decision of a block by the next one. Moves
+are applied in the order of their seconds per byte until the program fits. Then repeats that are not needed are removed.
+
+Copies that can be hidden share the compute time before and after the cut, so the price of one depends on the others.
+Therefore all blocks are decided several times, with several prices of copies, and the fastest result that fits is used.
 """
 
 from __future__ import annotations
@@ -14,74 +17,92 @@ import attrs
 from spmdir.core.progress import say
 from spmdir.schedule.block_answers import Block, BlockDecision, Restored, make_block, task_seconds
 from spmdir.schedule.blocks import split_into_blocks
-from spmdir.schedule.host_copies import HIDDEN, Copies
+from spmdir.schedule.host_copies import HIDDEN_PRICE, Copies
 from spmdir.schedule.memory import live_bytes
 from spmdir.schedule.program import Program
 from spmdir.schedule.repeated_tasks import Repeat, find_repeats, peak_with_repeats
 
 LAYERS = (1, 2, 4)
-"""How many equal layers a block has; more if the program does not fit with fewer."""
+"""The numbers of equal layers in a block that are tried in turn, until the program fits."""
 
-SPARE = 0.01
-"""The part of what is over the budget that may be freed beyond it without a look at whether all is needed."""
+TOLERANCE = 0.01
+"""The bytes that may be freed beyond the budget without a search for unnecessary repeats, as a fraction of the bytes
+over the budget."""
 
-RATES = (HIDDEN, 0.2)
-"""What a copy that could be hidden is priced as, in parts of its time."""
+RATES = (HIDDEN_PRICE, 0.2)
+"""The prices of a copy that can be hidden that are tried, as fractions of its time."""
 
-WHOLE = 1.0
-"""What it is priced as where there may be more copies than can be hidden."""
+FULL_RATE = 1.0
+"""The price of such a copy if more copies are allowed than can be hidden."""
 
 
 def choose_repeats(
     program: Program, budget: float, repeatable: Sequence[bool], cut: int, copies: Mapping[int, float]
 ) -> tuple[Repeat, ...]:
-    """Return what lets a program fit across the task `cut` in the least time, else what lets it hold least."""
+    """Return the repeats across the task `cut` that fit a program into its budget in the least time.
 
-    def decided(copies: Mapping[int, float], rate: float = WHOLE) -> _Choice:
-        return _Decision(program, budget, repeatable, cut, copies, rate).run()
+    If none fit, return those with the smallest peak.
 
-    tried = [decided({}), *(decided(copies, rate) for rate in (RATES if copies and budget else ()))]
-    if copies and all(choice.peak > budget for choice in tried):
-        tried.append(decided(copies))
-    return min(tried, key=lambda choice: (max(choice.peak, budget), choice.seconds)).repeats
+    Args:
+        repeatable, copies: as for `fit`.
+    """
+
+    def solve(copies: Mapping[int, float], rate: float = FULL_RATE) -> _Solution:
+        return _CutProblem(program, budget, repeatable, cut, copies, rate).solve()
+
+    candidates = [solve({}), *(solve(copies, rate) for rate in (RATES if copies and budget else ()))]
+    if copies and all(solution.peak > budget for solution in candidates):
+        candidates.append(solve(copies))
+    return min(candidates, key=lambda solution: (max(solution.peak, budget), solution.seconds)).repeats
 
 
 @attrs.frozen(order=True)
-class _Step:
-    """An answer for a block that takes the place of a cheaper one.
+class _Move:
+    """A decision for a block that replaces one which takes less time and holds more.
 
     Attributes:
-        price: the seconds more for each byte less.
+        price: the additional seconds for each byte that is no longer held.
         start: the first task of the block.
-        without: the answer that takes its place if there is no time for more copies.
+        decision: the new decision.
+        without_copies: the decision to use instead if no further copies can be hidden.
     """
 
     price: float
     start: int
-    answer: BlockDecision = attrs.field(order=False)
-    without: BlockDecision = attrs.field(order=False)
+    decision: BlockDecision = attrs.field(order=False)
+    without_copies: BlockDecision = attrs.field(order=False)
 
 
 @attrs.frozen
-class _Choice:
-    """What runs again or is copied, by the first task of its block, and what comes of it."""
+class _Solution:
+    """The restored values of all blocks.
 
-    again: Mapping[int, frozenset[Restored]]
+    Attributes:
+        restored: first task of a block → its restored values.
+        repeats: the same as repeats of the program.
+        peak: bytes, with the repeats.
+        seconds: the time of the recomputations, and the price of the copies.
+    """
+
+    restored: Mapping[int, frozenset[Restored]]
     repeats: tuple[Repeat, ...]
     peak: float
     seconds: float
 
 
-class _Decision:
-    """The decision what is brought back across one task, the `cut`.
+class _CutProblem:
+    """The choice of the values that are restored across the task `cut`.
 
     Args:
-        rate: what a copy that could be hidden is priced as, in parts of its time.
+        seconds: buffer that may be copied → the seconds of a copy in one direction.
+        rate: the price of a copy that can be hidden, as a fraction of its time.
 
     Attributes:
-        over: the bytes that are over the budget, at most.
-        worth: buffer → for how much of the bytes over the budget, summed over tasks, it waits for its next use.
-        copies: what copies take of the buffers that may be copied.
+        excess: the largest number of bytes over the budget.
+        weights: buffer that is used before and after the cut → the weight of a byte. It is the sum of the bytes over
+            the budget at the tasks between its last use up to the cut and its next use.
+        held: the buffers that are held in any case.
+        copies: the prices of copies of the buffers that may be copied.
     """
 
     def __init__(
@@ -95,174 +116,186 @@ class _Decision:
     ):
         self.program, self.budget, self.repeatable, self.cut = program, budget, repeatable, cut
         live = live_bytes(program)
-        over = [0.0, *itertools.accumulate(max(0.0, size - budget) for size in live)]
-        last, following = self._uses_around_cut()
-        self.over = max(live) - budget
-        self.worth = {buffer: over[following[buffer]] - over[last[buffer] + 1] for buffer in following}
-        self.kept = {*program.inputs, *program.outputs}
-        self.kept.update(buffer for buffer, worth in self.worth.items() if worth <= 0)
-        copied = {buffer: seconds[buffer] for buffer in following if buffer in seconds and buffer not in self.kept}
-        self.copies = Copies(program, cut, last, following, copied)
+        excess_before = [0.0, *itertools.accumulate(max(0.0, size - budget) for size in live)]
+        last_use, next_use = self._uses_around_cut()
+        self.excess = max(live) - budget
+        self.weights = {
+            buffer: excess_before[next_use[buffer]] - excess_before[last_use[buffer] + 1] for buffer in next_use
+        }
+        self.held = {*program.inputs, *program.outputs}
+        self.held.update(buffer for buffer, weight in self.weights.items() if weight <= 0)
+        may_be_copied = {
+            buffer: seconds[buffer] for buffer in next_use if buffer in seconds and buffer not in self.held
+        }
+        self.copies = Copies(program, cut, last_use, next_use, may_be_copied)
         self.rate = rate
-        self.known: dict[Block, list[BlockDecision]] = {}
+        self._decisions: dict[Block, list[BlockDecision]] = {}
 
     def _uses_around_cut(self) -> tuple[dict[int, int], dict[int, int]]:
-        """Return the last use before or at the cut, and the first one after it, of the buffers with both."""
-        last: dict[int, int] = {}
-        following: dict[int, int] = {}
+        """Return buffer → its last use up to the cut, and buffer → its first use after it, if it has both."""
+        last_use: dict[int, int] = {}
+        next_use: dict[int, int] = {}
         for index, task in enumerate(self.program.tasks):
             for buffer in (*task.allocates, *task.reads):
                 if index <= self.cut:
-                    last[buffer] = index
-                elif buffer in last:
-                    following.setdefault(buffer, index)
-        return last, following
+                    last_use[buffer] = index
+                elif buffer in last_use:
+                    next_use.setdefault(buffer, index)
+        return last_use, next_use
 
-    def run(self) -> _Choice:
-        """Return the first decision that fits, with blocks of few layers first, else the one that holds least."""
-        tried: list[_Choice] = []
+    def solve(self) -> _Solution:
+        """Return the first solution that fits, with blocks of few layers first, or else the one with the least peak."""
+        candidates: list[_Solution] = []
         for layers in LAYERS:
-            tried.append(self._first_fitting(self._steps(split_into_blocks(self.program, self.cut + 1, layers))))
-            if tried[-1].peak <= self.budget:
+            moves = self._find_moves(split_into_blocks(self.program, self.cut + 1, layers))
+            candidates.append(self._apply_until_fit(moves))
+            if candidates[-1].peak <= self.budget:
                 break
-        return min(tried, key=self._badness)
+        return min(candidates, key=self._badness)
 
-    def _steps(self, parts: Sequence[range]) -> list[_Step]:
-        """Return what may be decided for blocks, the cheapest first; of equal blocks the first one first."""
-        maker = {buffer: index for index, task in enumerate(self.program.tasks) for buffer in task.allocates}
+    def _find_moves(self, blocks: Sequence[range]) -> list[_Move]:
+        """Return the moves of all blocks, cheapest first; of moves with equal prices, that of the first block first."""
+        producer = {buffer: index for index, task in enumerate(self.program.tasks) for buffer in task.allocates}
         boundary: set[int] = set()
-        for part in parts:
-            for task in self.program.tasks[part.start : part.stop]:
-                boundary.update(buffer for buffer in task.reads if maker.get(buffer, part.start) < part.start)
-        found: list[_Step] = []
-        for part in parts:
-            say("fit-memory: what runs again of tasks {} to {}", part.start + 1, part.stop)
-            held = boundary if part.start else set()  # the first block reads nothing of other blocks
+        for block in blocks:
+            for task in self.program.tasks[block.start : block.stop]:
+                boundary.update(buffer for buffer in task.reads if producer.get(buffer, block.start) < block.start)
+        moves: list[_Move] = []
+        for block in blocks:
+            say("fit-memory: what runs again of tasks {} to {}", block.start + 1, block.stop)
+            fixed = boundary if block.start else set()  # the first block reads nothing of other blocks
             may_repeat = [
-                self.repeatable[index] and held.isdisjoint(self.program.tasks[index].allocates) for index in part
+                self.repeatable[index] and fixed.isdisjoint(self.program.tasks[index].allocates) for index in block
             ]
-            plain, *copying = (
-                self._answers(make_block(self.program, part, may_repeat, self.kept, self.worth, prices))
+            plain, *with_copies = (
+                self._decisions_of(make_block(self.program, block, may_repeat, self.held, self.weights, prices))
                 for prices in ({}, self.copies.prices(self.rate))[: 1 + bool(self.copies.seconds)]
             )
-            for less, more in itertools.pairwise(copying[0] if copying else plain):
-                price = (more.seconds - less.seconds) / (less.held - more.held)
-                without = next((answer for answer in plain if answer.held <= more.held), plain[-1])
-                found.append(_Step(price, part.start, more, without))
-        return sorted(found)
+            for before, after in itertools.pairwise(with_copies[0] if with_copies else plain):
+                price = (after.seconds - before.seconds) / (before.held - after.held)
+                without = next((decision for decision in plain if decision.held <= after.held), plain[-1])
+                moves.append(_Move(price, block.start, after, without))
+        return sorted(moves)
 
-    def _answers(self, block: Block) -> list[BlockDecision]:
-        if block not in self.known:
-            self.known[block] = block.decisions()
-        return self.known[block]
+    def _decisions_of(self, block: Block) -> list[BlockDecision]:
+        if block not in self._decisions:
+            self._decisions[block] = block.decisions()
+        return self._decisions[block]
 
-    def _taken(self, steps: Sequence[_Step]) -> dict[int, BlockDecision]:
-        """Return what `steps` decide for blocks: with copies as long as there is time for them."""
-        taken: dict[int, BlockDecision] = {}
-        spent: dict[int, float] = {}
+    def _apply(self, moves: Sequence[_Move]) -> dict[int, BlockDecision]:
+        """Return the decision of each block after `moves`. Copies are used only as long as they can be hidden."""
+        decisions: dict[int, BlockDecision] = {}
+        copy_seconds: dict[int, float] = {}
         total = 0.0
-        for step in steps:
-            answer, before = step.answer, spent.pop(step.start, 0.0)
-            copying = sum([self.copies.seconds[self._copied(step.start, way)] for way in _copies(answer)])
-            if self.rate < WHOLE and total - before + copying > self.copies.hidden_limit:
-                answer, copying = step.without, 0.0
-            taken[step.start], spent[step.start] = answer, copying
-            total += copying - before
-        return taken
+        for move in moves:
+            decision, before = move.decision, copy_seconds.pop(move.start, 0.0)
+            seconds = sum([self.copies.seconds[self._copied_buffer(move.start, item)] for item in _copies_of(decision)])
+            if self.rate < FULL_RATE and total - before + seconds > self.copies.hidden_limit:
+                decision, seconds = move.without_copies, 0.0
+            decisions[move.start], copy_seconds[move.start] = decision, seconds
+            total += seconds - before
+        return decisions
 
-    def _first_fitting(self, steps: Sequence[_Step]) -> _Choice:
-        """Return what the first of `steps` decide, as many as it takes to fit; if none does, what holds least."""
-        known: dict[int, _Choice] = {}
+    def _apply_until_fit(self, moves: Sequence[_Move]) -> _Solution:
+        """Return a solution with as few of the first moves as possible that fits, or else one with the least peak.
+
+        The number of moves is found by bisection.
+        """
+        solutions: dict[int, _Solution] = {}
 
         def fits(count: int) -> bool:
-            known[count] = self._choice(self._taken(steps[:count]))
-            return known[count].peak <= self.budget
+            solutions[count] = self._solution_of(self._apply(moves[:count]))
+            return solutions[count].peak <= self.budget
 
-        most = len(steps)  # but making more again may hold more
-        low, high = 0, next((count for count in (most, most * 3 // 4, most // 2) if fits(count)), 0)
+        count = len(moves)  # fewer moves are tried too, because recomputation can raise the peak
+        low, high = 0, next((tried for tried in (count, count * 3 // 4, count // 2) if fits(tried)), 0)
         while high - low > 1:
             middle = (low + high) // 2
             low, high = (low, middle) if fits(middle) else (middle, high)
         if not high:
-            return min(known.values(), key=self._badness)
-        return min(self._last_steps(steps, low), key=lambda choice: choice.seconds)
+            return min(solutions.values(), key=self._badness)
+        return min(self._with_last_move(moves, low), key=lambda solution: solution.seconds)
 
-    def _last_steps(self, steps: Sequence[_Step], count: int) -> Iterator[_Choice]:
-        """Yield what fits with the first `count` of `steps`, which do not, and one more: the next one, and that of all
-        later ones which takes least time. What they free more than is asked for need not run again."""
-        taken = self._taken(steps[:count])
+    def _with_last_move(self, moves: Sequence[_Move], count: int) -> Iterator[_Solution]:
+        """Yield solutions that fit, with the first `count` moves, which do not fit, and one more move.
 
-        def longer(step: _Step) -> float:
-            return step.answer.seconds - (taken[step.start].seconds if step.start in taken else 0.0)
+        It is the next move, or that of the later ones that takes the least time. Unnecessary repeats are removed.
+        """
+        decisions = self._apply(moves[:count])
 
-        def followed_by(step: _Step) -> _Choice:
-            return self._choice({**taken, step.start: step.answer})
+        def added_seconds(move: _Move) -> float:
+            return move.decision.seconds - (decisions[move.start].seconds if move.start in decisions else 0.0)
 
-        shorter = [step for step in steps[count + 1 :] if longer(step) < longer(steps[count])]
-        distinct = {longer(step): step for step in reversed(shorter)}
-        found = (followed_by(distinct[seconds]) for seconds in sorted(distinct))
-        fitting = next((choice for choice in found if choice.peak <= self.budget), None)
-        for choice in filter(None, (followed_by(steps[count]), fitting)):
-            is_exact = self.budget - choice.peak <= SPARE * self.over
-            yield self._with_fewer_blocks(choice if is_exact else self._with_fewer_tasks(choice))
+        def followed_by(move: _Move) -> _Solution:
+            return self._solution_of({**decisions, move.start: move.decision})
 
-    def _with_fewer_blocks(self, choice: _Choice) -> _Choice:
-        """Return a choice that fits without the last blocks that it does not need: what these make is used again
-        soon."""
-        while choice.again:
-            last = max(choice.again)
-            less = self._with({start: again for start, again in choice.again.items() if start != last})
-            if less.peak > self.budget:
+        shorter = [move for move in moves[count + 1 :] if added_seconds(move) < added_seconds(moves[count])]
+        first_by_seconds = {added_seconds(move): move for move in reversed(shorter)}
+        solutions = (followed_by(first_by_seconds[seconds]) for seconds in sorted(first_by_seconds))
+        fitting = next((solution for solution in solutions if solution.peak <= self.budget), None)
+        for solution in filter(None, (followed_by(moves[count]), fitting)):
+            is_exact = self.budget - solution.peak <= TOLERANCE * self.excess
+            yield self._without_last_blocks(solution) if is_exact else self._without_long_repeats(solution)
+
+    def _without_last_blocks(self, solution: _Solution) -> _Solution:
+        """Remove the repeats of the last blocks that are not needed to fit: their values are used again soon."""
+        while solution.restored:
+            last = max(solution.restored)
+            smaller = self._solve_with({start: items for start, items in solution.restored.items() if start != last})
+            if smaller.peak > self.budget:
                 break
-            choice = less
-        return choice
+            solution = smaller
+        return solution
 
-    def _with_fewer_tasks(self, choice: _Choice) -> _Choice:
-        """Return a choice that fits without the tasks that it does not need, the longest ones first and of equal ones
-        the last: an answer for a block may free more than is asked for."""
+    def _without_long_repeats(self, solution: _Solution) -> _Solution:
+        """Remove repeats that are not needed to fit, longest first; of equally long ones, the last first."""
         needed: set[object] = set()
-        found = [(self._seconds(start, way), start + way.task, start, way)
-                 for start, ways in choice.again.items() for way in ways]  # fmt: skip
-        for seconds, task, start, way in sorted(found, key=lambda one: one[:2], reverse=True):
-            made = self.program.tasks[task].allocates if way.copied is None else (self._copied(start, way),)
-            look = seconds, sum(self.program.buffers[buffer].bytes for buffer in made)
-            if look in needed:
+        items = [
+            (self._seconds(start, item), start + item.task, start, item)
+            for start, restored in solution.restored.items()
+            for item in restored
+        ]
+        for seconds, task, start, item in sorted(items, key=lambda entry: entry[:2], reverse=True):
+            is_task = item.copied is None
+            buffers = self.program.tasks[task].allocates if is_task else (self._copied_buffer(start, item),)
+            size = sum(self.program.buffers[buffer].bytes for buffer in buffers)
+            if (seconds, size) in needed:
                 continue
-            less = self._with({**choice.again, start: choice.again[start] - {way}})
-            if less.peak > self.budget:
-                needed.add(look)
-            elif less.seconds < choice.seconds:
-                choice = less
-        return choice
+            smaller = self._solve_with({**solution.restored, start: solution.restored[start] - {item}})
+            if smaller.peak > self.budget:
+                needed.add((seconds, size))
+            elif smaller.seconds < solution.seconds:
+                solution = smaller
+        return solution
 
-    def _seconds(self, start: int, way: Restored) -> float:
-        """Return what something takes in a block: a task that runs again, or the part of copies that is not hidden."""
-        if way.copied is None:
-            return task_seconds(self.program.tasks[start + way.task])
-        return self.copies.price(self._copied(start, way), HIDDEN)
+    def _seconds(self, start: int, item: Restored) -> float:
+        """Return the time of a task that runs again, or the price of a copy."""
+        if item.copied is None:
+            return task_seconds(self.program.tasks[start + item.task])
+        return self.copies.price(self._copied_buffer(start, item), HIDDEN_PRICE)
 
-    def _copied(self, start: int, way: Restored) -> int:
-        """Return the buffer that is copied."""
-        assert way.copied is not None
-        return self.program.tasks[start + way.task].allocates[way.copied]
+    def _copied_buffer(self, start: int, item: Restored) -> int:
+        assert item.copied is not None
+        return self.program.tasks[start + item.task].allocates[item.copied]
 
-    def _badness(self, choice: _Choice) -> tuple[float, float]:
-        return max(choice.peak, self.budget), choice.seconds
+    def _badness(self, solution: _Solution) -> tuple[float, float]:
+        return max(solution.peak, self.budget), solution.seconds
 
-    def _choice(self, taken: Mapping[int, BlockDecision]) -> _Choice:
-        return self._with({start: answer.again for start, answer in taken.items()})
+    def _solution_of(self, decisions: Mapping[int, BlockDecision]) -> _Solution:
+        return self._solve_with({start: decision.restored for start, decision in decisions.items()})
 
-    def _with(self, again: Mapping[int, frozenset[Restored]]) -> _Choice:
-        ways = [(start, way) for start, ways in again.items() for way in ways]
-        run = {start + way.task for start, way in ways if way.copied is None}
-        copied = {buffer: self.copies.seconds[buffer] for start, way in ways if way.copied is not None
-                  for buffer in (self._copied(start, way),)}  # fmt: skip
-        added = find_repeats(self.program, self.cut, run, copied)
-        spent = [task_seconds(self.program.tasks[repeat.task]) for repeat in added if repeat.action == "run"]
+    def _solve_with(self, restored: Mapping[int, frozenset[Restored]]) -> _Solution:
+        """Return the solution with the given restored values, by the first task of their block."""
+        items = [(start, item) for start, block_items in restored.items() for item in block_items]
+        recomputed = {start + item.task for start, item in items if item.copied is None}
+        copied_buffers = [self._copied_buffer(start, item) for start, item in items if item.copied is not None]
+        copied = {buffer: self.copies.seconds[buffer] for buffer in copied_buffers}
+        added = find_repeats(self.program, self.cut, recomputed, copied)
+        run_seconds = [task_seconds(self.program.tasks[repeat.task]) for repeat in added if repeat.action == "run"]
         reloaded = [repeat.buffer for repeat in added if repeat.action == "reload"]
-        seconds = sum(spent) + self.copies.total(reloaded)
-        return _Choice(again, tuple(added), peak_with_repeats(self.program, added), seconds)
+        seconds = sum(run_seconds) + self.copies.total_price(reloaded)
+        return _Solution(restored, tuple(added), peak_with_repeats(self.program, added), seconds)
 
 
-def _copies(answer: BlockDecision) -> list[Restored]:
-    return [way for way in answer.again if way.copied is not None]
+def _copies_of(decision: BlockDecision) -> list[Restored]:
+    return [item for item in decision.restored if item.copied is not None]

@@ -1,8 +1,23 @@
-"""What of a block of a program runs again or is copied where holding a byte costs so many seconds, as a minimum cut.
+"""Decide which values of a block are recomputed or copied, for a given price of memory, by a minimum cut.
 
-A buffer that is used after the cut of the program is available there, and so is all that a task which runs again reads.
-What is available is either held, which costs its bytes, or made again, which costs the seconds of its task, or copied
-to the host and back, which costs the seconds of that which are not hidden.
+A buffer that is used after the cut of the program must be available there. It is held, which costs its bytes; or its
+task runs again, which costs seconds and requires the operands of the task; or it is copied to the host and back. With
+a price of memory in seconds per byte, the cheapest choice is a minimum cut of a network.
+
+For example, f makes a (4 bytes) from x in 2 s, and g makes b (8 bytes) from a in 1 s. x is held anyway, and b is used
+after the cut:
+
+    price 0.1   hold b: 0.8 s                      g again needs a: 1 + 0.4 s       f and g again: 3 s
+    price 0.3   hold b: 2.4 s                      g again, hold a: 1 + 1.2 s (*)   f and g again: 3 s
+    price 1     hold b: 8 s                        g again, hold a: 1 + 4 s         f and g again: 3 s (*)
+
+(*) marks the cheapest choice, and at price 0.1 it is to hold b. So the decisions of the block hold 8, 4 and 0 bytes,
+and take 0, 1 and 3 seconds. In the network, an edge from a buffer to its task has the price of holding the buffer, an
+edge from a task to the sink has its seconds, and an edge from a task to its operand has infinite capacity.
+
+Sources: the min-cut partitioner of PyTorch (`torch._functorch.partitioners`) for recomputation as a minimum cut, and
+M. J. Eisner and D. G. Severance, "Mathematical techniques for efficient record segmentation in large shared databases",
+1976, for the search of the prices at which the decision changes.
 """
 
 from __future__ import annotations
@@ -16,28 +31,27 @@ from spmdir.schedule.min_cut import INFINITE, minimum_cut
 from spmdir.schedule.program import Program, Task
 
 HALVINGS = 4
-"""How often the prices between two answers are halved."""
+"""The depth of the search for decisions between two decisions."""
 
-CLASSES = 8
-"""How many classes of worth there are in a block."""
+WEIGHT_CLASSES = 8
+"""The number of classes to which the weights of the buffers of a block are rounded."""
 
-UNIT = 1e-12
-"""The seconds that capacities of cuts are counted in."""
+CAPACITY_UNIT = 1e-12
+"""The seconds that are one unit of capacity."""
 
 
 def task_seconds(task: Task) -> float:
-    """Return how long a task takes alone, with what it sends."""
+    """Return the time of a task alone, including its transfer."""
     return task.seconds + (task.transfer.seconds if task.transfer else 0.0)
 
 
 @attrs.frozen(order=True)
 class Restored:
-    """How something comes back after the cut of the program.
+    """One thing that is restored after the cut of the program: a task that runs again, or a buffer copied back.
 
     Attributes:
-        task: the task that makes it, counted from the block's first.
-        copied: the place, among what the task makes, of the buffer that is copied to the host and back; None if the
-            task runs again.
+        task: the task, counted from the first task of the block.
+        copied: the index in `allocates` of the buffer that is copied; None if the task runs again.
     """
 
     task: int
@@ -46,29 +60,31 @@ class Restored:
 
 @attrs.frozen
 class BlockDecision:
-    """What of a block runs again or is copied.
+    """The tasks of a block that run again, and the buffers that are copied.
 
     Attributes:
-        again: what is not held.
-        held: bytes that are held across the cut of the program, weighed.
-        seconds: of the tasks, and of copies as they are priced.
+        restored: the tasks and the copies.
+        held: weighted bytes that are held across the cut of the program.
+        seconds: the time of the tasks, and the price of the copies.
     """
 
-    again: frozenset[Restored]
+    restored: frozenset[Restored]
     held: float
     seconds: float
 
 
 @attrs.frozen
 class Block:
-    """Tasks that may run again by themselves; buffers are numbered by their order in it, so that equal ones are equal.
+    """A range of tasks whose recomputation is decided separately.
+
+    Buffers are numbered in the order in which they occur, so blocks of equal layers are equal.
 
     Attributes:
-        seconds: by task; None of one that may not run again.
-        makes, reads: by task.
-        sizes: by buffer, its bytes, weighed by what holding them is worth; None of one that is held in any case.
-        needed: the buffers of tasks of the block that are used after the cut of the program.
-        copies: by buffer, the seconds that a copy to the host and back is priced as; None of one that may not be.
+        seconds: for each task, its time; None if it must not run again.
+        allocates, reads: for each task, its buffers.
+        sizes: for each buffer, its weighted bytes; None if it is held in any case.
+        needed: the buffers that the block allocates and that are used after the cut of the program.
+        copies: for each buffer, the price of a copy to the host and back in seconds; None if it must not be copied.
     """
 
     seconds: tuple[float | None, ...]
@@ -79,88 +95,103 @@ class Block:
     copies: tuple[float | None, ...] = ()
 
     def decisions(self) -> list[BlockDecision]:
-        """Return what to make again, from nothing to all that frees memory, each the best where a byte costs more."""
-        nothing = self._best(0.0)
+        """Return decisions that hold fewer and fewer bytes. Each is the cheapest one at some price of memory."""
+        hold_all = self._cheapest(0.0)
         sizes = [size for size in map(self.sizes.__getitem__, self.needed) if size]
         if not sizes:
-            return [nothing]
-        spent = sum(filter(None, self.seconds)) + sum(filter(None, self.copies))
-        most = self._best(2 * (spent + UNIT) / min(sizes))
-        return [nothing, *self._between(nothing, most, HALVINGS), most] if most.held < nothing.held else [nothing]
+            return [hold_all]
+        total_seconds = sum(filter(None, self.seconds)) + sum(filter(None, self.copies))
+        hold_least = self._cheapest(2 * (total_seconds + CAPACITY_UNIT) / min(sizes))
+        if hold_least.held >= hold_all.held:
+            return [hold_all]
+        return [hold_all, *self._between(hold_all, hold_least, HALVINGS), hold_least]
 
-    def _between(self, less: BlockDecision, more: BlockDecision, depth: int) -> list[BlockDecision]:
-        """Return the answers that are best between the prices of two."""
+    def _between(self, more_held: BlockDecision, less_held: BlockDecision, depth: int) -> list[BlockDecision]:
+        """Return decisions that hold less than the first one and more than the second one.
+
+        They are the cheapest ones at the price at which the two given decisions cost the same, and so on recursively.
+        """
         if not depth:
             return []
-        found = self._best((more.seconds - less.seconds) / (less.held - more.held))
-        if not more.held < found.held < less.held:
+        price = (less_held.seconds - more_held.seconds) / (more_held.held - less_held.held)
+        middle = self._cheapest(price)
+        if not less_held.held < middle.held < more_held.held:
             return []
-        return [*self._between(less, found, depth - 1), found, *self._between(found, more, depth - 1)]
+        before, after = self._between(more_held, middle, depth - 1), self._between(middle, less_held, depth - 1)
+        return [*before, middle, *after]
 
-    def _best(self, price: float) -> BlockDecision:
-        """Return the best answer where holding a byte costs `price` seconds."""
-        tasks = len(self.sizes)
-        source, sink = tasks + len(self.seconds), tasks + len(self.seconds) + 1
-        maker = {buffer: task for task, makes in enumerate(self.allocates) for buffer in makes}
+    def _cheapest(self, price: float) -> BlockDecision:
+        """Return the cheapest decision if one held byte costs `price` seconds.
+
+        The nodes of the network are the buffers, then the tasks, the source and the sink. The source's side of the
+        minimum cut has the buffers that must be available after the cut of the program, and the tasks that run again.
+        """
+        buffer_count = len(self.sizes)
+        source, sink = buffer_count + len(self.seconds), buffer_count + len(self.seconds) + 1
+        producer = {buffer: task for task, buffers in enumerate(self.allocates) for buffer in buffers}
         edges = [(source, buffer, INFINITE) for buffer in self.needed]
-        copied: dict[int, float] = {}
+        copy_price: dict[int, float] = {}  # of the buffers that are cheaper to copy than to hold
         for buffer, size in enumerate(self.sizes):
             if size is not None:
-                kept, copy = price * size, self.copies[buffer] if self.copies else None
-                if copy is not None and copy < kept:
-                    kept = copied[buffer] = copy
-                edges.append((buffer, tasks + maker[buffer] if buffer in maker else sink, round(kept / UNIT)))
+                cost, copy = price * size, self.copies[buffer] if self.copies else None
+                if copy is not None and copy < cost:
+                    cost = copy_price[buffer] = copy
+                end = buffer_count + producer[buffer] if buffer in producer else sink
+                edges.append((buffer, end, round(cost / CAPACITY_UNIT)))
         for task, (seconds, reads) in enumerate(zip(self.seconds, self.reads, strict=True)):
-            edges.append((tasks + task, sink, INFINITE if seconds is None else 1 + round(seconds / UNIT)))
-            edges += [(tasks + task, buffer, INFINITE) for buffer in reads]
-        available = minimum_cut(sink + 1, edges, source, sink)
-        again = {task for task in range(len(self.seconds)) if tasks + task in available}
-        kept = [buffer for buffer in available if buffer < tasks and maker.get(buffer) not in again]
-        held = sum(filter(None, [self.sizes[buffer] for buffer in kept if buffer not in copied]))
-        taken = [buffer for buffer in kept if buffer in copied]
-        ways = [Restored(maker[buffer], self.allocates[maker[buffer]].index(buffer)) for buffer in taken]
-        seconds = sum(self.seconds[task] or 0.0 for task in again) + sum(copied[buffer] for buffer in taken)
-        return BlockDecision(frozenset([*map(Restored, again), *ways]), held, seconds)
+            capacity = INFINITE if seconds is None else 1 + round(seconds / CAPACITY_UNIT)
+            edges.append((buffer_count + task, sink, capacity))
+            edges += [(buffer_count + task, buffer, INFINITE) for buffer in reads]
+        source_side = minimum_cut(sink + 1, edges, source, sink)
+        repeated = {task for task in range(len(self.seconds)) if buffer_count + task in source_side}
+        not_repeated = [
+            buffer for buffer in source_side if buffer < buffer_count and producer.get(buffer) not in repeated
+        ]
+        held = sum(filter(None, [self.sizes[buffer] for buffer in not_repeated if buffer not in copy_price]))
+        copied = [buffer for buffer in not_repeated if buffer in copy_price]
+        copies = [Restored(producer[buffer], self.allocates[producer[buffer]].index(buffer)) for buffer in copied]
+        seconds = sum(self.seconds[task] or 0.0 for task in repeated) + sum(copy_price[buffer] for buffer in copied)
+        return BlockDecision(frozenset([*map(Restored, repeated), *copies]), held, seconds)
 
 
 def make_block(
     program: Program,
     part: range,
     may_repeat: Sequence[bool],
-    kept: Collection[int],
-    worth: Mapping[int, float],
-    copies: Mapping[int, float],
+    held: Collection[int],
+    weights: Mapping[int, float],
+    copy_prices: Mapping[int, float],
 ) -> Block:
-    """Return some tasks of a program as a block.
+    """Return the tasks `part` of a program as a block.
 
     Args:
-        may_repeat: by task of the block, whether it may run again.
-        kept: the buffers that are held in any case.
-        worth: buffer that is used after the cut of the program → what a byte of it is worth.
-        copies: buffer → what a copy to the host and back is priced as.
+        may_repeat: for each task of the block, whether it may run again.
+        held: the buffers that are held in any case.
+        weights: buffer that is used after the cut of the program → the weight of one byte of it.
+        copy_prices: buffer that may be copied → the price of a copy to the host and back in seconds.
     """
     number: dict[int, int] = {}
 
-    def numbered(buffers: Sequence[int]) -> tuple[int, ...]:
+    def numbers_of(buffers: Sequence[int]) -> tuple[int, ...]:
         return tuple([number.setdefault(buffer, len(number)) for buffer in buffers])
 
     tasks = program.tasks[part.start : part.stop]
-    reads = tuple([numbered(task.reads) for task in tasks])
-    makes = tuple([numbered(task.allocates) for task in tasks])
-    own = {buffer for task in tasks for buffer in task.allocates}
-    held = {buffer for buffer in number if buffer in kept or (buffer in worth and buffer not in own)}
-    most = max((worth[buffer] for buffer in number if buffer in worth and buffer not in held), default=0.0)
+    reads = tuple([numbers_of(task.reads) for task in tasks])
+    allocates = tuple([numbers_of(task.allocates) for task in tasks])
+    allocated = {buffer for task in tasks for buffer in task.allocates}
+    held = {buffer for buffer in number if buffer in held or (buffer in weights and buffer not in allocated)}
+    largest = max((weights[buffer] for buffer in number if buffer in weights and buffer not in held), default=0.0)
 
-    def weighed(buffer: int) -> float:
-        """Return the bytes of a buffer, by its worth in a few classes, so that blocks of equal layers are equal."""
-        part = math.ceil(CLASSES * worth.get(buffer, most) / most) / CLASSES if most else 1.0
-        return part * program.buffers[buffer].bytes
+    def weighted_bytes(buffer: int) -> float:
+        """Return the bytes of a buffer times its weight. Weights are rounded to classes, so equal layers stay equal."""
+        weight = math.ceil(WEIGHT_CLASSES * weights.get(buffer, largest) / largest) / WEIGHT_CLASSES if largest else 1.0
+        return weight * program.buffers[buffer].bytes
 
     return Block(
         tuple([task_seconds(task) if may else None for task, may in zip(tasks, may_repeat, strict=True)]),
-        makes,
+        allocates,
         reads,
-        tuple([None if buffer in held else weighed(buffer) for buffer in number]),
-        tuple([place for buffer, place in number.items() if buffer in worth and buffer not in held]),
-        tuple([copies.get(buffer) if buffer in own else None for buffer in number]) if copies else (),
+        tuple([None if buffer in held else weighted_bytes(buffer) for buffer in number]),
+        tuple([index for buffer, index in number.items() if buffer in weights and buffer not in held]),
+        tuple([copy_prices.get(buffer) if buffer in allocated else None for buffer in number]) if copy_prices else (),
     )

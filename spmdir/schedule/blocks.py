@@ -1,7 +1,7 @@
-"""Parts of a program between which little is held: one or several of its equal layers each.
+"""Split a program into blocks of one or several equal layers, with few live bytes between blocks.
 
-`core/repetition.py` finds the run of equal layers. Blocks are cut where least is held, not where
-a layer begins.
+`core/repetition.py` finds the run of equal layers. A block begins where the fewest bytes are live, which need not be
+the begin of a layer.
 """
 
 from __future__ import annotations
@@ -12,59 +12,59 @@ from collections.abc import Hashable, Iterator, Sequence
 from spmdir.core.repetition import distances, longest_run
 from spmdir.schedule.program import Program, Task
 
-SIZE = 64
-"""How many tasks a block has that is not of equal layers."""
+BLOCK_TASKS = 64
+"""The approximate number of tasks in a block outside the equal layers."""
 
 
 def split_into_blocks(program: Program, end: int, layers: int) -> list[range]:
-    """Return the tasks before `end`, cut into blocks of `layers` equal layers, and what is before and after these into
-    blocks of so many times SIZE tasks.
+    """Split the tasks before `end` into blocks of `layers` equal layers.
 
-    Cuts are where least is held for tasks before `end`.
+    The tasks before and after the equal layers are split into blocks of about `layers * BLOCK_TASKS` tasks. Each cut is
+    where the fewest bytes are live, counting only buffers that tasks before `end` allocate and use.
     """
-    held = _held_within(program, end)
-    looks = [_look(program, task) for task in program.tasks[:end]]
-    period = _period(looks)
-    start, stop = longest_run(looks, period) if period else (0, 0)
-    first = min(range(start, start + period), key=held.__getitem__, default=0)
-    cuts = [*range(first, stop + 1, period * layers)] if period else []
-    head, tail = range(cuts[0] if cuts else 0), range(cuts[-1] if cuts else 0, end)
+    live_before = _live_before(program, end)
+    signatures = [_signature(program, task) for task in program.tasks[:end]]
+    period = _period(signatures)
+    start, stop = longest_run(signatures, period) if period else (0, 0)
+    first_cut = min(range(start, start + period), key=live_before.__getitem__, default=0)
+    cuts = [*range(first_cut, stop + 1, period * layers)] if period else []
+    before_layers, after_layers = range(cuts[0] if cuts else 0), range(cuts[-1] if cuts else 0, end)
     return [
-        *_parts(head, held, SIZE * layers),
+        *_cut_evenly(before_layers, live_before, BLOCK_TASKS * layers),
         *(range(*cut) for cut in itertools.pairwise(cuts)),
-        *_parts(tail, held, SIZE * layers),
+        *_cut_evenly(after_layers, live_before, BLOCK_TASKS * layers),
     ]
 
 
-def _parts(tasks: range, held: Sequence[float], size: int) -> Iterator[range]:
-    """Yield `tasks` in blocks of about `size`, cut where least is held."""
+def _cut_evenly(tasks: range, live_before: Sequence[float], size: int) -> Iterator[range]:
+    """Yield `tasks` in blocks of about `size` tasks, cut where the fewest bytes are live."""
     while len(tasks) > 2 * size:
-        cut = min(range(tasks.start + size // 2, tasks.start + 2 * size), key=held.__getitem__)
+        cut = min(range(tasks.start + size // 2, tasks.start + 2 * size), key=live_before.__getitem__)
         yield range(tasks.start, cut)
         tasks = range(cut, tasks.stop)
     if tasks:
         yield tasks
 
 
-def _look(program: Program, task: Task) -> Hashable:
+def _signature(program: Program, task: Task) -> Hashable:
     return task.op, task.seconds, tuple(program.buffers[buffer].bytes for buffer in task.allocates), len(task.reads)
 
 
-def _period(looks: Sequence[Hashable]) -> int:
-    """Return how many tasks a layer has; 0 if there are no equal ones."""
-    found = distances(looks)
-    return max(found, key=lambda distance: (found[distance], -distance), default=0)
+def _period(signatures: Sequence[Hashable]) -> int:
+    """Return the number of tasks in a layer; 0 if there are no equal layers."""
+    counts = distances(signatures)
+    return max(counts, key=lambda distance: (counts[distance], -distance), default=0)
 
 
-def _held_within(program: Program, end: int) -> list[float]:
-    """Return the bytes that are live before each task, and at `end`, for tasks before `end` alone."""
-    made: dict[int, int] = {}
-    last: dict[int, int] = {}
+def _live_before(program: Program, end: int) -> list[float]:
+    """Return the bytes live before each task, and at `end`, of buffers that tasks before `end` allocate and use."""
+    producer: dict[int, int] = {}
+    last_use: dict[int, int] = {}
     for index, task in enumerate(program.tasks[:end]):
-        made.update(dict.fromkeys(task.allocates, index))
-        last.update(dict.fromkeys([buffer for buffer in task.reads if buffer in made], index))
+        producer.update(dict.fromkeys(task.allocates, index))
+        last_use.update(dict.fromkeys([buffer for buffer in task.reads if buffer in producer], index))
     change = [0.0] * (end + 2)
-    for buffer, user in last.items():
-        change[made[buffer] + 1] += program.buffers[buffer].bytes
+    for buffer, user in last_use.items():
+        change[producer[buffer] + 1] += program.buffers[buffer].bytes
         change[user + 1] -= program.buffers[buffer].bytes
     return list(itertools.accumulate(change[:-1]))

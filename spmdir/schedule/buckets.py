@@ -1,11 +1,24 @@
-"""Which collectives of a program become one, and where it stands.
+"""Choose which collectives share a message, and the position of each message.
 
-Tasks keep their order, but for collectives and what is cheap and moves along: what makes their operands, such as casts
-and views of inputs, and what takes their results. So each collective has an interval of places: it comes after the
-last task that it depends on and that stays, and before the first one that depends on it. Collectives of one kind whose
-intervals share a place can be one there. What takes less memory afterwards, as a reduced gradient, is best early, and
-the rest where it is, as a gathered weight right before its use. Kinds are taken one after the other, and what stays is
-an order of the whole program, so that no merging closes a cycle.
+All tasks keep their order, except collectives and cheap tasks that move along: the casts and views that prepare their
+operands, and those that use their results. So each collective has an interval of legal positions: after the last fixed
+task that it depends on, and before the first fixed task that depends on it. Collectives with the same key can share a
+message if their intervals overlap.
+
+For example, x takes 5 s. Then the gathers a, b and c each precede their user A, B or C of 20 s. A gather has a latency
+of 1 s and uses the links for 2 s. Each can start before x, because it depends on no task:
+
+    a          x can hide 5 s, and a takes 1 + 2 s: open a bucket
+    a b        1 + 4 s: still hidden by x, and saves a latency: add b
+    a b c      1 + 6 s: longer than the 5 s before the first use, A: close the bucket, and open one for c
+    result     x, (a b), A, B, c, C
+
+If the result of a collective takes less memory than its operands, as a reduced gradient does, it runs early. Otherwise,
+as for a gathered weight, it stays right before its use. The keys are merged one after the other. Each merge results in
+an order of all tasks, so merges of different keys cannot form a cycle.
+
+Source: buckets as in PyTorch's DDP (S. Li et al., "PyTorch Distributed: experiences on accelerating data parallel
+training", 2020). The sizes are chosen by modelled times instead of a fixed number of bytes.
 """
 
 from __future__ import annotations
@@ -20,246 +33,275 @@ from spmdir.core.progress import say
 from spmdir.schedule.mobility import advance_outputs, find_following, find_intervals, find_preparing, is_view
 from spmdir.schedule.program import Program
 
-LATENCY_SHARE = 0.1
-"""The part of a bucket's time that may be latency; below, another member saves next to nothing."""
+LEAST_LATENCY_SHARE = 0.1
+"""A bucket is closed if latency is at most this fraction of its time: a further member would save too little."""
 
 Item = tuple[int, ...]
-"""Tasks that are one: a task, or the members of a bucket."""
+"""One task, or the members of a bucket."""
 
 
 def merge_collectives(program: Program, keys: Mapping[int, Hashable], memory: float = 0.0) -> list[Item]:
-    """Return the tasks in a new order, those that become one together, in the order in which they were.
+    """Return the tasks in a new order, with the members of each bucket in one item. Members keep their order.
 
     Args:
-        keys: task → what collectives have in common that can be one; tasks without a key are never merged.
-        memory: bytes that the program may hold; it may hold what it held anyway.
+        keys: collective → key. Only collectives with equal keys are merged.
+        memory: bytes that may be live. The peak of the given order is allowed even if it is larger.
     """
     items: list[Item] = [(task,) for task in advance_outputs(program)]
-    memory = max(memory, float(_held(program, items)[0].max(initial=0.0)))
-    worth = _share(program)
+    memory = max(memory, float(_live_bytes(program, items)[0].max(initial=0.0)))
+    latency_weight = _transfer_share(program)
     for key in dict.fromkeys(keys.values()):
-        members = {task for task, found in keys.items() if found == key and _pays(program, task)}
+        members = {task for task, other in keys.items() if other == key and _may_pay(program, task)}
         if len(members) > 1:
-            items = _Merging(program, items, members, memory, worth).items()
+            items = _Merger(program, items, members, memory, latency_weight).merge()
     return items
 
 
-def _pays(program: Program, task: int) -> bool:
-    """Return whether the copies into and out of a message may take less time than it saves."""
+def _may_pay(program: Program, task: int) -> bool:
+    """Return whether the copies into and out of a bucket may take less time than the latency that they save."""
     transfer = program.tasks[task].transfer
     return transfer is not None and transfer.packing_seconds < transfer.latency
 
 
-def _share(program: Program) -> float:
-    """Return the time of all transfers over that of the accelerator, at most 1."""
-    sent = sum([task.transfer.seconds for task in program.tasks if task.transfer is not None])
-    spent = sum([task.seconds for task in program.tasks])
-    return min(1.0, sent / spent) if spent else 1.0
+def _transfer_share(program: Program) -> float:
+    """Return the time of all transfers as a fraction of the compute time, at most 1."""
+    transfer_seconds = sum([task.transfer.seconds for task in program.tasks if task.transfer is not None])
+    compute_seconds = sum([task.seconds for task in program.tasks])
+    return min(1.0, transfer_seconds / compute_seconds) if compute_seconds else 1.0
 
 
 @attrs.frozen
 class _Bucket:
-    """Items that are merged.
+    """Collectives that share a message.
 
     Attributes:
-        wanted: the place where the first member would best be: that of the item that it is before.
-        first, last: the places between which they can be one.
-        fixed, busy: the seconds of their latency, and those in which links are busy.
-        saved: the seconds of latency that the merging saves, less those of the copies that it takes.
-        bytes: of what the members send and receive.
-        takes, frees: bytes by which more and fewer are live after a member than before, summed over the members.
+        members: their positions in the old order.
+        preferred: the best position of the first member.
+        earliest, latest: the legal positions, each before the item that is there in the old order.
+        latency: seconds of latency.
+        link_seconds: seconds for which links are busy.
+        saved_seconds: the latency that the bucket saves, without the copies that it requires.
+        bytes: of the operands and results of all members.
+        growth, decrease: bytes by which live memory grows or decreases at the members, summed separately.
     """
 
     members: tuple[int, ...]
-    wanted: int
-    first: int
-    last: int
-    fixed: float
-    busy: float
-    saved: float
+    preferred: int
+    earliest: int
+    latest: int
+    latency: float
+    link_seconds: float
+    saved_seconds: float
     bytes: float
-    takes: float
-    frees: float
+    growth: float
+    decrease: float
 
     @property
-    def place(self) -> int:
-        """The place where it stands, as near to the wanted one as may be."""
-        return min(max(self.wanted, self.first), self.last)
+    def position(self) -> int:
+        """The legal position closest to the preferred one."""
+        return min(max(self.preferred, self.earliest), self.latest)
 
     @property
     def seconds(self) -> float:
-        return self.fixed + self.busy
+        return self.latency + self.link_seconds
 
 
-class _Merging:
-    """The merging of collectives of one key in an order of items, which go by their places in it.
+class _Merger:
+    """Merge the collectives of one key. Items are identified by their positions in the old order.
 
-    Attributes:
-        worth: the seconds of the step that a second of latency costs which can be hidden, where transfers are under way
-            for that part of the time: the fuller a stream is, the more of it would be exposed.
+    Args:
+        member_tasks: the collectives of the key.
+        limit: bytes that may be live.
+        latency_weight: the price of a second of latency that can be hidden, in seconds of the step. It is the
+            fraction of time in which transfers run, because the latency is exposed if the stream is busy.
     """
 
-    def __init__(self, program: Program, items: Sequence[Item], members: set[int], memory: float, worth: float):
-        self.program, self.old, self.limit, self.worth = program, items, memory, worth
-        place_of = {task: place for place, item in enumerate(items) for task in item}
+    def __init__(
+        self, program: Program, items: Sequence[Item], member_tasks: set[int], limit: float, latency_weight: float
+    ):
+        self.program, self.old_items, self.limit, self.latency_weight = program, items, limit, latency_weight
+        position_of = {task: position for position, item in enumerate(items) for task in item}
         self.needs = [
-            tuple({place_of[need] for task in item for need in program.tasks[task].needs} - {place})
-            for place, item in enumerate(items)
+            tuple({position_of[need] for task in item for need in program.tasks[task].needs} - {position})
+            for position, item in enumerate(items)
         ]
-        self.members = [place for place, item in enumerate(items) if len(item) == 1 and item[0] in members]
-        tasks, of = [item[0] for item in items], {*self.members}
-        serves, follows = (find(program, tasks, self.needs, of) for find in (find_preparing, find_following))
-        self.movable = [serves[place] or follows[place] or is_view(program, task) for place, task in enumerate(tasks)]
+        self.members = [position for position, item in enumerate(items) if len(item) == 1 and item[0] in member_tasks]
+        tasks, members = [item[0] for item in items], {*self.members}
+        is_preparing = find_preparing(program, tasks, self.needs, members)
+        is_following = find_following(program, tasks, self.needs, members)
+        self.is_movable = [
+            is_preparing[position] or is_following[position] or is_view(program, task)
+            for position, task in enumerate(tasks)
+        ]
         self._exclude_dependent()
         seconds = [sum([program.tasks[task].seconds for task in item]) for item in items]
         self.clock = list(itertools.accumulate(seconds, initial=0.0))
-        self.live, self.growth = _held(program, items)
+        self.live, self.growth = _live_bytes(program, items)
 
-    def items(self) -> list[Item]:
-        """Return the items, those that are merged as one, where it stands."""
-        buckets: dict[int, list[_Bucket]] = {}
+    def merge(self) -> list[Item]:
+        """Return the items in the new order, each bucket as one item."""
+        buckets_at: dict[int, list[_Bucket]] = {}
         for bucket in self._buckets():
-            if bucket.members != (bucket.place,):
-                buckets.setdefault(bucket.place, []).append(bucket)
-        merged = {member for found in buckets.values() for bucket in found for member in bucket.members}
-        done: set[int] = set()
-        late: list[int] = []
-        new: list[Item] = []
+            if bucket.members != (bucket.position,):
+                buckets_at.setdefault(bucket.position, []).append(bucket)
+        merged = {member for buckets in buckets_at.values() for bucket in buckets for member in bucket.members}
+        placed: set[int] = set()
+        postponed: list[int] = []
+        new_items: list[Item] = []
 
-        def put(place: int) -> None:
-            done.add(place)
-            new.append(self.old[place])
+        def place(position: int) -> None:
+            placed.add(position)
+            new_items.append(self.old_items[position])
 
-        for place in range(len(self.old) + 1):
-            for bucket in buckets.get(place, ()):
-                for maker in self._unfinished(bucket.members, done):
-                    put(maker)
-                done.update(bucket.members)
-                new.append(tuple(task for member in bucket.members for task in self.old[member]))
-                for taker in late:
-                    if done.issuperset(self.needs[taker]):
-                        put(taker)
-                late = [taker for taker in late if taker not in done]
-            if place == len(self.old) or place in done or place in merged:
+        for position in range(len(self.old_items) + 1):
+            for bucket in buckets_at.get(position, ()):
+                for producer in self._unplaced_needs(bucket.members, placed):
+                    place(producer)
+                placed.update(bucket.members)
+                new_items.append(tuple(task for member in bucket.members for task in self.old_items[member]))
+                for user in postponed:
+                    if placed.issuperset(self.needs[user]):
+                        place(user)
+                postponed = [user for user in postponed if user not in placed]
+            if position == len(self.old_items) or position in placed or position in merged:
                 continue
-            if done.issuperset(self.needs[place]):
-                put(place)
+            if placed.issuperset(self.needs[position]):
+                place(position)
             else:
-                late.append(place)
-        return new
+                postponed.append(position)
+        return new_items
 
-    def _unfinished(self, places: Sequence[int], done: set[int]) -> list[int]:
-        """Return what `places` need and is not in the new order, in order."""
-        found: set[int] = set()
-        left = [*places]
-        while left:
-            for need in self.needs[left.pop()]:
-                if need not in done and need not in found:
-                    found.add(need)
-                    left.append(need)
-        return sorted(found)
+    def _unplaced_needs(self, positions: Sequence[int], placed: set[int]) -> list[int]:
+        """Return the direct and indirect needs of `positions` that are not placed, in order."""
+        unplaced: set[int] = set()
+        stack = [*positions]
+        while stack:
+            for need in self.needs[stack.pop()]:
+                if need not in placed and need not in unplaced:
+                    unplaced.add(need)
+                    stack.append(need)
+        return sorted(unplaced)
 
     def _exclude_dependent(self) -> None:
-        """Leave out the members that depend on others through what moves along, and let these others be used there."""
-        members, follows, kept = set(self.members), [False] * len(self.old), []
-        for place, needs in enumerate(self.needs):
-            depends = any(follows[need] for need in needs)
-            if place in members:
-                kept += [] if depends else [place]
-                follows[place] = True
+        """Remove the members that depend on another member through movable tasks. The others become movable."""
+        members, follows_member, independent = set(self.members), [False] * len(self.old_items), []
+        for position, needs in enumerate(self.needs):
+            depends = any(follows_member[need] for need in needs)
+            if position in members:
+                independent += [] if depends else [position]
+                follows_member[position] = True
             else:
-                follows[place] = depends and self.movable[place]
-        self.members = kept
-        for place in kept:
-            self.movable[place] = True
+                follows_member[position] = depends and self.is_movable[position]
+        self.members = independent
+        for position in independent:
+            self.is_movable[position] = True
 
     def _buckets(self) -> Iterator[_Bucket]:
-        """Yield the buckets; collectives that can be hidden and those that cannot have buckets of their own, so that
-        nothing that could be hidden holds the program up."""
-        first, last = find_intervals(self.needs, self.movable)
-        opened: dict[bool, _Bucket] = {}
-        points = {True: 0, False: 0}
-        wanted = {place: first[place] if self.growth[place] < 0 else place for place in self.members}
-        for count, place in enumerate(sorted(self.members, key=wanted.__getitem__), 1):
+        """Yield the buckets. Collectives that can be hidden are not merged with others, which would expose them."""
+        earliest, latest = find_intervals(self.needs, self.is_movable)
+        open_buckets: dict[bool, _Bucket] = {}
+        closed_at = {True: 0, False: 0}
+        preferred = {member: earliest[member] if self.growth[member] < 0 else member for member in self.members}
+        for count, member in enumerate(sorted(self.members, key=preferred.__getitem__), 1):
             say("bucket: {} of {} collectives that may be one", count, len(self.members))
-            transfer = self.program.tasks[self.old[place][0]].transfer
+            transfer = self.program.tasks[self.old_items[member][0]].transfer
             assert transfer is not None
-            times = transfer.latency, max(transfer.intra, transfer.inter), -transfer.packing_seconds
-            growth = float(self.growth[place])
-            held = self._moved(place), max(0.0, growth), max(0.0, -growth)
-            one = _Bucket((place,), wanted[place], first[place], last[place], *times, *held)
-            hides = self._window(one.first, one.last) >= one.seconds
-            bucket = opened.get(hides)
-            both = None if bucket is None else self._joined(bucket, one, points[hides] if hides else None)
-            if bucket is not None and both is None:
-                points[hides] = bucket.place
+            growth = float(self.growth[member])
+            candidate = _Bucket(
+                (member,),
+                preferred[member],
+                earliest[member],
+                latest[member],
+                latency=transfer.latency,
+                link_seconds=max(transfer.intra, transfer.inter),
+                saved_seconds=-transfer.packing_seconds,
+                bytes=self._message_bytes(member),
+                growth=max(0.0, growth),
+                decrease=max(0.0, -growth),
+            )
+            is_hidden = self._compute_between(candidate.earliest, candidate.latest) >= candidate.seconds
+            bucket = open_buckets.get(is_hidden)
+            previous = closed_at[is_hidden] if is_hidden else None
+            merged = None if bucket is None else self._try_merge(bucket, candidate, previous)
+            if bucket is not None and merged is None:
+                closed_at[is_hidden] = bucket.position
                 yield bucket
-            opened[hides] = both or one
-        yield from opened.values()
+            open_buckets[is_hidden] = merged or candidate
+        yield from open_buckets.values()
 
-    def _window(self, first: int, last: int) -> float:
-        return self.clock[last] - self.clock[first] if first <= last else 0.0
+    def _compute_between(self, earliest: int, latest: int) -> float:
+        return self.clock[latest] - self.clock[earliest] if earliest <= latest else 0.0
 
-    def _joined(self, bucket: _Bucket, one: _Bucket, since: int | None) -> _Bucket | None:
-        """Return a bucket with `one` in it; None if that is not possible, or of no use.
+    def _try_merge(self, bucket: _Bucket, candidate: _Bucket, previous: int | None) -> _Bucket | None:
+        """Return the bucket with the candidate added; None if that is illegal or saves too little.
 
         Args:
-            since: the place of the bucket before, from which on a transfer can be hidden; None if none can be.
+            previous: the position of the previous bucket, after which a transfer can be hidden; None if the bucket and
+                the candidate cannot be hidden.
         """
-        both = _Bucket(
-            bucket.members + one.members,
-            bucket.wanted,
-            max(bucket.first, one.first),
-            min(bucket.last, one.last),
-            max(bucket.fixed, one.fixed),
-            bucket.busy + one.busy,
-            bucket.saved + one.saved + min(bucket.fixed, one.fixed) * (1.0 if since is None else self.worth),
-            bucket.bytes + one.bytes,
-            bucket.takes + one.takes,
-            bucket.frees + one.frees,
+        weight = 1.0 if previous is None else self.latency_weight
+        merged = _Bucket(
+            bucket.members + candidate.members,
+            bucket.preferred,
+            max(bucket.earliest, candidate.earliest),
+            min(bucket.latest, candidate.latest),
+            latency=max(bucket.latency, candidate.latency),
+            link_seconds=bucket.link_seconds + candidate.link_seconds,
+            saved_seconds=bucket.saved_seconds
+            + candidate.saved_seconds
+            + min(bucket.latency, candidate.latency) * weight,
+            bytes=bucket.bytes + candidate.bytes,
+            growth=bucket.growth + candidate.growth,
+            decrease=bucket.decrease + candidate.decrease,
         )
-        if both.saved <= max(0.0, bucket.saved) or both.first > both.last:
+        if merged.saved_seconds <= max(0.0, bucket.saved_seconds) or merged.earliest > merged.latest:
             return None
-        if bucket.fixed <= LATENCY_SHARE * bucket.seconds:
+        if bucket.latency <= LEAST_LATENCY_SHARE * bucket.seconds:
             return None
-        hidden = since is None or both.seconds <= self._window(max(both.first, since), both.last)
-        return both if (hidden or one.busy <= one.fixed) and self._fits(bucket, one, both) else None
+        is_hidden = previous is None or (
+            merged.seconds <= self._compute_between(max(merged.earliest, previous), merged.latest)
+        )
+        may_be_exposed = candidate.link_seconds <= candidate.latency  # the saved latency outweighs the exposed time
+        return merged if (is_hidden or may_be_exposed) and self._fits(bucket, candidate, merged) else None
 
-    def _fits(self, bucket: _Bucket, one: _Bucket, both: _Bucket) -> bool:
-        """Return whether there is memory for `both` in the place of `bucket`, and if so, count it as held."""
-        at, came = both.place, (bucket.place, one.members[0])
-        low, high = min(at, *came), max(at, *came)
-        held = self.live[low : high + 1].copy()
-        for part, before in zip((bucket, one), came, strict=True):
-            held[min(at, before) - low : max(at, before) - low] += part.takes if at < before else part.frees
-        if max(held.max(), held[at - low] + both.bytes) > self.limit:
+    def _fits(self, bucket: _Bucket, candidate: _Bucket, merged: _Bucket) -> bool:
+        """Return whether there is memory for `merged` in place of `bucket`. If so, update the live bytes."""
+        position, old_positions = merged.position, (bucket.position, candidate.members[0])
+        begin, end = min(position, *old_positions), max(position, *old_positions)
+        live = self.live[begin : end + 1].copy()
+        for moved, old_position in zip((bucket, candidate), old_positions, strict=True):
+            passed = slice(min(position, old_position) - begin, max(position, old_position) - begin)
+            live[passed] += moved.growth if position < old_position else moved.decrease
+        if max(live.max(), live[position - begin] + merged.bytes) > self.limit:
             return False
-        self.live[low : high + 1] = held
+        self.live[begin : end + 1] = live
         return True
 
-    def _moved(self, place: int) -> float:
-        task = self.program.tasks[self.old[place][0]]
-        return sum(self.program.buffers[b].bytes for b in (*task.allocates, *task.reads))
+    def _message_bytes(self, position: int) -> float:
+        task = self.program.tasks[self.old_items[position][0]]
+        return sum(self.program.buffers[buffer].bytes for buffer in (*task.allocates, *task.reads))
 
 
-def _held(program: Program, items: Sequence[Item]) -> tuple[np.ndarray, np.ndarray]:
-    """Return, by place, the most bytes that are live there, if what an item frees is freed after all that it makes, and
-    how many more are live after it than before; an end with nothing follows the items."""
-    first, last = dict.fromkeys(program.inputs, 0), dict.fromkeys(program.inputs, len(items))
+def _live_bytes(program: Program, items: Sequence[Item]) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each item the largest number of live bytes, and by how many bytes live memory grows.
+
+    An item allocates all its buffers before it frees any. Both arrays have one more entry, for the end.
+    """
+    first_use, last_use = dict.fromkeys(program.inputs, 0), dict.fromkeys(program.inputs, len(items))
     transient, growth, changes = ([0.0] * (len(items) + 2) for _ in range(3))
-    for place, item in enumerate(items):
-        for task in item:
-            found = program.tasks[task]
-            transient[place] = max(transient[place], found.transient)
-            for buffer in found.allocates:
-                first[buffer] = last[buffer] = place
-            for buffer in found.reads:
-                last[buffer] = max(last[buffer], place)
-    last.update(dict.fromkeys(program.outputs, len(items)))
-    for buffer, place in first.items():
+    for position, item in enumerate(items):
+        for number in item:
+            task = program.tasks[number]
+            transient[position] = max(transient[position], task.transient)
+            for buffer in task.allocates:
+                first_use[buffer] = last_use[buffer] = position
+            for buffer in task.reads:
+                last_use[buffer] = max(last_use[buffer], position)
+    last_use.update(dict.fromkeys(program.outputs, len(items)))
+    for buffer, position in first_use.items():
         size = program.buffers[buffer].bytes
-        changes[place] += size
-        changes[last[buffer] + 1] -= size
-        growth[place] += size
-        growth[last[buffer]] -= size
+        changes[position] += size
+        changes[last_use[buffer] + 1] -= size
+        growth[position] += size
+        growth[last_use[buffer]] -= size
     return (np.array(transient) + np.cumsum(changes))[:-1], np.array(growth[:-1])

@@ -1,10 +1,13 @@
-"""Which tasks run again, and what is copied to the host, so that a program fits into memory, at the least time.
+"""Choose recomputations and copies to the host that fit a program into memory in the least time.
 
-Values that are live across one task, most often the end of the forward part, are held, or made again or copied back
-right before their first use after it. That is decided for blocks of the program by themselves, whose boundary values
-are there after it, so that making values of one block again needs no other block. Equal blocks are decided once, for
-the prices of a byte at which the decision changes; those of all blocks are then taken in the order of seconds per byte,
-until the program fits.
+The *cut* is one task, most often at the end of the forward part, where the most bytes are live. A value that is live
+across the cut is held, or *restored* right before its first use after the cut: recomputed, or copied back from the
+host. The program is split into blocks (`blocks.py`). The values between blocks are held, so each block is decided
+separately. A minimum cut finds the decisions of a block for several prices of memory (`block_answers.py`). Then the
+blocks change to decisions that hold less, in the order of seconds per byte, until the program fits (`across_cut.py`).
+
+For example, block A can free 4 bytes in 1 s, and 4 more in 2 s. Block B can free 6 bytes in 2 s. If the program is 9
+bytes over the budget, A changes first (0.25 s per byte), then B (0.33): 10 bytes are freed in 3 s.
 """
 
 from __future__ import annotations
@@ -22,103 +25,107 @@ from spmdir.schedule.memory import live_bytes, peak_bytes
 from spmdir.schedule.program import Program, Task
 from spmdir.schedule.repeated_tasks import Repeat, insert_repeats, tasks_with_repeats
 
-ROUNDS = 4
-"""How often a peak is looked for, and values made again across it."""
+MAX_ROUNDS = 4
+"""The largest number of rounds. Each round restores values across one cut."""
 
-PROGRESS = 0.1
-"""The part of what is over the budget that a round has to free at the least."""
+LEAST_PROGRESS = 0.1
+"""The fraction of the bytes over the budget that a round must free; otherwise, it is the last round."""
 
 
 @attrs.frozen
 class Fitted:
-    """What brings a program within a budget, or as near as was found.
+    """A program with recomputations and copies. Its peak is within the budget, or the smallest peak that was found.
 
     Attributes:
-        rounds: what runs again or is copied; the tasks of a round are those of the program that the round before made.
-        program: with all of them.
-        peak: the most bytes that it holds at once.
-        again: the tasks that run again, as they are.
+        rounds: for each round, the recomputations and copies. Their tasks are those of the program after the previous
+            round.
+        program: the program after the last round.
+        peak: the peak of that program in bytes.
+        recomputed: the tasks that run again.
         copies: the tasks that copy to the host and back.
     """
 
     rounds: tuple[tuple[Repeat, ...], ...]
     program: Program
     peak: float
-    again: tuple[Task, ...] = ()
+    recomputed: tuple[Task, ...] = ()
     copies: tuple[Task, ...] = ()
 
     @property
     def seconds(self) -> float:
-        """The time that it adds, if nothing hides it."""
-        return sum(map(task_seconds, (*self.again, *self.copies)))
+        """The time that the recomputations and copies add, if nothing hides them."""
+        return sum(map(task_seconds, (*self.recomputed, *self.copies)))
 
 
 def fit(
     program: Program, budget: float, repeatable: Sequence[bool], copies: Mapping[int, float] | None = None
 ) -> Fitted:
-    """Return what is to run again, or to be copied, so that `program` holds at most `budget` bytes, if that is found;
-    else what a budget of nothing gives.
+    """Fit a program into `budget` bytes.
 
-    So whatever holds no less than that is a budget that is met.
+    If no solution is found, the result is that of a budget of 0. So each budget of at least its peak has a solution.
 
     Args:
-        repeatable: by task, whether it may run again: it gives the same values, on all ranks alike.
+        repeatable: for each task, whether it may run again: whether it computes equal values again on all ranks.
         copies: buffer that may be copied to the host and back → the seconds of a copy in one direction.
     """
-    found = _rounds(program, budget, repeatable, copies or {})
-    return found if found.peak <= budget or not budget else _rounds(program, 0.0, repeatable, copies or {})
+    fitted = _rounds(program, budget, repeatable, copies or {})
+    return fitted if fitted.peak <= budget or not budget else _rounds(program, 0.0, repeatable, copies or {})
 
 
 def _rounds(program: Program, budget: float, repeatable: Sequence[bool], copies: Mapping[int, float]) -> Fitted:
-    """Return what several rounds bring, until the program fits or little more is freed."""
-    found = Fitted((), program, peak_bytes(program))
-    while program.tasks and found.peak > budget and len(found.rounds) < ROUNDS:
-        over = size_text(found.peak - budget)
-        say("fit-memory: round {} of {}, {} over the budget", len(found.rounds) + 1, ROUNDS, over)
-        made = _next_round(found.program, budget, repeatable, copies)
-        if found.peak - made.peak < PROGRESS * (found.peak - budget):
+    """Run rounds until the program fits or a round frees too little; return the result of the last useful round."""
+    fitted = Fitted((), program, peak_bytes(program))
+    while program.tasks and fitted.peak > budget and len(fitted.rounds) < MAX_ROUNDS:
+        excess = size_text(fitted.peak - budget)
+        say("fit-memory: round {} of {}, {} over the budget", len(fitted.rounds) + 1, MAX_ROUNDS, excess)
+        next_round = _next_round(fitted.program, budget, repeatable, copies)
+        if fitted.peak - next_round.peak < LEAST_PROGRESS * (fitted.peak - budget):
             break
         repeatable = [
             repeatable[index] and (repeat is None or repeat.action == "run")
-            for index, repeat in tasks_with_repeats(found.program, made.rounds[0])
+            for index, repeat in tasks_with_repeats(fitted.program, next_round.rounds[0])
         ]
-        rounds, again = found.rounds + made.rounds, found.again + made.again
-        found = attrs.evolve(made, rounds=rounds, again=again, copies=found.copies + made.copies)
-    return found
+        rounds, recomputed = fitted.rounds + next_round.rounds, fitted.recomputed + next_round.recomputed
+        fitted = attrs.evolve(
+            next_round, rounds=rounds, recomputed=recomputed, copies=fitted.copies + next_round.copies
+        )
+    return fitted
 
 
 def _next_round(program: Program, budget: float, repeatable: Sequence[bool], copies: Mapping[int, float]) -> Fitted:
-    """Return what bringing values back across one task gives: across the first that lets it fit, else the best one."""
-    tried: list[Fitted] = []
+    """Return the result of restoring values across one cut: the first cut that meets the budget, or else the best."""
+    candidates: list[Fitted] = []
     for cut in _cuts(program, budget):
-        added = choose_repeats(program, budget, repeatable, cut, copies)
-        runs = {does: [repeat for repeat in added if (repeat.action == "run") is does] for does in (True, False)}
-        again, copying = (tuple([repeat.task_in(program) for repeat in runs[does]]) for does in (True, False))
-        made = insert_repeats(program, added)
-        tried.append(Fitted((added,), made, peak_bytes(made), again, copying))
-        if tried[-1].peak <= budget:
-            return tried[-1]
-    return min(tried, key=lambda one: one.peak)
+        repeats = choose_repeats(program, budget, repeatable, cut, copies)
+        recomputed = tuple([repeat.task_in(program) for repeat in repeats if repeat.action == "run"])
+        copied = tuple([repeat.task_in(program) for repeat in repeats if repeat.action != "run"])
+        fitted = insert_repeats(program, repeats)
+        candidates.append(Fitted((repeats,), fitted, peak_bytes(fitted), recomputed, copied))
+        if candidates[-1].peak <= budget:
+            return candidates[-1]
+    return min(candidates, key=lambda candidate: candidate.peak)
 
 
 def _cuts(program: Program, budget: float) -> list[int]:
-    """Return the tasks to make values again across: that over the budget at which most waits for later uses, and that
-    at which most is live."""
+    """Return the candidates for the cut among the tasks over the budget.
+
+    These are the task at which the buffers that are not in use have the most bytes, and the task with the most live
+    bytes.
+    """
     live, waiting = live_bytes(program), _waiting_bytes(program)
-    over = [at for at, held in enumerate(live) if held > budget]
-    return list(dict.fromkeys([max(over, key=waiting.__getitem__), max(over, key=live.__getitem__)]))
+    tasks_over = [index for index, size in enumerate(live) if size > budget]
+    return list(dict.fromkeys([max(tasks_over, key=waiting.__getitem__), max(tasks_over, key=live.__getitem__)]))
 
 
 def _waiting_bytes(program: Program) -> list[float]:
-    """Return the bytes of the buffers that are live at each task, but neither used there nor held after their last
-    use."""
+    """Return for each task the bytes of the buffers that are used before and after it, but not by it."""
     change = [0.0] * (len(program.tasks) + 1)
-    last: dict[int, int] = {}
+    last_use: dict[int, int] = {}
     for index, task in enumerate(program.tasks):
         for buffer in (*task.reads, *task.allocates):
-            if last.get(buffer, index) != index:
-                change[last[buffer] + 1] += program.buffers[buffer].bytes
+            if last_use.get(buffer, index) != index:
+                change[last_use[buffer] + 1] += program.buffers[buffer].bytes
                 change[index] -= program.buffers[buffer].bytes
-            if buffer in last or buffer in task.allocates:
-                last[buffer] = index
+            if buffer in last_use or buffer in task.allocates:
+                last_use[buffer] = index
     return list(itertools.accumulate(change[:-1]))

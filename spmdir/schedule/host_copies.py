@@ -1,7 +1,7 @@
 """Copies between the accelerator and the memory of its host.
 
-Each direction is a stream with a link of its own: copies in one direction are made one after the other, beside those
-in the other one and beside all that ranks send to each other.
+Each direction is a stream with a separate link. Copies in one direction run one after the other, in parallel to the
+copies in the other direction and to the messages between ranks.
 """
 
 from __future__ import annotations
@@ -12,59 +12,66 @@ from collections.abc import Collection, Mapping
 from spmdir.schedule.program import Program, Transfer
 
 TO_HOST, FROM_HOST = "to host", "from host"
-"""The streams of copies; no stream of a program has a name with a space."""
+"""The streams of copies. Streams of collectives have no spaces in their names."""
 
 
 def copy_transfer(to_host: bool, size: float, seconds: float) -> Transfer:
-    """Return a copy of `size` bytes in one direction, which takes `seconds` alone."""
+    """Return the transfer of a copy of `size` bytes, which takes `seconds` if no other copy runs."""
     return Transfer(TO_HOST if to_host else FROM_HOST, (), seconds, 0.0, 0.0, size)
 
 
-HIDDEN = 0.05
-"""The part of the time of a copy that is not hidden although it could be: what is copied is held meanwhile, and leaves
-less memory for what is gathered early."""
+HIDDEN_PRICE = 0.05
+"""The price of a copy that can be hidden, as a fraction of its time. The buffer is held during the copy, which leaves
+less memory for gathers that start early."""
 
-BUSY = 0.9
-"""The part of the time of the accelerator for which copies in one direction may be under way."""
+BUSY_SHARE = 0.9
+"""The fraction of the compute time that can hide copies in one direction."""
 
 
 class Copies:
-    """What it takes to copy values to the host that wait across a cut of a program, and back.
+    """The prices of copying buffers to the host and back that are live across a cut: a task of the program.
+
+    For example, a copy takes 2 s in each direction. The buffer is used 3 s of compute before its next use, so 4 − 3 = 1
+    s is exposed. With a rate of 0.05, the price is 0.05 · 4 + 1 = 1.2 s.
 
     Args:
-        last, following: buffer → its last use before the cut, and the first one after it.
-        seconds: buffer that may be copied → the seconds of a copy.
+        last_use, next_use: buffer → its last use up to the cut, and its first use after it.
+        seconds: buffer that may be copied → the seconds of a copy in one direction.
 
     Attributes:
-        seconds: those.
-        room: how long copies in one direction may be under way and be hidden.
+        seconds: the argument of the same name.
+        hidden_limit: seconds that can hide copies in one direction, all together: nine tenths of the compute time
+            before or after the cut, whichever is shorter.
     """
 
     def __init__(
         self,
         program: Program,
         cut: int,
-        last: Mapping[int, int],
-        following: Mapping[int, int],
+        last_use: Mapping[int, int],
+        next_use: Mapping[int, int],
         seconds: Mapping[int, float],
     ):
         self.seconds = seconds
         clock = list(itertools.accumulate([task.seconds for task in program.tasks], initial=0.0))
-        self.hidden_limit = BUSY * min(clock[cut + 1], clock[-1] - clock[cut + 1])
+        self.hidden_limit = BUSY_SHARE * min(clock[cut + 1], clock[-1] - clock[cut + 1])
         self._exposed = {
-            buffer: max(0.0, 2 * copy - (clock[following[buffer]] - clock[last[buffer] + 1]))
+            buffer: max(0.0, 2 * copy - (clock[next_use[buffer]] - clock[last_use[buffer] + 1]))
             for buffer, copy in seconds.items()
         }
 
     def price(self, buffer: int, rate: float) -> float:
-        """Return the seconds of a copy to the host and back that nothing hides, and `rate` times all of them."""
+        """Return the price of a copy to the host and back: its exposed seconds, and `rate` times its whole time.
+
+        The price is at most its whole time.
+        """
         return min(2 * self.seconds[buffer], 2 * rate * self.seconds[buffer] + self._exposed[buffer])
 
     def prices(self, rate: float) -> dict[int, float]:
-        """Return that of all buffers."""
+        """Return buffer → its price."""
         return {buffer: self.price(buffer, rate) for buffer in self.seconds}
 
-    def total(self, buffers: Collection[int]) -> float:
-        """Return the seconds of the copies of some buffers that are not hidden."""
-        beyond = max(0.0, sum(self.seconds[buffer] for buffer in buffers) - self.hidden_limit)
-        return 2 * beyond + sum(self.price(buffer, HIDDEN) for buffer in buffers)
+    def total_price(self, buffers: Collection[int]) -> float:
+        """Return the price of copying all `buffers`. Beyond the hidden limit, the whole time of a copy counts."""
+        excess = max(0.0, sum(self.seconds[buffer] for buffer in buffers) - self.hidden_limit)
+        return 2 * excess + sum(self.price(buffer, HIDDEN_PRICE) for buffer in buffers)

@@ -43,7 +43,7 @@ from spmdir.schedule.program import Program, Transfer, reorder_tasks
 from spmdir.schedule.simulate import Links, simulate
 
 IN_FLIGHT = 2
-"""The number of transfers on a stream, running or queued, at which no further transfer that can be hidden starts."""
+"""A transfer that can be hidden starts only if fewer transfers are running or queued on its stream."""
 
 SLACKS = (1.1, 20.0)
 """The factors on the time of a transfer that is to be hidden, one for each list. With a small factor, a transfer starts
@@ -82,7 +82,7 @@ class ListScheduler:
     Attributes:
         order: the tasks in the list.
         time: seconds, when the last task of the list ends.
-        busy_time: seconds for which the tasks of the list keep the accelerator busy.
+        busy_time: the total seconds of the tasks of the list.
         ready_fill: urgent start → seconds of the ready tasks that lead to it. A task counts for at most the longest
             exposed transfer, because it fills only one gap.
         total_ready_fill: the sum of these.
@@ -189,7 +189,7 @@ class ListScheduler:
         return transfer
 
     def _next_towards(self, task: int) -> int | None:
-        """Return the task to append next, so that `task` can run: a conflicting wait, or else `task`.
+        """Return the next task to append before `task` can run: a conflicting wait, or else `task`.
 
         None if a conflicting transfer has not ended, or if there is no memory.
         """

@@ -152,7 +152,7 @@ def live_bytes(program: Program, order: Sequence[int] | None = None) -> list[flo
     """Return for each task the largest number of live bytes while it runs.
 
     Args:
-        order: the order in which the tasks run. None: in the order of their numbers.
+        order: the order of execution. None: in the order of their numbers.
     """
     memory, peaks = Memory(program), [0.0] * len(program.tasks)
     for task in range(len(program.tasks)) if order is None else order:

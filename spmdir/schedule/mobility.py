@@ -81,7 +81,7 @@ def _transfer_seconds(program: Program, numbers: Sequence[int], collectives: Col
 
 
 def find_intervals(needs: Neighbours, is_movable: Sequence[bool]) -> tuple[list[int], list[int]]:
-    """Return the earliest and the latest position before which each task can be placed.
+    """Return for each task the earliest and the latest position that it can be placed before.
 
     Tasks that are not movable keep their positions.
     """
@@ -106,7 +106,7 @@ def find_conflicts(program: Program, task: int, in_flight: Iterable[int]) -> lis
 
 
 def advance_outputs(program: Program) -> tuple[int, ...]:
-    """Return an order in which the transfers of results run as early as possible; all other tasks keep their order.
+    """Return an order that runs the transfers of results as early as possible. Other tasks keep their order.
 
     A task moves if it is a transfer, a wait or a view, and all its users move too.
     """

@@ -54,8 +54,8 @@ class Transfer:
     Attributes:
         stream: the communicator. Transfers of one stream run one after the other, in program order.
         axes: the mesh axes of the collective.
-        latency: seconds of latency and rounds, during which no link is busy.
-        intra, inter: seconds for which the links within nodes, and between nodes, are busy at full bandwidth.
+        latency: seconds of latency and rounds, while links are idle.
+        intra, inter: busy seconds, at full bandwidth, of the links within nodes and of the links between nodes.
         wire_bytes: bytes that a rank sends.
         excludes: the streams that must have nothing in flight during this transfer. Their groups share ranks with
             this group, and ranks that run two such transfers in different orders wait for each other forever.
@@ -73,7 +73,7 @@ class Transfer:
 
     @property
     def seconds(self) -> float:
-        """The time of the transfer if no other one shares its links."""
+        """The time of the transfer alone, without sharing links."""
         return self.latency + max(self.intra, self.inter)
 
 
@@ -161,8 +161,8 @@ class Program:
     Attributes:
         tasks: the tasks in a legal order.
         buffers: the buffers of the inputs and of the tasks. A buffer is freed after the last task that reads it.
-        inputs: the buffers of the arguments, which are live from start to end because the caller holds them.
-        outputs: the buffers of the results, which are live until the end.
+        inputs: the buffers of the arguments. They are live from start to end, because the caller holds them.
+        outputs: the buffers of the results. They are live until the end.
     """
 
     tasks: tuple[Task, ...]

@@ -1,4 +1,8 @@
-"""Tasks that run again, and buffers that are copied to the host and back, which need not be held between uses."""
+"""Insert recomputations and copies into a program. Their buffers need not be held between uses.
+
+For example, f makes a, g uses a, and h uses a after the task c. If f is recomputed, the program is f, g, c, f, h, and a
+is freed after g. If a is copied, the program is f, g, offload, c, reload, h.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +17,16 @@ from spmdir.schedule.program import MemoryStep, Program, Task
 
 @attrs.frozen(order=True)
 class Repeat:
-    """A task that runs again right before task `before`, or a copy of what it makes: later uses take what that gives.
+    """A recomputation of a task, or a copy of one of its buffers. Later tasks use the result in place of the original.
+
+    Repeats are sorted by the task that they run before, then by the repeated task.
 
     Attributes:
-        before: the task before which it runs.
-        task: the task; of several before one task the first one runs first.
-        does: whether the task runs again, or a buffer that it has made is copied to the host, or from there.
-        buffer: the one that is copied.
-        seconds: that the copy takes.
+        before: it runs right before this task.
+        task: the task that runs again, or that allocates the copied buffer.
+        action: "run" to run the task again, "offload" to copy a buffer to the host, "reload" to copy it back.
+        buffer: the copied buffer.
+        seconds: the time of the copy.
     """
 
     before: int
@@ -30,7 +36,7 @@ class Repeat:
     seconds: float = 0.0
 
     def task_in(self, program: Program) -> Task:
-        """Return what runs, as a task whose buffers and needs are those of `program`."""
+        """Return the repeat as a task, with the buffers and needs of the original in `program`."""
         task = program.tasks[self.task]
         if self.action == "run":
             return task
@@ -42,168 +48,190 @@ class Repeat:
 
 
 def find_repeats(
-    program: Program, cut: int, again: Collection[int], copied: Mapping[int, float] | None = None
+    program: Program, cut: int, repeated: Collection[int], copied: Mapping[int, float] | None = None
 ) -> list[Repeat]:
-    """Return the repeats by which every use after the task `cut` of what the tasks `again` make, and of the buffers
-    that are `copied`, is one of a repeat.
+    """Return the repeats that replace all uses after the cut of the given tasks' results and of the copied buffers.
 
-    Each is made right before its first use, and views of what is made again are taken again. What is copied to the host
-    is so right after its last use before.
+    A repeat runs right before its first use. Views of repeated values are repeated too. A copy to the host runs right
+    after the last use up to the cut.
 
     Args:
-        copied: buffer → the seconds of a copy.
+        cut: the task after which values are restored.
+        repeated: the tasks that run again.
+        copied: buffer that is copied to the host and back → the seconds of a copy.
     """
-    found = _Again(program, cut, again, copied or {})
-    after = [repeat for user in range(cut + 1, len(program.tasks)) for repeat in found.before(user)]
-    return sorted([*found.offloads(), *after])
+    finder = _RepeatFinder(program, cut, repeated, copied or {})
+    after = [repeat for user in range(cut + 1, len(program.tasks)) for repeat in finder.before(user)]
+    return sorted([*finder.offloads(), *after])
 
 
-class _Again:
-    """The repeats of a program, found in program order."""
+class _RepeatFinder:
+    """Find the repeats of a program, in program order.
 
-    def __init__(self, program: Program, cut: int, again: Collection[int], copied: Mapping[int, float]):
+    Attributes:
+        missing: the tasks up to the cut whose results are not available after it, until they are restored.
+        reloads_of: task → its buffers that are copied.
+        last_use: copied buffer → its last use up to the cut.
+        reloaded: the tasks with buffers that have been copied back.
+    """
+
+    def __init__(self, program: Program, cut: int, repeated: Collection[int], copied: Mapping[int, float]):
         self.program, self.copied = program, copied
-        made = {*copied, *(buffer for task in again for buffer in program.tasks[task].allocates)}
-        self.waiting = set(again)
-        self.reloads: dict[int, list[int]] = {}
-        self.last: dict[int, int] = {}
+        recreated = {*copied, *(buffer for task in repeated for buffer in program.tasks[task].allocates)}
+        self.missing = set(repeated)
+        self.reloads_of: dict[int, list[int]] = {}
+        self.last_use: dict[int, int] = {}
         for index, task in enumerate(program.tasks[: cut + 1]):
-            if index not in again and (own := [buffer for buffer in task.allocates if buffer in copied]):
-                self.reloads[index] = own
-                self.waiting.add(index)
-            if not made.isdisjoint(task.reads) and not (task.allocates or task.transfer or task.waits_for is not None):
-                self.waiting.add(index)  # a view
+            if index not in repeated and (copied_here := [buffer for buffer in task.allocates if buffer in copied]):
+                self.reloads_of[index] = copied_here
+                self.missing.add(index)
+            if not recreated.isdisjoint(task.reads) and not (
+                task.allocates or task.transfer or task.waits_for is not None
+            ):
+                self.missing.add(index)  # a view
             for buffer in (*task.allocates, *task.reads) if copied else ():
                 if buffer in copied:
-                    self.last[buffer] = index
+                    self.last_use[buffer] = index
         self.reloaded: set[int] = set()
 
     def offloads(self) -> list[Repeat]:
-        """Return the copies to the host of what was found to be copied back."""
+        """Return the copies to the host of all buffers that are copied back."""
         return [
-            Repeat(self.last[buffer] + 1, task, "offload", buffer, self.copied[buffer])
+            Repeat(self.last_use[buffer] + 1, task, "offload", buffer, self.copied[buffer])
             for task in self.reloaded
-            for buffer in self.reloads[task]
+            for buffer in self.reloads_of[task]
         ]
 
     def before(self, user: int) -> list[Repeat]:
-        """Return what has to run again before the task `user`, which comes later than all that was asked before."""
-        if self.waiting.isdisjoint(self.program.tasks[user].needs):
+        """Return the repeats that the task `user` requires. Calls must be in program order."""
+        if self.missing.isdisjoint(self.program.tasks[user].needs):
             return []
-        found: set[int] = set()
-        asked = [user]
-        while asked:
-            for need in self.program.tasks[asked.pop()].needs:
-                if need in self.waiting:
-                    self.waiting.remove(need)
-                    found.add(need)
-                    if need not in self.reloads:
-                        asked.append(need)
-        self.reloaded.update(found & self.reloads.keys())
+        needed: set[int] = set()
+        stack = [user]
+        while stack:
+            for need in self.program.tasks[stack.pop()].needs:
+                if need in self.missing:
+                    self.missing.remove(need)
+                    needed.add(need)
+                    if need not in self.reloads_of:
+                        stack.append(need)
+        self.reloaded.update(needed & self.reloads_of.keys())
         return [
             repeat
-            for task in sorted(found)
+            for task in sorted(needed)
             for repeat in (
-                [Repeat(user, task, "reload", buffer, self.copied[buffer]) for buffer in self.reloads[task]]
-                if task in self.reloads
+                [Repeat(user, task, "reload", buffer, self.copied[buffer]) for buffer in self.reloads_of[task]]
+                if task in self.reloads_of
                 else [Repeat(user, task)]
             )
         ]
 
 
 def insert_repeats(program: Program, added: Sequence[Repeat]) -> Program:
-    """Return `program` with tasks that run again, and with copies.
+    """Return the program with recomputations and copies.
 
     Args:
-        added: sorted.
+        added: the repeats, sorted.
     """
     tasks: list[Task] = []
     buffers = list(program.buffers)
-    place, held = dict[int, int](), dict[int, int]()
+    position, current_buffer = dict[int, int](), dict[int, int]()
     for index, repeat in tasks_with_repeats(program, added):
         task = repeat.task_in(program) if repeat else program.tasks[index]
-        for buffer in _made(task) if repeat else ():
-            held[buffer] = len(buffers)
+        for buffer in _all_allocated(task) if repeat else ():
+            current_buffer[buffer] = len(buffers)
             buffers.append(program.buffers[buffer])
-        tasks.append(task if len(tasks) == index and not repeat else _moved(task, place, held))
-        place[index] = len(tasks) - 1
+        tasks.append(task if len(tasks) == index and not repeat else _renumber(task, position, current_buffer))
+        position[index] = len(tasks) - 1
     return attrs.evolve(program, tasks=tuple(tasks), buffers=tuple(buffers))
 
 
 def peak_with_repeats(program: Program, added: Sequence[Repeat]) -> float:
-    """Return the most bytes that `with_repeats` of the same holds at once, without making it."""
+    """Return the peak in bytes of the result of `insert_repeats`, without building it."""
     size = [buffer.bytes for buffer in program.buffers]
     outputs = {*program.outputs}
     tasks = [
         repeat.task_in(program) if repeat else program.tasks[index]
         for index, repeat in tasks_with_repeats(program, added)
     ]
-    gone = [0.0] * len(tasks)
+    freed_bytes = [0.0] * len(tasks)
     freed: dict[int, list[int]] = {}
-    last: dict[int, int] = {}
+    last_use: dict[int, int] = {}
 
     def free(buffer: int) -> None:
-        step = last[buffer]
-        gone[step] += size[buffer]
+        step = last_use[buffer]
+        freed_bytes[step] += size[buffer]
         if tasks[step].memory_steps:
             freed.setdefault(step, []).append(buffer)
 
     for step, task in enumerate(tasks):
         for buffer in task.allocates:
-            if buffer in last and buffer not in outputs:
+            if buffer in last_use and buffer not in outputs:
                 free(buffer)
-            last[buffer] = step
+            last_use[buffer] = step
         for buffer in task.reads:
-            if buffer in last:
-                last[buffer] = step
-    for buffer in last.keys() - outputs:
+            if buffer in last_use:
+                last_use[buffer] = step
+    for buffer in last_use.keys() - outputs:
         free(buffer)
     live = peak = sum([size[buffer] for buffer in program.inputs])
     for step, task in enumerate(tasks):
-        made = sum([size[buffer] for buffer in task.allocates])
-        most = _inside(task, freed.get(step, ()), size) if task.memory_steps else made + task.transient
-        peak = max(peak, live + most)
-        live += made - gone[step]
+        allocated = sum([size[buffer] for buffer in task.allocates])
+        inside = _peak_inside(task, freed.get(step, ()), size) if task.memory_steps else allocated + task.transient
+        peak = max(peak, live + inside)
+        live += allocated - freed_bytes[step]
     return peak
 
 
-def _inside(task: Task, freed: Collection[int], size: Sequence[float]) -> float:
-    """Return the most bytes by which a task of several stages holds more than there is before, if it frees some."""
-    last = {buffer: at for at, stage in enumerate(task.memory_steps) for buffer in (*stage.allocates, *stage.reads)}
-    ends = {*freed, *_made(task)}.difference(buffer for buffer in task.allocates if buffer not in freed)
-    live = most = 0.0
-    for at, stage in enumerate(task.memory_steps):
-        live += sum([size[buffer] for buffer in stage.allocates])
-        most = max(most, live)
-        live -= sum([size[buffer] for buffer in ends if last[buffer] == at])
-    return most
+def _peak_inside(task: Task, freed: Collection[int], size: Sequence[float]) -> float:
+    """Return the peak of a task with several memory steps, in bytes above the bytes that are live before it.
+
+    Args:
+        freed: the buffers whose last use is the task.
+        size: for each buffer, its bytes.
+    """
+    last_step = {
+        buffer: index for index, step in enumerate(task.memory_steps) for buffer in (*step.allocates, *step.reads)
+    }
+    ends = {*freed, *_all_allocated(task)}.difference(buffer for buffer in task.allocates if buffer not in freed)
+    live = peak = 0.0
+    for index, step in enumerate(task.memory_steps):
+        live += sum([size[buffer] for buffer in step.allocates])
+        peak = max(peak, live)
+        live -= sum([size[buffer] for buffer in ends if last_step[buffer] == index])
+    return peak
 
 
-def _made(task: Task) -> Iterable[int]:
+def _all_allocated(task: Task) -> Iterable[int]:
     return dict.fromkeys((*task.allocates, *(buffer for stage in task.memory_steps for buffer in stage.allocates)))
 
 
-def _moved(task: Task, place: Mapping[int, int], held: Mapping[int, int]) -> Task:
-    """Return a task whose tasks are at other places, and whose buffers are those that hold them."""
+def _renumber(task: Task, position: Mapping[int, int], current_buffer: Mapping[int, int]) -> Task:
+    """Return a task with new numbers for the tasks and buffers that it refers to.
 
-    def now(buffers: Sequence[int]) -> tuple[int, ...]:
-        return tuple([held.get(buffer, buffer) for buffer in buffers])
+    Args:
+        position: old number of a task → its new number.
+        current_buffer: buffer → the buffer of its last repeat.
+    """
+
+    def current(buffers: Sequence[int]) -> tuple[int, ...]:
+        return tuple([current_buffer.get(buffer, buffer) for buffer in buffers])
 
     return attrs.evolve(
         task,
-        needs=tuple([place[need] for need in task.needs]),
-        allocates=now(task.allocates),
-        reads=now(task.reads),
-        memory_steps=tuple([MemoryStep(now(stage.allocates), now(stage.reads)) for stage in task.memory_steps]),
-        waits_for=None if task.waits_for is None else place[task.waits_for],
+        needs=tuple([position[need] for need in task.needs]),
+        allocates=current(task.allocates),
+        reads=current(task.reads),
+        memory_steps=tuple([MemoryStep(current(step.allocates), current(step.reads)) for step in task.memory_steps]),
+        waits_for=None if task.waits_for is None else position[task.waits_for],
     )
 
 
 def tasks_with_repeats(program: Program, added: Sequence[Repeat]) -> Iterator[tuple[int, Repeat | None]]:
-    """Yield the tasks in the order in which they run with repeats, and of each of these what it is."""
-    repeat = 0
+    """Yield (task, None) for each task and (repeated task, repeat) for each repeat, in order of execution."""
+    next_repeat = 0
     for index in range(len(program.tasks)):
-        while repeat < len(added) and added[repeat].before == index:
-            yield added[repeat].task, added[repeat]
-            repeat += 1
+        while next_repeat < len(added) and added[next_repeat].before == index:
+            yield added[next_repeat].task, added[next_repeat]
+            next_repeat += 1
         yield index, None

@@ -24,8 +24,8 @@ class TransferTime:
     """The time of a transfer, in seconds from the start of the program.
 
     Attributes:
-        begin, end: the times between which it occupies its stream.
-        exposed: seconds for which the accelerator is idle because it waits for the transfer.
+        begin, end: the time at which it begins on its stream, and the time at which it ends.
+        exposed: seconds of idle time of the accelerator, while it waits for the transfer.
     """
 
     begin: float
@@ -38,8 +38,8 @@ class Execution:
     """The simulated run of a program in an order. Times are in seconds from its start.
 
     Attributes:
-        order: the tasks in the order in which they run.
-        begin, end: for each task, its time on the accelerator, including the time for which it waits for a transfer.
+        order: the tasks in their order of execution.
+        begin, end: for each task, its time on the accelerator, including the wait for a transfer.
         transfers: task → the time of the transfer that it starts.
     """
 
@@ -61,12 +61,12 @@ class Execution:
 
     @property
     def compute_seconds(self) -> float:
-        """The time for which the accelerator is busy."""
+        """The busy time of the accelerator."""
         return sum(task.seconds for task in self.program.tasks)
 
     @property
     def exposed_seconds(self) -> float:
-        """The time for which the accelerator is idle because it waits for transfers."""
+        """The idle time of the accelerator, while it waits for transfers."""
         return sum(sent.exposed for sent in self.transfers.values())
 
     @property
@@ -123,7 +123,7 @@ def simulate(program: Program, order: Sequence[int] | None = None) -> Execution:
 
 
 _ROUNDING_SECONDS = 1e-15
-"""The remaining time of a transfer below which it has ended: the time is a rounding error."""
+"""A transfer with less remaining time has ended: the time is a rounding error."""
 
 
 class Links:

@@ -14,12 +14,12 @@ from spmdir.schedule.program import Program
 
 
 def delay_recomputations(program: Program, is_repeated: Sequence[bool]) -> Program:
-    """Return the program in which a recomputed task also needs the other needs of its first user.
+    """Add the other needs of its first user to the needs of each recomputed task.
 
-    For a need that is a wait, the recomputed task needs the start instead, so that it can run during the transfer.
+    If such a need is a wait, the recomputed task needs the start instead. Then it can run during the transfer.
 
     Args:
-        is_repeated: for each task, whether it is recomputed; false for collectives, which may start early to be hidden.
+        is_repeated: for each task, whether it is recomputed. False for collectives: they may start early to be hidden.
     """
     tasks = program.tasks
     first_user: dict[int, int] = {}

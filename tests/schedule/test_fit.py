@@ -80,13 +80,13 @@ def test_a_program_that_fits_stays_as_it_is() -> None:
 def test_what_costs_least_for_a_byte_is_made_again_first() -> None:
     found = fitted(training(8), 0.9)
     assert found.peak <= 0.9 * peak_bytes(training(8))
-    assert {task.op for task in found.again} == {"gather"}
-    assert found.seconds == pytest.approx(0.1 * len(found.again))
+    assert {task.op for task in found.recomputed} == {"gather"}
+    assert found.seconds == pytest.approx(0.1 * len(found.recomputed))
 
 
 def test_later_values_are_made_of_what_is_held_and_of_what_is_made_again() -> None:
     found = fitted(training(8), 0.5)
-    assert {task.op for task in found.again} == {"gather", "norm", "up"}
+    assert {task.op for task in found.recomputed} == {"gather", "norm", "up"}
     names = [task.name for task in found.program.tasks]
     again = [len(names) - 1 - names[::-1].index(name) for name in ("norm2", "gather2", "up2")]
     assert max(again[:2]) < again[2]
@@ -95,7 +95,7 @@ def test_later_values_are_made_of_what_is_held_and_of_what_is_made_again() -> No
 
 def test_random_numbers_are_never_drawn_again() -> None:
     found = fitted(training(8), 0.1)
-    assert "dropout" not in {task.op for task in found.again}
+    assert "dropout" not in {task.op for task in found.recomputed}
     assert found.peak > 0.1 * peak_bytes(training(8))
     assert "dropout0" in {found.program.buffers[buffer].name for buffer in find_peak(found.program)[2]}
 
@@ -116,7 +116,7 @@ def test_gathered_weights_are_live_in_few_layers_only() -> None:
 @pytest.mark.parametrize("part", [0.8, 0.5])
 def test_equal_layers_are_decided_alike(part: float) -> None:
     per_layer: dict[str, list[str]] = {}
-    for task in fitted(training(24), part).again:
+    for task in fitted(training(24), part).recomputed:
         per_layer.setdefault(task.name[len(task.op) :], []).append(task.op)
     decisions = [tuple(sorted(ops)) for _, ops in sorted(per_layer.items(), key=lambda entry: int(entry[0] or -1))]
     assert len(set(decisions)) <= 3
@@ -205,14 +205,14 @@ def test_copies_of_one_direction_take_no_longer_than_the_part_of_the_program_tha
 def test_what_is_promised_of_copies_holds(program: Program, part: float, seconds: float) -> None:
     found = copied(program, part, seconds)
     assert found.peak == peak_bytes(found.program) <= peak_bytes(program)
-    assert len(found.program.tasks) == len(program.tasks) + len(found.again) + len(found.copies)
+    assert len(found.program.tasks) == len(program.tasks) + len(found.recomputed) + len(found.copies)
 
 
 @given(programs(), st.floats(0.3, 1.0))
 def test_what_is_promised_of_a_program_holds(program: Program, part: float) -> None:
     found = fit(program, part * peak_bytes(program), [True] * len(program.tasks))
     assert found.peak == peak_bytes(found.program) <= peak_bytes(program)
-    assert len(found.program.tasks) == len(program.tasks) + len(found.again)
+    assert len(found.program.tasks) == len(program.tasks) + len(found.recomputed)
 
 
 def test_what_a_task_holds_inside_counts_when_it_runs_again() -> None:
@@ -240,7 +240,7 @@ def test_no_more_runs_again_than_is_asked_for() -> None:
     wide = make.task("wide", 100.0, given)
     narrow = make.task("narrow", 1.0, wide)
     program = make.program((given,), (make.task("end", 1.0, one, other, narrow),))
-    again = [fit(program, peak_bytes(program) - less, [True] * len(program.tasks)).again for less in (15.0, 30.0)]
+    again = [fit(program, peak_bytes(program) - less, [True] * len(program.tasks)).recomputed for less in (15.0, 30.0)]
     assert [len(tasks) for tasks in again] == [1, 2]
 
 
@@ -258,7 +258,7 @@ def test_what_is_made_of_inputs_alone_runs_again_although_later_blocks_use_it() 
     program = make.program((given,), (gradient,))
     assert len(split_into_blocks(program, 17, 1)) > 1
     found = fit(program, peak_bytes(program) - 30.0, [True] * len(program.tasks))
-    assert [task.name for task in found.again] == ["table"]
+    assert [task.name for task in found.recomputed] == ["table"]
 
 
 @st.composite
