@@ -21,7 +21,7 @@ import attrs
 from spmdir.core.dtype import BF16, F8E4M3FN, F8E5M2, F16, F32, F64, DType, as_dtype
 from spmdir.core.placement.base import Edge, LocalType, Noise, Placement
 from spmdir.core.placement.error import UNKNOWN, ErrorBound
-from spmdir.core.placement.packing import converted
+from spmdir.core.placement.packing import convert_tensor
 
 ERRORS = {BF16: ErrorBound(2.0**-8), F16: UNKNOWN, F8E4M3FN: UNKNOWN, F8E5M2: UNKNOWN}
 """Element type of a shadow → its error: half a unit in the last place, where the type has the range of f32."""
@@ -83,5 +83,5 @@ class Shadow(Placement):
         import torch
 
         held = as_dtype(self.held)
-        largest = torch.finfo(converted(x.new_empty(0), held).dtype).max
-        return converted(x.clamp(-largest, largest).where(x.isfinite(), x), held)
+        largest = torch.finfo(convert_tensor(x.new_empty(0), held).dtype).max
+        return convert_tensor(x.clamp(-largest, largest).where(x.isfinite(), x), held)

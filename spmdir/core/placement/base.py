@@ -22,7 +22,7 @@ from spmdir.core.intervals import Ranges, Run, joined, length, summed_runs
 from spmdir.core.limits import ENUMERATED
 from spmdir.core.placement.edge import Edge
 from spmdir.core.placement.error import EXACT, ErrorBound
-from spmdir.core.placement.packing import converted
+from spmdir.core.placement.packing import convert_tensor
 from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.core.placement.text import head_of, print_placement, read_placement
 
@@ -130,7 +130,7 @@ class Placement:
     def collect_as(self, shards: Sequence[Any], shape: tuple[int, ...], dtype: DType) -> Any:
         """Return `collect(shards, shape)` in the element type `dtype` of the tensor, which ranks may not hold."""
         tensor = self.collect(shards, shape)
-        return converted(tensor, dtype) if self.has_own_type else tensor
+        return convert_tensor(tensor, dtype) if self.has_own_type else tensor
 
     def local_type(self, shape: tuple[int, ...], dtype: DType, count: int, index: int) -> LocalType:
         """Return the shape and the element type of what rank `index` of `count` holds of a tensor of `shape`, `dtype`.
@@ -202,9 +202,9 @@ class Placement:
 
 def _check_class_variables(kind: type[Placement]) -> None:
     """Raise ShardingError if a class declares as a field what placements have for the whole class."""
-    of_class = inspect.get_annotations(Placement)
+    annotations = inspect.get_annotations(Placement)
     for name, annotation in inspect.get_annotations(kind).items():
-        if name in of_class and "ClassVar" in str(of_class[name]) and "ClassVar" not in str(annotation):
+        if name in annotations and "ClassVar" in str(annotations[name]) and "ClassVar" not in str(annotation):
             raise ShardingError(
                 f"{kind.__name__} declares `{name}` as a field; it is the same for all placements of the class: write "
                 f"`{name}: ClassVar[…] = …`"
@@ -251,8 +251,8 @@ class ShardPlacement(Placement):
         Raises:
             ShardingError: there are more than ENUMERATED ranks, and the placement must be asked about each.
         """
-        local = (length(self.ranges(size, count, index)) for index in enumerated(self, count))
-        return summed_runs([(1, [(index, 1, own) for index, own in enumerate(local)])], count)
+        lengths = (length(self.ranges(size, count, index)) for index in enumerated(self, count))
+        return summed_runs([(1, [(index, 1, local_length) for index, local_length in enumerate(lengths)])], count)
 
     def stretches(self, size: int, count: int) -> int:
         """Return an upper bound of the number of ranges of `size` on all ranks together."""
@@ -272,12 +272,12 @@ class ShardPlacement(Placement):
         return self if outer == 1 else None
 
     def local_type(self, shape: tuple[int, ...], dtype: DType, count: int, index: int) -> LocalType:
-        own = shard_length(self, shape[self.dim], count, index)
-        return (*shape[: self.dim], own, *shape[self.dim + 1 :]), dtype
+        local_size = shard_length(self, shape[self.dim], count, index)
+        return (*shape[: self.dim], local_size, *shape[self.dim + 1 :]), dtype
 
     def local_types(self, shape: tuple[int, ...], dtype: DType, count: int) -> frozenset[LocalType]:
         lengths = shard_lengths(((self, count),), shape[self.dim])
-        return frozenset(((*shape[: self.dim], own, *shape[self.dim + 1 :]), dtype) for own in lengths)
+        return frozenset(((*shape[: self.dim], local_size, *shape[self.dim + 1 :]), dtype) for local_size in lengths)
 
     def held_ranges(self, shape: tuple[int, ...], count: int, index: int) -> Mapping[int, Ranges]:
         return {self.dim: self.ranges(shape[self.dim], count, index)}
@@ -289,10 +289,10 @@ class ShardPlacement(Placement):
     def collect(self, shards: Sequence[Any], shape: tuple[int, ...]) -> Any:
         tensor = shards[0].new_empty(shape)
         for index, shard in enumerate(shards):
-            at = 0
+            offset = 0
             for start, end in self.ranges(shape[self.dim], len(shards), index):
-                tensor.narrow(self.dim, start, end - start).copy_(shard.narrow(self.dim, at, end - start))
-                at += end - start
+                tensor.narrow(self.dim, start, end - start).copy_(shard.narrow(self.dim, offset, end - start))
+                offset += end - start
         return tensor
 
 
@@ -325,15 +325,15 @@ def take(tensor: Any, dim: int, ranges: Ranges) -> Any:
         return tensor.narrow(dim, ranges[0][0], ranges[0][1] - ranges[0][0])
     shape = list(tensor.shape)
     shape[dim] = length(ranges)
-    taken, at = tensor.new_empty(shape), 0
+    result, offset = tensor.new_empty(shape), 0
     for start, end in ranges:
-        taken.narrow(dim, at, end - start).copy_(tensor.narrow(dim, start, end - start))
-        at += end - start
-    return taken
+        result.narrow(dim, offset, end - start).copy_(tensor.narrow(dim, start, end - start))
+        offset += end - start
+    return result
 
 
-def _is_pair(found: object) -> bool:
-    return isinstance(found, tuple) and [*map(type, found)] == [int, int]
+def _is_pair(value: object) -> bool:
+    return isinstance(value, tuple) and [*map(type, value)] == [int, int]
 
 
 @lru_cache(maxsize=65536)
@@ -353,7 +353,7 @@ def check_partition(placement: ShardPlacement, size: int, count: int) -> None:
             )
     pairs = sorted(pair for ranges in local for pair in ranges if pair[0] != pair[1])
     edges = [0, *(end for _, end in pairs)]
-    is_gapless = all(at == start < end for at, (start, end) in zip(edges, pairs, strict=False))
+    is_gapless = all(previous_end == start < end for previous_end, (start, end) in zip(edges, pairs, strict=False))
     if not is_gapless or edges[-1] != size:
         raise ShardingError(
             f"{placement} over {count} ranks is not a partition of {size} positions; expected each of them in one "
@@ -366,7 +366,9 @@ def shard_lengths(placements: tuple[tuple[Any, int], ...], size: int) -> frozens
     """Return the lengths of the shards of `size` elements, sharded by each (shard placement, ranks) in turn."""
     extents = frozenset([size])
     for placement, count in placements:
-        extents = frozenset(own for extent in extents for _, _, own in runs_of(placement, extent, count))
+        extents = frozenset(
+            local_length for extent in extents for _, _, local_length in runs_of(placement, extent, count)
+        )
     return extents
 
 
@@ -406,7 +408,11 @@ def shard_length(placement: ShardPlacement, size: int, count: int, index: int) -
     """Return the length of the shard of `size` elements on rank `index` of `count`."""
     if type(placement).runs is ShardPlacement.runs:
         return length(placement.ranges(size, count, index))
-    return next(own for first, ranks, own in runs_of(placement, size, count) if index < first + ranks)
+    return next(
+        local_length
+        for first_rank, ranks, local_length in runs_of(placement, size, count)
+        if index < first_rank + ranks
+    )
 
 
 class PartialPlacement(Placement):
@@ -503,11 +509,11 @@ def placement_type(text: str) -> type[Placement]:
     head = head_of(text)
     kind = placement_class(head)
     if kind is None:
-        known = dict.fromkeys([*SHIPPED, *_TYPES])
-        same = f"; DTensor's {head} is written {_OF_DTENSOR[head]}" if head in _OF_DTENSOR else ""
+        names = dict.fromkeys([*SHIPPED, *_TYPES])
+        hint = f"; DTensor's {head} is written {_OF_DTENSOR[head]}" if head in _OF_DTENSOR else ""
         raise ParseError(
-            f"unknown placement '{' '.join(text.split())}'; expected one of {', '.join(known)}, "
-            f"or that of a plug-in (--load-plugin file.py){same}"
+            f"unknown placement '{' '.join(text.split())}'; expected one of {', '.join(names)}, "
+            f"or that of a plug-in (--load-plugin file.py){hint}"
         )
     return kind
 
@@ -521,8 +527,8 @@ def placement_class(name: str) -> type[Placement] | None:
 
 def placement_classes() -> dict[str, type[Placement]]:
     """Return name in texts → class of all placements: those that spmdir ships, then those that plug-ins declared."""
-    for home in SHIPPED.values():
-        import_module(home)
+    for module in SHIPPED.values():
+        import_module(module)
     return {name: _TYPES[name] for name in dict.fromkeys([*SHIPPED, *_TYPES])}
 
 
@@ -552,9 +558,9 @@ def derived_kind(placement: Placement) -> str:
 
 def _changes_nothing(edge: Edge) -> bool:
     """Return whether a step gives what a rank holds as it is: it is tried on something that no op takes."""
-    held = object()
+    marker = object()
     try:
-        return edge.by is None and edge.lower(held, None) is held
+        return edge.by is None and edge.lower(marker, None) is marker
     except Exception:
         return False  # it is code of a plug-in, and computes something
 
@@ -566,11 +572,11 @@ def _fits(edge: Edge, end: str, placement: Placement) -> bool:
 
 
 def _check_error(kind: type[Placement]) -> None:
-    found = kind.error
-    if not isinstance(found, (ErrorBound, property)):
+    error = kind.error
+    if not isinstance(error, (ErrorBound, property)):
         raise ShardingError(
-            f"`error` of {kind.__module__}.{kind.__qualname__} is {shown(found)}; expected an ErrorBound, as in "
-            f"`error = ErrorBound({found if isinstance(found, float) else 1 / 256})`: the largest error for each rank, "
+            f"`error` of {kind.__module__}.{kind.__qualname__} is {shown(error)}; expected an ErrorBound, as in "
+            f"`error = ErrorBound({error if isinstance(error, float) else 1 / 256})`: the largest error for each rank, "
             "as a part of the largest absolute element that it holds"
         )
 
@@ -590,19 +596,19 @@ def _register(kind: type[Placement]) -> None:
             f"the text of {kind.__module__}.{kind.__qualname__} is '{kind.text}'; expected a name, and fields in round "
             "brackets, as in 'Cyclic({dim}, {block})'"
         )
-    known, shipped = _TYPES.get(head), SHIPPED.get(head)
+    existing, shipped = _TYPES.get(head), SHIPPED.get(head)
     if shipped not in (None, kind.__module__):
         raise ShardingError(
             f"placement '{head}' is declared by {shipped}, which comes with spmdir, and by "
             f"{kind.__module__}.{kind.__qualname__}; give this one another name"
         )
     # attrs makes a class anew when it gives it slots, and a file may be run again.
-    if known is not None and (known.__module__, known.__qualname__) != (kind.__module__, kind.__qualname__):
+    if existing is not None and (existing.__module__, existing.__qualname__) != (kind.__module__, kind.__qualname__):
         raise ShardingError(
-            f"placement '{head}' is declared by {known.__module__}.{known.__qualname__} and by "
+            f"placement '{head}' is declared by {existing.__module__}.{existing.__qualname__} and by "
             f"{kind.__module__}.{kind.__qualname__}; give one of them another name"
         )
     _TYPES[head] = kind
-    if known is not None:
+    if existing is not None:
         for memo in _MEMOS:
             memo.cache_clear()

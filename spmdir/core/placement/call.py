@@ -59,12 +59,12 @@ class Local:
                 PRECEDENCE[self.kind](self.ranges(mesh, coordinate), self.other.ranges(mesh, coordinate))
             )
         if self.kind == "size":
-            coordinate = self._behind(mesh, coordinate)
-            own = self.extent
+            coordinate = self._earlier_in_ring(mesh, coordinate)
+            local_length = self.extent
             for axis, placement in self.placed:
                 assert isinstance(placement, ShardPlacement)
-                own = shard_length(placement, own, mesh.sizes[axis], coordinate[axis])
-            return own * self.times + self.plus
+                local_length = shard_length(placement, local_length, mesh.sizes[axis], coordinate[axis])
+            return local_length * self.times + self.plus
         ranges = self.ranges(mesh, coordinate) or ((0, 0),)
         if len(ranges) != 1 or self.kind == "shard":
             raise UnsupportedError(
@@ -75,7 +75,7 @@ class Local:
     def ranges(self, mesh: Mesh, coordinate: Mapping[str, int]) -> Ranges:
         """Return the ranges of positions that the rank at `coordinate` has, in its local order."""
         ranges: Ranges = ((0, self.extent),)
-        coordinate = self._behind(mesh, coordinate)
+        coordinate = self._earlier_in_ring(mesh, coordinate)
         for axis, placement in self.placed:
             assert isinstance(placement, ShardPlacement)
             ranges = select(ranges, placement.ranges(length(ranges), mesh.sizes[axis], coordinate[axis]))
@@ -85,17 +85,17 @@ class Local:
         """Return `value * times + plus`; a truth value stays one."""
         return value if (self.times, self.plus) == (1, 0) else value * self.times + self.plus
 
-    def _behind(self, mesh: Mesh, coordinate: Mapping[str, int]) -> Mapping[str, int]:
+    def _earlier_in_ring(self, mesh: Mesh, coordinate: Mapping[str, int]) -> Mapping[str, int]:
         """Return the coordinate of the rank `back` places before the one at `coordinate` in the ring."""
         if not self.back:
             return coordinate
-        place = 0
+        position = 0
         for axis in self.axes:
-            place = place * mesh.sizes[axis] + coordinate[axis]
-        place, found = place - self.back, dict[str, int]()
+            position = position * mesh.sizes[axis] + coordinate[axis]
+        position, ring_coordinate = position - self.back, dict[str, int]()
         for axis in reversed(self.axes):
-            place, found[axis] = divmod(place, mesh.sizes[axis])
-        return found
+            position, ring_coordinate[axis] = divmod(position, mesh.sizes[axis])
+        return ring_coordinate
 
     def values(self, mesh: Mesh) -> frozenset[int]:
         """Return the values on all ranks, each once."""
@@ -134,16 +134,16 @@ class Local:
             return self._scaled(PRECEDENCE[self.kind](((0, self.extent),), ((0, self.other.extent),)))
         return (0 if self.kind == "offset" else self.extent) * self.times + self.plus
 
-    def _inside(self) -> str:
+    def _operands_text(self) -> str:
         """Return what stands in parentheses."""
         axes: Sequence[str] = self.axes
         if self.placements:
             axes = [f"{axis}: {placement}" for axis, placement in zip(self.axes, self.placements, strict=True)]
         text = ", ".join([str(self.extent), *axes, *([f"back {self.back}"] if self.back else [])])
-        return text if self.other is None else f"{text} | {self.other._inside()}"
+        return text if self.other is None else f"{text} | {self.other._operands_text()}"
 
     def __str__(self) -> str:
-        text = f"{self.kind}({self._inside()})"
+        text = f"{self.kind}({self._operands_text()})"
         text += f" * {self.times}" if self.times != 1 else ""
         return text + (f" + {self.plus}" if self.plus > 0 else f" - {-self.plus}" if self.plus < 0 else "")
 
@@ -172,12 +172,12 @@ Arguments = tuple[tuple[str, Literal], ...]
 def with_sizes(arguments: Arguments, sizes: Sequence[Any]) -> Arguments:
     """Return `arguments` with the entries of `sizes` in place of the operands that are sizes."""
 
-    def filled(value: Any) -> Any:
-        if isinstance(value, tuple):
-            return tuple(map(filled, value))
-        return sizes[value.index] if isinstance(value, SizeOperand) else value
+    def substitute(literal: Any) -> Any:
+        if isinstance(literal, tuple):
+            return tuple(map(substitute, literal))
+        return sizes[literal.index] if isinstance(literal, SizeOperand) else literal
 
-    return tuple((name, filled(value)) for name, value in arguments)
+    return tuple((name, substitute(value)) for name, value in arguments)
 
 
 Structure = tuple["int | tuple[int, ...]", ...]
@@ -198,7 +198,7 @@ def slots_of(structure: Structure | None, count: int) -> Slots:
         return tuple(range(count))
     numbers = iter(range(count))
     return tuple(
-        tuple(next(numbers) if one else None for one in entry)
+        tuple(next(numbers) if is_tensor else None for is_tensor in entry)
         if isinstance(entry, tuple)
         else (next(numbers) if entry else None)
         for entry in structure

@@ -10,7 +10,7 @@ from spmdir.core.limits import ENUMERATED
 from spmdir.core.placement.base import Placement, own_type
 
 
-def layout_digest(placement: Placement, held: Iterable[tuple[tuple[int, ...], DType, int]]) -> str:
+def layout_digest(placement: Placement, tensors: Iterable[tuple[tuple[int, ...], DType, int]]) -> str:
     """Return a digest of what each rank holds of some tensors: its ranges, its shape and its element type.
 
     It differs between processes if the code of the placement depends on something that does, as the hash of a text.
@@ -23,7 +23,7 @@ def layout_digest(placement: Placement, held: Iterable[tuple[tuple[int, ...], DT
         SpmdirError: the placement has no answer for a tensor.
     """
     digest = hashlib.sha256()
-    for shape, dtype, count in held:
+    for shape, dtype, count in tensors:
         for index in range(min(count, ENUMERATED.most)):
             ranges = placement.held_ranges(shape, count, index)
             local = own_type(placement, shape, dtype, count, index)

@@ -57,14 +57,14 @@ class EdgeState:
         """
         if self.shape is None:
             return tuple(shape)
-        found = evaluated("shape", self.shape, tuple(shape), count)
-        if not (isinstance(found, tuple) and all(type(n) is int and n >= 0 for n in found)):
+        state_shape = evaluated("shape", self.shape, tuple(shape), count)
+        if not (isinstance(state_shape, tuple) and all(type(n) is int and n >= 0 for n in state_shape)):
             raise ShardingError(
-                f"`shape` of an EdgeState gives {shown(found)} for {list(shape)} on {count} ranks; expected a tuple of "
-                "sizes from 0 on",
+                f"`shape` of an EdgeState gives {shown(state_shape)} for {list(shape)} on {count} ranks; expected a "
+                "tuple of sizes from 0 on",
                 place(self.shape),
             )
-        return found
+        return state_shape
 
 
 @attrs.frozen(eq=False)
@@ -126,12 +126,12 @@ class Edge:
         """
         if not callable(self.state):
             return self.state
-        found = evaluated("state", self.state, tuple(shape), count)
-        self._check_states(found)
-        return found
+        states = evaluated("state", self.state, tuple(shape), count)
+        self._check_states(states)
+        return states
 
-    def _check_states(self, found: object) -> None:
-        states = found if isinstance(found, Mapping) else {"": found}
+    def _check_states(self, declared: object) -> None:
+        states = declared if isinstance(declared, Mapping) else {"": declared}
         for name, state in states.items():
             if not isinstance(state, EdgeState) or not name.isidentifier():
                 raise ShardingError(
@@ -157,15 +157,15 @@ class Edge:
             ShardingError: it fails, or gives no such numbers.
         """
         assert self.bytes is not None  # or the collectives say it
-        found = evaluated("bytes", self.bytes, tuple(shape), itemsize, count)
-        each = found if isinstance(found, tuple) else (found,)
-        if len(each) != len(self.collectives) or not all(is_amount(number) for number in each):
+        declared = evaluated("bytes", self.bytes, tuple(shape), itemsize, count)
+        amounts = declared if isinstance(declared, tuple) else (declared,)
+        if len(amounts) != len(self.collectives) or not all(is_amount(amount) for amount in amounts):
             raise ShardingError(
-                f"`bytes` gives {shown(found)} for {list(shape)} on {count} ranks; expected a number from 0 on for "
+                f"`bytes` gives {shown(declared)} for {list(shape)} on {count} ranks; expected a number from 0 on for "
                 f"each of {', '.join(self.collectives)}",
                 place(self.bytes),
             )
-        return each
+        return amounts
 
     def time(self, topology: Any, shape: Sequence[int], itemsize: float, count: int) -> float:
         """Return what `seconds` says.
@@ -174,13 +174,13 @@ class Edge:
             ShardingError: it fails, or gives no time.
         """
         assert self.seconds is not None  # or the collectives say it
-        found = evaluated("seconds", self.seconds, topology, tuple(shape), itemsize, count)
-        if not is_amount(found):
+        seconds = evaluated("seconds", self.seconds, topology, tuple(shape), itemsize, count)
+        if not is_amount(seconds):
             raise ShardingError(
-                f"`seconds` gives {shown(found)} for {list(shape)} on {count} ranks; expected a number from 0 on",
+                f"`seconds` gives {shown(seconds)} for {list(shape)} on {count} ranks; expected a number from 0 on",
                 place(self.seconds),
             )
-        return found
+        return seconds
 
 
 def _is_name_or_names(value: object) -> bool:

@@ -43,9 +43,11 @@ class ErrorBound:
     of: str = "shards"
 
     def __attrs_post_init__(self) -> None:
-        for name, value, known in (("norm", self.norm, NORMS), ("of", self.of, ENDS)):
-            if value not in tuple(known):  # a tuple, since values without a hash are asked about too
-                raise ShardingError(f"`{name}` of an ErrorBound is {shown(value)}; expected one of {', '.join(known)}")
+        for name, value, allowed in (("norm", self.norm, NORMS), ("of", self.of, ENDS)):
+            if value not in tuple(allowed):  # a tuple, since values without a hash are asked about too
+                raise ShardingError(
+                    f"`{name}` of an ErrorBound is {shown(value)}; expected one of {', '.join(allowed)}"
+                )
         if not (self.factor is None or callable(self.factor) or _is_bound(self.factor)):
             raise ShardingError(
                 f"`factor` of an ErrorBound is {shown(self.factor)}; expected a number from 0 on, a function of "
@@ -63,14 +65,14 @@ class ErrorBound:
         """
         if not callable(self.factor):
             return self.factor
-        found = evaluated("factor", self.factor, tuple(shape), count)
-        if not _is_bound(found):
+        factor = evaluated("factor", self.factor, tuple(shape), count)
+        if not _is_bound(factor):
             raise ShardingError(
-                f"`factor` of an ErrorBound gives {shown(found)} for {list(shape)} on {count} ranks; expected a number "
-                "from 0 on",
+                f"`factor` of an ErrorBound gives {shown(factor)} for {list(shape)} on {count} ranks; expected a "
+                "number from 0 on",
                 place(self.factor),
             )
-        return found
+        return factor
 
     def __str__(self) -> str:
         if not self:

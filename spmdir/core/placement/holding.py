@@ -39,11 +39,11 @@ def holding(sharding: Sharding, shape: Sequence[int], mesh: Mesh, rank: int) -> 
     mixed: list[tuple[tuple[str, ...], Placement]] = []
     for axes, placement in sharding.layers:
         count, index = mesh.group_size(axes), mesh.index(rank, axes)
-        held = None if mixed else placement.held_ranges(tuple(local), count, index)
-        if held is None:
+        held_ranges = None if mixed else placement.held_ranges(tuple(local), count, index)
+        if held_ranges is None:
             mixed.append((axes, placement))
             continue
-        for dim, positions in held.items():
+        for dim, positions in held_ranges.items():
             ranges[dim] = select(ranges[dim], _before_padding(positions, length(ranges[dim])))
         local = [*placement.local_type(tuple(local), None, count, index)[0]]  # type: ignore[arg-type]
     return Holding(tuple(ranges), tuple(mixed))

@@ -83,17 +83,17 @@ class _Reader:
     def advance(self) -> None:
         match = _TOKEN.match(self.text, self.position)
         if match is None:
-            rest = self.text[self.position :].strip()
+            remaining = self.text[self.position :].strip()
             self.start = len(self.text) - len(self.text[self.position :].lstrip())
-            self.kind, self.token = ("end", "") if not rest else ("unknown", rest[0])
+            self.kind, self.token = ("end", "") if not remaining else ("unknown", remaining[0])
             return
         self.kind = match.lastgroup or ""
         self.token, self.start = match[self.kind], match.start(self.kind)
         self.position = match.end()
 
     def fail(self, expected: str) -> LiteralError:
-        found = f"'{self.token}'" if self.kind != "end" else "the end"
-        return LiteralError(f"found {found}, expected {expected}", self.start)
+        token_text = f"'{self.token}'" if self.kind != "end" else "the end"
+        return LiteralError(f"found {token_text}, expected {expected}", self.start)
 
     def expect(self, token: str) -> None:
         if self.token != token or self.kind != "punctuation":
@@ -148,14 +148,14 @@ def _scalar(kind: str, token: str, start: int) -> Literal:
 def _local(token: str, start: int) -> Local:
     match = _LOCAL.fullmatch(token)
     assert match
-    first, bar, second = match[2].partition("|")
+    first_shard, bar, second_shard = match[2].partition("|")
     if bool(bar) != (match[1] in PRECEDENCE):
         expected = "one shard" if bar else "two shards, as in (8, tp | 8, tp)"
         raise LiteralError(f"found {token}, expected {expected} in {match[1]}(…)", start)
-    other = _shard("shard", second, token, start) if bar else None
+    other = _shard("shard", second_shard, token, start) if bar else None
     plus = int(match[5] or 0) * (-1 if match[4] == "-" else 1)
-    found = _shard(match[1], first, token, start)
-    return attrs.evolve(found, times=int(match[3] or 1), plus=plus, other=other)
+    local = _shard(match[1], first_shard, token, start)
+    return attrs.evolve(local, times=int(match[3] or 1), plus=plus, other=other)
 
 
 def _shard(kind: str, inside: str, token: str, start: int) -> Local:

@@ -16,7 +16,7 @@ from spmdir.core.dtype import DType, as_dtype
 from spmdir.core.errors import ShardingError, SpmdirError, shown, wrong_argument
 from spmdir.core.placement.base import LocalType, Noise, Placement, ShardPlacement, placement_class
 from spmdir.core.placement.edge import Edge
-from spmdir.core.placement.packing import Types, converted, pack, packed_type, unpack
+from spmdir.core.placement.packing import Types, convert_tensor, pack, packed_type, unpack
 from spmdir.core.placement.text import field_types, head_of, print_placement, read_placement
 
 Parts = Sequence[Any]
@@ -96,8 +96,8 @@ class PackedPlacement(Placement):
             )
         types = self.types(tuple(value.shape), value.dtype)
         zeros = [(value.new_zeros(shape), dtype) for shape, dtype in types]
-        others = [zero if dtype is value.dtype else converted(zero, as_dtype(dtype)) for zero, dtype in zeros]
-        return [value if part == self.part else other for part, other in enumerate(others)]
+        parts = [zero if dtype is value.dtype else convert_tensor(zero, as_dtype(dtype)) for zero, dtype in zeros]
+        return [value if part == self.part else default for part, default in enumerate(parts)]
 
     def types(self, shape: tuple[int, ...], dtype: Any) -> Sequence[tuple[tuple[int, ...], Any]]:
         """Return shape and element type of each part, of those of this value: by default they are all the same."""
@@ -125,8 +125,8 @@ class PackedPlacement(Placement):
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
         state = self._started(tensor)
-        others = [self.pack(*self._neutral(state)) for _ in range(count - 1)]
-        return [self.pack(*state), *others]
+        neutral_states = [self.pack(*self._neutral(state)) for _ in range(count - 1)]
+        return [self.pack(*state), *neutral_states]
 
     def collect_as(self, shards: Sequence[Any], shape: tuple[int, ...], dtype: DType) -> Any:
         states = [self.unpack(shard, tuple(shape), dtype) for shard in shards]
@@ -142,15 +142,15 @@ class PackedPlacement(Placement):
         return edge.lower in (self._replicate, self._scatter)
 
     def _types(self, shape: tuple[int, ...], dtype: DType) -> Types:
-        said: Any = evaluated("types", self.types, tuple(shape), dtype)
+        declared: Any = evaluated("types", self.types, tuple(shape), dtype)
         try:
-            types = [(tuple(sizes), as_dtype(kind)) for sizes, kind in said]
+            types = [(tuple(sizes), as_dtype(kind)) for sizes, kind in declared]
             if len(types) == len(self.parts) and all(type(n) is int and n >= 0 for sizes, _ in types for n in sizes):
                 return types
         except (SpmdirError, TypeError, ValueError):
             pass
         raise ShardingError(
-            f"`types` of {self} gives {shown(said)}; expected shape and element type of each part, as in "
+            f"`types` of {self} gives {shown(declared)}; expected shape and element type of each part, as in "
             "[((4, 6), 'f32')]",
             place(self.types),
         )
@@ -158,8 +158,8 @@ class PackedPlacement(Placement):
     def _leading(self, shapes: Sequence[tuple[int, ...]]) -> int:
         """Return how many of the first dimensions the parts have in common, along which states go apart."""
         sizes = zip(*shapes, strict=False)
-        alike = itertools.takewhile(lambda of: len(set(of[1])) == 1 and self.slices(of[0]), enumerate(sizes))
-        return len(list(alike))
+        common = itertools.takewhile(lambda of: len(set(of[1])) == 1 and self.slices(of[0]), enumerate(sizes))
+        return len(list(common))
 
     def _started(self, value: Any) -> Parts:
         return self._require("start", self.start(value), self.parts)
@@ -181,26 +181,27 @@ class PackedPlacement(Placement):
             )
         return result
 
-    def _require(self, method: str, found: Any, names: Sequence[str], like: Parts = ()) -> Sequence[Any]:
+    def _require(self, method: str, tensors: Any, names: Sequence[str], like: Parts = ()) -> Sequence[Any]:
         """Return `found`, what `method` gives: a tensor for each of `names`, of the shapes and types of `like`."""
         where = place(getattr(self, method))
-        if not isinstance(found, (tuple, list)) or not all(hasattr(tensor, "shape") for tensor in found):
+        if not isinstance(tensors, (tuple, list)) or not all(hasattr(tensor, "shape") for tensor in tensors):
             raise ShardingError(
-                f"`{method}` of {self} gives {type(found).__name__}; expected a tensor for each of {', '.join(names)}",
+                f"`{method}` of {self} gives {type(tensors).__name__}; expected a tensor for each of "
+                f"{', '.join(names)}",
                 where,
             )
-        if len(found) != len(names):
+        if len(tensors) != len(names):
             raise ShardingError(
-                f"`{method}` of {self} gives {len(found)} tensors; expected {len(names)}: {', '.join(names)}", where
+                f"`{method}` of {self} gives {len(tensors)} tensors; expected {len(names)}: {', '.join(names)}", where
             )
-        for name, tensor, wanted in zip(names, found, like, strict=False):
-            if tuple(tensor.shape) != tuple(wanted.shape) or tensor.dtype != wanted.dtype:
+        for name, tensor, expected in zip(names, tensors, like, strict=False):
+            if tuple(tensor.shape) != tuple(expected.shape) or tensor.dtype != expected.dtype:
                 raise ShardingError(
                     f"`{method}` of {self} gives '{name}' of shape {[*tensor.shape]} and {tensor.dtype}; expected "
-                    f"{[*wanted.shape]} and {wanted.dtype}",
+                    f"{[*expected.shape]} and {expected.dtype}",
                     where,
                 )
-        return found
+        return tensors
 
     def _is_slice(self, target: Placement) -> bool:
         return isinstance(target, ShardPlacement) and all(map(self.slices, range(target.dim + 1)))
@@ -231,8 +232,8 @@ def joint_placement(text: str) -> PackedPlacement:
     name = head_of(text)
     kind = placement_class(name)
     if kind is None or not issubclass(kind, PackedPlacement):
-        found = f"'{name}' is a placement of another kind" if kind else f"no placement is named '{name}'"
-        raise ShardingError(f"{found}; expected the name of a PackedPlacement, whose class is declared before")
+        reason = f"'{name}' is a placement of another kind" if kind else f"no placement is named '{name}'"
+        raise ShardingError(f"{reason}; expected the name of a PackedPlacement, whose class is declared before")
     if name != text.strip():
         return read_placement(kind, text)
     try:

@@ -24,7 +24,7 @@ _TENSOR_TYPES = {"f8E4M3FN": "torch.Float8_e4m3fnTensor", "f8E5M2": "torch.Float
 """Name of an element type without such a method → what `type` of a tensor calls it."""
 
 
-def converted(tensor: Any, dtype: DType) -> Any:
+def convert_tensor(tensor: Any, dtype: DType) -> Any:
     """Return `tensor` in element type `dtype`."""
     if method := _METHODS.get(dtype.name):
         return getattr(tensor, method)()
@@ -45,21 +45,21 @@ def pack(parts: Sequence[Any], leading: int) -> Any:
     if len({part.dtype for part in parts}) > 1:
         flat = [part.contiguous().view(part.new_empty(0).byte().dtype) for part in flat]
     packed = flat[0].new_empty((*flat[0].shape[:leading], sum(part.shape[-1] for part in flat)))
-    at = 0
+    offset = 0
     for part in flat:
-        packed.narrow(leading, at, part.shape[-1]).copy_(part)
-        at += part.shape[-1]
+        packed.narrow(leading, offset, part.shape[-1]).copy_(part)
+        offset += part.shape[-1]
     return packed
 
 
 def unpack(packed: Any, types: Types, leading: int) -> list[Any]:
     """Return the tensors of `types` of which `packed` is made."""
-    mixed, parts, at = len({dtype for _, dtype in types}) > 1, [], 0
+    mixed, parts, offset = len({dtype for _, dtype in types}) > 1, [], 0
     for shape, dtype in types:
         size = math.prod(shape[leading:]) * (dtype.itemsize if mixed else 1)
-        part = packed.narrow(leading, at, size)
-        at += size
+        part = packed.narrow(leading, offset, size)
+        offset += size
         if mixed:
-            part = part.contiguous().view(converted(packed.new_empty(0), dtype).dtype)
+            part = part.contiguous().view(convert_tensor(packed.new_empty(0), dtype).dtype)
         parts.append(part.reshape((*packed.shape[:leading], *shape[leading:])))
     return parts

@@ -34,20 +34,20 @@ _REPLICATED = type(R)
 """Has one value, so asking for the class will do, and is quick."""
 
 
-def _entries_of(given: Iterable[tuple[str, Placement]]) -> tuple[tuple[str, Placement], ...]:
+def _entries_of(entries: Iterable[tuple[str, Placement]]) -> tuple[tuple[str, Placement], ...]:
     try:
-        return _canonical(given)
+        return _canonical(entries)
     except (AttributeError, TypeError, ValueError):
         raise ShardingError(
-            f"a Sharding cannot have the entries {shown(given)}; expected pairs of an axis and a Placement, as of "
+            f"a Sharding cannot have the entries {shown(entries)}; expected pairs of an axis and a Placement, as of "
             'parse_placement("S(0)"); functions that take shardings take texts too, as "dp: S(0)"'
         ) from None
 
 
-def _mesh_name(given: str) -> str:
-    if type(given) is not str:
-        require_type("mesh", given, str, "the name of a mesh")
-    return given
+def _mesh_name(name: str) -> str:
+    if type(name) is not str:
+        require_type("mesh", name, str, "the name of a mesh")
+    return name
 
 
 def _canonical(entries: Iterable[tuple[str, Placement]]) -> tuple[tuple[str, Placement], ...]:
@@ -58,8 +58,8 @@ def _canonical(entries: Iterable[tuple[str, Placement]]) -> tuple[tuple[str, Pla
     entries = [(axis, placement) for axis, placement in entries if type(placement) is not _REPLICATED]
     axes = [axis for axis, _ in entries]
     if len(set(axes)) != len(axes):
-        twice = next(axis for axis in axes if axes.count(axis) > 1)
-        raise ShardingError(f"axis '{twice}' is placed twice; an axis has one placement")
+        repeated = next(axis for axis in axes if axes.count(axis) > 1)
+        raise ShardingError(f"axis '{repeated}' is placed twice; an axis has one placement")
     if any(map(is_part, axes)) and (pair := overlapping(axes)):
         raise ShardingError(f"'{pair[0]}' and '{pair[1]}' overlap; sub-axes of one axis have no ranks in common")
     sharded = sorted((e for e in entries if e[1].trait == "shard"), key=lambda e: e[1].dim or 0)
@@ -98,11 +98,11 @@ class Sharding(ShownAsText):
 
     @cached_property
     def _axes_by_dim(self) -> dict[int, tuple[str, ...]]:
-        found: dict[int, tuple[str, ...]] = {}
+        axes_by_dim: dict[int, tuple[str, ...]] = {}
         for axis, placement in self.entries:
             if placement.dim is not None:
-                found[placement.dim] = (*found.get(placement.dim, ()), axis)
-        return found
+                axes_by_dim[placement.dim] = (*axes_by_dim.get(placement.dim, ()), axis)
+        return axes_by_dim
 
     def dim_placements(self, dim: int, mesh: Mesh) -> tuple[tuple[Placement, int], ...]:
         """Return (placement, number of ranks) of each axis that shards `dim`, major first."""
@@ -151,12 +151,12 @@ class Sharding(ShownAsText):
         if axis in self._placements:
             return self._placements[axis]
         try:
-            fine = mesh.refine([axis, *self._placements])
+            refined_mesh = mesh.refine([axis, *self._placements])
         except ShardingError:
             return None
-        refined = self.refined(fine)
-        found = {refined[part] for part in fine.parts(axis)}
-        return found.pop() if len(found) == 1 else None
+        refined = self.refined(refined_mesh)
+        placements = {refined[part] for part in refined_mesh.parts(axis)}
+        return placements.pop() if len(placements) == 1 else None
 
     def refined(self, mesh: Mesh) -> Sharding:
         """Return this sharding over the axes of a mesh that splits some of its own, see `Mesh.refine`.
@@ -179,8 +179,8 @@ class Sharding(ShownAsText):
             return self
         entries: list[tuple[str, Placement]] = []
         for axis, placement in self.entries:
-            same = bool(entries) and entries[-1][1] == placement and placement.splits
-            joined = mesh.join(entries[-1][0], axis) if same else None
+            is_mergeable = bool(entries) and entries[-1][1] == placement and placement.splits
+            joined = mesh.join(entries[-1][0], axis) if is_mergeable else None
             if joined is None:
                 entries.append((mesh.join(axis) or axis, placement))
             else:
@@ -216,11 +216,11 @@ class Sharding(ShownAsText):
 
         Several axes of one placement that says itself what ranks hold, and that splits, do so as one axis.
         """
-        found: dict[object, tuple[tuple[str, ...], Placement]] = {}
+        layers: dict[object, tuple[tuple[str, ...], Placement]] = {}
         for axis, placement in self.entries:
             key = placement if placement.has_own_type and placement.splits else axis
-            found[key] = (*found.get(key, ((),))[0], axis), placement
-        return tuple(found.values())
+            layers[key] = (*layers.get(key, ((),))[0], axis), placement
+        return tuple(layers.values())
 
     @cached_property
     def has_own_type(self) -> bool:
@@ -262,11 +262,11 @@ class Sharding(ShownAsText):
 
         What a placement lays out is the tensor of `shape` and `dtype`, or what ranks hold of it by the axes outside.
         """
-        held = {(shape, dtype)}
+        types = {(shape, dtype)}
         for axes, placement in self.layers:
             count = mesh.group_size(axes)
-            yield from ((axes, placement, own, count) for own in held)
-            held = {local for own in held for local in placement.local_types(*own, count)}
+            yield from ((axes, placement, outer_type, count) for outer_type in types)
+            types = {local_type for outer_type in types for local_type in placement.local_types(*outer_type, count)}
 
     def check(self, mesh: Mesh, rank: int | None) -> None:
         """Raise ShardingError unless this can be the sharding of a tensor of `rank` dimensions on `mesh`."""
@@ -322,8 +322,8 @@ def _entries(text: str) -> list[tuple[str, Placement]]:
     for part in split_entries(text):
         axis, colon, placement = part.partition(":")
         if not colon or not is_axis(axis.strip()):
-            found = " ".join(part.split())
-            raise ParseError(f"'{found}' is not part of a sharding; expected `axis: placement`, as in `dp: S(0)`")
+            entry_text = " ".join(part.split())
+            raise ParseError(f"'{entry_text}' is not part of a sharding; expected `axis: placement`, as in `dp: S(0)`")
         entries.append((axis.strip(), parse_placement(placement)))
     return entries
 

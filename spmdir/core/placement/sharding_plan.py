@@ -88,10 +88,10 @@ class ShardingPlan(ShownAsText):
     activations: Mapping[str, Activation] = attrs.field(factory=dict)
     keep: tuple[str, ...] = ()
 
-    def with_inputs(self, first: int, count: int) -> ShardingPlan:
+    def with_inputs(self, first_input: int, count: int) -> ShardingPlan:
         """Return this plan for a program whose user inputs `first` to `first + count - 1` are its arguments."""
-        named = {INPUTS: f"input:{first}-{first + count - 1}"}
-        return attrs.evolve(self, shardings={named.get(key, key): value for key, value in self.shardings.items()})
+        renamed = {INPUTS: f"input:{first_input}-{first_input + count - 1}"}
+        return attrs.evolve(self, shardings={renamed.get(key, key): value for key, value in self.shardings.items()})
 
     def over(self, later: ShardingPlan) -> ShardingPlan:
         """Return this plan with what `later` says, which wins."""
@@ -132,7 +132,7 @@ def _activation_text(activation: Activation) -> str:
 def _layouts_text(layouts: Mapping[str, Layout]) -> str:
     if list(layouts) == ["0"]:
         return json.dumps(layouts["0"].text)
-    return "{ " + ", ".join(f"{json.dumps(k)} = {json.dumps(one.text)}" for k, one in layouts.items()) + " }"
+    return "{ " + ", ".join(f"{json.dumps(k)} = {json.dumps(layout.text)}" for k, layout in layouts.items()) + " }"
 
 
 def as_plan(value: Any, mesh: Mesh) -> ShardingPlan:
@@ -172,15 +172,15 @@ def read_plan(text: str, file: str, mesh: Mesh) -> ShardingPlan:
     document = read_toml(text, file)
     for key in document:
         if key not in _KEYS:
-            known = ", ".join(_KEYS)
+            allowed = ", ".join(_KEYS)
             raise ParseError(
-                f"a plan has no '{key}'; it has {known}{did_you_mean(key, _KEYS)}", place_of(text, file, key)
+                f"a plan has no '{key}'; it has {allowed}{did_you_mean(key, _KEYS)}", place_of(text, file, key)
             )
     keep, outputs = document.get("keep", []), document.get("out_shardings")
     if not isinstance(keep, list) or not all(isinstance(axis, str) for axis in keep):
         raise ParseError("'keep' is not a list of axes; write [\"tp\"]", place_of(text, file, "keep"))
     for axis in keep:
-        _placed(partial(mesh.require, axis), partial(place_of, text, file, "keep", axis))
+        _with_location(partial(mesh.require, axis), partial(place_of, text, file, "keep", axis))
     if outputs is not None and not isinstance(outputs, list):
         raise ParseError(
             "'out_shardings' is not a list; write [\"dp: S(0)\", …]", place_of(text, file, "out_shardings")
@@ -244,17 +244,17 @@ def _layouts(value: Any, mesh: Mesh, place: Callable[..., Location]) -> dict[str
         if not isinstance(text, str):
             raise ParseError(f'{text!r} is not a layout; expected text such as "dp: S(0), tp: S(-1)"', place())
         layouts[str(key)] = layout = Layout(text)
-        _placed(partial(layout.check, mesh), partial(place, text))
+        _with_location(partial(layout.check, mesh), partial(place, text))
     return layouts
 
 
 def _sharding(value: Any, mesh: Mesh, place: Callable[[], Location]) -> Sharding | None:
     if not isinstance(value, str):
         raise ParseError(f'{value!r} is not a sharding; expected text such as "dp: S(0), tp: R"', place())
-    return None if value == _OPEN else _placed(partial(as_sharding, value, mesh), place)
+    return None if value == _OPEN else _with_location(partial(as_sharding, value, mesh), place)
 
 
-def _placed(read: Callable[[], Any], place: Callable[[], Location]) -> Any:
+def _with_location(read: Callable[[], Any], place: Callable[[], Location]) -> Any:
     try:
         return read()
     except SpmdirError as error:

@@ -127,18 +127,18 @@ class Partial(PartialPlacement):
             yield Edge(lambda x, group: x * group.size, source="P(sum)")
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
-        truth = str(tensor.dtype) == "torch.bool"
-        reduction = REDUCTIONS[REDUCTIONS[self.op].of_bool or self.op if truth else self.op]
-        partials, rest = [], tensor
+        is_bool = str(tensor.dtype) == "torch.bool"
+        reduction = REDUCTIONS[REDUCTIONS[self.op].of_bool or self.op if is_bool else self.op]
+        partials, remaining = [], tensor
         for _ in range(count - 1):
-            hidden = noise(tensor)
+            random = noise(tensor)
             if self.op == "avg":
                 # Every rank holds about the value, since its multiple may be infinite.
-                partial, rest = tensor - hidden, rest + hidden
+                partial, remaining = tensor - random, remaining + random
             else:
-                partial, rest = reduction.scatter(rest, hidden)
+                partial, remaining = reduction.scatter(remaining, random)
             partials.append(partial)
-        return [*partials, rest]
+        return [*partials, remaining]
 
     def supports(self, dtype: DType) -> bool:
         # Truth values have a largest and a smallest one too; rules write these as any and all.

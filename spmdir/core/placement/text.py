@@ -110,16 +110,18 @@ def _field_texts(kind: Any) -> Mapping[str, FieldText]:
             f"the text '{kind.text}' of {kind.__name__} names {named}; expected each of its fields {fields}"
         )
     parts = _FIELD.split(kind.text)
-    for before, between, after in zip(parts[1::2], parts[2::2], parts[3::2], strict=False):
-        if not between.strip():
+    for left, separator, right in zip(parts[1::2], parts[2::2], parts[3::2], strict=False):
+        if not separator.strip():
             raise ParseError(
-                f"the text '{kind.text}' of {kind.__name__} has nothing between '{before}' and '{after}', so that it "
+                f"the text '{kind.text}' of {kind.__name__} has nothing between '{left}' and '{right}', so that it "
                 "can be read in several ways; expected a comma there"
             )
     for name in named:
         if types[name] not in FIELD_TEXTS:
-            known = ", ".join(getattr(known, "__name__", str(known)) for known in FIELD_TEXTS)
-            raise ParseError(f"field '{name}' of {kind.__name__} has the type {types[name]}; expected one of {known}")
+            type_names = ", ".join(getattr(known, "__name__", str(known)) for known in FIELD_TEXTS)
+            raise ParseError(
+                f"field '{name}' of {kind.__name__} has the type {types[name]}; expected one of {type_names}"
+            )
     return {name: FIELD_TEXTS[types[name]] for name in named}
 
 
@@ -129,8 +131,8 @@ def _pattern(kind: Any) -> re.Pattern[str]:
     # Split by the fields, the template is literal text and, at odd places, names.
     parts = _FIELD.split(kind.text)
     pattern = ""
-    for at, part in enumerate(parts):
-        pattern += rf"\s*(?P<{part}>{texts[part].pattern})\s*" if at % 2 else _spaced(part)
+    for index, part in enumerate(parts):
+        pattern += rf"\s*(?P<{part}>{texts[part].pattern})\s*" if index % 2 else _spaced(part)
     return re.compile(pattern, re.ASCII)
 
 

@@ -18,14 +18,14 @@ def instance_of(kind: type[Placement]) -> Placement | None:
         examples = getattr(kind, "examples", ())
         if examples:
             return parse_placement(examples[0])
-        return kind(**{name: FIELDS[of] for name, of in field_types(kind).items()})
+        return kind(**{name: FIELDS[field_type] for name, field_type in field_types(kind).items()})
     except (SpmdirError, TypeError, ValueError):
         return None
 
 
 def unusable_edges(placement: Placement) -> Iterator[tuple[Edge, str]]:
     """Yield the edges of `placement` that no step takes, each with why."""
-    before: list[Edge] = []
+    earlier_edges: list[Edge] = []
     for edge in placement.edges():
         if not isinstance(edge, Edge):  # which a law says
             continue
@@ -34,17 +34,27 @@ def unusable_edges(placement: Placement) -> Iterator[tuple[Edge, str]]:
             yield edge, "it has neither a `target` nor a `source`; expected the text of the other end in one of them"
             continue
         try:
-            other = None if end in TRAITS else parse_placement(end)
+            end_placement = None if end in TRAITS else parse_placement(end)
         except SpmdirError as error:
             yield edge, f"it leads to '{end}', which is no placement: {error.message}"
             continue
-        if other == placement:
+        if end_placement == placement:
             yield edge, f"it leads from {placement} to itself"
-        ends = {end} if other is None else {end, other.trait}
-        alike = [one for one in before if (one.target is None) == (edge.target is None) and one.when is None]
-        earlier = next((one for one in alike if (one.target or one.source) in ends), None)
-        if earlier is not None:
-            there = f"{'to' if edge.target else 'from'} '{earlier.target or earlier.source}'"
-            at = f" ({earlier.place})" if earlier.place else ""
-            yield edge, f"the edge {there} before it{at} is taken in its place; put the more special one first"
-        before.append(edge)
+        ends = {end} if end_placement is None else {end, end_placement.trait}
+        candidates = [
+            candidate
+            for candidate in earlier_edges
+            if (candidate.target is None) == (edge.target is None) and candidate.when is None
+        ]
+        shadowing = next(
+            (candidate for candidate in candidates if (candidate.target or candidate.source) in ends), None
+        )
+        if shadowing is not None:
+            earlier_end = f"{'to' if edge.target else 'from'} '{shadowing.target or shadowing.source}'"
+            earlier_location = f" ({shadowing.place})" if shadowing.place else ""
+            yield (
+                edge,
+                f"the earlier edge {earlier_end}{earlier_location} always takes precedence; put the more "
+                f"specific edge first",
+            )
+        earlier_edges.append(edge)

@@ -197,11 +197,11 @@ def _terms(value: Number) -> dict[Monomial, int]:
 
 
 def _of_terms(terms: Mapping[Monomial, int]) -> int | Size:
-    kept = {monomial: coefficient for monomial, coefficient in terms.items() if coefficient}
-    if not set(kept) - {()}:
-        return kept.get((), 0)
-    order = sorted(kept, key=lambda monomial: (-len(monomial), tuple(map(str, monomial))))
-    return Size(tuple((monomial, kept[monomial]) for monomial in order))
+    nonzero = {monomial: coefficient for monomial, coefficient in terms.items() if coefficient}
+    if not set(nonzero) - {()}:
+        return nonzero.get((), 0)
+    order = sorted(nonzero, key=lambda monomial: (-len(monomial), tuple(map(str, monomial))))
+    return Size(tuple((monomial, nonzero[monomial]) for monomial in order))
 
 
 def _of_atom(atom: Atom) -> Size:
@@ -250,71 +250,73 @@ def _divide(a: Number, b: Number) -> tuple[int | Size, int | Size]:
         return (1, 0) if a == b else (0, a)  # type: ignore
     monomial, coefficient = divisor[0]
     quotient: dict[Monomial, int] = {}
-    rest: dict[Monomial, int] = {}
+    remainder: dict[Monomial, int] = {}
     for term, number in _terms(a).items():
-        left = _without(term, monomial)
-        if left is not None and coefficient and number % coefficient == 0:
-            quotient[left] = number // coefficient
+        factors = _quotient_of_monomials(term, monomial)
+        if factors is not None and coefficient and number % coefficient == 0:
+            quotient[factors] = number // coefficient
         else:
-            rest[term] = number
-    return _of_terms(quotient), _of_terms(rest)
+            remainder[term] = number
+    return _of_terms(quotient), _of_terms(remainder)
 
 
-def _without(term: Monomial, monomial: Monomial) -> Monomial | None:
-    left = list(term)
+def _quotient_of_monomials(term: Monomial, monomial: Monomial) -> Monomial | None:
+    factors = list(term)
     for atom in monomial:
-        if atom not in left:
+        if atom not in factors:
             return None
-        left.remove(atom)
-    return tuple(left)
+        factors.remove(atom)
+    return tuple(factors)
 
 
-def _cancelled(a: Number, b: Number) -> tuple[Number, Number, int | Size]:
+def _cancel_common_factor(a: Number, b: Number) -> tuple[Number, Number, int | Size]:
     """Return both without the factor that all their terms have, and this factor."""
     left, right = _terms(a), _terms(b)
     if not left or not right or not isinstance(b, Size):
         return a, b, 1
-    numbers = math.gcd(*left.values(), *right.values()) or 1
+    divisor = math.gcd(*left.values(), *right.values()) or 1
     common: list[Atom] = list(next(iter(right)))
     for term in (*left, *right):
-        rest = list(term)
-        common = [atom for atom in common if atom in rest and (rest.remove(atom) or True)]
+        unmatched = list(term)
+        common = [atom for atom in common if atom in unmatched and (unmatched.remove(atom) or True)]
     shared = tuple(common)
 
     def without(terms: Mapping[Monomial, int]) -> int | Size:
-        return _of_terms({_without(term, shared) or (): number // numbers for term, number in terms.items()})
+        return _of_terms(
+            {_quotient_of_monomials(term, shared) or (): number // divisor for term, number in terms.items()}
+        )
 
-    return without(left), without(right), _of_terms({shared: numbers})
+    return without(left), without(right), _of_terms({shared: divisor})
 
 
 def _floordiv(a: Number, b: Number) -> int | Size:
-    a, b, _ = _cancelled(a, b)
-    quotient, rest = _divide(a, b)
-    if isinstance(rest, int) and isinstance(b, int) and b:
-        return _add(quotient, rest // b)
-    return _add(quotient, 0 if rest == 0 else _of_atom(Function("floordiv", (rest, b))))
+    a, b, _ = _cancel_common_factor(a, b)
+    quotient, remainder = _divide(a, b)
+    if isinstance(remainder, int) and isinstance(b, int) and b:
+        return _add(quotient, remainder // b)
+    return _add(quotient, 0 if remainder == 0 else _of_atom(Function("floordiv", (remainder, b))))
 
 
 def _mod(a: Number, b: Number) -> int | Size:
-    a, b, factor = _cancelled(a, b)
-    rest = _divide(a, b)[1]
-    if isinstance(rest, int) and isinstance(b, int) and b:
-        return _mul(factor, rest % b)
-    return 0 if rest == 0 else _mul(factor, _of_atom(Function("mod", (rest, b))))
+    a, b, factor = _cancel_common_factor(a, b)
+    remainder = _divide(a, b)[1]
+    if isinstance(remainder, int) and isinstance(b, int) and b:
+        return _mul(factor, remainder % b)
+    return 0 if remainder == 0 else _mul(factor, _of_atom(Function("mod", (remainder, b))))
 
 
 def _extreme(name: str) -> Callable[..., int | Size]:
     def of(*values: Number) -> int | Size:
-        kept: list[Any] = []
+        operands: list[Any] = []
         for value in values:
-            for index, other in enumerate(kept):
-                difference = _sub(value, other)
+            for index, operand in enumerate(operands):
+                difference = _sub(value, operand)
                 if isinstance(difference, int):
-                    kept[index] = value if (difference > 0) == (name == "max") else other
+                    operands[index] = value if (difference > 0) == (name == "max") else operand
                     break
             else:
-                kept.append(value)
-        return kept[0] if len(kept) == 1 else _of_atom(Function(name, tuple(sorted(kept, key=str))))
+                operands.append(value)
+        return operands[0] if len(operands) == 1 else _of_atom(Function(name, tuple(sorted(operands, key=str))))
 
     return of
 
@@ -327,10 +329,10 @@ def without_common_parts(left: Number, right: Number) -> tuple[Number, Number]:
     difference = _sub(left, right)
     if not isinstance(difference, Size):
         return left, right
-    _, _, factor = _cancelled(difference, Size((difference.terms[0],)))
-    rest = _terms(_divide(difference, factor)[0])
-    negative = {monomial: -number for monomial, number in rest.items() if number < 0}
-    return _of_terms({m: n for m, n in rest.items() if n > 0}), _of_terms(negative)
+    _, _, factor = _cancel_common_factor(difference, Size((difference.terms[0],)))
+    reduced = _terms(_divide(difference, factor)[0])
+    negative = {monomial: -number for monomial, number in reduced.items() if number < 0}
+    return _of_terms({m: n for m, n in reduced.items() if n > 0}), _of_terms(negative)
 
 
 _INTEGER: dict[str, Callable[..., int | Size]] = {
@@ -349,11 +351,11 @@ def product(values: Any) -> int | Size:
 
 def symbols(value: object) -> tuple[str, ...]:
     """Return the names of the symbols that `value` is made of, sorted."""
-    found: set[str] = set()
+    names: set[str] = set()
 
     def collect(part: object) -> None:
         if isinstance(part, str):
-            found.add(part)
+            names.add(part)
         elif isinstance(part, (Function, Real)):
             for argument in part.arguments:
                 collect(argument)
@@ -363,7 +365,7 @@ def symbols(value: object) -> tuple[str, ...]:
                     collect(atom)
 
     collect(value)
-    return tuple(sorted(found))
+    return tuple(sorted(names))
 
 
 def evaluate(value: Number, sizes: Mapping[str, int]) -> Any:

@@ -40,7 +40,7 @@ class Sizes:
     conditions: tuple[Condition, ...] = ()
 
     def __attrs_post_init__(self) -> None:
-        names = [one.name for one in self.symbols]
+        names = [symbol.name for symbol in self.symbols]
         for one in self.symbols:
             if names.count(one.name) > 1:
                 raise SpmdirError(f"size '{one.name}' is declared twice")
@@ -55,38 +55,40 @@ class Sizes:
     @property
     def hints(self) -> dict[str, int]:
         """Return name → example."""
-        return {one.name: one.hint for one in self.symbols}
+        return {symbol.name: symbol.hint for symbol in self.symbols}
 
     def require(self, name: str) -> None:
         """Raise SpmdirError unless a size is called `name`."""
-        names = [one.name for one in self.symbols]
+        names = [symbol.name for symbol in self.symbols]
         if name not in names:
-            known = ", ".join(names) or "none"
-            raise SpmdirError(f"there is no size '{name}'; the program leaves open {known}{did_you_mean(name, names)}")
+            listed = ", ".join(names) or "none"
+            raise SpmdirError(f"there is no size '{name}'; the program leaves open {listed}{did_you_mean(name, names)}")
 
-    def check(self, given: Mapping[str, int], places: Mapping[str, str] = NO_PLACES) -> None:
+    def check(self, sizes: Mapping[str, int], places: Mapping[str, str] = NO_PLACES) -> None:
         """Raise ShardingError unless the program may run at the sizes `given`.
 
         Args:
             places: size → the dimension that users know it as.
         """
-        for name in given:
+        for name in sizes:
             self.require(name)
-        for one in self.symbols:
-            if one.name not in given:
-                raise ShardingError(f"no number is given for size '{one.name}'; give one, as in {one.name}={one.hint}")
-            number = given[one.name]
-            if type(number) is not int or number < one.low or (one.high is not None and number > one.high):
-                limits = f"{one.low} to {one.high}" if one.high is not None else f"at least {one.low}"
-                what = places.get(one.name, f"size '{one.name}'")
-                raise ShardingError(f"{what} is {number}; the program was traced for {limits}")
+        for symbol in self.symbols:
+            if symbol.name not in sizes:
+                raise ShardingError(
+                    f"no number is given for size '{symbol.name}'; give one, as in {symbol.name}={symbol.hint}"
+                )
+            number = sizes[symbol.name]
+            if type(number) is not int or number < symbol.low or (symbol.high is not None and number > symbol.high):
+                limits = f"{symbol.low} to {symbol.high}" if symbol.high is not None else f"at least {symbol.low}"
+                subject = places.get(symbol.name, f"size '{symbol.name}'")
+                raise ShardingError(f"{subject} is {number}; the program was traced for {limits}")
         for condition in self.conditions:
-            if not condition.holds(given):
-                shown = ", ".join(f"{name} = {given[name]}" for name in _names(condition))
-                known = ", ".join(f"{name} is {places[name]}" for name in _names(condition) if name in places)
+            if not condition.holds(sizes):
+                shown = ", ".join(f"{name} = {sizes[name]}" for name in _names(condition))
+                dimensions = ", ".join(f"{name} is {places[name]}" for name in _names(condition) if name in places)
                 raise ShardingError(
                     f"sizes {shown} contradict '{condition}', which the program was traced for"
-                    + (f"; {known}" if known else "")
+                    + (f"; {dimensions}" if dimensions else "")
                 )
 
     def __str__(self) -> str:
@@ -99,28 +101,28 @@ def _names(condition: Condition) -> tuple[str, ...]:
 
 def size_places(shapes: Iterable[tuple[str, tuple[int | Size, ...]]]) -> dict[str, tuple[str, int]]:
     """Return size → (tensor, dimension): the first dimension of that size, of tensors by name and shape."""
-    found: dict[str, tuple[str, int]] = {}
+    places: dict[str, tuple[str, int]] = {}
     for name, shape in shapes:
         for dim, size in enumerate(shape):
             if str(size) in symbols(size):
-                found.setdefault(str(size), (name, dim))
-    return found
+                places.setdefault(str(size), (name, dim))
+    return places
 
 
-def solve(known: dict[str, int], shape: tuple[int | Size, ...], found: tuple[int, ...], what: str) -> None:
+def solve(solved: dict[str, int], shape: tuple[int | Size, ...], actual: tuple[int, ...], subject: str) -> None:
     """Add to `known` what the sizes of a tensor tell: `found` are those of a tensor that the program has as `shape`.
 
     Raises:
         ShardingError: a size contradicts what is known.
     """
-    for dim, (expected, number) in enumerate(zip(shape, found, strict=True)):
-        rest = evaluate(expected, known)
-        names = symbols(rest)
-        if len(names) == 1 and len(rest.terms) <= 2 and rest.terms[0][0] == names:
-            factor, constant = rest.terms[0][1], dict(rest.terms).get((), 0)
+    for dim, (expected, number) in enumerate(zip(shape, actual, strict=True)):
+        unsolved = evaluate(expected, solved)
+        names = symbols(unsolved)
+        if len(names) == 1 and len(unsolved.terms) <= 2 and unsolved.terms[0][0] == names:
+            factor, constant = unsolved.terms[0][1], dict(unsolved.terms).get((), 0)
             if (number - constant) % factor or (number - constant) // factor < 0:
-                raise ShardingError(f"dimension {dim} of {what} is {number}; expected a size of the form {rest}")
-            known[names[0]] = (number - constant) // factor
-        elif not names and rest != number:
-            shown = f"{expected} = {rest}" if is_symbolic(expected) else f"{rest}"
-            raise ShardingError(f"dimension {dim} of {what} is {number}; expected {shown}")
+                raise ShardingError(f"dimension {dim} of {subject} is {number}; expected a size of the form {unsolved}")
+            solved[names[0]] = (number - constant) // factor
+        elif not names and unsolved != number:
+            shown = f"{expected} = {unsolved}" if is_symbolic(expected) else f"{unsolved}"
+            raise ShardingError(f"dimension {dim} of {subject} is {number}; expected {shown}")
