@@ -308,7 +308,7 @@ class NAME(Placement):
 @pytest.mark.parametrize(
     ("name", "edge", "why"),
     [
-        ("Shadowing", 'target="S(0)"', r"the edge to 'shard' before it \(.*own\.py:12:1\) is taken in its place"),
+        ("Shadowing", 'target="S(0)"', r"the earlier edge to 'shard' \(.*own\.py:12:1\) always takes precedence"),
         ("Nowhere", 'source="Nonesuch"', "it leads to 'Nonesuch', which is no placement"),
         ("EndlessEdge", "", "it has neither a `target` nor a `source`"),
         ("Own", 'target="Own"', "it leads from Own to itself"),

@@ -1,8 +1,9 @@
-"""Which torch ops a program may name: those that write nothing, and give tensors for tensors and plain values.
+"""The torch ops that a program may use: functional ops from tensors and plain values to tensors.
 
-`ops.txt` says so of every op of `aten` and `prims`, one a line: its name, why it is rejected if it is, and the versions
-of torch that say so if not all do. `make op-table` writes it. The tables here say what schemas do not tell. Ops of
-other libraries are judged where torch is: when a graph is imported and before a program is emitted.
+`ops.txt` lists every op of `aten` and `prims`, one per line: its name, the reason if it is rejected, and the versions
+of torch if the line does not apply to all of them. `make op-table` writes it from torch's schemas and the tables below,
+which contain the facts that schemas lack. This module does not import torch. Therefore the importer and the emitter
+check the ops of other libraries.
 """
 
 from __future__ import annotations
@@ -18,33 +19,33 @@ from spmdir.core.errors import did_you_mean
 
 TABLE = Path(__file__).parent / "ops.txt"
 VERSIONS = ("2.11", "2.12", "2.13")
-"""The versions of torch that the table is about."""
+"""The versions of torch that `ops.txt` covers."""
 
 LISTED = ("aten", "prims")
-"""The namespaces whose ops the table lists, all of them."""
+"""The namespaces whose ops are all listed in `ops.txt`."""
 
 SENTENCES = {
     "writes": "writes its operand '{}'",
-    "takes": "takes a {} as '{}', and the IR has only tensors and plain values",
-    "gives": "gives a {}, and the IR has only tensors",
-    "gives-nothing": "gives no tensor, so it has no place among values",
-    "file": "opens the file that '{}' names, and a program may touch no file",
-    "collective": "sends data between ranks; collectives are ops of spmd, which the passes insert",
-    "effect": "is there for its side effect, and the IR has only values",
-    "internal": "is one of torch's internal ops, which no model calls",
-    "layout": "depends on the memory layout, which the IR does not have",
-    "uninitialised": "gives memory that nothing has written, so that ranks would disagree on it",
-    "placement": "says where a tensor is, which each rank decides for itself",
-    "random": "draws random numbers, of which torch's tags do not tell, so that ranks could draw others",
-    "packed": "works on quantised or packed tensors, which the IR does not have",
-    "sparse": "works on sparse tensors, which the IR does not have",
-    "nested": "works on nested tensors, which the IR does not have",
-    "autograd": "is part of automatic differentiation or vmap, which tracing resolves",
+    "takes": "takes a {} as '{}'; the IR has only tensors and plain values",
+    "gives": "returns a {}; the IR has only tensors",
+    "gives-nothing": "returns no tensor; every op of the IR returns tensors",
+    "file": "opens the file in its argument '{}'; a program must not access files",
+    "collective": "communicates between ranks; the passes insert collectives, as ops of the dialect spmd",
+    "effect": "is called for its side effect; ops of the IR have no side effects",
+    "internal": "is an internal op of torch",
+    "layout": "depends on strides or storage; tensors of the IR have neither",
+    "uninitialised": "returns uninitialised memory, whose values would differ between ranks",
+    "placement": "chooses the device or memory of a tensor; each rank chooses its own",
+    "random": "draws random numbers without torch's tag for random ops, so ranks could draw different numbers",
+    "packed": "works on quantised or packed tensors; the IR has only plain tensors",
+    "sparse": "works on sparse tensors; the IR has only dense tensors",
+    "nested": "works on nested tensors; the IR has only dense tensors",
+    "autograd": "is an internal op of autograd or vmap; trace the program so that it is resolved",
 }
-"""Kind of a reason → what is said of the op; `{}` are the words that follow the kind in the table."""
+"""Kind of reason → message about the op, with a `{}` for each word that follows the kind in `ops.txt`."""
 
 NOT_EVEN_TRACED = ("file", "collective")
-"""The kinds of reasons for which an op of a graph is not run on fake tensors either."""
+"""The kinds of reasons for which the importer does not even run an op on fake tensors."""
 
 NAMESPACES = {
     **dict.fromkeys(
@@ -59,7 +60,7 @@ NAMESPACES = {
     "quantized": "packed",
     "sparse": "sparse",
 }
-"""Namespaces of torch that the table does not list → why their ops are rejected."""
+"""Namespace of torch that `ops.txt` does not list → reason to reject its ops."""
 
 EXCEPTIONS = {
     "writes dst": "aten._copy_from aten._copy_from_and_resize",
@@ -83,7 +84,7 @@ EXCEPTIONS = {
     "nested": "aten._nested_* aten.nested_* aten.to_padded_tensor",
     "autograd": "aten._add_batch_dim aten._fw_primal* aten._make_dual* aten._remove_batch_dim aten._unpack_dual",
 }
-"""Reason → the ops of the listed namespaces that it is true of, although their schemas look harmless."""
+"""Reason → ops of the listed namespaces that are rejected although their schemas look functional."""
 
 STATISTICS: dict[str, tuple[int, str | None]] = {
     **dict.fromkeys(["aten.batch_norm", "aten.native_batch_norm", "aten._batch_norm_impl_index"], (3, "training")),
@@ -92,8 +93,8 @@ STATISTICS: dict[str, tuple[int, str | None]] = {
     **dict.fromkeys(["aten.batch_norm_gather_stats", "aten.batch_norm_gather_stats_with_counts"], (3, None)),
     "aten.batch_norm_update_stats": (1, None),
 }
-"""Op that writes running statistics, of which its schema says nothing → which tensor argument `running_mean` is, and
-the argument with which it writes them where they are given; None if it always does."""
+"""Op that writes running statistics without declaring it in its schema → (index of `running_mean` among the tensor
+arguments, name of the argument that enables the write). The name is None if the op always writes given statistics."""
 
 _RANDOM = """
     aten._cudnn_rnn aten._fused_dropout aten._lstm_mps aten._sample_dirichlet aten._standard_gamma aten.alpha_dropout
@@ -109,7 +110,7 @@ _RANDOM = """
     aten.rnn_relu.input aten.rnn_tanh.data aten.rnn_tanh.input aten.rrelu aten.rrelu_with_noise_functional
     aten.uniform"""
 RANDOM = frozenset(_RANDOM.split())
-"""The admitted ops that advance the stream of random numbers, so that two equal calls give different values."""
+"""The admitted ops that advance the random number generator: two equal calls return different values."""
 
 _DROPOUT = """
     aten._cudnn_attention_backward aten._cudnn_attention_forward aten._efficient_attention_forward
@@ -121,11 +122,11 @@ _DROPOUT = """
     aten._scaled_dot_product_fused_attention_overrideable aten._triton_scaled_dot_attention
     aten.scaled_dot_product_attention"""
 DROPOUT = frozenset(_DROPOUT.split())
-"""The admitted ops that do so unless `dropout_p` is 0, its default."""
+"""The admitted ops that advance the generator unless `dropout_p` is 0, its default."""
 
 
 def draws(name: str, dropout: object = 0) -> bool:
-    """Return whether calls of op `name` with that `dropout_p` advance the stream of random numbers."""
+    """Return whether calls of op `name` with this `dropout_p` advance the random number generator."""
     return name in RANDOM or (name in DROPOUT and dropout != 0)
 
 
@@ -134,7 +135,7 @@ _FILES = re.compile(r"file|path|url")
 
 
 def exception(name: str) -> str:
-    """Return the reason to reject an op whose schema is harmless; "" if there is none."""
+    """Return the reason to reject an op whose schema looks functional; "" if there is none."""
     for reason, text in EXCEPTIONS.items():
         for glob in text.split():
             start, star, _ = glob.partition("*")
@@ -144,12 +145,12 @@ def exception(name: str) -> str:
 
 
 def names_file(argument: str) -> bool:
-    """Return whether a string argument of that name names a file."""
+    """Return whether a string argument with this name is a file path or URL."""
     return bool(_FILES.search(argument))
 
 
 def sentence(name: str, reason: str) -> str:
-    """Return what is said of op `name`, rejected for `reason`, with what to use instead where there is such."""
+    """Return the message for op `name`, rejected for `reason`, with the op to use instead if there is one."""
     kind, *words = reason.split(" ")
     twin = functional(name) if kind == "writes" else None
     hint = f"; expected a functional op{f': use {twin}' if twin else ''}" if kind == "writes" else ""
@@ -157,7 +158,7 @@ def sentence(name: str, reason: str) -> str:
 
 
 def is_admitted(name: str) -> bool:
-    """Return whether a program may name op `name`, as far as is known here."""
+    """Return whether a program may use op `name`, judged without torch."""
     namespace = name.partition(".")[0]
     if namespace in LISTED:
         return "" in _reasons(name)
@@ -166,16 +167,16 @@ def is_admitted(name: str) -> bool:
 
 
 def listed(namespace: str) -> list[str]:
-    """Return the names of the ops of `namespace` that the table lists, rejected ones included."""
+    """Return the names of all ops of `namespace` in `ops.txt`, rejected ones included."""
     names = (line.partition(" ")[0] for line in _lines())
     return list(dict.fromkeys(name for name in names if name.startswith(f"{namespace}.")))
 
 
 @cache
 def why_not(name: str) -> str | None:
-    """Return why a program may not name op `name`, to be read behind the name; None if it may.
+    """Return the reason why a program may not use op `name`, as the predicate of a sentence; None if it may.
 
-    It looks for names that may have been meant, which takes a hundredth of a second.
+    It takes about 10 ms, because it searches for similar names.
     """
     if is_admitted(name):
         return None
@@ -183,7 +184,7 @@ def why_not(name: str) -> str | None:
     if namespace in NAMESPACES:
         return sentence(name, NAMESPACES[namespace])
     if namespace not in LISTED:
-        return "is not a name of an op; expected NAMESPACE.OP or NAMESPACE.OP.OVERLOAD"
+        return "is not the name of an op; expected NAMESPACE.OP or NAMESPACE.OP.OVERLOAD"
     reason = next(_reasons(name), None)
     if reason is None:
         return f"is not an op of torch {VERSIONS[0]} to {VERSIONS[-1]}{_nearest(name)}"
@@ -191,40 +192,40 @@ def why_not(name: str) -> str | None:
 
 
 def listed_twin(name: str) -> str | None:
-    """Return the op that `name` may have been meant for: the one of that name in a listed namespace that is near.
+    """Return the admitted op whose namespace has a similar spelling, such as `aten.gelu` for `atem.gelu`.
 
-    `aten.gelu` for `atem.gelu`; None for ops of listed namespaces, and if there is none.
+    Returns None if there is no such op, or if the namespace of `name` is a listed one.
     """
-    namespace, _, rest = name.partition(".")
+    namespace, _, op_name = name.partition(".")
     if namespace in LISTED:
         return None
     import difflib  # 5 ms, and few ops have no rule
 
     near = difflib.get_close_matches(namespace, LISTED, n=1, cutoff=0.7)
-    return next((twin for twin in (f"{found}.{rest}" for found in near) if "" in _reasons(twin)), None)
+    return next((twin for twin in (f"{found}.{op_name}" for found in near) if "" in _reasons(twin)), None)
 
 
 def functional(name: str) -> str | None:
-    """Return the op that gives what op `name` writes: `aten.relu` for `aten.relu_`; None if there is none."""
+    """Return the functional form of an op that writes an operand: `aten.relu` for `aten.relu_`; None if none exists."""
     namespace, base, *overload = name.split(".")
     stem = f"{namespace}.{base.removesuffix('_')}"
-    wanted = [overload[0].removesuffix("_out"), overload[0].rpartition("_")[0]] if overload else []
-    names = [*(f"{stem}.{word}" for word in wanted), stem, f"{stem}_functional", f"{stem}.Tensor"]
-    return next((found for found in names if "" in _reasons(found)), None)
+    overload_names = [overload[0].removesuffix("_out"), overload[0].rpartition("_")[0]] if overload else []
+    candidates = [*(f"{stem}.{word}" for word in overload_names), stem, f"{stem}_functional", f"{stem}.Tensor"]
+    return next((candidate for candidate in candidates if "" in _reasons(candidate)), None)
 
 
 def _nearest(name: str) -> str:
-    """Return what to say of the ops that a name, which is none, may have been meant for."""
+    """Return the end of the message about an unknown op: its overloads, or an op with a similar name."""
     admitted = [line.partition(" ")[0] for line in _lines() if _reason(line) == ""]
     overloads = [found for found in admitted if found.startswith(f"{name}.")]
     if overloads:
-        return f"; expected one of its overloads, as {' or '.join(overloads[:4])}"
-    whole = ".".join(name.split(".")[:2])
-    return f"; did you mean '{whole}'?" if whole in admitted else did_you_mean(name, admitted)
+        return f"; expected one of its overloads, such as {' or '.join(overloads[:4])}"
+    packet = ".".join(name.split(".")[:2])
+    return f"; did you mean '{packet}'?" if packet in admitted else did_you_mean(name, admitted)
 
 
 def _reasons(name: str) -> Iterator[str]:
-    """Yield what the table says of an op, "" for nothing against it; nothing if it does not list the op."""
+    """Yield the reasons to reject an op in `ops.txt`, "" on a line that admits it; nothing if the op is not listed."""
     lines = _lines()
     for index in range(bisect_left(lines, name), len(lines)):
         line = lines[index]

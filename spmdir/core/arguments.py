@@ -1,4 +1,4 @@
-"""Types and forms of the arguments of public functions, declared next to them and checked on entry."""
+"""Checks of the arguments of public functions: `accepts` declares a `Kind` for each argument."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 @attrs.frozen
 class Kind:
-    """A kind of argument.
+    """A set of values that an argument may have.
 
     Attributes:
-        holds: whether a value is of the kind.
-        expected: what the error message expects.
-        hint: what to do about a value of another kind, as "; give its `.module`"; empty if nothing is known.
+        holds: returns whether a value is of this kind.
+        expected: description of the kind, for the error message "…; expected {expected}".
+        hint: (value of another kind) → end of the message that says what to do, such as "; give its `.module`", or "".
     """
 
     holds: Callable[[Any], bool]
@@ -33,18 +33,18 @@ class Kind:
     hint: Callable[[Any], str] = lambda value: ""
 
     def check(self, name: str, value: object) -> None:
-        """Raise SpmdirError unless `value`, given for argument `name`, is of this kind."""
+        """Raise SpmdirError unless `value`, passed as argument `name`, is of this kind."""
         if not self.holds(value):
             raise wrong_argument(name, value, f"{self.expected}{self.hint(value)}")
 
     @property
     def optional(self) -> Kind:
-        """Return this kind, or None."""
+        """Return the kind that also holds for None."""
         return Kind(lambda value: value is None or self.holds(value), f"{self.expected}, or None", self.hint)
 
 
 def instance(*types: type, expected: str) -> Kind:
-    """Return the kind of the instances of `types`."""
+    """Return the kind that holds for instances of `types`."""
     return Kind(lambda value: isinstance(value, types), expected)
 
 
@@ -57,18 +57,18 @@ def _is_path(value: Any) -> bool:
 
 
 def is_amount(value: object) -> bool:
-    """Return whether `value` is a finite number from 0 on."""
+    """Return whether `value` is a finite number that is not negative."""
     number: Any = value
     return isinstance(value, Real) and not isinstance(value, bool) and 0 <= number <= sys.float_info.max
 
 
 def keyed(expected: str) -> Kind:
-    """Return the kind of mappings from names."""
+    """Return the kind that holds for mappings whose keys are texts."""
     return Kind(_is_named, expected)
 
 
 def many(kind: Kind, expected: str) -> Kind:
-    """Return the kind of lists and tuples of `kind`."""
+    """Return the kind that holds for lists and tuples of values of `kind`."""
     return Kind(lambda value: isinstance(value, (list, tuple)) and all(map(kind.holds, value)), expected)
 
 
@@ -80,42 +80,45 @@ SEED = Kind(
     lambda value: isinstance(value, Integral) and not isinstance(value, bool) and -(2**63) <= value < 2**64,
     "an integer of 64 bits",
 )
-AMOUNT = Kind(is_amount, "a finite number from 0 on")
+AMOUNT = Kind(is_amount, "a finite number of at least 0")
 CALLABLE = Kind(callable, "a function")
 PATH = Kind(_is_path, "the path of a file")
 DIRECTORY = Kind(_is_path, "the path of a directory").optional
-SIZES = instance(Mapping, expected="a dict of numbers by name, as in {'s0': 8}").optional
+SIZES = instance(Mapping, expected="a dict from names to sizes, as in {'s0': 8}").optional
 EXAMPLES = Kind(
     lambda value: isinstance(value, (list, tuple)),
     "a tuple of positional arguments",
-    lambda value: "; give arguments by name as example_kwargs" if isinstance(value, Mapping) else "",
+    lambda value: "; pass keyword arguments as example_kwargs" if isinstance(value, Mapping) else "",
 )
 SHARDINGS = instance(Mapping, expected='a dict, as in {"x": "dp: S(0)"}').optional
-OUT_SHARDINGS = instance(list, tuple, expected="a list with one entry an output").optional
+OUT_SHARDINGS = instance(list, tuple, expected="a list with one entry for each output").optional
 MISSING_RULE = Kind(lambda value: isinstance(value, str) and value in ("warn", "error"), "'warn' or 'error'")
 
 
 RENAMED = {"shardings": "plan", "styles": "plan", "clip": "clip_grad_norm", "kwargs": "example_kwargs"}
-"""Name that users give to an argument → its name."""
+"""Wrong name that users often pass → name of the argument."""
 
 
 def accepts(**kinds: Kind) -> Callable[[Function], Function]:
-    """Let a function raise SpmdirError, before it begins, for a call that it does not take.
+    """Decorate a function so that it checks its arguments before it runs.
 
-    That is a call with an unknown name, without a required argument, or with an argument that is not of its `kinds`. An
-    exception in the code of a plug-in becomes a `PluginError` at its line.
+    An unknown argument, a missing argument, or a value that is not of its kind raises SpmdirError. An exception in the
+    code of a plug-in is raised again as a `PluginError` at the line in the plug-in.
+
+    Args:
+        kinds: argument name → kind of its values.
     """
 
     def decorate(function: Function) -> Function:
         signature = inspect.signature(function)
 
         @wraps(function)
-        def checked(*args: Any, **given: Any) -> Any:
-            check_call(signature, function.__name__, args, given)
+        def checked(*args: Any, **keywords: Any) -> Any:
+            check_call(signature, function.__name__, args, keywords)
             positional = tuple(signature.parameters)[: len(args)]
-            check_kinds(kinds, {**dict(zip(positional, args, strict=False)), **given}, positional)
+            check_kinds(kinds, {**dict(zip(positional, args, strict=False)), **keywords}, positional)
             try:
-                return function(*args, **given)
+                return function(*args, **keywords)
             except SpmdirError:
                 raise
             except Exception as error:
@@ -133,37 +136,38 @@ def check_kinds(kinds: Mapping[str, Kind], arguments: Mapping[str, Any], positio
     """Raise SpmdirError for an argument that is not of its kind.
 
     Args:
-        kinds: name → the kind of the argument.
-        arguments: name → value.
-        positional: the names of those that are given by position. If a value is of the kind of another one, the
-            message has the order.
+        kinds: argument name → kind.
+        arguments: argument name → value.
+        positional: names of the arguments that were passed by position. If a value fits another one of these, the
+            message contains the order of the arguments.
     """
     for name, value in arguments.items():
         if name in kinds and not kinds[name].holds(value):
-            others = [kinds[other] for other in positional if other != name and other in kinds]
-            is_misplaced = name in positional and any(other.holds(value) for other in others)
+            other_kinds = [kinds[other] for other in positional if other != name and other in kinds]
+            is_misplaced = name in positional and any(other.holds(value) for other in other_kinds)
             order = f"; the order of arguments is ({', '.join(positional)})" if is_misplaced else ""
             raise wrong_argument(name, value, f"{kinds[name].expected}{kinds[name].hint(value)}{order}")
 
 
-def check_call(signature: inspect.Signature, function: str, args: tuple[Any, ...], given: Mapping[str, Any]) -> None:
-    """Raise SpmdirError if a function of `signature` cannot be called so."""
+def check_call(signature: inspect.Signature, function: str, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
+    """Raise SpmdirError if these arguments do not fit `signature`."""
     try:
-        signature.bind(*args, **given)
+        signature.bind(*args, **keywords)
     except TypeError as error:
         names = list(signature.parameters)
-        unknown = next((name for name in given if name not in names), None)
+        unknown = next((name for name in keywords if name not in names), None)
         if unknown is not None:
             raise unknown_name(f"{function} has no argument", unknown, names) from None
-        raise SpmdirError(f"{function} cannot be called so: {error}; its arguments are ({', '.join(names)})") from None
+        raise SpmdirError(f"wrong arguments for {function}: {error}; expected ({', '.join(names)})") from None
 
 
-def unknown_name(what: str, name: str, known: Sequence[str], others: Sequence[str] = ()) -> SpmdirError:
-    """Return the error of an argument or option `name` that is not one of `known`.
+def unknown_name(prefix: str, name: str, accepted: Sequence[str], other_names: Sequence[str] = ()) -> SpmdirError:
+    """Return the error for an argument or option `name` that is not one of `accepted`.
 
     Args:
-        others: further names that the caller may mean.
+        prefix: beginning of the message, such as "parallelize has no argument".
+        other_names: further names to suggest.
     """
     renamed = RENAMED.get(name)
-    hint = f"; give it as '{renamed}'" if renamed in (*known, *others) else did_you_mean(name, known)
-    return SpmdirError(f"{what} '{name}'; expected {', '.join(known)}{hint}")
+    hint = f"; use '{renamed}'" if renamed in (*accepted, *other_names) else did_you_mean(name, accepted)
+    return SpmdirError(f"{prefix} '{name}'; expected {', '.join(accepted)}{hint}")

@@ -1,7 +1,7 @@
-"""The colour of each mesh axis, wherever an axis is shown in colour.
+"""The colours of mesh axes in pictures, reports and notebooks.
 
-Each has a contrast of 3 or more against white and against #1e1e1e, and no two look alike to readers with any of the
-three kinds of colour blindness.
+Each colour has a contrast of at least 3 against white and against #1e1e1e. Readers with any of the three kinds of
+colour blindness can tell all of them apart.
 """
 
 from __future__ import annotations
@@ -12,29 +12,30 @@ from collections.abc import Iterator, Sequence
 from spmdir.core.axes import axis_part
 
 AXIS_COLORS = ("#0077aa", "#dd6600", "#00aa66", "#9900ff", "#ad4668", "#aa77ff")
-"""A colour for each axis that a mesh may have, in mesh order."""
+"""One colour per axis, in mesh order, for the largest number of axes."""
 
 
 def axis_color(axis: str, axes: Sequence[str]) -> str:
-    """Return the colour, as #rrggbb, of an axis of a mesh with `axes`; a sub-axis has that of its axis."""
+    """Return the colour of an axis of a mesh with `axes`, as #rrggbb. A sub-axis has the colour of its axis."""
     part = axis_part(axis)
     return AXIS_COLORS[list(axes).index(part[0] if part else axis)]
 
 
 def axes_in(text: str, axes: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Yield the parts of IR in order, each with the axis of `axes` that it is about, or None.
+    """Split the text of IR into parts, and yield each with the axis of `axes` that it belongs to, or None.
 
-    Of an axis are its size, a placement on it, and its name in the group of a collective.
+    A part that belongs to an axis is its declaration with its size, a placement along it, or its name in the group of a
+    collective.
     """
     if not axes:
         yield text, None
         return
-    axis = rf"(?<![\w%.@])({'|'.join(axes)})(?:\([0-9]+\)[0-9]+)?"
-    placed = rf"{axis}: (?:\?|[A-Za-z]\w*(?:\([^()]*\))?)"
-    listed = rf"(?<=[\[ <]){axis}(?=, \w|\]| = )"
+    axis_pattern = rf"(?<![\w%.@])({'|'.join(axes)})(?:\([0-9]+\)[0-9]+)?"
+    placement_pattern = rf"{axis_pattern}: (?:\?|[A-Za-z]\w*(?:\([^()]*\))?)"
+    listed_pattern = rf"(?<=[\[ <]){axis_pattern}(?=, \w|\]| = )"
     end = 0
-    for found in re.finditer(f"{placed}|{listed}", text):
-        yield text[end : found.start()], None
-        yield found[0], found[1] or found[2]
-        end = found.end()
+    for match in re.finditer(f"{placement_pattern}|{listed_pattern}", text):
+        yield text[end : match.start()], None
+        yield match[0], match[1] or match[2]
+        end = match.end()
     yield text[end:], None

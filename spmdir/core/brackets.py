@@ -1,4 +1,4 @@
-"""Text with brackets, read as it stands."""
+"""Functions to find the end of bracketed text and to split it at commas."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _CLOSING = {"<": ">", "{": "}", "(": ")", "[": "]"}
 
 
 def scan_balanced(text: str, start: int) -> int:
-    """Return the end of the bracketed text that opens at `start`, strings skipped; -1 if it never closes."""
+    """Return the end of the bracketed text that opens at `start`; -1 if it is not closed. Strings are skipped."""
     stack, position = [], start
     while position < len(text):
         character = text[position]
@@ -25,7 +25,7 @@ def scan_balanced(text: str, start: int) -> int:
 
 
 def split_entries(text: str) -> list[str]:
-    """Return top-level parts of `a, <b, c>, d(e, f), [g, h]`."""
+    """Split text at its top-level commas: `a, <b, c>, d(e, f)` has three parts."""
     parts, depth, start = [], 0, 0
     for position, character in enumerate(text):
         depth += (character in "<([") - (character in ">)]")

@@ -13,29 +13,29 @@ UNITS = {"B": 1, **{f"{letter}B": 1000**power for power, letter in enumerate("kM
 
 
 class Bytes(float):
-    """A number of bytes, from text with a unit or from a number; prints as the text.
+    """A number of bytes, parsed from text with a unit, or given as a number. `str` returns it without a unit.
 
     Raises:
-        ValueError: the text is no number with a unit of UNITS.
+        ValueError: the text is not a number with a unit of UNITS.
     """
 
     def __new__(cls, text: str | float) -> Bytes:
         if not isinstance(text, str):
             return super().__new__(cls, text)
-        found = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?(?:e[0-9]+)?) *([A-Za-z]*)", text.strip())
-        if found is None or (found[2] or "B") not in UNITS:
+        match = re.fullmatch(r"([0-9]+(?:\.[0-9]*)?(?:e[0-9]+)?) *([A-Za-z]*)", text.strip())
+        if match is None or (match[2] or "B") not in UNITS:
             raise ValueError(text)
-        return super().__new__(cls, float(found[1]) * UNITS[found[2] or "B"])
+        return super().__new__(cls, float(match[1]) * UNITS[match[2] or "B"])
 
     def __str__(self) -> str:
         return str(int(self)) if self.is_integer() else repr(float(self))
 
 
 Size = Annotated[Bytes, "as 80GiB or 500MB"]
-"""The type of an option that is a number of bytes."""
+"""The type of an option whose value is a number of bytes."""
 
 
 def size_text(count: float) -> str:
-    """Return bytes with the unit that leaves one to three digits before the point."""
+    """Return a number of bytes as text, with the decimal unit for which the number is below 1000: `1.5 MB`."""
     power = min(int(math.log10(count) / 3), 4) if count >= 1 else 0
     return f"{count / 1000**power:.4g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"

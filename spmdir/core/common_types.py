@@ -1,4 +1,4 @@
-"""Type promotion of torch: the element type that operands and numbers have in common."""
+"""Type promotion as in torch: the element type of the result of an op with several operands."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from spmdir.core.dtype import RANKING, DType
 _EIGHT_BITS = (dt.F8E4M3FN, dt.F8E5M2)
 
 COMPLEX_F16 = DType("complex<f16>", "complex", 4)
-"""What halves and a complex number promote to; no value of the IR has it."""
+"""The promotion of f16 and a complex number. No value of the IR has this type."""
 
 _OF_NUMBER: dict[type, DType] = {bool: dt.I1, int: dt.I64, float: dt.F32, complex: dt.COMPLEX_F32}
-"""Type of a Python number → the element type that it has among tensors."""
+"""Type of a Python number → its element type in type promotion."""
 
 
 def common_type(left: DType, right: DType) -> DType | None:
-    """Return the element type that two tensors promote to, as `torch.promote_types`; None if torch rejects the pair."""
+    """Return the element type of `torch.promote_types`; None if torch rejects the pair."""
     if left == right:
         return left
     if left in _EIGHT_BITS or right in _EIGHT_BITS:
@@ -32,40 +32,41 @@ def common_type(left: DType, right: DType) -> DType | None:
 
 
 def result_type(tensors: Iterable[tuple[DType, int]], numbers: Iterable[complex] = ()) -> DType | None:
-    """Return the element type of an elementwise op, as `torch.result_type`; None if torch rejects the operands.
+    """Return the element type of an elementwise op, as `torch.result_type` does; None if torch rejects the operands.
 
-    Tensors of rank 0 count only in a higher category (bool, int, float, complex) than the others; numbers only in a
-    higher category than all tensors.
+    There are three classes of operands: tensors with dimensions, tensors of rank 0, and Python numbers. A later class
+    changes the type only if its category (bool < int < float < complex) is higher than that of the earlier classes.
 
     Args:
-        tensors: element type and rank of each.
+        tensors: (element type, rank) of each tensor.
+        numbers: the Python numbers among the operands.
 
     Example:
         >>> str(result_type([(dt.I32, 2), (dt.F64, 0)], [1j]))
         'complex<f64>'
     """
-    ranked: dict[bool, list[DType]] = {True: [], False: []}
+    by_rank: dict[bool, list[DType]] = {True: [], False: []}
     for dtype, rank in tensors:
-        ranked[rank > 0].append(dtype)
-    found: DType | None = None
-    for dtypes in ([_OF_NUMBER[type(number)] for number in numbers], ranked[False], ranked[True]):
+        by_rank[rank > 0].append(dtype)
+    result: DType | None = None
+    for dtypes in ([_OF_NUMBER[type(number)] for number in numbers], by_rank[False], by_rank[True]):
         if dtypes:
-            joined = _joined(dtypes)
-            found = joined if joined is None or found is None else _over(joined, found)
-            if found is None:
+            class_type = _common_type_of_all(dtypes)
+            result = class_type if class_type is None or result is None else _combine_classes(class_type, result)
+            if result is None:
                 return None
-    return found
+    return result
 
 
-def _joined(dtypes: list[DType]) -> DType | None:
-    found: DType | None = dtypes[0]
+def _common_type_of_all(dtypes: list[DType]) -> DType | None:
+    result: DType | None = dtypes[0]
     for dtype in dtypes[1:]:
-        found = common_type(found, dtype) if found is not None else None
-    return found
+        result = common_type(result, dtype) if result is not None else None
+    return result
 
 
-def _over(higher: DType, lower: DType) -> DType | None:
-    """Return the common type of a class of operands and of a class that counts only in a higher category."""
+def _combine_classes(higher: DType, lower: DType) -> DType | None:
+    """Combine the type of one class of operands with `lower`, which counts only if its category is higher."""
     if higher.is_complex:
         return higher
     if higher.is_float and lower.is_complex:

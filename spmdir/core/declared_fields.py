@@ -1,14 +1,15 @@
-"""Fields and functions that plug-ins declare: checked when a value is made, guarded when a function is called.
+"""Checks of the fields and functions that plug-ins declare.
 
-A class lists the kinds of its fields in a table, and checks them in `__attrs_post_init__`:
+Fields are checked when an object is constructed, and functions each time they are called. A class lists the kinds of
+its fields in a table, and checks them in `__attrs_post_init__`:
 
     FIELDS = {"name": TEXT, "wire": Function("sizes", returns=AMOUNT)}
 
     def __attrs_post_init__(self) -> None:
         check_fields(self, FIELDS)
 
-A function in the field `wire` is then a `GuardedFunction`. If it fails, or gives a result of another kind than AMOUNT,
-a `PluginError` names the field and the line.
+The field `wire` then contains a `GuardedFunction`. If a call fails, or returns a value that is not an AMOUNT, a
+`PluginError` names the field and the line of the plug-in.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ ANYTHING = Kind(lambda value: True, "anything")
 
 
 class FieldKind(Protocol):
-    """What a field of a declaration may be; a `Kind` is one as well, by `check_fields`."""
+    """The kind of a field that contains functions or a sequence; `check_fields` also accepts a `Kind`."""
 
     def guarded(self, field: str, owner: str, value: Any) -> Any:
-        """Return `value`, with its functions guarded; raise ShardingError if the field cannot have it."""
+        """Return `value` with its functions guarded; raise ShardingError if the field cannot have this value."""
         ...
 
 
 @attrs.frozen(eq=False)
 class GuardedFunction:
-    """A function that a plug-in gives for a field.
+    """A function of a plug-in whose failures and results are checked.
 
     Attributes:
-        field: the name of the field.
-        owner: the value with the field, for messages, as "CollectiveSpec 'scatter'".
-        function: as the plug-in gives it.
+        field: the name of the field that contains it.
+        owner: the object with the field, for messages, such as "CollectiveSpec 'scatter'".
+        function: the function itself.
         returns: the kind of its results.
     """
 
@@ -56,10 +57,10 @@ class GuardedFunction:
 
 
 class Function:
-    """The kind of fields that have a function of some parameters.
+    """The kind of a field that contains a function.
 
     Args:
-        parameters: their names, for messages.
+        parameters: the names of its parameters, for messages.
         returns: the kind of its results.
         optional: whether the field may be None.
     """
@@ -69,7 +70,7 @@ class Function:
 
     @property
     def expected(self) -> str:
-        """What a value of this kind is, for messages."""
+        """Description of the kind, for messages."""
         return f"a function of ({', '.join(self.parameters)})"
 
     def guarded(self, field: str, owner: str, value: Any) -> Any:
@@ -78,16 +79,16 @@ class Function:
         function = value.function if isinstance(value, GuardedFunction) else value
         if not callable(function):
             raise wrong_field(field, owner, value, self.expected)
-        if not _takes(function, len(self.parameters)):
+        if not _accepts_arguments(function, len(self.parameters)):
             raise ShardingError(
                 f"`{field}` of {owner} is a function of {_signature(function)}; expected {self.expected}",
                 place(function),
             )
-        return function if _is_own(function) else GuardedFunction(field, owner, function, self.returns)
+        return function if _is_part_of_spmdir(function) else GuardedFunction(field, owner, function, self.returns)
 
 
 class Tuple:
-    """The kind of fields that have several values of a kind; a list becomes a tuple."""
+    """The kind of a field that contains several values of `kind`; a list is converted to a tuple."""
 
     def __init__(self, kind: Kind, expected: str):
         self.kind, self.expected = kind, expected
@@ -99,12 +100,12 @@ class Tuple:
 
 
 class Functions:
-    """The kind of fields that have functions by name.
+    """The kind of a field that contains a dict of functions.
 
     Args:
-        key: the kind of the names.
+        key: the kind of the keys.
         function: the kind of the functions.
-        expected: what a value of this kind is, for messages.
+        expected: description of the kind, for messages.
     """
 
     def __init__(self, key: Kind, function: Function, expected: str):
@@ -113,51 +114,52 @@ class Functions:
     def guarded(self, field: str, owner: str, value: Any) -> Any:
         if not isinstance(value, Mapping) or not all(map(self.key.holds, value)):
             raise wrong_field(field, owner, value, self.expected)
-        return {key: self.function.guarded(f"{field}[{key!r}]", owner, given) for key, given in value.items()}
+        return {key: self.function.guarded(f"{field}[{key!r}]", owner, function) for key, function in value.items()}
 
 
 def check_fields(value: Any, fields: Mapping[str, Kind | FieldKind]) -> None:
-    """Check the fields of a new attrs value, and guard the functions in them.
+    """Check the fields of a new attrs object, and guard the functions in them.
 
     Args:
         fields: name of a field → its kind.
 
     Raises:
-        ShardingError: a field has a value of another kind; at the line that makes the value.
+        ShardingError: a field has a value of another kind. The location is the line that constructs the object.
     """
     name = getattr(value, "name", None)
     owner = f"{type(value).__name__} '{name}'" if isinstance(name, str) and name else type(value).__name__
     for field, kind in fields.items():
-        given = getattr(value, field)
+        field_value = getattr(value, field)
         try:
             if not isinstance(kind, Kind):
-                checked = kind.guarded(field, owner, given)
-            elif kind.holds(given):
+                checked = kind.guarded(field, owner, field_value)
+            elif kind.holds(field_value):
                 continue
             else:
-                raise wrong_field(field, owner, given, kind.expected)
+                raise wrong_field(field, owner, field_value, kind.expected)
         except SpmdirError as error:
             raise error.at(caller_place()) from None
-        if checked is not given:
+        if checked is not field_value:
             object.__setattr__(value, field, checked)
 
 
 def wrong_field(field: str, owner: str, value: object, expected: str) -> ShardingError:
-    """Return the error of a field that has a value of another kind than `expected`."""
+    """Return the error for a field whose value is not of the kind that `expected` describes."""
     return ShardingError(f"`{field}` of {owner} is {shown(value)} of type {type(value).__name__}; expected {expected}")
 
 
 def evaluated(
     name: str, function: Callable[..., Any], *arguments: Any, owner: str = "", returns: Kind = ANYTHING
 ) -> Any:
-    """Return `function(*arguments)`, what a plug-in declares as `name`.
+    """Call a function of a plug-in, check its result, and return it.
 
     Args:
-        owner: the value that has the function, for messages.
-        returns: the kind of its results.
+        name: the field that declares the function, for messages.
+        owner: the object with the field, for messages.
+        returns: the kind of the result.
 
     Raises:
-        PluginError: it fails, or its result is of another kind; at its place in the plug-in.
+        PluginError: the function fails, or its result is of another kind. The location is a line of the plug-in.
     """
     subject = f"`{name}` of {owner}" if owner else f"`{name}`"
     try:
@@ -165,13 +167,13 @@ def evaluated(
     except SpmdirError:
         raise
     except (Exception, SystemExit) as error:
-        # Code of plug-ins raises whatever it likes; for the user it is one thing: this declaration is wrong.
+        # A plug-in may raise any exception. The user sees one error: this declaration is wrong.
         reason = f"{type(error).__name__}: {error}"
         where = _line_in(function, error) or place(function)
-        raise PluginError(f"{subject} fails for ({_brief(arguments)}): {reason}", where) from error
+        raise PluginError(f"{subject} fails for ({_shorten(arguments)}): {reason}", where) from error
     if returns is not ANYTHING and not returns.holds(result):
         raise PluginError(
-            f"{subject} gives {shown(result)} of type {type(result).__name__} for ({_brief(arguments)}); expected "
+            f"{subject} returns {shown(result)} of type {type(result).__name__} for ({_shorten(arguments)}); expected "
             f"{returns.expected}",
             place(function),
         )
@@ -179,24 +181,24 @@ def evaluated(
 
 
 def place(function: Any) -> Location | None:
-    """Return where a function is written."""
+    """Return the location of the definition of a function; None if it is not written in Python."""
     code = getattr(function, "__code__", None)
     return Location(code.co_filename, code.co_firstlineno, 1) if code is not None else None
 
 
 def caller_place() -> Location | None:
-    """Return the innermost line outside of spmdir that led here; None if there is none with a file."""
+    """Return the innermost line of the call stack in a file outside of spmdir; None if there is none."""
     frame = sys._getframe(1)
     while frame is not None:
-        is_own = frame.f_globals.get("__name__", "").partition(".")[0] in ("spmdir", "attr")
-        if not is_own and not frame.f_code.co_filename.startswith("<"):
+        is_inside = frame.f_globals.get("__name__", "").partition(".")[0] in ("spmdir", "attr")
+        if not is_inside and not frame.f_code.co_filename.startswith("<"):
             return Location(frame.f_code.co_filename, frame.f_lineno, 1)
         frame = frame.f_back
     return None
 
 
 def _line_in(function: Any, error: BaseException) -> Location | None:
-    """Return the innermost line of the function's file that `error` went through."""
+    """Return the innermost line of the traceback of `error` in the file of the function."""
     where = place(function)
     frames = reversed(traceback.extract_tb(error.__traceback__))
     lines = (frame.lineno for frame in frames if where is not None and frame.filename == where.file)
@@ -204,19 +206,19 @@ def _line_in(function: Any, error: BaseException) -> Location | None:
     return Location(where.file, line, 1) if where is not None and line is not None else None
 
 
-def _brief(arguments: tuple[Any, ...]) -> str:
+def _shorten(arguments: tuple[Any, ...]) -> str:
     texts = []
     for argument in arguments:
         try:
             text = " ".join(str(argument).split())
-        except Exception:  # the argument's class may be a plug-in's too
+        except Exception:  # the class of the argument may belong to a plug-in
             text = f"a {type(argument).__name__}"
         texts.append(text if len(text) <= 200 else f"{text[:200]}…")
     return ", ".join(texts)
 
 
-def _takes(function: Any, count: int) -> bool:
-    """Return whether a function can be called with `count` arguments; True if Python does not know."""
+def _accepts_arguments(function: Any, count: int) -> bool:
+    """Return whether a function can be called with `count` arguments; True if its signature is not available."""
     code = getattr(function, "__code__", None)
     if code and inspect.isfunction(function) and not (code.co_flags & inspect.CO_VARARGS or code.co_kwonlyargcount):
         return code.co_argcount - len(function.__defaults__ or ()) <= count <= code.co_argcount
@@ -230,10 +232,10 @@ def _takes(function: Any, count: int) -> bool:
 
 
 def _signature(function: Any) -> str:
-    """Return the parameters of a function, whose signature Python knows."""
+    """Return the parameters of a function as text. Its signature must be available."""
     return str(inspect.signature(function)).partition(" -> ")[0]
 
 
-def _is_own(function: Any) -> bool:
-    """Return whether a function is one of spmdir, which tests check and which is called often."""
+def _is_part_of_spmdir(function: Any) -> bool:
+    """Return whether spmdir defines a function. Such a function is called often and covered by tests."""
     return (getattr(function, "__module__", None) or "").partition(".")[0] == "spmdir"

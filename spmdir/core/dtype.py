@@ -1,4 +1,4 @@
-"""Element types of tensors: one value for each, and the one table of them."""
+"""Element types of tensors, and the table of all of them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ Kind = typing.Literal["bool", "int", "float", "complex"]
 
 @attrs.frozen(cache_hash=True)
 class DType:
-    """An element type; as an argument of an op the element type itself, as `f32` in `aten._to_copy(%x) {dtype = f32}`.
+    """An element type, of a tensor or as a literal argument such as `f32` in `aten._to_copy(%x) {dtype = f32}`.
 
     Attributes:
-        name: in MLIR's spelling; what an element type is known by.
+        name: its spelling in MLIR. Two element types are equal if their names are.
         kind: bool, int, float or complex.
         itemsize: bytes of one element.
-        largest: numbers up to it stay finite; infinity where nothing of the kind overflows to infinity.
+        largest: the largest finite number; infinity for kinds without overflow to infinity.
     """
 
     name: str
@@ -34,7 +34,7 @@ class DType:
 
     @property
     def is_integer(self) -> bool:
-        """Return whether elements are integers; truth values are not."""
+        """Return whether elements are integers; booleans do not count."""
         return self.kind == "int"
 
     @property
@@ -53,7 +53,7 @@ class DType:
 
     @property
     def real(self) -> DType:
-        """Return the element type of the real part; for types that are not complex the type itself."""
+        """Return the element type of the real part. A type that is not complex is returned unchanged."""
         return _REAL.get(self, self)
 
     @property
@@ -86,10 +86,10 @@ DTYPES = {
     dtype.name: dtype
     for dtype in (F64, F32, F16, BF16, F8E4M3FN, F8E5M2, I64, I32, I16, I8, UI8, I1, COMPLEX_F32, COMPLEX_F64)
 }
-"""Name → element type, in the order in which messages list them."""
+"""Name → element type, in the order of messages."""
 
 RANKING = (I1, UI8, I8, I16, I32, I64, F8E5M2, F8E4M3FN, BF16, F16, F32, F64, COMPLEX_F32, COMPLEX_F64)
-"""Element types, each promoted to a later one of its kind or of a later kind."""
+"""Element types from low to high. If no special case applies, two types promote to the higher one."""
 
 
 _NAMED = (
@@ -98,37 +98,37 @@ _NAMED = (
     "complex64 complex<f32>, complex128 complex<f64>"
 )
 SPELLINGS = {name: names.split()[-1] for names in _NAMED.split(", ") for name in names.split()[:-1]}
-"""Names of element types in torch, NumPy and C → those of the IR."""
+"""Names of element types in torch, NumPy and C → names in the IR."""
 
 _OF_SIZE: dict[float, DType] = {dtype.itemsize: dtype for dtype in (I8, BF16, F32, F64, COMPLEX_F64)}
 
 
 def of_size(itemsize: float) -> DType:
-    """Return an element type of `itemsize` bytes, which stands for all of that size where they cost alike."""
+    """Return one element type of `itemsize` bytes, for costs that depend only on the size; f32 if there is none."""
     return _OF_SIZE.get(itemsize, F32)
 
 
 def as_dtype(value: DType | str) -> DType:
-    """Return the element type that `value` is or names.
+    """Return an element type, given itself or by name.
 
     Raises:
         SpmdirError: no element type has that name.
     """
     if isinstance(value, DType):
         return value
-    found = DTYPES.get(value) if isinstance(value, str) else None
-    if found is None:
+    dtype = DTYPES.get(value) if isinstance(value, str) else None
+    if dtype is None:
         raise SpmdirError(unknown_dtype(value))
-    return found
+    return dtype
 
 
 def unknown_dtype(name: object, where: str = "") -> str:
-    """Return the message about an element type that is none, with the one that may have been meant.
+    """Return the error message for an unknown element type, with a similar one if there is one.
 
     Args:
-        where: what goes behind the name, as ` in 'tensor<4xfloat>'`.
+        where: text that follows the name, such as ` in 'tensor<4xfloat>'`.
     """
-    other = SPELLINGS.get(name.lower()) if isinstance(name, str) else None
+    spelling = SPELLINGS.get(name.lower()) if isinstance(name, str) else None
     near = did_you_mean(name, DTYPES) if isinstance(name, str) else ""
-    hint = f"; did you mean '{other}'?" if other else near
+    hint = f"; did you mean '{spelling}'?" if spelling else near
     return f"unknown element type {shown(name)}{where}; expected one of {', '.join(DTYPES)}{hint}"

@@ -1,6 +1,6 @@
-"""Names of equal layers: the number of a layer in a name or module path, as in `layers.3.mlp`.
+"""Group the rows of reports by layer: `layers.0.mlp`, `layers.1.mlp`, … become one row `layers.*.mlp`.
 
-This groups the rows of reports by name; no program is compared. `core/repetition.py` finds equal layers without names.
+Only the numbers in names are used. `core/repetition.py` finds repeated layers of a program without names.
 """
 
 from __future__ import annotations
@@ -12,94 +12,100 @@ from typing import TypeVar
 Entry = TypeVar("Entry")
 
 _NUMBER = re.compile(r"[0-9]+(?=\.)|(?<=\.)[0-9]+\Z")
-"""The number of a layer in a name: before a dot, or after the last one."""
-
+"""The number of a layer in the name of a value: digits before a dot, or after the last one."""
 
 _IN_PATH = re.compile(r"[0-9]{1,9}(?=\.|\Z)")
-"""The same in a module path, whose last part is no number that a value has beside others of its name."""
+"""The number of a layer in a module path: digits before a dot or at the end."""
 
 
 def of_any_layer(name: str, is_path: bool = False) -> str:
-    """Return a name or a module path with the numbers of layers as `*`: `layers.3.mlp` is `layers.*.mlp`."""
+    """Replace the numbers of layers in a name or module path by `*`: `layers.3.mlp` becomes `layers.*.mlp`."""
     return (_IN_PATH if is_path else _NUMBER).sub("*", name)
 
 
 def numbered_layer(path: str) -> tuple[str, int] | None:
-    """Return a module path before its first number, and that: ("model.layers.", 3) of `model.layers.3.mlp.up`."""
-    found = _IN_PATH.search(path)
-    return (path[: found.start()], int(found[0])) if found else None
+    """Return the text before the first number of a path, and the number: ("layers.", 3) for `layers.3.mlp`."""
+    match = _IN_PATH.search(path)
+    return (path[: match.start()], int(match[0])) if match else None
 
 
 def layer_of(path: str) -> str:
-    """Return a module path up to its first number: `model.layers.3` of `model.layers.3.mlp.up`; all of it if there is
-    none."""
-    found = _IN_PATH.search(path)
-    return path[: found.end()] if found else path
+    """Return a module path up to its first number: `model.layers.3` for `model.layers.3.mlp.up`.
+
+    A path without a number is returned unchanged.
+    """
+    match = _IN_PATH.search(path)
+    return path[: match.end()] if match else path
 
 
 def numbered_modules(path: str) -> list[str]:
-    """Return the modules around and at a path whose names have a number: `layers.3` of `layers.3.mlp`."""
-    return [path[: found.end()] for found in _IN_PATH.finditer(path)]
+    """Return the prefixes of a module path that end with a number: `a.1` and `a.1.b.2` for `a.1.b.2.mlp`."""
+    return [path[: match.end()] for match in _IN_PATH.finditer(path)]
 
 
 def equal_layers(
     entries: Iterable[Entry],
     labels: Callable[[Entry], tuple[str, ...]],
-    look: Callable[[Entry], Hashable],
-    paths: Container[int] = (),
+    content: Callable[[Entry], Hashable],
+    path_columns: Container[int] = (),
 ) -> list[tuple[tuple[str, ...], list[Entry]]]:
-    """Return entries with those of equal layers together, with the labels of all of them.
+    """Group the entries of equal layers, and return (common labels, entries) of each group.
+
+    Entries are in one group if their labels differ only in the number of a layer, and their contents are equal.
 
     Args:
-        labels: of an entry; those of equal layers differ in the number of a layer alone.
-        look: equal for those of equal layers, beside their labels.
-        paths: which of the labels are module paths, by place.
+        labels: entry → its labels.
+        content: entry → what must be equal within a group, apart from labels.
+        path_columns: indices of the labels that are module paths.
     """
     families: dict[tuple[str, ...], list[Entry]] = {}
     for entry in entries:
-        family = tuple([of_any_layer(label, at in paths) for at, label in enumerate(labels(entry))])
+        family = tuple([of_any_layer(label, column in path_columns) for column, label in enumerate(labels(entry))])
         families.setdefault(family, []).append(entry)
-    found: list[tuple[tuple[str, ...], list[Entry]]] = []
+    groups: list[tuple[tuple[str, ...], list[Entry]]] = []
     for family in families.values():
-        alike: dict[Hashable, list[Entry]] = {}
+        by_content: dict[Hashable, list[Entry]] = {}
         for entry in family:
-            alike.setdefault(look(entry) if len(family) > 1 else None, []).append(entry)
-        found += [(_labels(list(map(labels, equal)), len(family), paths), equal) for equal in alike.values()]
-    return found
+            by_content.setdefault(content(entry) if len(family) > 1 else None, []).append(entry)
+        groups += [
+            (_labels(list(map(labels, equal)), len(family), path_columns), equal) for equal in by_content.values()
+        ]
+    return groups
 
 
 def rounded(numbers: Iterable[float]) -> tuple[float, ...]:
-    """Return numbers without the last digits, in which those of equal layers differ by the order of additions."""
+    """Round numbers to six digits, because sums of equal layers differ in the last digits."""
     return tuple([float(f"{number:.6g}") for number in numbers])
 
 
-def _labels(rows: Sequence[tuple[str, ...]], every: int, paths: Container[int]) -> tuple[str, ...]:
-    """Return one label for each column of several rows."""
-    columns = enumerate(zip(*rows, strict=True))
+def _labels(rows: Sequence[tuple[str, ...]], family_size: int, path_columns: Container[int]) -> tuple[str, ...]:
+    """Combine the labels of several rows, column by column."""
+    numbered_columns = enumerate(zip(*rows, strict=True))
     return tuple([
-        column[0] if len({*column}) == 1 else layers_text(column, every, at in paths) for at, column in columns
+        cells[0] if len({*cells}) == 1 else layers_text(cells, family_size, column in path_columns)
+        for column, cells in numbered_columns
     ])  # fmt: skip
 
 
-def layers_text(names: Sequence[str], every: int, is_path: bool = False) -> str:
-    """Return one name for several that differ in the number of a layer.
+def layers_text(names: Sequence[str], family_size: int, is_path: bool = False) -> str:
+    """Return one text for several names that differ in the number of a layer: `layers.*.mlp` or `layers.{0-3,5}.mlp`.
 
     Args:
-        names: in order; one stays as it is.
-        every: how many there are of this name with any number; if `names` are fewer, their numbers are listed.
-        is_path: whether they are module paths.
+        names: the names, in order. A single name is returned unchanged.
+        family_size: how many such names there are. If `names` are fewer, the text lists their numbers.
+        is_path: whether the names are module paths.
     """
     if len(names) == 1:
         return names[0]
     star = of_any_layer(names[0], is_path)
-    if len(names) == every or star.count("*") != 1:
+    if len(names) == family_size or star.count("*") != 1:
         return star
     before, after = star.split("*")
     return f"{before}{{{_ranges(sorted(int(name[len(before) : len(name) - len(after)]) for name in names))}}}{after}"
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Return sorted numbers as `0-3,5`."""
+    """Format sorted numbers as `0-3,5`."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][-1] + 1:

@@ -1,4 +1,4 @@
-"""Errors of spmdir: one exception family, one message form."""
+"""The exceptions and warnings of spmdir, and helpers for their messages."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import attrs
 
 @attrs.frozen
 class Location:
-    """A place in a text.
+    """A position in a file.
 
     Attributes:
-        file: its name.
-        line, column: counted from 1; 0 where the file is the path of a module of a model without source lines.
+        file: the name of the file, or the path of a module of a model without source lines.
+        line, column: counted from 1; 0 if `file` is the path of a module.
     """
 
     file: str
@@ -31,21 +31,21 @@ class Location:
 
 
 def text_location(text: AnyStr, offset: int, file: str, first_line: int = 1) -> Location:
-    """Return the place of an offset in a text, or in the bytes of one, that begins on `first_line` of `file`."""
+    """Return the location of an offset in a text or its bytes. The text starts on `first_line` of `file`."""
     newline = "\n" if isinstance(text, str) else b"\n"
     return Location(file, text.count(newline, 0, offset) + first_line, offset - text.rfind(newline, 0, offset))  # type: ignore
 
 
 SHOWN = 60
-"""How many characters of a value an error shows."""
+"""The largest number of characters of a value in an error."""
 
 
 class SpmdirError(Exception):
-    """An error that a user can act on; prints as `file:line:col: error: message`.
+    """Base class of errors that a user can fix; `str` returns `file:line:col: error: message`.
 
     Attributes:
         message: what was found, what was expected, what to do.
-        location: where, or None if the input has no text (a live fx graph without stack traces).
+        location: position in the input; None if the input has no text, as an fx graph without stack traces.
     """
 
     def __init__(self, message: str, location: Location | None = None):
@@ -54,7 +54,7 @@ class SpmdirError(Exception):
         super().__init__(message)
 
     def at(self, location: Location | None, subject: str = "") -> SpmdirError:
-        """Return this error with `subject: ` before its message, at `location` unless it has a location already."""
+        """Return a copy with `subject: ` before the message, and with `location` if it has no location yet."""
         return type(self)(f"{subject}: {self.message}" if subject else self.message, self.location or location)
 
     def __str__(self) -> str:
@@ -75,15 +75,15 @@ class RuleError(SpmdirError):
 
 
 class UnsupportedError(SpmdirError):
-    """A program that cannot be partitioned exactly."""
+    """A program that cannot be partitioned without changing its results."""
 
 
 class PluginError(SpmdirError):
-    """Code of a plug-in that fails, or a result that it cannot give."""
+    """Code of a plug-in that fails or returns an invalid result."""
 
 
 class CheckError(SpmdirError):
-    """A program that does not compute what it was imported from: a bug of the importer."""
+    """An imported program with results that differ from the original: a bug of the importer."""
 
 
 class LimitError(SpmdirError):
@@ -91,7 +91,7 @@ class LimitError(SpmdirError):
 
 
 class DivergenceError(SpmdirError):
-    """Ranks that would issue different collectives, or differ in what they begin with: they would hang or be wrong."""
+    """Ranks with different collectives or different inputs, which would hang or compute wrong results."""
 
 
 CLASSES: dict[str, type[SpmdirError]] = {
@@ -107,11 +107,11 @@ CLASSES: dict[str, type[SpmdirError]] = {
         DivergenceError,
     )
 }
-"""Classes by name of the errors that a message and a location make, as one rank tells them to another."""
+"""Name → class of the errors that ranks send to each other as a name, a message and a location."""
 
 
 class SpmdirErrors(SpmdirError):
-    """Several errors found in one run, printed one a line."""
+    """Several errors of one run, printed one per line."""
 
     def __init__(self, errors: list[SpmdirError]):
         super().__init__(errors[0].message, errors[0].location)
@@ -125,18 +125,18 @@ class SpmdirErrors(SpmdirError):
 
 
 def flat(error: SpmdirError) -> list[SpmdirError]:
-    """Return the single errors in `error`."""
+    """Return the errors that `error` consists of."""
     return list(error.errors) if isinstance(error, SpmdirErrors) else [error]
 
 
 def raise_all(errors: Sequence[SpmdirError]) -> None:
-    """Raise `errors`: one as it is, several together; nothing if there are none."""
+    """Raise the errors, several as one SpmdirErrors; do nothing if there are none."""
     if errors:
         raise errors[0] if len(errors) == 1 else SpmdirErrors([*errors])
 
 
 class SpmdirWarning(UserWarning):
-    """Something legal that a user should look at; prints as `file:line:col: warning: message`."""
+    """A warning about valid input; `str` returns `file:line:col: warning: message`."""
 
     def __init__(self, message: str, location: Location | None = None):
         self.message = message
@@ -148,9 +148,8 @@ class SpmdirWarning(UserWarning):
         return f"{prefix}warning: {self.message}"
 
 
-_NOT_THE_USERS = ("spmdir", "xdsl", "torch", "contextlib")
-"""The packages whose frames stand between a warning and the line of the user that it is about."""
-
+_INTERNAL_PACKAGES = ("spmdir", "xdsl", "torch", "contextlib")
+"""Packages whose stack frames are skipped to find the user's line for a warning."""
 
 _ISSUES: ContextVar[bool] = ContextVar("whether warnings are issued", default=True)
 _ISSUED: ContextVar[set[str] | None] = ContextVar("messages that are not issued again", default=None)
@@ -158,10 +157,10 @@ _ISSUED: ContextVar[set[str] | None] = ContextVar("messages that are not issued 
 
 @contextmanager
 def warnings_issued(issues: bool = True, issued: set[str] | None = None) -> Iterator[None]:
-    """Let `warn` issue what is warned of inside the context, or nothing if not `issues`.
+    """Enable the warnings of `warn` inside the context, or disable them if `issues` is False.
 
     Args:
-        issued: the messages so far, which are not issued again, whatever line of the user leads to them.
+        issued: messages that are not issued again. `warn` adds each message that it issues.
     """
     tokens = _ISSUES.set(issues and _ISSUES.get()), _ISSUED.set(_ISSUED.get() if issued is None else issued)
     try:
@@ -172,20 +171,20 @@ def warnings_issued(issues: bool = True, issued: set[str] | None = None) -> Iter
 
 
 def warn(message: str, location: Location | None = None) -> None:
-    """Issue a SpmdirWarning at the line of the user that led here; the tools print it to stderr."""
+    """Issue a SpmdirWarning for the user's line that leads to this call; the tools print it to stderr."""
     issued = _ISSUED.get()
     if not _ISSUES.get() or (issued is not None and message in issued):
         return
     if issued is not None:
         issued.add(message)
     frame, level = sys._getframe(1), 2
-    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _NOT_THE_USERS:
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _INTERNAL_PACKAGES:
         frame, level = frame.f_back, level + 1
     warnings.warn(SpmdirWarning(message, location), stacklevel=level)
 
 
 def remark_text(text: str, location: Location | None) -> str:
-    """Return `text` as `file:line:col: remark: text`: information that asks for no action."""
+    """Format `text` as `file:line:col: remark: text`, for information that requires no action."""
     return f"{location}: remark: {text}" if location else f"remark: {text}"
 
 
@@ -195,7 +194,7 @@ def print_remark(text: str, location: Location | None = None) -> None:
 
 
 def did_you_mean_glob(glob: str, names: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?` for a glob that matches, with the nearest part of a name for one that no name has.
+    """Correct the parts of a glob that occur in no name, and return `; did you mean 'x'?` if the result matches.
 
     Example:
         >>> did_you_mean_glob("*.q_prj.weight", ["layers.0.q_proj.weight"])
@@ -204,45 +203,47 @@ def did_you_mean_glob(glob: str, names: Iterable[str]) -> str:
     import difflib
 
     names = list(names)
-    known = list(dict.fromkeys(part for name in names for part in name.split(".")))
+    known_parts = list(dict.fromkeys(part for name in names for part in name.split(".")))
     parts = glob.split(".")
     for index, part in enumerate(parts):
-        if part not in known and not set(part) & set("*?["):
-            parts[index] = next(iter(difflib.get_close_matches(part, known, n=1)), part)
+        if part not in known_parts and not set(part) & set("*?["):
+            parts[index] = next(iter(difflib.get_close_matches(part, known_parts, n=1)), part)
     near = ".".join(parts)
     return f"; did you mean '{near}'?" if any(fnmatchcase(name, near) for name in names) else ""
 
 
 def require_type(name: str, value: object, expected: type | tuple[type, ...], example: str) -> None:
-    """Raise SpmdirError unless argument `name` is an instance of `expected`, which `example` describes."""
+    """Raise SpmdirError unless argument `name` is an instance of `expected`; `example` describes it in the error."""
     if not isinstance(value, expected):
         raise wrong_argument(name, value, example)
 
 
 def wrong_argument(name: str, value: object, expected: str) -> SpmdirError:
-    """Return the error of a `value` given for argument `name` where `expected` was asked for."""
+    """Return the error for argument `name` with the wrong `value`; `expected` describes a right one."""
     return SpmdirError(f"{name} is {shown(value)} of type {type(value).__name__}; expected {expected}")
 
 
 def shown(value: object) -> str:
-    """Return the beginning of how Python writes `value`, on one line."""
+    """Return the repr of `value` on one line, shortened to SHOWN characters."""
     try:
         text = " ".join(repr(value).split())
-    except Exception:  # numbers of thousands of digits have none, and what a user's class does is not known
+    except Exception:  # the repr of a huge integer fails, and that of a user's class may
         return "a value"
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 def printable(text: str) -> str:
-    """Return `text` on one line, with escapes for what a terminal would act on."""
+    """Return `text` on one line, with control characters escaped."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
+    )
 
 
-def did_you_mean(found: str, known: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?` for the name in `known` that is nearest to `found`, or nothing if none is near."""
+def did_you_mean(name: str, candidates: Iterable[str]) -> str:
+    """Return `; did you mean 'x'?` with the candidate that is most similar to `name`; "" if none is similar."""
     import difflib  # 5 ms, and only wrong input needs it
 
-    nearest = difflib.get_close_matches(found, list(known), n=1)
+    nearest = difflib.get_close_matches(name, list(candidates), n=1)
     return f"; did you mean '{nearest[0]}'?" if nearest else ""

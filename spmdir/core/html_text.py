@@ -1,4 +1,4 @@
-"""Texts as notebooks and Python prompts show them."""
+"""Representations of values in notebooks and at Python prompts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from spmdir.core.axis_colors import axes_in, axis_color
 
 
 class ShownAsText:
-    """Gives a value a form in notebooks and at prompts: its text, with the columns of tables kept.
+    """Mixin that shows the `str` of a value in notebooks and at prompts.
 
-    A text of one line has its class before it, so that it reads inside other values, and where it is empty.
+    A text of one line is shown as `<Class: text>`. A text of several lines is shown alone, to keep columns aligned.
     """
 
     __slots__ = ()
@@ -19,7 +19,7 @@ class ShownAsText:
         return html_text(str(self))
 
     def __init_subclass__(cls) -> None:
-        cls.__repr__ = cls.__repr__  # attrs makes one for a class that has none itself
+        cls.__repr__ = cls.__repr__  # else attrs would generate one for the class
 
     def __repr__(self) -> str:
         text = str(self).rstrip("\n")
@@ -27,8 +27,8 @@ class ShownAsText:
 
 
 def html_text(text: str, axes: Sequence[str] = ()) -> str:
-    """Return a text as HTML; what is said of `axes` of a mesh has the colours of these."""
-    from html import escape  # tools that show nothing in a notebook start without it
+    """Return text as HTML, with placements and sizes of mesh `axes` in the colours of the axes."""
+    from html import escape  # not imported when tools start, since only notebooks need it
 
     parts = [(escape(part, quote=False), axis) for part, axis in axes_in(text, axes)]
     shown = (f"<b style='color:{axis_color(axis, axes)}'>{part}</b>" if axis else part for part, axis in parts)

@@ -1,4 +1,4 @@
-"""The parts of an input file between `// -----` lines."""
+"""Split an input file at `// -----` lines, as mlir-opt does."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SPLIT = re.compile(r"^// -----.*$", re.MULTILINE)
 
 
 def parts_of(text: str) -> Iterator[tuple[int, str]]:
-    """Yield first line and text of each part of `text`; a part begins with the line that separates it."""
+    """Yield (first line, text) of each part of `text`. A part starts with its separator line."""
     first_line, start = 1, 0
     for mark in [*_SPLIT.finditer(text), None]:
         part = text[start : mark.start() if mark else None]

@@ -1,4 +1,8 @@
-"""Intervals of one dimension: ranges of positions, in the local order of a rank."""
+"""Ranges of positions of one dimension.
+
+The positions that a rank has are a tuple of (start, end) ranges, in local order. For example, the ranges of a rank with
+blocks 0 and 2 of size 4 are ((0, 4), (8, 12)): its local position 5 is the global position 9.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from spmdir.core.limits import RANGES
 
 Range = tuple[int, int]
-"""(start, end) of positions."""
+"""(start, end) positions; the end is exclusive."""
 
 Ranges = tuple[Range, ...]
-"""The positions of a dimension on one rank, in local order; ranges do not overlap, and adjacent ones are merged."""
+"""Ranges in local order. They do not overlap, and adjacent ones are merged."""
 
 
 def chunk(size: int, count: int, index: int) -> tuple[int, int]:
-    """Return offset and length of chunk `index` of `size` elements in `count` chunks, as `torch.chunk` makes them.
+    """Return (offset, length) of chunk `index` if `torch.chunk` splits `size` elements into `count` chunks.
 
-    Every chunk has ceil(size / count) elements until the elements run out; later chunks are shorter or empty.
+    Chunks have ceil(size / count) elements until none are left; later chunks are shorter or empty.
     """
     step = -(-size // count)
     offset = min(index * step, size)
@@ -26,25 +30,29 @@ def chunk(size: int, count: int, index: int) -> tuple[int, int]:
 
 
 Run = tuple[int, int, int]
-"""(first rank, number of ranks, local length of each)."""
+"""(first rank, number of ranks, local length): neighbouring ranks with shards of equal length."""
 
 
 def chunk_runs(size: int, count: int) -> tuple[Run, ...]:
-    """Return the runs of equal length among the `count` chunks that `chunk` makes of `size` elements: at most 3."""
+    """Return the runs of `size` elements in `count` chunks, at most 3: full chunks, a shorter one, empty ones."""
     step = -(-size // count)
-    full, rest = divmod(size, step) if step else (0, 0)
-    runs = ((0, full, step), (full, bool(rest), rest), (full + bool(rest), count - full - bool(rest), 0))
+    full_chunks, remainder = divmod(size, step) if step else (0, 0)
+    runs = (
+        (0, full_chunks, step),
+        (full_chunks, bool(remainder), remainder),
+        (full_chunks + bool(remainder), count - full_chunks - bool(remainder), 0),
+    )
     return tuple(run for run in runs if run[1])
 
 
-def summed_runs(several: Iterable[tuple[int, Sequence[Run]]], count: int) -> tuple[Run, ...]:
-    """Return the runs of `count` ranks whose length is the sum, over (times, runs), of `times` that in `runs`."""
+def summed_runs(weighted_runs: Iterable[tuple[int, Sequence[Run]]], count: int) -> tuple[Run, ...]:
+    """Return the runs whose lengths are Σ factor · (length in runs), over all (factor, runs) and `count` ranks."""
     changes: dict[int, int] = {}
-    for times, runs in several:
-        before = 0
-        for first, _, own in runs:
-            changes[first] = changes.get(first, 0) + times * (own - before)
-            before = own
+    for factor, runs in weighted_runs:
+        previous_length = 0
+        for first_rank, _, local_length in runs:
+            changes[first_rank] = changes.get(first_rank, 0) + factor * (local_length - previous_length)
+            previous_length = local_length
     starts = [first for first in sorted(changes) if first < count and (changes[first] or not first)]
     lengths = itertools.accumulate(changes[first] for first in starts)
     return tuple(
@@ -53,33 +61,34 @@ def summed_runs(several: Iterable[tuple[int, Sequence[Run]]], count: int) -> tup
 
 
 def have_same_chunks(size: int, a: Sequence[int], b: Sequence[int]) -> bool:
-    """Return whether `size` elements in `a[0]` chunks, each in `a[1]` chunks and so on, are chunked as by `b`.
+    """Return whether two nested splits of `size` elements have the same chunks, apart from empty ones.
 
-    Chunks without elements do not count.
+    `a` splits the elements into `a[0]` chunks, each of these into `a[1]` chunks, and so on; likewise `b`. For example,
+    `(2, 4)` and `(8,)` have the same chunks of 16 elements, but not of 10.
     """
     a, b = tuple(a), tuple(b)
     return a == b or (
         _chunk_lengths(size, a) == _chunk_lengths(size, b)
-        and all(one == other for one, other in itertools.zip_longest(_nested_runs(size, a), _nested_runs(size, b)))
+        and all(a_run == b_run for a_run, b_run in itertools.zip_longest(_nested_runs(size, a), _nested_runs(size, b)))
     )
 
 
 def _chunk_lengths(size: int, counts: Sequence[int]) -> dict[int, int]:
-    """Return the length of each chunk that is not empty → how many there are."""
+    """Return chunk length → number of chunks of that length, without empty chunks."""
     lengths = {size: 1}
     for count in counts:
-        found: dict[int, int] = {}
-        for extent, times in lengths.items():
-            for _, chunks, own in chunk_runs(extent, count):
-                found[own] = found.get(own, 0) + chunks * times
-        lengths = found
+        chunk_counts: dict[int, int] = {}
+        for extent, copies in lengths.items():
+            for _, chunks, chunk_length in chunk_runs(extent, count):
+                chunk_counts[chunk_length] = chunk_counts.get(chunk_length, 0) + chunks * copies
+        lengths = chunk_counts
     return {own: times for own, times in lengths.items() if own}
 
 
 def _nested_runs(size: int, counts: tuple[int, ...]) -> Iterator[tuple[int, int]]:
-    """Yield (length, number) of neighbouring chunks of one length that are not empty."""
-    for own, several in itertools.groupby(_repeated_runs(size, counts), key=lambda run: run[0]):
-        yield own, sum(number for _, number in several)
+    """Yield (length, number of chunks) of each run of equal neighbouring chunks, without empty chunks."""
+    for chunk_length, neighbours in itertools.groupby(_repeated_runs(size, counts), key=lambda run: run[0]):
+        yield chunk_length, sum(number for _, number in neighbours)
 
 
 def _repeated_runs(size: int, counts: tuple[int, ...]) -> Iterator[tuple[int, int]]:
@@ -95,73 +104,76 @@ def _repeated_runs(size: int, counts: tuple[int, ...]) -> Iterator[tuple[int, in
 
 
 def joined(ranges: Iterable[Range]) -> Ranges:
-    """Return `ranges` without empty ones, adjacent ones as one.
+    """Drop empty ranges and merge adjacent ones.
 
     Raises:
-        LimitError: they are more than could be handled one by one.
+        LimitError: the result has more than RANGES ranges.
     """
-    found: list[Range] = []
+    merged: list[Range] = []
     for start, end in ranges:
-        if found and found[-1][1] == start:
-            found[-1] = (found[-1][0], end)
+        if merged and merged[-1][1] == start:
+            merged[-1] = (merged[-1][0], end)
         elif start < end:
-            found.append((start, end))
-            if len(found) > RANGES.most:
+            merged.append((start, end))
+            if len(merged) > RANGES.most:
                 raise RANGES.error(f"more than {RANGES.most}")
-    return tuple(found)
+    return tuple(merged)
 
 
 def length(ranges: Ranges) -> int:
-    """Return the number of positions."""
+    """Return the number of positions in `ranges`."""
     return sum(end - start for start, end in ranges)
 
 
 def select(ranges: Ranges, positions: Ranges) -> Ranges:
-    """Return the global ranges of the local `positions` of a rank that has `ranges`."""
+    """Convert local positions of a rank with `ranges` to global ranges.
+
+    With the ranges ((0, 4), (8, 12)), local ((1, 5),) is global ((1, 4), (8, 9)).
+    """
     if len(ranges) == 1:
         offset = ranges[0][0]
         return tuple((start + offset, end + offset) for start, end in positions)
-    found: list[Range] = []
-    edges = list(itertools.accumulate((high - low for low, high in ranges), initial=0))
+    selected: list[Range] = []
+    local_starts = list(itertools.accumulate((high - low for low, high in ranges), initial=0))
     for start, end in positions:
-        at = bisect_right(edges, start) - 1
-        while start < end and at < len(ranges):
-            stop, shift = min(end, edges[at + 1]), ranges[at][0] - edges[at]
-            found.append((start + shift, stop + shift))
-            start, at = stop, at + 1
-    return joined(found)
+        index = bisect_right(local_starts, start) - 1
+        while start < end and index < len(ranges):
+            stop, shift = min(end, local_starts[index + 1]), ranges[index][0] - local_starts[index]
+            selected.append((start + shift, stop + shift))
+            start, index = stop, index + 1
+    return joined(selected)
 
 
 def common(a: Ranges, b: Ranges) -> Ranges:
-    """Return the positions in both `a` and `b`, ascending."""
+    """Return the intersection of `a` and `b`, ascending."""
     if len(a) == 1 and len(b) == 1:
         start, end = max(a[0][0], b[0][0]), min(a[0][1], b[0][1])
         return ((start, end),) if start < end else ()
-    found, at = [], 0
+    overlaps, index = [], 0
     a, b = tuple(sorted(a)), tuple(sorted(b))
     for start, end in a:
-        while at < len(b) and b[at][1] <= start:
-            at += 1
-        here = at
-        while here < len(b) and b[here][0] < end:
-            found.append((max(start, b[here][0]), min(end, b[here][1])))
-            here += 1
-    return joined(found)
+        while index < len(b) and b[index][1] <= start:
+            index += 1
+        b_index = index
+        while b_index < len(b) and b[b_index][0] < end:
+            overlaps.append((max(start, b[b_index][0]), min(end, b[b_index][1])))
+            b_index += 1
+    return joined(overlaps)
 
 
-def union(*several: Ranges) -> Ranges:
-    """Return the positions in any of `several`, ascending."""
-    found: list[Range] = []
-    for start, end in sorted(pair for ranges in several for pair in ranges):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
+def union(*operands: Ranges) -> Ranges:
+    """Return the union of all `operands`, ascending."""
+    merged: list[Range] = []
+    for start, end in sorted(pair for ranges in operands for pair in ranges):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
         elif start < end:
-            found.append((start, end))
-    return tuple(found)
+            merged.append((start, end))
+    return tuple(merged)
 
 
 def positions(part: Ranges, ranges: Ranges) -> Ranges:
-    """Return the local positions of the global ranges `part` on a rank that has `ranges`: the inverse of `select`.
+    """Convert global ranges to local positions of a rank with `ranges`: the inverse of `select`.
 
     Raises:
         ValueError: `part` is not inside `ranges`.
@@ -172,25 +184,25 @@ def positions(part: Ranges, ranges: Ranges) -> Ranges:
             return tuple((start - low, end - low) for start, end in part)
         raise ValueError(f"{part} is not inside {ranges}")
     offsets = itertools.accumulate((high - low for low, high in ranges), initial=0)
-    placed = zip(ranges, offsets, strict=False)
-    shifts = sorted((low, high, offset - low) for (low, high), offset in placed if low < high)
-    found: list[Range] = []
+    ranges_with_offsets = zip(ranges, offsets, strict=False)
+    shifts = sorted((low, high, offset - low) for (low, high), offset in ranges_with_offsets if low < high)
+    local_ranges: list[Range] = []
     for start, end in part:
-        at = bisect_right(shifts, start, key=lambda shift: shift[0]) - 1
+        index = bisect_right(shifts, start, key=lambda shift: shift[0]) - 1
         while start < end:
-            low, high, shift = shifts[at] if 0 <= at < len(shifts) else (end, end, 0)
+            low, high, shift = shifts[index] if 0 <= index < len(shifts) else (end, end, 0)
             if not low <= start < high:
                 raise ValueError(f"{part} is not inside {ranges}")
-            found.append((start + shift, min(end, high) + shift))
-            start, at = min(end, high), at + 1
-    return joined(found)
+            local_ranges.append((start + shift, min(end, high) + shift))
+            start, index = min(end, high), index + 1
+    return joined(local_ranges)
 
 
 def scaled(ranges: Ranges, inner: int) -> Ranges:
-    """Return `ranges` where each position stands for `inner` of them."""
+    """Return `ranges` after each position was replaced by `inner` positions."""
     return tuple((start * inner, end * inner) for start, end in ranges)
 
 
 def tiled(ranges: Ranges, extent: int, outer: int) -> Ranges:
-    """Return `ranges` of `extent` positions in each of `outer` blocks of that length."""
-    return joined((start + at * extent, end + at * extent) for at in range(outer) for start, end in ranges)
+    """Repeat `ranges` of a block of `extent` positions in `outer` consecutive blocks."""
+    return joined((start + block * extent, end + block * extent) for block in range(outer) for start, end in ranges)

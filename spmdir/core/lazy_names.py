@@ -1,7 +1,7 @@
-"""Public names that are imported when they are first used, so that importing their package stays cheap.
+"""Lazy imports of public names, which keep the import of their package fast.
 
-The stub next to the package (`__init__.pyi` next to `__init__.py`) lists them, one `from MODULE import NAME as NAME` a
-line. Type checkers read the same lines, so each name is listed once.
+The stub `__init__.pyi` next to `__init__.py` lists the names, as one `from MODULE import NAME as NAME` per line. Type
+checkers read the same stub, so each name is listed once.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from pathlib import Path
 
 
 def lazy_names(package: str, file: str) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
-    """Return the `__getattr__` and the `__dir__` of a package whose stub lists its public names.
+    """Return `__getattr__` and `__dir__` for a package whose stub lists its public names.
 
     Args:
-        package: its `__name__`.
-        file: its `__file__`.
+        package: the `__name__` of the package.
+        file: the `__file__` of the package.
 
     Example:
         >>> __getattr__, __dir__ = lazy_names(__name__, __file__)
@@ -38,7 +38,7 @@ def lazy_names(package: str, file: str) -> tuple[Callable[[str], object], Callab
 
 
 def _hint(name: str, homes: dict[str, str]) -> str:
-    """Return where a name is that the package does not have: in another public module, or spelt otherwise."""
+    """Return the end of the message for an unknown name: the public module that has it, or a similar name."""
     from spmdir.core.errors import did_you_mean
 
     package = Path(__file__).parents[1]
@@ -51,9 +51,9 @@ def _hint(name: str, homes: dict[str, str]) -> str:
 
 
 def read_stub(file: str) -> dict[str, str]:
-    """Return public name → the module that defines it, from the stub next to a Python file.
+    """Return public name → module that defines it, from the stub next to a Python file.
 
-    A name whose module is the package itself is one of its submodules.
+    If the module is the package itself, the name is a submodule.
     """
     with open(f"{file.removesuffix('.py')}.pyi", encoding="utf-8") as stub:
         lines = [line.split() for line in stub]

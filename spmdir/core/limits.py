@@ -1,4 +1,4 @@
-"""The limits of inputs: what is beyond one is an error at once, in place of a tool that says nothing for minutes."""
+"""Limits of inputs: an input that exceeds one is an error at once, instead of minutes of computation."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ from spmdir.core.errors import LimitError, Location, text_location
 
 @attrs.frozen
 class Limit:
-    """The most that there may be of something.
+    """The largest accepted number of something.
 
     Attributes:
-        what: what is counted, as in `ranks of a mesh`.
-        most: the largest number that is accepted.
+        quantity: what is counted, such as "ranks of a mesh".
+        most: the largest accepted number.
     """
 
-    what: str
+    quantity: str
     most: int
 
-    def check(self, found: int, where: Location | None = None) -> None:
-        """Raise LimitError if `found` is more than the limit."""
-        if found > self.most:
-            raise self.error(found, where)
+    def check(self, count: int, where: Location | None = None) -> None:
+        """Raise LimitError if `count` exceeds the limit."""
+        if count > self.most:
+            raise self.error(count, where)
 
-    def error(self, found: object, where: Location | None = None) -> LimitError:
-        """Return the error of having `found`."""
-        shown = found if not isinstance(found, int) or found < 10**30 else "a number of more than 30 digits"
-        return LimitError(f"too many {self.what}: found {shown}, expected at most {self.most}", where)
+    def error(self, count: object, where: Location | None = None) -> LimitError:
+        """Return the error for a number that exceeds the limit."""
+        shown = count if not isinstance(count, int) or count < 10**30 else "a number of more than 30 digits"
+        return LimitError(f"too many {self.quantity}: found {shown}, expected at most {self.most}", where)
 
 
 CHARACTERS = Limit("bytes of text", 1 << 24)
 RANKS = Limit("ranks of a mesh", 1 << 20)
 SIMULATED = Limit("ranks of a simulation", 4096)
-ENUMERATED = Limit("ranks of an axis that a placement is asked about one by one", 1 << 16)
+ENUMERATED = Limit("ranks of an axis with a placement evaluated rank by rank", 1 << 16)
 EXCHANGED = Limit("ranks of an exchange", 64)
 RING = Limit("ranks of a ring in a local form", 256)
 AXES = Limit("axes of a mesh", 6)
 DIMENSIONS = Limit("dimensions of a tensor", 64)
 ELEMENTS = Limit("elements of a tensor", 2**63 // 16 - 1)
 RANGES = Limit("separate ranges of a dimension in one shard", 1 << 18)
-NESTING = Limit("brackets inside one another", 64)
+NESTING = Limit("levels of nested brackets", 64)
 OPERATORS = Limit("operators in one expression", 200)
 DIGITS = Limit("digits of a number", 40)
 TERMS = Limit("terms of a size", 1000)
-FRAMES = Limit("places in one location", 256)
+FRAMES = Limit("positions in one location", 256)
 MISTAKES = Limit("errors in rules", 100)
 INLINED = Limit("ops after inlining", 1 << 18)
 
@@ -80,14 +80,14 @@ _WIDE_TYPE = re.compile(rf"tensor<(?:(?:[0-9]+|\?|\[[^\]]*\])x){{{DIMENSIONS.mos
 
 
 def check_shape(shape: Iterable[int]) -> None:
-    """Raise LimitError if a tensor of these sizes is not a tensor of torch; negative sizes are not known yet."""
+    """Raise LimitError if a shape exceeds the limits of torch. Negative sizes are unknown and count as 1."""
     sizes = tuple(shape)
     DIMENSIONS.check(len(sizes))
     ELEMENTS.check(math.prod(max(size, 1) for size in sizes))
 
 
 def check_nesting(text: str, file: str, first_line: int = 1) -> None:
-    """Raise LimitError, located, if brackets are nested too deeply or a number is too long to be read one by one."""
+    """Raise a located LimitError if brackets are nested too deeply or a number has too many digits."""
     depth = 0
     for match in _TOKEN.finditer(text):
         if match["skipped"]:
@@ -100,7 +100,7 @@ def check_nesting(text: str, file: str, first_line: int = 1) -> None:
 
 
 def check_types(text: str, file: str, first_line: int = 1) -> None:
-    """Raise LimitError, located, if a tensor type in `text` has too many dimensions."""
+    """Raise a located LimitError if a tensor type in `text` has too many dimensions."""
     if match := _WIDE_TYPE.search(text):
-        found = text.count("x", match.start(), text.find(">", match.end()))
-        raise DIMENSIONS.error(found, text_location(text, match.start(), file, first_line))
+        dimensions = text.count("x", match.start(), text.find(">", match.end()))
+        raise DIMENSIONS.error(dimensions, text_location(text, match.start(), file, first_line))

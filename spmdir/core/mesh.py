@@ -1,4 +1,4 @@
-"""The device mesh: ordered named axes. Ranks are row-major over the axes, as in torch's DeviceMesh."""
+"""The device mesh: named axes in order. Ranks are row-major over the axes, as in torch's DeviceMesh."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def _intra_node(value: Any) -> tuple[str, ...] | None:
     return None if value is None else tuple(value)
 
 
-def _check_name(what: str, name: str) -> None:
+def _check_name(subject: str, name: str) -> None:
     if not (name.isidentifier() and name.isascii()):
-        raise ShardingError(f"{what} has a name that text cannot give; expected letters, digits and _, as in dp0")
+        raise ShardingError(f"{subject} has an invalid name; expected ASCII letters, digits and _, as in dp0")
 
 
 class _ByAxis(dict[str, int]):
-    """The sizes of axes, or the coordinate of a rank, in mesh order; those of sub-axes are not listed but found too."""
+    """A dict from axes to sizes, or to the coordinate of a rank. It computes the values of sub-axes on lookup."""
 
     def __init__(self, entries: Iterable[tuple[str, int]], mesh: Mesh, rank: int | None = None):
         super().__init__(entries)
@@ -58,19 +58,19 @@ class _ByAxis(dict[str, int]):
 
 @attrs.define(frozen=True, slots=False, cache_hash=True)
 class Mesh:
-    """Ordered named axes with their sizes, e.g. `Mesh({"dp": 2, "tp": 4})`.
+    """Named axes with their sizes, outermost first: `Mesh({"dp": 2, "tp": 4})`.
 
-    Wherever an axis is asked for, a sub-axis will do: `tp(1)2`, see `spmdir.core.axes`.
+    Methods that take an axis also take a sub-axis, such as `tp(1)2`: see `spmdir.core.axes`.
 
     Attributes:
         axes: (name, size) pairs, the outermost axis first.
         name: the symbol of the mesh in the textual IR.
-        intra_node: the axes whose ranks sit inside one node; None when all do.
-        root: the mesh whose axes this one splits into sub-axes, as `refine` does; None for a mesh without sub-axes.
+        intra_node: the axes that lie inside one node; None if all do.
+        root: if this mesh is the result of `refine`, the mesh that was refined; else None.
 
     Raises:
-        ShardingError: an axis name is repeated or cannot be written in a sharding, or a size is below 1.
-        LimitError: there are more axes or ranks than `spmdir.core.limits` lets pass.
+        ShardingError: an axis name is repeated or is not an ASCII identifier, or a size is below 1.
+        LimitError: the number of axes or ranks exceeds a limit of `spmdir.core.limits`.
     """
 
     axes: tuple[tuple[str, int], ...] = attrs.field(converter=_axes)
@@ -87,7 +87,7 @@ class Mesh:
         names = [axis for axis, _ in self.axes]
         if len(set(names)) != len(names):
             raise ShardingError(
-                f"mesh @{self.name} names an axis twice: {', '.join(names)}; give each axis its own name"
+                f"mesh @{self.name} names an axis twice: {', '.join(names)}; give each axis a different name"
             )
         for axis, size in self.axes:
             _check_name(f"mesh axis '{axis}'", axis)
@@ -101,7 +101,7 @@ class Mesh:
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """Return axis name → size, in mesh order. Sub-axes can be looked up too."""
+        """Return axis → size, in mesh order. Lookups also accept sub-axes."""
         return _ByAxis(self.axes, self)
 
     @cached_property
@@ -115,14 +115,17 @@ class Mesh:
 
     @cached_property
     def _strides(self) -> dict[str, int]:
-        """Return axis name → the ranks from one index along it to the next."""
+        """Return axis → difference of the ranks of two neighbours along it."""
         later = itertools.accumulate((size for _, size in reversed(self.axes)), operator.mul, initial=1)
         return dict(zip(reversed(self.axis_names), later, strict=False))
 
     def _part(self, axis: str) -> tuple[str, int, int]:
-        """Return (root axis, ranks of the sub-axes outside, size) of an axis or sub-axis; KeyError if there is none.
+        """Return (root axis, product of the sizes of the sub-axes outside, size) of an axis or sub-axis.
 
-        An axis of one rank, as in a mesh that stands for one device, has sub-axes of one rank.
+        Sub-axes of an axis of size 1, as in a mesh of one device, have size 1.
+
+        Raises:
+            KeyError: the mesh has no such axis.
         """
         if axis in self.axis_names and self.root is None:
             return axis, 1, self.sizes[axis]
@@ -148,19 +151,20 @@ class Mesh:
             if name in root.sizes:
                 raise ShardingError(
                     f"'{axis}' is not a sub-axis of '{name}', which has {root.sizes[name]} ranks; expected "
-                    f"{name}(outer)size with a size from 2 on, where outer times size divides {root.sizes[name]}"
+                    f"{name}(outer)size, where size is at least 2 and outer times size divides {root.sizes[name]}"
                 ) from None
             raise ShardingError(
                 f"axis '{axis}' is not in mesh @{self.name} {root}; expected one of {', '.join(root.axis_names)}"
             ) from None
 
     def refine(self, axes: Iterable[str]) -> Mesh:
-        """Return this mesh with those axes split of which `axes` names sub-axes; itself if there are none.
+        """Split the axes of which `axes` contains sub-axes; return the mesh itself if it contains none.
 
-        Every axis that `axes` names is then one axis of the mesh or a row of adjacent ones: its `parts`.
+        Each of `axes` is then one axis of the result, or several adjacent ones: its `parts`. For example, refining
+        tp = 8 for `tp(1)2` gives the axes tp(1)2 = 2 and tp(2)4 = 4.
 
         Raises:
-            ShardingError: `axes` split an axis in ways that have no common refinement, or one is not in the mesh.
+            ShardingError: `axes` split an axis in ways without a common refinement, or one is not in the mesh.
         """
         parts = {axis for axis in axes if is_part(axis)}
         parts -= {axis for axis in parts if self.sizes.get((axis_part(axis) or ("", 1, 0))[0]) == 1}
@@ -171,11 +175,11 @@ class Mesh:
         return _refined(self, tuple(sorted(parts)))
 
     def root_axis(self, axis: str) -> str:
-        """Return the axis of which `axis` is a sub-axis, or itself."""
+        """Return the axis that contains a sub-axis; an axis is returned unchanged."""
         return self._part(axis)[0]
 
     def parts(self, axis: str) -> tuple[str, ...]:
-        """Return the axes of this mesh that make up `axis`, the major first; none if it is part of one rank."""
+        """Return the axes of this mesh whose product is `axis`, outermost first; () if `axis` has size 1."""
         if axis in self.sizes:
             return (axis,)
         part = self._part(axis)
@@ -183,20 +187,20 @@ class Mesh:
 
     @cached_property
     def _parts(self) -> dict[tuple[str, int, int], tuple[str, ...]]:
-        found: dict[tuple[str, int, int], tuple[str, ...]] = {}
+        parts: dict[tuple[str, int, int], tuple[str, ...]] = {}
         for start, axis in enumerate(self.axis_names):
             name, outer, size = self._part(axis)
-            found[name, outer, size] = row = (axis,)
-            for other in self.axis_names[start + 1 :]:
-                if self._part(other)[0] != name:
+            parts[name, outer, size] = row = (axis,)
+            for next_axis in self.axis_names[start + 1 :]:
+                if self._part(next_axis)[0] != name:
                     break
-                row = (*row, other)
-                size *= self.sizes[other]
-                found[name, outer, size] = row
-        return found
+                row = (*row, next_axis)
+                size *= self.sizes[next_axis]
+                parts[name, outer, size] = row
+        return parts
 
     def merge(self, axes: Iterable[str]) -> tuple[str, ...]:
-        """Return `axes`, nested major first, with adjacent sub-axes merged, into the axis itself if complete."""
+        """Merge adjacent sub-axes in `axes`, outermost first. All sub-axes of an axis merge to the axis itself."""
         merged: list[str] = []
         for axis in axes:
             joined = self.join(merged[-1], axis) if merged else None
@@ -207,24 +211,24 @@ class Mesh:
         return tuple(merged)
 
     def join(self, *axes: str) -> str | None:
-        """Return the one axis or sub-axis that `axes`, nested major first, make up; None if they do not make up one."""
+        """Return the axis or sub-axis that is the product of `axes`, outermost first; None if there is none."""
         root = self.root or self
         try:
-            (name, outer, size), *rest = map(root._part, axes)
+            (name, outer, size), *inner_parts = map(root._part, axes)
         except KeyError:
             return None
-        for other, start, more in rest:
-            if other != name or start != outer * size:
+        for inner_name, inner_outer, inner_size in inner_parts:
+            if inner_name != name or inner_outer != outer * size:
                 return None
-            size *= more
+            size *= inner_size
         return name if size == root.sizes[name] else f"{name}({outer}){size}"
 
     def coordinate(self, rank: int) -> dict[str, int]:
-        """Return axis name → index of `rank` along it. Sub-axes can be looked up too."""
+        """Return axis → index of `rank` along it. Lookups also accept sub-axes."""
         return _coordinate(self, rank)
 
     def rank(self, coordinate: Mapping[str, int]) -> int:
-        """Return the rank at `coordinate`: the inverse of `coordinate`."""
+        """Return the rank at a coordinate: the inverse of the method `coordinate`."""
         return sum(index * self._strides[axis] for axis, index in coordinate.items())
 
     def group_size(self, axes: Iterable[str]) -> int:
@@ -232,7 +236,7 @@ class Mesh:
         return math.prod(self.sizes[axis] for axis in axes)
 
     def index(self, rank: int, axes: Iterable[str]) -> int:
-        """Return position of `rank` in its group over `axes`, the first axis major."""
+        """Return the position of `rank` in its group over `axes`; the first axis is the major one."""
         position, coordinate = 0, self.coordinate(rank)
         for axis in axes:
             position = position * self.sizes[axis] + coordinate[axis]
@@ -241,19 +245,22 @@ class Mesh:
     def group(self, rank: int, axes: Iterable[str]) -> tuple[int, ...]:
         """Return the ranks that differ from `rank` only along `axes`, ordered by `index`."""
         axes = tuple(axes)
-        fine = self.refine(axes)
-        free = [part for axis in axes for part in fine.parts(axis)]
-        here = fine.coordinate(rank)
-        members = [rank - sum(here[part] * fine._strides[part] for part in free)]
+        refined = self.refine(axes)
+        free = [part for axis in axes for part in refined.parts(axis)]
+        coordinate = refined.coordinate(rank)
+        members = [rank - sum(coordinate[part] * refined._strides[part] for part in free)]
         for part in free:
-            steps = range(0, fine.sizes[part] * fine._strides[part], fine._strides[part])
+            steps = range(0, refined.sizes[part] * refined._strides[part], refined._strides[part])
             members = [member + step for member in members for step in steps]
         return tuple(members)
 
     def __repr__(self) -> str:
-        others = [("name", self.name, "mesh"), ("intra_node", self.intra_node, None)]
-        given = [repr(dict(self.axes)), *(f"{key}={value!r}" for key, value, default in others if value != default)]
-        return f"Mesh({', '.join(given)})"
+        optional = [("name", self.name, "mesh"), ("intra_node", self.intra_node, None)]
+        arguments = [
+            repr(dict(self.axes)),
+            *(f"{key}={value!r}" for key, value, default in optional if value != default),
+        ]
+        return f"Mesh({', '.join(arguments)})"
 
     def __str__(self) -> str:
         return "<" + ", ".join(f"{axis} = {size}" for axis, size in self.axes) + ">"
@@ -263,21 +270,21 @@ MESH = Kind(
     lambda value: isinstance(value, Mesh) or getattr(value, "mesh", None) is not None,
     'a spmdir.Mesh, as in Mesh({"dp": 2, "tp": 4}), or a torch DeviceMesh',
 )
-"""The kind of arguments that `as_mesh` takes."""
+"""The kind of the argument of `as_mesh`."""
 
 
 def as_mesh(value: object) -> Mesh:
-    """Return the mesh that the Python API was given: a Mesh, or a torch DeviceMesh, whose dimensions have names.
+    """Convert a Mesh, or a torch DeviceMesh with named dimensions, to a Mesh.
 
     Raises:
-        ShardingError: it is neither, or dimensions have no names.
+        ShardingError: the value is neither, or its dimensions have no names.
     """
     if isinstance(value, Mesh):
         return value
     MESH.check("mesh", value)
     names, ranks = getattr(value, "mesh_dim_names", None), value.mesh  # type: ignore
     if not names:
-        raise ShardingError("the device mesh has no names for its dimensions; give init_device_mesh mesh_dim_names=")
+        raise ShardingError("the dimensions of the DeviceMesh have no names; pass mesh_dim_names= to init_device_mesh")
     return Mesh(zip(names, map(int, ranks.shape), strict=True))
 
 
@@ -300,8 +307,8 @@ def _refined(mesh: Mesh, parts: tuple[str, ...]) -> Mesh:
         for outer, end in itertools.pairwise(ends):
             if end % outer:
                 raise ShardingError(
-                    f"axis '{name}' of {size} ranks is split after {outer} and after {end}, of which neither divides "
-                    "the other; split it in ways that go together"
+                    f"sub-axes split axis '{name}' of {size} ranks into {outer} and into {end} blocks, but {outer} "
+                    f"does not divide {end}; use sub-axes of one factorisation of the axis"
                 )
         parts_of = [(f"{name}({outer}){end // outer}", end // outer) for outer, end in itertools.pairwise(ends)]
         parts_of = parts_of if len(parts_of) > 1 else [(name, size)]

@@ -1,22 +1,22 @@
-"""Numbers in options and on command lines: Python's, in ASCII digits alone, as in every other text."""
+"""Parsing of numbers in options and on command lines, as in Python but with ASCII digits only."""
 
 from __future__ import annotations
 
 
 def integer(text: str) -> int:
-    """Return the integer that `text` is.
+    """Parse an integer.
 
     Raises:
-        ValueError: it is none, or has digits of another script, which Python takes too.
+        ValueError: the text is not an integer, or is not ASCII.
     """
     return int(_ascii(text))
 
 
 def real(text: str) -> float:
-    """Return the number that `text` is.
+    """Parse a floating-point number.
 
     Raises:
-        ValueError: it is none, or has digits of another script, which Python takes too.
+        ValueError: the text is not a number, or is not ASCII.
     """
     return float(_ascii(text))
 

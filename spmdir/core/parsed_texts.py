@@ -1,4 +1,4 @@
-"""Values that texts of this package parse to, kept in a file beside them: reading them needs no parser."""
+"""A cache file of parsed texts, such as rules: loading the cached values is faster than parsing."""
 
 from __future__ import annotations
 
@@ -18,24 +18,26 @@ _CONTAINERS: tuple[type, ...] = (tuple, frozenset)
 
 @attrs.define(frozen=True, slots=False, eq=False)
 class ParsedTexts:
-    """A file of parsed texts: one a line, the digest of the text and, as JSON, the value that it parses to.
+    """A file with one parsed text per line: the digest of the text, and the parsed value as JSON.
 
-    An entry is that of its text alone: a text that was edited since is not found, and has to be parsed. A value is
-    written as a list of the number of its class and of its fields, a container as one of its number and its items;
-    places are relative to the first line of the text.
+    An edited text has another digest, so it is a miss and must be parsed. An object is written as `[number of its
+    class, *fields]`, and a container as `[number of its class, *items]`. Lines of locations are relative to the first
+    line of the text.
 
     Attributes:
         path: the file.
-        kinds: the attrs classes of which values are made, beside Location, tuples and frozensets.
+        kinds: the attrs classes of the values, apart from Location, tuple and frozenset.
     """
 
     path: Path
     kinds: tuple[type, ...]
 
     def find(self, text: str, file: str, first_line: int = 1) -> Any | None:
-        """Return what `text` parses to, its places in `file` from `first_line` on; None if the file does not say.
+        """Return the parsed value of `text`; None on a miss or if the file is corrupt.
 
-        A damaged file does not say either.
+        Args:
+            file: file name for the locations in the value.
+            first_line: line of `file` on which the text starts.
         """
         entry = self._entries.get(_digest(text))
         if entry is None:
@@ -46,7 +48,7 @@ class ParsedTexts:
             return None
 
     def spell(self, entries: Iterable[tuple[str, int, Any]]) -> str:
-        """Return the text of a file with `entries`: (text, its first line, the value that it parses to)."""
+        """Return the content of a file with `entries`: (text, its first line, its parsed value)."""
         lines = {}
         for text, first_line, value in entries:
             lines[_digest(text)] = json.dumps(self._data(value, first_line - 1), separators=(",", ":"))
@@ -65,7 +67,7 @@ class ParsedTexts:
         return (*_CONTAINERS, Location, *self.kinds)
 
     def _data(self, value: Any, offset: int) -> Any:
-        """Return `value` as what JSON has, its places `offset` lines up."""
+        """Convert `value` to JSON data, with `offset` subtracted from the lines of locations."""
         if value is None or type(value) in (bool, int, float, str):
             return value
         number = self._classes.index(type(value))
@@ -78,7 +80,7 @@ class ParsedTexts:
         return [number, *(self._data(field, offset) for field in fields)]
 
     def _value(self, data: Any, file: str, offset: int) -> Any:
-        """Return the value that `data` is, its places in `file` and `offset` lines down."""
+        """Convert JSON data to a value, with `offset` added to the lines of locations in `file`."""
         makers: list[Callable[..., Any]] = [
             lambda *items: items,
             lambda *items: frozenset(items),
@@ -86,10 +88,10 @@ class ParsedTexts:
             *self.kinds,
         ]
 
-        def made(data: Any) -> Any:
-            return makers[data[0]](*map(made, data[1:])) if type(data) is list else data
+        def build(data: Any) -> Any:
+            return makers[data[0]](*map(build, data[1:])) if type(data) is list else data
 
-        return made(data)
+        return build(data)
 
 
 def _digest(text: str) -> str:

@@ -1,8 +1,12 @@
-"""Which positions of one shard come before those of another: what a causal mask leaves of a block.
+"""The part of a block of causal attention that is not masked, for shards of queries and keys.
 
-A position of the first shard, as of queries, sees those of the second, as of keys, that are not behind it. The first
-are cut in front, where they see nothing, and the second at the end, where nothing sees them; of the block that is left
-a rank may see everything, a lower triangle, or neither.
+A query at position q attends to the keys at positions up to q. Leading queries without keys, and trailing keys without
+queries, can be cut off. The remaining block is unmasked (every query attends to every key), a lower triangle, or
+irregular. For example, queries ((0, 2), (6, 8)) and keys ((4, 8),): the first 2 queries attend to no key, so `since` is
+2. Each key has a query, so `upto` is 4. In the remaining block, queries 6, 7 against keys 4 to 7, query 6 attends to 3
+keys. It is irregular.
+
+These functions are the numbers with two shards in local forms: see `rotate` and rings in docs/ir.md.
 """
 
 from __future__ import annotations
@@ -13,49 +17,49 @@ from spmdir.core.intervals import Ranges, length
 
 
 def since(queries: Ranges, keys: Ranges) -> int:
-    """Return how many of the first `queries` are before all `keys`; all if there are no keys."""
-    at, least = 0, min((start for start, end in keys if start < end), default=None)
+    """Return the number of leading queries that are before all keys; all of them if there are no keys."""
+    before, least = 0, min((start for start, end in keys if start < end), default=None)
     for start, end in queries:
         if least is not None and end > max(start, least):
-            return at + max(least - start, 0)
-        at += end - start
-    return at
+            return before + max(least - start, 0)
+        before += end - start
+    return before
 
 
 def upto(keys: Ranges, queries: Ranges) -> int:
-    """Return the place behind the last of `keys` that is not behind all `queries`; 0 if there are no queries."""
-    found = at = 0
+    """Return the end of the keys that some query attends to, as a local position; 0 if there are no queries."""
+    end_of_seen = before = 0
     most = max((end - 1 for start, end in queries if start < end), default=-1)
     for start, end in keys:
         if start < end and start <= most:
-            found = at + min(end, most + 1) - start
-        at += end - start
-    return found
+            end_of_seen = before + min(end, most + 1) - start
+        before += end - start
+    return end_of_seen
 
 
 def beyond(keys: Ranges, queries: Ranges) -> int:
-    """Return how many of the last `keys` are behind all `queries`."""
+    """Return the number of trailing keys that are after all queries."""
     return length(keys) - upto(keys, queries)
 
 
 def reaches(queries: Ranges, keys: Ranges) -> bool:
-    """Return whether some query sees some key."""
+    """Return whether some query attends to some key."""
     return since(queries, keys) < length(queries)
 
 
 def both(first: Ranges, second: Ranges) -> bool:
-    """Return whether there are positions of both."""
+    """Return whether both shards are non-empty."""
     return length(first) > 0 and length(second) > 0
 
 
 def triangle(queries: Ranges, keys: Ranges) -> bool:
-    """Return whether, of the block that is left, the query i sees the keys up to the i-th and no others."""
-    return not _sees_all(queries, keys) and _is_triangle(*_block(queries, keys))
+    """Return whether, in the remaining block, query i attends exactly to the keys up to index i."""
+    return not _sees_all(queries, keys) and _is_triangle(*_remaining_block(queries, keys))
 
 
 def irregular(queries: Ranges, keys: Ranges) -> bool:
-    """Return whether, of the block that is left, not everything is seen, and not a triangle."""
-    return not _sees_all(queries, keys) and not _is_triangle(*_block(queries, keys))
+    """Return whether the remaining block is neither unmasked nor a triangle."""
+    return not _sees_all(queries, keys) and not _is_triangle(*_remaining_block(queries, keys))
 
 
 PRECEDENCE: dict[str, Callable[[Ranges, Ranges], int]] = {
@@ -67,27 +71,27 @@ PRECEDENCE: dict[str, Callable[[Ranges, Ranges], int]] = {
     "triangle": triangle,
     "irregular": irregular,
 }
-"""What a rank's own number of two shards is called → (ranges of the first, of the second) → its value."""
+"""Name in local forms → function of (ranges of the first shard, ranges of the second shard)."""
 
 
-def _block(queries: Ranges, keys: Ranges) -> tuple[Ranges, Ranges]:
+def _remaining_block(queries: Ranges, keys: Ranges) -> tuple[Ranges, Ranges]:
     rows = _cut(queries, since(queries, keys), length(queries))
     return rows, _cut(keys, 0, upto(keys, queries))
 
 
-def _cut(ranges: Ranges, first: int, end: int) -> Ranges:
-    """Return the positions `first` to `end` of `ranges`, in their order."""
-    found, at = [], 0
+def _cut(ranges: Ranges, start: int, end: int) -> Ranges:
+    """Return the ranges of the local positions from `start` up to `end`."""
+    pieces, before = [], 0
     for low, high in ranges:
-        here = (low + max(first - at, 0), min(high, low + end - at))
-        if here[0] < here[1]:
-            found.append(here)
-        at += high - low
-    return tuple(found)
+        piece = (low + max(start - before, 0), min(high, low + end - before))
+        if piece[0] < piece[1]:
+            pieces.append(piece)
+        before += high - low
+    return tuple(pieces)
 
 
 def _sees_all(queries: Ranges, keys: Ranges) -> bool:
-    rows, columns = _block(queries, keys)
+    rows, columns = _remaining_block(queries, keys)
     return not rows or not columns or min(low for low, _ in rows) >= max(high - 1 for _, high in columns)
 
 
@@ -95,14 +99,14 @@ def _is_triangle(rows: Ranges, columns: Ranges) -> bool:
     if list(rows) != sorted(rows) or list(columns) != sorted(columns):
         return False
     for row, column, count, following in _stretches(rows, columns):
-        # A row sees the column of its own number and not the next one; within a stretch both go on by one.
+        # Row i must include column i and exclude column i + 1. Within a stretch, both positions increase by one.
         if column > row or (count > 1 and row > column) or (following is not None and row + count > following):
             return False
     return True
 
 
 def _stretches(rows: Ranges, columns: Ranges) -> Iterator[tuple[int, int, int, int | None]]:
-    """Yield (first row, first column, how many of both go on by one, the column behind them, if any)."""
+    """Yield (row, column, count, next column or None) where rows and columns are consecutive for `count` steps."""
     at_row, at_column, used_row, used_column = 0, 0, 0, 0
     while at_row < len(rows) and at_column < len(columns):
         row, column = rows[at_row][0] + used_row, columns[at_column][0] + used_column

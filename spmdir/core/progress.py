@@ -1,4 +1,4 @@
-"""Progress messages of long computations, shown where a tool asks for them."""
+"""Progress messages of long computations. Tools choose where to show them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TextIO
 
-_LONG = 2.0
-"""Seconds before which nothing is shown."""
+_DELAY = 2.0
+"""Seconds before the first message is shown."""
 
 _SHOW: ContextVar[Callable[[str], object] | None] = ContextVar("progress", default=None)
 
 
 def say(text: str, *values: object) -> None:
-    """Report progress: `text` formatted with `values`; free where no tool listens."""
+    """Report progress: `text` formatted with `values`. There is no cost if no tool shows it."""
     show = _SHOW.get()
     if show is not None:
         show(text.format(*values) if values else text)
@@ -25,7 +25,7 @@ def say(text: str, *values: object) -> None:
 
 @contextmanager
 def shown_by(show: Callable[[str], object] | None) -> Iterator[None]:
-    """Pass what `say` is told inside the context to `show`."""
+    """Pass the messages of `say` inside the context to `show`."""
     token = _SHOW.set(show)
     try:
         yield
@@ -35,9 +35,9 @@ def shown_by(show: Callable[[str], object] | None) -> Iterator[None]:
 
 @contextmanager
 def shown_on_terminal(shows: bool = True) -> Iterator[None]:
-    """Show what `say` is told inside the context in a line of the terminal, if there is one; nothing if not `shows`.
+    """Show the messages of `say` inside the context in one line of the terminal; discard them if `shows` is False.
 
-    Whatever shows it already goes on to.
+    If an outer context shows messages already, it continues to do so.
     """
     if shows and _SHOW.get() is not None:
         yield
@@ -48,18 +48,18 @@ def shown_on_terminal(shows: bool = True) -> Iterator[None]:
 
 @contextmanager
 def terminal_line() -> Iterator[Callable[[str], None] | None]:
-    """Yield what shows progress in one line of a terminal, with the seconds so far; None where stderr is none.
+    """Yield a function that shows a message and the elapsed seconds in one line; None if stderr is not a terminal.
 
-    The line appears after two seconds and is drawn at most ten times a second. It is erased before this process prints
-    anything else, and at the end. That includes stdout where it is a pipe: its reader may print to the same terminal.
+    The line appears after two seconds and is updated at most ten times a second. It is erased at the end, and before
+    this process prints to stderr or stdout. Stdout may be a pipe to a process that prints to the same terminal.
     """
     if sys.stderr is None or not sys.stderr.isatty():  # None if it is closed, as by `2>&-`
         yield None
         return
     line, out, error = _Line(sys.stderr), sys.stdout, sys.stderr
-    sys.stderr = _Printed(error, line)
+    sys.stderr = _ErasingStream(error, line)
     if out is not None:
-        sys.stdout = _Printed(out, line)
+        sys.stdout = _ErasingStream(out, line)
     try:
         yield line.show
     finally:
@@ -67,8 +67,8 @@ def terminal_line() -> Iterator[Callable[[str], None] | None]:
         sys.stdout, sys.stderr = out, error
 
 
-class _Printed:
-    """A stream that erases the line of progress before it prints."""
+class _ErasingStream:
+    """A stream that erases the progress line before each write."""
 
     def __init__(self, stream: TextIO, line: _Line):
         self._stream, self._line = stream, line
@@ -86,9 +86,9 @@ class _Printed:
 
 
 class _Line:
-    """The line, drawn where it is told something.
+    """The progress line of a terminal.
 
-    What it is told before it appears is drawn when it does, by a timer, since the first stage may be the longest.
+    A timer draws the first message after the delay, because the first stage may be the longest.
     """
 
     def __init__(self, stream: TextIO):
@@ -96,11 +96,11 @@ class _Line:
         self._live: Any = None
         self._text = ""
         self._timer: threading.Timer | None = None
-        self._lock = threading.RLock()  # of the timer and whoever prints
+        self._lock = threading.RLock()  # shared by the timer and threads that print
 
     @contextmanager
     def cleared(self) -> Iterator[None]:
-        """Take the line away until it is told something again; nothing draws it inside the context."""
+        """Erase the line, and do not draw it inside the context. The next message draws it again."""
         with self._lock:
             if self._live is not None:
                 self._live.stop()
@@ -108,22 +108,22 @@ class _Line:
             yield
 
     def close(self) -> None:
-        """Take the line away for good."""
+        """Erase the line and stop the timer."""
         with self.cleared():
             if self._timer is not None:
                 self._timer.cancel()
             self._text = ""
 
     def show(self, text: str) -> None:
-        """Draw a text, with the seconds so far."""
+        """Show a message with the elapsed seconds."""
         now = time.monotonic()
         with self._lock:
             self._text = text
-            if now - self._start >= _LONG:
+            if now - self._start >= _DELAY:
                 if now - self._drawn >= 0.1:
                     self._draw()
             elif self._timer is None:
-                self._timer = threading.Timer(_LONG - (now - self._start), self._draw)
+                self._timer = threading.Timer(_DELAY - (now - self._start), self._draw)
                 self._timer.daemon = True
                 self._timer.start()
 
@@ -131,17 +131,17 @@ class _Line:
         with self._lock:
             if not self._text:
                 return
-            self._drawn = now = time.monotonic()
+            self._drawn = drawn_at = time.monotonic()
             from rich.console import Console
             from rich.live import Live
             from rich.text import Text
 
-            seconds = f"{now - self._start:6.1f} s  "
-            told = Text.assemble((seconds, "dim"), self._text, no_wrap=True, overflow="ellipsis")
+            seconds = f"{drawn_at - self._start:6.1f} s  "
+            line = Text.assemble((seconds, "dim"), self._text, no_wrap=True, overflow="ellipsis")
             if self._live is None:
                 console = Console(file=self._stream)
                 self._live = Live(
-                    told,
+                    line,
                     console=console,
                     auto_refresh=False,
                     transient=True,
@@ -149,4 +149,4 @@ class _Line:
                     redirect_stderr=False,
                 )
                 self._live.start()
-            self._live.update(told, refresh=True)
+            self._live.update(line, refresh=True)

@@ -1,7 +1,11 @@
-"""Equal parts of a sequence, as the layers of a program: how long they are, where they begin, and which there are.
+"""Find repeated parts of a sequence, such as the layers of a program.
 
-This compares sequences, for parts of a text that are cut or called: outlined layers and blocks of a schedule.
-`search/colours.py` compares graphs, where the order of the text does not matter.
+`outline-layers` and the scheduler use it, because they need consecutive ops. `search/colours.py` finds equal parts of
+a graph, independent of the order of ops.
+
+For example, entries `a b c d b c d b c d e`: equal windows are at distance 3, so parts have length 3. The longest range
+with this period is `b c d b c d b c d`. Its parts may begin at b, c or d. The best begin is the one where the fewest
+values are used across the cut.
 """
 
 from __future__ import annotations
@@ -11,59 +15,62 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 
 WINDOW = 12
-"""How many entries in a row have to be equal to count as a repetition."""
+"""Number of consecutive equal entries that count as a repetition."""
 
 CANDIDATES = 16
-"""How many distances between equal windows are tried as the length of a part."""
+"""Number of distances between equal windows that are tried as the length of a part."""
 
 MOST_KINDS = 64
-"""How many kinds of equal parts are looked for."""
+"""Largest number of groups of equal parts."""
 
 
 def distances(looks: Sequence[Hashable], window: int = WINDOW) -> Counter[int]:
-    """Return how many windows of `looks` stand at each distance from the last equal one."""
+    """Return distance → number of windows whose last equal window is that many entries earlier."""
     numbers: dict[Hashable, int] = {}
     numbered = [numbers.setdefault(look, len(numbers)) for look in looks]
     last: dict[tuple[int, ...], int] = {}
-    found: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     for index in range(len(looks) - window + 1):
-        seen = tuple(numbered[index : index + window])
-        if seen in last:
-            found[index - last[seen]] += 1
-        last[seen] = index
-    return found
+        window_numbers = tuple(numbered[index : index + window])
+        if window_numbers in last:
+            counts[index - last[window_numbers]] += 1
+        last[window_numbers] = index
+    return counts
 
 
 def longest_run(looks: Sequence[Hashable], period: int) -> tuple[int, int]:
-    """Return the first entry of the longest range that repeats with `period`, and the one after its last."""
-    best, first = (0, 0), 0
+    """Return (start, end) of the longest range that repeats with `period`."""
+    best, start = (0, 0), 0
     pairs = zip(looks, itertools.islice(looks, period, None), strict=False)
-    for end in (*(index for index, (one, other) in enumerate(pairs) if one != other), len(looks) - period):
-        if end - first > best[1] - best[0]:
-            best = (first, end)
-        first = end + 1
+    for end in (
+        *(index for index, (entry, later_entry) in enumerate(pairs) if entry != later_entry),
+        len(looks) - period,
+    ):
+        if end - start > best[1] - best[0]:
+            best = (start, end)
+        start = end + 1
     return best[0], best[1] + period
 
 
 def repeated_parts(
     looks: Sequence[int], links: Sequence[Sequence[int]], labels: Sequence[Hashable | None], smallest: int
 ) -> list[list[range]]:
-    """Return groups of equal ranges of a sequence, none in two groups; the largest saving first.
+    """Return groups of equal, disjoint ranges of a sequence; the group that saves most entries is first.
 
-    Parts begin where few entries are linked across, and where no label is on both sides. What stands between two equal
-    parts and is about as long is a part of their group that differs.
+    A part begins where the fewest labels, and then the fewest links, cross the cut between two parts. A range between
+    two equal parts that has about their length joins their group, although it differs.
 
     Args:
-        looks: equal numbers for equal entries, from 0 on.
-        links: for each entry those before it that it uses.
-        labels: what entries of one part have in common; None of an entry that does not say.
-        smallest: the fewest entries of a part.
+        looks: a number for each entry, at least 0; equal entries have equal numbers.
+        links: for each entry, the earlier entries that it uses.
+        labels: for each entry, a label that entries of one part share, or None.
+        smallest: the smallest length of a part.
     """
-    left, groups = list(looks), []
-    while len(groups) < MOST_KINDS and (parts := _most_repeated(left, links, labels, smallest)):
+    remaining, groups = list(looks), []
+    while len(groups) < MOST_KINDS and (parts := _most_repeated(remaining, links, labels, smallest)):
         groups.append(parts)
         for part in parts:
-            left[part.start : part.stop] = [-1 - index for index in part]  # equal to nothing
+            remaining[part.start : part.stop] = [-1 - index for index in part]  # different from all entries
     return groups
 
 
@@ -71,16 +78,16 @@ def _most_repeated(
     looks: Sequence[int], links: Sequence[Sequence[int]], labels: Sequence[Hashable | None], smallest: int
 ) -> list[range]:
     best: list[range] = []
-    counted = distances(looks, min(WINDOW, smallest))
-    for period, _ in counted.most_common(CANDIDATES):
+    distance_counts = distances(looks, min(WINDOW, smallest))
+    for period, _ in distance_counts.most_common(CANDIDATES):
         if period < smallest:
             continue
         start, stop = longest_run(looks, period)
         if stop - start < 2 * period:
             continue
         cost = _costs(range(start, min(start + period, stop - 2 * period + 1)), stop, period, links, labels)
-        first = min(cost, key=cost.__getitem__)
-        parts = list(_occurrences(looks, tuple(looks[first : first + period])))
+        best_start = min(cost, key=cost.__getitem__)
+        parts = list(_occurrences(looks, tuple(looks[best_start : best_start + period])))
         if _saving(parts) > _saving(best):
             best = parts
     return best
@@ -93,19 +100,19 @@ def _saving(parts: Sequence[range]) -> int:
 def _costs(
     firsts: range, stop: int, period: int, links: Sequence[Sequence[int]], labels: Sequence[Hashable | None]
 ) -> dict[int, tuple[int, int]]:
-    """Return how bad it is to begin the parts of a run at each of `firsts`: labels and links across the second cut."""
-    found: dict[int, tuple[int, int]] = {}
-    for first in firsts:
-        cut = first + period
-        before, after = range(first, cut), range(cut, min(cut + period, stop))
+    """Return begin → (labels, links) that cross the cut between the first and the second part."""
+    costs: dict[int, tuple[int, int]] = {}
+    for start in firsts:
+        cut = start + period
+        before, after = range(start, cut), range(cut, min(cut + period, stop))
         across = {used for index in after for used in links[index] if used in before}
         split = {labels[index] for index in before} & {labels[index] for index in after} - {None}
-        found[first] = (len(split), len(across))
-    return found
+        costs[start] = (len(split), len(across))
+    return costs
 
 
 def _occurrences(looks: Sequence[int], part: tuple[int, ...]) -> Iterator[range]:
-    """Yield the ranges that look like `part`, and between two of these what may be one that differs."""
+    """Yield the ranges equal to `part`, and ranges of about its length between two of them."""
     index, end = 0, None
     while index <= len(looks) - len(part):
         if looks[index] != part[0] or tuple(looks[index : index + len(part)]) != part:

@@ -1,4 +1,4 @@
-"""Files of text that a user names: read at once, bounded in size, as UTF-8; written in one step."""
+"""Read and write text files of users: UTF-8, limited in size, and written atomically."""
 
 from __future__ import annotations
 
@@ -10,32 +10,33 @@ from spmdir.core.errors import ParseError, SpmdirError, text_location
 from spmdir.core.limits import CHARACTERS
 
 _ARCHIVE = b"PK\x03\x04"
-"""How a zip archive begins, which `torch.save` and `torch.export.save` write."""
+"""The first bytes of a zip archive, the format of `torch.save` and `torch.export.save`."""
 
 
-def read_text_file(path: str | Path, what: str) -> str:
-    """Return the text of the file at `path`, its line ends as they are.
+def read_text_file(path: str | Path, description: str) -> str:
+    """Return the text of a file, without conversion of line ends.
 
     Args:
-        what: what messages call it, as in `rules from own.rules`.
+        description: name of the input in messages, such as "rules from own.rules".
 
     Raises:
-        ParseError: the file cannot be read or is not UTF-8 text. LimitError: it is too long.
+        ParseError: the file cannot be read or is not UTF-8 text.
+        LimitError: the file is too long.
     """
     try:
         with open(path, "rb") as file:
             data = file.read(CHARACTERS.most + 1)
-    except (OSError, ValueError) as error:  # the latter of names that no file can have
-        raise ParseError(f"cannot read {what}: {getattr(error, 'strerror', error)}") from None
+    except (OSError, ValueError) as error:  # ValueError for invalid names
+        raise ParseError(f"cannot read {description}: {getattr(error, 'strerror', error)}") from None
     return decoded(data, str(path))
 
 
 def decoded(data: bytes, name: str) -> str:
-    """Return the text that `data`, read from the file that messages call `name`, spells in UTF-8."""
+    """Decode UTF-8 data from a file with this `name`."""
     CHARACTERS.check(len(data))
     if data.startswith(_ARCHIVE):
         raise ParseError(
-            f"'{name}' is a zip archive; expected text: if torch.export.save wrote it, import it by spmd-translate "
+            f"'{name}' is a zip archive; expected text; if torch.export.save wrote it, import it with spmd-translate "
             f"--import-pt2 {name} --mesh AXES, which prints IR"
         )
     try:
@@ -46,7 +47,7 @@ def decoded(data: bytes, name: str) -> str:
 
 
 def write_text_file(path: str | Path, text: str) -> None:
-    """Write `text` to the file at `path` in one step, so that no reader finds a part of it; to a device as it is.
+    """Write a text file atomically: no reader sees a part of it. Devices are written directly.
 
     Raises:
         SpmdirError: the file cannot be written.
@@ -63,8 +64,8 @@ def write_text_file(path: str | Path, text: str) -> None:
         try:
             with os.fdopen(handle, "w", encoding="utf-8") as file:
                 file.write(text)
-            kept = stat.S_IMODE(os.stat(target).st_mode) if os.path.exists(target) else 0o666 & ~_umask()
-            os.chmod(temporary, kept)
+            mode = stat.S_IMODE(os.stat(target).st_mode) if os.path.exists(target) else 0o666 & ~_umask()
+            os.chmod(temporary, mode)
             os.replace(temporary, target)
         except BaseException:
             os.unlink(temporary)
@@ -80,6 +81,6 @@ def _umask() -> int:
 
 
 def file_beside(source: str | None, ending: str) -> Path | None:
-    """Return the path of the file NAME`ending` beside the file NAME.py at `source`; None if there is none."""
+    """Return the path of `source` with its suffix replaced by `ending`; None if that file does not exist."""
     path = Path(source).with_suffix(ending) if source else None
     return path if path is not None and path.is_file() else None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 
 def time_text(seconds: float) -> str:
-    """Return a time with its unit: ms from a millisecond on, us below."""
+    """Format seconds with a unit: ms for at least a millisecond, else us."""
     return f"{milliseconds(seconds)} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.4g} us"
 
 
 def milliseconds(seconds: float) -> str:
-    """Return a time in ms, without the unit, for columns and sentences in which all times have one unit."""
+    """Format seconds as a number of ms, without the unit, for columns in which all times are in ms."""
     return f"{seconds * 1e3:.4g}"

@@ -1,4 +1,4 @@
-"""TOML that a user wrote: read, and the places of what is in it."""
+"""Read TOML files of users, and find the locations of keys and values for errors."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from spmdir.core.errors import Location, ParseError, text_location
 from spmdir.core.limits import check_nesting
 
 _INDENT = 80
-"""How many blanks a key may have around it to be found."""
+"""Largest number of blanks around a key when its location is searched."""
 
 
 def read_toml(text: str, file: str) -> dict[str, Any]:
-    """Return what `text` says.
+    """Parse a TOML text.
 
     Raises:
-        ParseError: it is not TOML. LimitError: it is nested too deeply.
+        ParseError: the text is not TOML.
+        LimitError: brackets are nested too deeply.
     """
     check_nesting(text, file)
     try:
@@ -29,39 +30,39 @@ def read_toml(text: str, file: str) -> dict[str, Any]:
 
 
 class LocatedKey(str):
-    """A key of a TOML text that knows its place, for errors found where the key is used.
+    """A key of a TOML text with its location, for errors that occur when the key is used.
 
     Attributes:
-        place: gives the location; to find it takes a search of the text, which only errors need.
+        place: returns the location. It searches the text, so only errors call it.
     """
 
     place: Callable[[], Location]
 
 
 def located_key(text: str, file: str, key: str) -> LocatedKey:
-    """Return `key` of the TOML `text` with its place."""
+    """Return `key` of the TOML `text` as a LocatedKey."""
     located = LocatedKey(key)
     located.place = partial(place_of, text, file, key)
     return located
 
 
 def key_location(key: str) -> Location | None:
-    """Return where `key` is in its file; None for a key that comes from no file."""
+    """Return the location of `key` in its file; None if it is not from a file."""
     return key.place() if isinstance(key, LocatedKey) else None
 
 
 def place_of(text: str, file: str, key: str, value: Any = None) -> Location:
-    """Return where `value` stands behind `key`, or else where `key` stands, or the table in which it is."""
+    """Return the location of `value` after `key`; else the location of `key`; else of the table that contains it."""
     table, _, last = key.rpartition(".")
     for name in filter(None, (key, last, table)):
         start = text.find(name)
         while start >= 0 and not _is_key(text, start, start + len(name)):
             start = text.find(name, start + 1)
         if start >= 0:
-            found = text.find(value, start + len(name)) if isinstance(value, str) else -1
+            value_offset = text.find(value, start + len(name)) if isinstance(value, str) else -1
             line = text.rfind("\n", 0, start) + 1
-            own = start - len(text[line:start].lstrip())
-            return text_location(text, own if found < 0 else found, file)
+            line_start = start - len(text[line:start].lstrip())
+            return text_location(text, line_start if value_offset < 0 else value_offset, file)
     return Location(file, 1, 1)
 
 
@@ -74,9 +75,9 @@ def _is_key(text: str, start: int, end: int) -> bool:
 
 def _malformed(error: tomllib.TOMLDecodeError, text: str, file: str) -> ParseError:
     message = str(error)
-    at = re.search(r" \(at (?:line ([0-9]+), column ([0-9]+)|end of document)\)\Z", message)
-    if at is None or at[1] is None:
+    position = re.search(r" \(at (?:line ([0-9]+), column ([0-9]+)|end of document)\)\Z", message)
+    if position is None or position[1] is None:
         place = text_location(text, len(text), file)
     else:
-        place = Location(file, int(at[1]), int(at[2]))
-    return ParseError(message[: at.start()] if at else message, place)
+        place = Location(file, int(position[1]), int(position[2]))
+    return ParseError(message[: position.start()] if position else message, place)

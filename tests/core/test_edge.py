@@ -154,7 +154,7 @@ def test_an_error_in_no_norm_is_rejected(wrong: dict) -> None:
         ({"target": 5}, "`target` of Edge is 5 of type int; expected a text, or None"),
         ({"by": 5}, "`by` of Edge is 5 of type int; expected the name of a collective, or a tuple of names"),
         ({"bytes": 5, "by": "broadcast"}, "`bytes` of Edge is 5 of type int; expected a function, or None"),
-        ({"itemsize": -1}, "`itemsize` of Edge is -1 of type int; expected a finite number from 0 on, or None"),
+        ({"itemsize": -1}, "`itemsize` of Edge is -1 of type int; expected a finite number of at least 0, or None"),
         ({"lower": None}, "`lower` of Edge is None of type NoneType; expected a function"),
     ],
 )
@@ -174,6 +174,6 @@ class Unrun(ShardPlacement):
 
 
 def test_runs_that_are_no_tuple_are_an_error_at_their_line() -> None:
-    with pytest.raises(PluginError, match=r"`runs` of Unrun\(0\) gives None .*; expected a tuple of") as caught:
+    with pytest.raises(PluginError, match=r"`runs` of Unrun\(0\) returns None .*; expected a tuple of") as caught:
         plan_reshard((8, 4), "f32", "a: Unrun(0)", "", Mesh({"a": 2}))
     assert caught.value.location is not None and caught.value.location.file == __file__

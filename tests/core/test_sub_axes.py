@@ -45,7 +45,7 @@ def test_a_refined_mesh_has_the_common_parts_as_axes() -> None:
 
 
 def test_parts_that_do_not_go_together_have_no_common_refinement() -> None:
-    with pytest.raises(ShardingError, match="axis 'tp' of 12 ranks is split after 2 and after 3"):
+    with pytest.raises(ShardingError, match="split axis 'tp' of 12 ranks into 2 and into 3 blocks"):
         MESH.refine(["tp(1)2", "tp(1)3"])
 
 

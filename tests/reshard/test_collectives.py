@@ -118,11 +118,11 @@ def test_two_collectives_of_one_name_in_a_file_are_an_error_at_the_second(tmp_pa
 
 FAILING = [
     ("wire=lambda sizes: 1 / 0", r"`wire` of Traffic 'cheap_all_reduce' fails for \(.*: ZeroDivisionError"),
-    ("wire=lambda sizes: float('nan')", "`wire` of .* gives nan of type float for .*; expected a finite number"),
-    ("wire=lambda sizes: float('inf')", "`wire` of .* gives inf of type float"),
-    ("wire=lambda sizes: -1.0", r"`wire` of .* gives -1\.0 of type float"),
-    ("wire=lambda sizes: 'a'", "`wire` of .* gives 'a' of type str"),
-    ("wire=lambda sizes: 1, kernels=lambda sizes: None", "`kernels` of .* gives None .*; expected an integer"),
+    ("wire=lambda sizes: float('nan')", "`wire` of .* returns nan of type float for .*; expected a finite number"),
+    ("wire=lambda sizes: float('inf')", "`wire` of .* returns inf of type float"),
+    ("wire=lambda sizes: -1.0", r"`wire` of .* returns -1\.0 of type float"),
+    ("wire=lambda sizes: 'a'", "`wire` of .* returns 'a' of type str"),
+    ("wire=lambda sizes: 1, kernels=lambda sizes: None", "`kernels` of .* returns None .*; expected an integer"),
     ("wire=lambda sizes: exit(3)", "`wire` of .* fails .*: SystemExit: 3"),
 ]
 
@@ -139,10 +139,10 @@ def test_a_cost_that_fails_is_an_error_at_its_line(tmp_path: Path, fields: str, 
 EMITTERS = [
     ("lambda site, x: 1 / 0", "`lower` of CollectiveSpec 'cheap_all_reduce' fails .*: ZeroDivisionError"),
     ("lambda site, x: exit(3)", "`lower` of .* fails .*: SystemExit"),
-    ("lambda site, x: x", "`lower` of .* gives x of type Node .*; expected a Message"),
-    ("lambda site, x: None", "`lower` of .* gives None of type NoneType .*; expected a Message"),
+    ("lambda site, x: x", "`lower` of .* returns x of type Node .*; expected a Message"),
+    ("lambda site, x: None", "`lower` of .* returns None of type NoneType .*; expected a Message"),
     ("lambda site, x: here(None)", "`x` of Message is None of type NoneType; expected a node of the graph"),
-    ("lambda site, x: Message(x, lambda y: None)", "`finish` of Message gives None .*; expected a node of the graph"),
+    ("lambda site, x: Message(x, lambda y: None)", "`finish` of Message returns None .*; expected a node of the graph"),
     ("lambda site, x: Message(x, lambda y: 1 / 0)", "`finish` of Message fails .*: ZeroDivisionError"),
     ("lambda site, x: Message(x, lambda: x)", r"`finish` of Message is a function of \(\); expected a function of"),
     ("'math:sqrt'", r"`lower` of .* is a function of \(x, /\); expected a function of \(site, operand\)"),
@@ -163,15 +163,15 @@ def test_an_emitter_that_fails_is_an_error_at_its_line(tmp_path: Path, emitter: 
 
 
 STEPS = [
-    ("axes=lambda *_: 5", "`axes` of CollectiveSpec 'my_permute' gives 5 .*; expected a tuple of names of mesh axes"),
+    ("axes=lambda *_: 5", "`axes` of CollectiveSpec 'my_permute' returns 5 .*; expected a tuple of names of mesh axes"),
     ("axes=lambda *_: ('zz',)", r"`axes` of CollectiveSpec 'my_permute' gives \['zz'\]: axis 'zz' is not in mesh"),
     (
         "moves='elements', check=lambda *_: None, loads=lambda *_: 5",
-        "`loads` of CollectiveSpec 'my_permute' gives 5 .*; expected a list with a dict",
+        "`loads` of CollectiveSpec 'my_permute' returns 5 .*; expected a list with a dict",
     ),
     (
         "moves='elements', check=lambda *_: None, loads=lambda *_: [{0: 1}]",
-        r"`loads` of .* gives \[\{0: 1\}\] .*; expected a list",
+        r"`loads` of .* returns \[\{0: 1\}\] .*; expected a list",
     ),
 ]
 

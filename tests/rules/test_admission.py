@@ -66,6 +66,7 @@ def test_no_op_is_imported_or_run_by_reading_printing_and_verifying(found: list[
     """Nothing can run a torch op where torch is not imported."""
     code = """if True:
         import sys
+        from spmdir.core.errors import SpmdirError
         from spmdir.dialects import ir
         from spmdir.dialects.aten import RejectedOp
         from spmdir.dialects.sizes import SIZE_OPS
@@ -79,7 +80,7 @@ def test_no_op_is_imported_or_run_by_reading_printing_and_verifying(found: list[
         for op in ir.main_function(module).body.block.ops:
             try:
                 op.verify(verify_nested_ops=False)
-            except ir.SpmdirError as error:
+            except SpmdirError as error:
                 rejected += 1
                 assert isinstance(op, RejectedOp) and str(error), op.name
         print(rejected, "torch" in sys.modules)
@@ -118,7 +119,9 @@ def test_a_program_that_names_a_file_leaves_it_alone(tmp_path: Path, capsys: pyt
     for filename in (victim, tmp_path / "made.bin"):
         text.write_text(program(f'aten.from_file() {{filename = "{filename}", shared = true, size = 4, dtype = f32}}'))
         assert spmd_run.main([str(text)]) == 1
-        assert capsys.readouterr().err.startswith(f"{text}:4:3: error: 'aten.from_file': opens the file that")
+        assert capsys.readouterr().err.startswith(
+            f"{text}:4:3: error: 'aten.from_file': opens the file in its argument"
+        )
     assert (victim.read_bytes(), sorted(path.name for path in tmp_path.iterdir())) == (
         b"precious",
         ["in.mlir", "victim.bin"],
@@ -171,9 +174,9 @@ def test_a_pure_op_of_a_library_runs_replicated_with_a_warning(library: list[str
     ("call", "reason"),
     [
         ("admission.spoil(%x)", "writes its operand 'x'; expected a functional op"),
-        ('admission.load() {path = "secret"}', "opens the file that 'path' names"),
-        ("admission.size(%x)", "gives no tensor"),
-        ('admission.reduce(%x) {group_name = "0"}', "sends data between ranks"),
+        ('admission.load() {path = "secret"}', "opens the file in its argument 'path'"),
+        ("admission.size(%x)", "returns no tensor"),
+        ('admission.reduce(%x) {group_name = "0"}', "communicates between ranks"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::spmdir.core.errors.SpmdirWarning")
@@ -188,9 +191,9 @@ def test_an_op_of_a_library_is_judged_by_its_schema_before_it_runs(library: list
 @pytest.mark.parametrize(
     ("name", "args", "reason"),
     [
-        ("aten.from_file", ("secret", False, 4), "opens the file that 'filename' names"),
-        ("aten.pin_memory", (...,), "says where a tensor is"),
-        ("_c10d_functional.all_reduce", (..., "sum", "0"), "sends data between ranks"),
+        ("aten.from_file", ("secret", False, 4), "opens the file in its argument 'filename'"),
+        ("aten.pin_memory", (...,), "chooses the device or memory of a tensor"),
+        ("_c10d_functional.all_reduce", (..., "sum", "0"), "communicates between ranks"),
         ("aten._copy_from", (..., ...), "writes its operand 'dst'"),
     ],
 )

@@ -32,11 +32,11 @@ UNNAMED: dict[str, tuple[Callable[[], object], str]] = {
         lambda: import_fx(GRAPH, MESH, shardings={}),
         "no argument 'shardings'; expected program",
     ),
-    "what it is now": (lambda: import_fx(GRAPH, MESH, shardings={}), "; give it as 'plan'"),
+    "what it is now": (lambda: import_fx(GRAPH, MESH, shardings={}), "; use 'plan'"),
     "a short name": (lambda: step(clip=1.0), "training_step has no argument 'clip'; expected model, loss, optimizer"),
-    "its full name": (lambda: step(clip=1.0), "; give it as 'clip_grad_norm'"),
-    "no argument": (lambda: import_fx(), "missing a required argument: 'program'; its arguments are (program,"),
-    "too many": (lambda: import_fx(GRAPH, MESH, None, None, 5), "too many positional arguments; its arguments"),
+    "its full name": (lambda: step(clip=1.0), "; use 'clip_grad_norm'"),
+    "no argument": (lambda: import_fx(), "missing a required argument: 'program'; expected (program,"),
+    "too many": (lambda: import_fx(GRAPH, MESH, None, None, 5), "too many positional arguments; expected"),
 }
 
 
@@ -52,7 +52,7 @@ WRONG: dict[str, tuple[tuple[Any, ...], Mapping[str, Any], str]] = {
     "a mesh that is a dict": ((nn.Linear(4, 4), {"dp": 1}, {}, (X,)), {}, "mesh is {'dp': 1} of type dict; expected a"),
     "inputs that are a tensor": ((nn.Linear(4, 4), MESH, {}, X), {}, "of type Tensor; expected a tuple of positional"),
     "an option of another type": ((nn.Linear(4, 4), MESH, {}, (X,)), {"local_inputs": "yes"}, "expected True or False"),
-    "an earlier name": ((nn.Linear(4, 4), MESH, None, (X,)), {"shardings": {}}, "; give it as 'plan'"),
+    "an earlier name": ((nn.Linear(4, 4), MESH, None, (X,)), {"shardings": {}}, "; use 'plan'"),
     "a pipeline that is a list": ((nn.Linear(4, 4), MESH, {}, (X,)), {"pipeline": []}, "pipeline is [] of type list"),
 }
 

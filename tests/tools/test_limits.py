@@ -102,7 +102,7 @@ def test_of_many_errors_in_rules_the_first_are_shown(tmp_path: Path, capsys: pyt
 
 def test_a_rewrite_nested_too_deeply_is_an_error_at_its_place() -> None:
     term = "(all_gather " * 5000 + "x" + " on A dim d)" * 5000
-    with pytest.raises(LimitError, match="too many brackets inside one another: found 65, expected at most 64"):
+    with pytest.raises(LimitError, match="too many levels of nested brackets: found 65, expected at most 64"):
         parse_rewrites(f"deep: all_gather {term} on A dim d => x")
 
 
@@ -144,7 +144,7 @@ def test_a_simulation_says_how_many_ranks_it_takes() -> None:
 def test_every_limit_is_in_the_page_of_limits() -> None:
     page = (Path(__file__).parents[2] / "docs" / "trust.md").read_text()
     for limit in limits.ALL:
-        assert re.search(rf"\| {limit.what} \|.*\b{limit.most}\b", page), limit
+        assert re.search(rf"\| {limit.quantity} \|.*\b{limit.most}\b", page), limit
 
 
 WAITING = 'import time\nprint("here", flush=True)\ntime.sleep(60)\n'

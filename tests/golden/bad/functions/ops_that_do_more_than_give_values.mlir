@@ -81,7 +81,7 @@ func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{opens the file that 'filename' names}}
+  // expected-error@+1 {{opens the file in its argument 'filename'}}
   %0 = aten.from_file() {filename = "secret.bin", shared = true, size = 8} : tensor<8xf32>
   return %0 : tensor<8xf32>
 }
@@ -89,7 +89,7 @@ func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{opens the file that 'name' names}}
+  // expected-error@+1 {{opens the file in its argument 'name'}}
   %0 = debugprims.load_tensor() {name = "secret.bin"} : tensor<8xf32>
   return %0 : tensor<8xf32>
 }
@@ -97,7 +97,7 @@ func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{sends data between ranks}}
+  // expected-error@+1 {{communicates between ranks}}
   %0 = _c10d_functional.all_reduce(%x) {reduce_op = "sum", group_name = "0"} : tensor<8xf32>
   return %0 : tensor<8xf32>
 }
@@ -105,7 +105,7 @@ func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{sends data between ranks}}
+  // expected-error@+1 {{communicates between ranks}}
   %0 = symm_mem.one_shot_all_reduce(%x) {reduce_op = "sum", group_name = "0"} : tensor<8xf32>
   return %0 : tensor<8xf32>
 }
@@ -113,7 +113,7 @@ func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{is there for its side effect}}
+  // expected-error@+1 {{is called for its side effect}}
   %0 = profiler._record_function_enter() {name = "f"} : tensor<8xf32>
   return %0 : tensor<8xf32>
 }
@@ -121,7 +121,7 @@ func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{gives no tensor}}
+  // expected-error@+1 {{returns no tensor}}
   %0 = aten._print() {s = "hello"} : tensor<8xf32>
   return %0 : tensor<8xf32>
 }
@@ -129,7 +129,7 @@ func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{gives no tensor}}
+  // expected-error@+1 {{returns no tensor}}
   %0 = aten.item(%x) : tensor<8xf32>
   return %0 : tensor<8xf32>
 }
@@ -137,7 +137,7 @@ func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{says where a tensor is}}
+  // expected-error@+1 {{chooses the device or memory of a tensor}}
   %0 = aten._pin_memory(%x) : tensor<8xf32>
   return %0 : tensor<8xf32>
 }
@@ -145,7 +145,7 @@ func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{depends on the memory layout}}
+  // expected-error@+1 {{depends on strides or storage}}
   %0 = aten._reshape_alias(%x) {size = [8], stride = [1000]} : tensor<8xf32>
   return %0 : tensor<8xf32>
 }
@@ -153,7 +153,7 @@ func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{gives memory that nothing has written}}
+  // expected-error@+1 {{returns uninitialised memory}}
   %0 = prims.empty_strided() {shape = [8], strides = [1]} : tensor<8xf32>
   return %0 : tensor<8xf32>
 }
@@ -185,7 +185,7 @@ func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{expected one of its overloads, as aten.add.Scalar or aten.add.Tensor}}
+  // expected-error@+1 {{expected one of its overloads, such as aten.add.Scalar or aten.add.Tensor}}
   %0 = aten.add(%x, %y) : tensor<8xf32>
   return %0 : tensor<8xf32>
 }
@@ -225,7 +225,7 @@ func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{is not a name of an op; expected NAMESPACE.OP or NAMESPACE.OP.OVERLOAD}}
+  // expected-error@+1 {{is not the name of an op; expected NAMESPACE.OP or NAMESPACE.OP.OVERLOAD}}
   %0 = mylib.scale.__init__(%x) : tensor<8xf32>
   return %0 : tensor<8xf32>
 }
@@ -233,7 +233,7 @@ func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
 // -----
 
 func.func @f(%x: tensor<8xf32>, %y: tensor<8xf32>) -> tensor<8xf32> {
-  // expected-error@+1 {{is not a name of an op}}
+  // expected-error@+1 {{is not the name of an op}}
   %0 = mylib.scale.default.decompose(%x) : tensor<8xf32>
   return %0 : tensor<8xf32>
 }

@@ -1,6 +1,6 @@
 // RUN: spmd-opt %s --split-input-file --verify-diagnostics
 
-// expected-error@+1 {{mesh @me sh has a name that text cannot give}}
+// expected-error@+1 {{mesh @me sh has an invalid name}}
 spmd.mesh @"me sh" <dp = 2>
 
 // -----

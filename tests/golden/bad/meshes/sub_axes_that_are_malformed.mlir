@@ -2,7 +2,7 @@
 
 spmd.mesh @mesh <dp = 2, tp = 4>
 
-// expected-error@+1 {{'tp(1)3' is not a sub-axis of 'tp', which has 4 ranks; expected tp(outer)size with a size from 2 on, where outer times size divides 4}}
+// expected-error@+1 {{'tp(1)3' is not a sub-axis of 'tp', which has 4 ranks; expected tp(outer)size, where size is at least 2 and outer times size divides 4}}
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp(1)3: S(0)>}) {
   return
 }

@@ -31,4 +31,4 @@
 #l29 = loc(callsite(#l28 at #l28))
 spmd.mesh @mesh <dp = 2>
 
-// ! %s:10:1: error: too many places in one location: found 511, expected at most 256
+// ! %s:10:1: error: too many positions in one location: found 511, expected at most 256
