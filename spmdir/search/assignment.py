@@ -23,8 +23,8 @@ class Assignment:
 
     Attributes:
         cost: part → [state], seconds.
-        needs: part → {value: for each operand that is this value, [state] the placement needed}.
-        produces: part → {value: [state] the placement produced}.
+        needs: needs[part][value] has an array for each operand that is the value: [state], the placement needed.
+        produces: produces[part][value]: [state], the placement produced.
         producer_placements: value → its possible produced placements, and [state of the producer] the index in them.
         price: value → [before, after], seconds of a reshard.
         choice: part → its chosen state.

@@ -59,7 +59,7 @@ class BlockEnd:
 
     Attributes:
         axes: the axes of the block.
-        turns: the number of turns of message passing.
+        turns: the number of turns of message passing, each a pass in program order and one in reverse.
         reason: "near its own bound", "no progress" or "effort used up".
     """
 

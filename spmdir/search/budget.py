@@ -55,7 +55,7 @@ def cheapest_within(unpriced: Decision, budget: float, values: int, decide: Deci
     """Return the cheapest decision found within `budget` bytes; if there is none, the one with the smallest peak.
 
     Args:
-        free: the decision where holding costs nothing.
+        unpriced: the decision without prices of holding.
         values: how many the problem has.
     """
     if unpriced.held.peak_bytes <= budget:

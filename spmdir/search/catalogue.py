@@ -56,7 +56,7 @@ class Catalogue:
         return [targets(source) if self.plugins else [] for source in self.placements]
 
     @lru_cache(maxsize=256)  # noqa: B019  # catalogues are few, and small
-    def prices(
+    def latency_and_slope(
         self, count: int, nodes: int, collectives: tuple[CollectiveSpec, ...], topology: Topology
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return [before, after], the latency in seconds and the seconds a byte of reshards on `count` ranks.
@@ -73,21 +73,25 @@ class Catalogue:
                 ]
             )
 
-        start, large = seconds_of(0.0), seconds_of(LARGE)
-        start[np.isnan(start)] = np.inf
-        is_impossible = np.isinf(start)
-        start, large = np.where(is_impossible, 0.0, start), np.where(is_impossible, 0.0, large)
-        per_byte = (large - start) / LARGE
+        latency, seconds_at_large = seconds_of(0.0), seconds_of(LARGE)
+        latency[np.isnan(latency)] = np.inf
+        is_impossible = np.isinf(latency)
+        latency, seconds_at_large = (
+            np.where(is_impossible, 0.0, latency),
+            np.where(is_impossible, 0.0, seconds_at_large),
+        )
+        per_byte = (seconds_at_large - latency) / LARGE
         if topology.costs is not None:
             # Measured times are not linear in the size. The line is below them; exact prices of plans correct it.
+            # The line from (0, latency) to (LARGE, seconds_at_large) must not exceed a sample.
             times = {size: np.where(is_impossible, 0.0, seconds_of(size)) for size in MEASURED}
-            for size, seconds in times.items():
-                start = np.minimum(start, (seconds - large * size / LARGE) / (1 - size / LARGE))
-            start = np.maximum(start, 0.0)
+            for size, sampled in times.items():
+                latency = np.minimum(latency, (sampled - seconds_at_large * size / LARGE) / (1 - size / LARGE))
+            latency = np.maximum(latency, 0.0)
             per_byte = np.minimum.reduce(
-                [(seconds - start) / size for size, seconds in (*times.items(), (LARGE, large))]
+                [(sampled - latency) / size for size, sampled in (*times.items(), (LARGE, seconds_at_large))]
             )
-        return np.where(is_impossible, np.inf, start), per_byte
+        return np.where(is_impossible, np.inf, latency), per_byte
 
 
 @lru_cache(maxsize=64)

@@ -72,6 +72,16 @@ def _regions(assignment: Assignment, moves: dict[int, int]) -> list[dict[int, in
 
 
 class _Forest:
+    """The free parts of an assignment, and the values that they share.
+
+    Attributes:
+        free: free part → [state], its cost.
+        members: value → the free parts that produce or use it.
+        fixed_needs: value → the placements that fixed users need.
+        price: value → [before, after], seconds of a reshard, given the reshards for fixed users.
+        message: free part → [state], its cost plus the costs of the parts below it.
+    """
+
     def __init__(self, assignment: Assignment, order: Iterable[int]):
         self.assignment = assignment
         self.free: dict[int, Numbers] = {}
@@ -79,7 +89,7 @@ class _Forest:
         self._grow(order)
         self.fixed_needs: dict[int, list[int]] = {}
         self.price: dict[int, Numbers] = {}
-        self._find_paid()
+        self._find_fixed_needs()
 
     def _grow(self, order: Iterable[int]) -> None:
         """Free each part that closes no cycle of free parts."""
@@ -106,7 +116,7 @@ class _Forest:
             for value in values:
                 self.members.setdefault(value, []).append(part)
 
-    def _find_paid(self) -> None:
+    def _find_fixed_needs(self) -> None:
         """Find the placements that fixed users of each value need, which free parts get without cost."""
         assignment = self.assignment
         for value, free in self.members.items():

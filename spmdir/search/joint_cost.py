@@ -96,12 +96,15 @@ def compute_seconds(
 def node_seconds(
     work: Work, joint: Sequence[Strategy], axes: Sequence[str], mesh: Mesh, shared: Quotient | Problem
 ) -> float:
-    """Return the seconds of a node with a strategy on each of `axes`: compute, and collectives inside the op."""
+    """Return the seconds of a node with a strategy on each of `axes`: compute, and collectives inside the op.
+
+    `inner_bytes` of a strategy are all-reduced, `sent_bytes` are exchanged with neighbours (a halo).
+    """
     seconds = local_seconds(work, shared.topology, joint, [mesh.sizes[axis] for axis in axes])
     for positions, strategy in _sending(joint):
         others = [
-            (s, mesh.sizes[a])
-            for position, (a, s) in enumerate(zip(axes, joint, strict=True))
+            (strategy_there, mesh.sizes[axis])
+            for position, (axis, strategy_there) in enumerate(zip(axes, joint, strict=True))
             if position not in positions
         ]
         group = tuple([axes[position] for position in positions])
@@ -116,14 +119,16 @@ def node_seconds(
 
 
 def _sending(joint: Sequence[Strategy]) -> list[tuple[list[int], Strategy]]:
-    """Return the positions of the axes that send together inside an op, and what: values that several axes reduce by
-    an expansion are reduced once, over all of them."""
+    """Return groups of axes that communicate together inside an op: their positions, and the strategy of the first.
+
+    An expansion reduces a value once over all axes that shard it; other axes communicate separately.
+    """
     groups: dict[object, tuple[list[int], Strategy]] = {}
     for position, strategy in enumerate(joint):
         if strategy.inner_bytes or strategy.sent_bytes:
-            groups.setdefault(strategy.inner_bytes if strategy.rewrite == "expand" else position, ([], strategy))[
-                0
-            ].append(position)
+            key = strategy.inner_bytes if strategy.rewrite == "expand" else position
+            positions, _ = groups.setdefault(key, ([], strategy))
+            positions.append(position)
     return list(groups.values())
 
 

@@ -191,7 +191,7 @@ class StateFinder:
             ],
             axis=-1,
         )
-        seconds, numbers = self._seconds(source, by_axis, rows), self.placements.numbers(placed)
+        seconds, placements = self._seconds(source, by_axis, rows), self.placements.numbers(placed)
         orders = [self._natural] * len(rows)
         nested = self._nested(placed)
         if nested:
@@ -201,12 +201,12 @@ class StateFinder:
                 for order in (self._orders(source, block, by_axis, row) if index in nested else orders[:1])
             ]
             states, orders = map(list, zip(*nested_rows, strict=True))
-            rows, seconds, numbers = rows[states], seconds[states], numbers[states]
+            rows, seconds, placements = rows[states], seconds[states], placements[states]
             for state, (index, order) in enumerate(nested_rows):
                 if order != self._natural:
-                    numbers[state] = [self.placements.number(tuple(axes), order) for axes in placed[index].tolist()]
+                    placements[state] = [self.placements.number(tuple(axes), order) for axes in placed[index].tolist()]
         operands = len(strategies[0][0].operands)
-        return StateTable(strategies, rows, orders, seconds, numbers[:, :operands], numbers[:, operands:])
+        return StateTable(strategies, rows, orders, seconds, placements[:, :operands], placements[:, operands:])
 
     def _nested(self, placed: Numbers) -> frozenset[int]:
         """Return the rows that shard a dimension of some value over several axes."""

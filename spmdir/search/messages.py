@@ -16,7 +16,8 @@ For example, part A produces a value in placement 0 or 1, at a cost of 0 or 1 se
 The algorithm is sequential reweighted message passing (V. Kolmogorov, "A new look at reweighted message passing",
 2015). In program order and back, each part adds the costs of its values to the costs of its states (*min-marginals*).
 It sends what each state costs above the cheapest to the values that it shares with later parts, in equal fractions.
-The bound never falls in such a pass. After both passes, each message moves on by a fraction of its last change
+The bound never falls in such a pass. Both passes together are a *turn*. After a turn, each message moves on by a
+fraction of its last change
 (Nesterov's momentum). This may lower the bound, but it usually rises several times as fast.
 
 After each pass, the parts are decided one after another. Each takes its cheapest state, given the parts that are
@@ -45,7 +46,7 @@ class _Part:
     """A part with its ends. The placements of all ends are concatenated in one array.
 
     Attributes:
-        cost: [state], seconds without the reshards of values that other parts share.
+        cost: [state], seconds without the reshards of the values that this part shares with other parts.
         message: [placement], the messages of all ends.
         is_leaf: whether the part shares only one value. It sends its whole cost there, once.
     """
@@ -67,34 +68,34 @@ class _Part:
         for offset, (_, end) in zip(offsets, self.ends, strict=True):
             end.message = messages[offset : offset + end.size]
         numbered_ends = [(offset, end) for offset, (_, end) in zip(offsets, self.ends, strict=True)]
-        self._keys = np.array(
+        self._placement_of_state = np.array(
             [end.placement_of_state + offset for offset, end in numbered_ends], dtype=np.intp
         ).reshape(len(numbered_ends), len(self.cost))
         order = [np.argsort(end.placement_of_state, kind="stable") for _, end in numbered_ends]
-        self._by_key = np.concatenate(order) if order else np.zeros(0, dtype=np.intp)
+        self._states_by_placement = np.concatenate(order) if order else np.zeros(0, dtype=np.intp)
         states = len(self.cost)
         starts = [
             index * states + np.searchsorted(end.placement_of_state[by_key], np.arange(end.size))
             for index, ((_, end), by_key) in enumerate(zip(numbered_ends, order, strict=True))
         ]
-        self._starts = np.concatenate(starts) if starts else np.zeros(0, dtype=np.intp)
+        self._placement_starts = np.concatenate(starts) if starts else np.zeros(0, dtype=np.intp)
         self._shares = []
         for direction in (0, 1):
             to_come = [not end.is_last[direction] for _, end in numbered_ends]
             self._shares.append(np.repeat(np.array(to_come) / max(sum(to_come), 1), sizes))
         if self.is_leaf:
-            self.message[:] = _least_of(self.cost[self._by_key], self._starts)
+            self.message[:] = _least_of(self.cost[self._states_by_placement], self._placement_starts)
 
     def min_marginals(self) -> tuple[Numbers, Numbers]:
         """Return the cost of each state including its values, and the cost of the values by placement."""
         if not self.ends:
-            return self.cost, self.message
+            return self.cost, np.zeros(0)
         value_costs = np.concatenate([factor.least(end) for factor, end in self.ends])
-        return self.cost + np.add.reduce(value_costs[self._keys]), value_costs
+        return self.cost + np.add.reduce(value_costs[self._placement_of_state]), value_costs
 
     def least_own_cost(self) -> float:
         """Return the minimum over the states of cost minus messages, without the values."""
-        return float(_least(self.cost - np.add.reduce(self.message[self._keys])))
+        return float(_least(self.cost - np.add.reduce(self.message[self._placement_of_state])))
 
     def least_value_cost(self, value_costs: Numbers) -> float:
         """Return the sum of the minima of its values, each minimised separately."""
@@ -104,7 +105,9 @@ class _Part:
         """Send the excess of each state to the values that later parts in this direction share."""
         if self.ends:
             np.subtract(
-                _least_of(excess[self._by_key], self._starts) * self._shares[direction], value_costs, out=self.message
+                _least_of(excess[self._states_by_placement], self._placement_starts) * self._shares[direction],
+                value_costs,
+                out=self.message,
             )
             for _, end in self.ends:
                 end.copy_costs = None

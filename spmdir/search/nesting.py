@@ -166,18 +166,21 @@ def _resharded(orders: Orders) -> tuple[dict[Key, list[int]], list[Key]]:
 
 
 def _seconds(orders: Orders, values: Sequence[int], planner: Planner, limit: float = math.inf) -> float:
-    """Return the seconds of all reshards of `values`; infinity if they reach `limit`."""
+    """Return the seconds of all reshards of `values`; infinity if they reach `limit`.
+
+    The sum starts with lower bounds. Each exact time replaces its bound, and the sum stops at the limit.
+    """
     reshards = [_reshard(orders, value) for value in values]
     if any(value in orders.problem.ties and reshard[2] for value, reshard in zip(values, reshards, strict=True)):
         return math.inf
-    least = [_least_seconds(*reshard, planner) if limit < math.inf else 0.0 for reshard in reshards]
-    total, times = math.fsum(least), []
-    for reshard, at_least in zip(reshards, least, strict=True):
+    bounds = [_least_seconds(*reshard, planner) if limit < math.inf else 0.0 for reshard in reshards]
+    total, seconds = math.fsum(bounds), []
+    for reshard, bound in zip(reshards, bounds, strict=True):
         if total >= limit:
             return math.inf
-        times.append(_reshard_seconds(*reshard, planner))
-        total += times[-1] - at_least
-    total = math.fsum(times)
+        seconds.append(_reshard_seconds(*reshard, planner))
+        total += seconds[-1] - bound
+    total = math.fsum(seconds)
     return total if total < limit else math.inf
 
 

@@ -103,7 +103,12 @@ def local_seconds(work: Work, topology: Topology, joint: Sequence[Strategy], cou
 
 
 def local_work(work: Work, joint: Sequence[Strategy], counts: Sequence[int]) -> Work:
-    """Return the work of a node on the busiest rank, with a strategy for each axis of `counts` ranks."""
+    """Return the work of a node on the busiest rank.
+
+    Args:
+        joint: one strategy for each axis.
+        counts: the number of ranks on each axis.
+    """
     parts = list(zip(joint, fractions(joint, counts), strict=True))
 
     def local(kind: str, sizes: Sequence[float]) -> tuple[float, ...]:

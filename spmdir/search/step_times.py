@@ -109,7 +109,7 @@ class StepTimes:
             inside = self._shards[:, first_axis]
             legal &= self._keeps_order(others) & (self._keeps_order(chosen) | ~(inside[:, None] & inside))
             before, after = np.nonzero(legal)
-            begin, byte = self._placements.catalogue.prices(count, nodes, self._collectives, self._topology)
+            begin, byte = self._placements.catalogue.latency_and_slope(count, nodes, self._collectives, self._topology)
             pair = rows[before, first_axis], rows[after, first_axis]
             share = np.prod(np.where(self._shards[:, others], 1 / self._counts[others], 1.0), axis=1)
             start[before, after], per_byte[before, after] = begin[pair], byte[pair] * share[before]

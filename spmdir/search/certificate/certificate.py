@@ -113,7 +113,7 @@ def certify(
     dual = DualBound(classes, states, ReshardBounds(problem))
     bound = _rise(dual, objective)
     for _ in range(ROUNDS):
-        if not dual.plan(NEAR_CHEAPEST * max(objective - bound, 0.0)):
+        if not dual.add_plans(NEAR_CHEAPEST * max(objective - bound, 0.0)):
             break
         bound = _rise(dual, objective)
     floor = sum(

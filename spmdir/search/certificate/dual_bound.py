@@ -233,7 +233,7 @@ class DualBound:
         for needed, placed in zip(self._needed[index], self.states[index].operands, strict=True):
             needed -= _excess(placed, cost, len(needed)) / self._neighbour_count[index]
 
-    def plan(self, slack: float) -> int:
+    def add_plans(self, slack: float) -> int:
         """Replace bounds of reshards by exact plans where this may raise the bound; return their number.
 
         These are reshards between placements of states within `slack` seconds of the cheapest state.
@@ -252,7 +252,7 @@ class DualBound:
                         needed = np.unique(columns[self.states[user].operands[slot][is_near[user]]])
                         unknown_pairs = np.argwhere(unknown[np.ix_(produced, needed)])
                         pairs += [(table, int(produced[row]), int(needed[column])) for row, column in unknown_pairs]
-        self._prices.plan(pairs)
+        self._prices.add_plans(pairs)
         return len(pairs)
 
 

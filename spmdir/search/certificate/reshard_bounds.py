@@ -111,8 +111,8 @@ class ReshardBounds:
             self._follow_patterns(table)
         return self._tables[key]
 
-    def plan(self, pairs: Iterable[tuple[ReshardTable, int, int]]) -> None:
-        """Enter the seconds of plans into tables, given as (table, before, after), and update all other tables."""
+    def add_plans(self, pairs: Iterable[tuple[ReshardTable, int, int]]) -> None:
+        """Plan the reshards at each (table, before, after), and enter their seconds in all tables of equal patterns."""
         for table, row, column in pairs:
             if table.is_planned[row, column]:
                 continue
