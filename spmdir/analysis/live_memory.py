@@ -1,4 +1,4 @@
-"""The buffers of the program of one rank, op by op, as its emitted graph allocates and frees them."""
+"""Compute the buffers that each op of one rank's program allocates and reads, as the emitted graph does."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ from spmdir.schedule.program import Buffer, MemoryStep, Program, Task
 
 
 def host_peak(ops: Iterable[Operation], copied: Mapping[HostCopyOp, float]) -> float:
-    """Return the most bytes that are in the memory of the host at once.
+    """Return the peak of the host's memory in bytes.
 
-    A tensor is there from the op that begins to copy it to the end of the last copy of it, or of the wait for that.
+    A tensor occupies host memory from the op that starts its copy to the host, to the last op that copies it back or
+    waits for such a copy.
 
     Args:
-        ops: of a function, in order.
-        copied: op that copies to the host or from there → its bytes.
+        ops: the ops of a function, in order.
+        copied: offload or reload → its bytes.
     """
     buffer: dict[HostCopyOp, int] = {}
     buffers: list[Buffer] = []
@@ -49,16 +50,16 @@ def host_peak(ops: Iterable[Operation], copied: Mapping[HostCopyOp, float]) -> f
         copy = op.start if isinstance(op, WaitOp) else op
         if not isinstance(copy, HostCopyOp):
             continue
-        maker, makes = copy if copy.TO_HOST else _maker(copy), ()
-        if maker not in buffer:
-            buffer[maker], makes = len(buffers), (len(buffers),)
-            buffers.append(Buffer("", copied[maker], "activations"))
-        tasks.append(Task("", op.name, "", 0.0, allocates=makes, reads=(buffer[maker],)))
+        offload, allocates = copy if copy.TO_HOST else _offload_of(copy), ()
+        if offload not in buffer:
+            buffer[offload], allocates = len(buffers), (len(buffers),)
+            buffers.append(Buffer("", copied[offload], "activations"))
+        tasks.append(Task("", op.name, "", 0.0, allocates=allocates, reads=(buffer[offload],)))
     return peak_bytes(Program(tuple(tasks), tuple(buffers)))
 
 
-def _maker(reload: HostCopyOp) -> HostCopyOp:
-    """Return what has copied, or started to copy, to the host what `reload` copies back."""
+def _offload_of(reload: HostCopyOp) -> HostCopyOp:
+    """Return the offload, or the start of an offload, whose copy `reload` copies back."""
     owner = reload.operands[0].owner
     owner = owner.start if isinstance(owner, WaitOp) else owner
     assert isinstance(owner, HostCopyOp)  # verified
@@ -70,30 +71,32 @@ class LiveMemory:
     """The buffers of a localized function.
 
     Attributes:
-        buffers: in the order in which they are allocated.
-        values: that each is allocated for.
-        inputs, outputs: the buffers of arguments and constants, and those of what is returned.
-        stages: op → what it allocates and needs, step by step.
-        copied: op that copies to the host or from there → the bytes that it copies.
+        buffers: the buffers in order of allocation.
+        values: for each buffer, the value that it is allocated for.
+        inputs, outputs: the buffers of arguments and constants, and the buffers of results.
+        memory_steps: op → the buffers that it allocates and reads, step by step.
+        copied: offload or reload → the bytes that it copies.
     """
 
     buffers: tuple[Buffer, ...]
     values: tuple[SSAValue, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    stages: Mapping[Operation, tuple[MemoryStep, ...]]
+    memory_steps: Mapping[Operation, tuple[MemoryStep, ...]]
     copied: Mapping[HostCopyOp, float] = attrs.field(factory=dict)
 
     @property
     def host_bytes(self) -> float:
-        """The most bytes that the program has in the memory of the host at once."""
-        return host_peak(self.stages, self.copied)
+        """The peak of the host's memory in bytes."""
+        return host_peak(self.memory_steps, self.copied)
 
     @property
     def program(self) -> Program:
-        """The function as tasks, one an op, that take no time."""
+        """The function as tasks, one for each op, that take no time."""
         tasks = [
-            (Task(text_name(op.results[0]), op.name, "", 0.0), stages) for op, stages in self.stages.items() if stages
+            (Task(text_name(op.results[0]), op.name, "", 0.0), steps)
+            for op, steps in self.memory_steps.items()
+            if steps
         ]
         return program_of_steps(tasks, self.buffers, self.inputs, self.outputs)
 
@@ -102,13 +105,21 @@ def live_memory(function: FuncOp, mesh: Mesh, rules: RuleSet, kinds: Mapping[SSA
     """Return the buffers of a localized function.
 
     Args:
-        kinds: what values are held for, one of `MEMORY_CLASSES` of `spmdir.schedule.program`; "activations" where none.
+        kinds: value → its class of memory, one of `MEMORY_CLASSES` of `spmdir.schedule.program`. By default it is
+            "activations".
     """
-    return _Program(function, mesh, rules, kinds).run()
+    return _Tracer(function, mesh, rules, kinds).run()
 
 
-class _Program:
-    """A localized function, followed op by op."""
+class _Tracer:
+    """Walk over the ops of a localized function and record their buffers.
+
+    Attributes:
+        buffer: value → its buffer. A view has the buffer of the viewed value.
+        strides: view → its strides in elements.
+        in_progress: collective → its allocations so far.
+        copied: as in `LiveMemory`.
+    """
 
     def __init__(self, function: FuncOp, mesh: Mesh, rules: RuleSet, kinds: Mapping[SSAValue, str]):
         self.function, self.mesh, self.rules, self.kinds = function, mesh, rules, kinds
@@ -116,100 +127,103 @@ class _Program:
         self.strides: dict[SSAValue, Strides] = {}
         self.buffers: list[Buffer] = []
         self.values: list[SSAValue] = []
-        self.under_way: dict[Operation, _UnderWay] = {}
+        self.in_progress: dict[Operation, _CollectiveProgress] = {}
         self.copied: dict[HostCopyOp, float] = {}
-        self.known_views: dict[Hashable, tuple[Strides, ...] | None] = {}
-        self.known_allocations: dict[Hashable, Allocations] = {}
+        self._known_views: dict[Hashable, tuple[Strides, ...] | None] = {}
+        self._known_allocations: dict[Hashable, Allocations] = {}
 
     def run(self) -> LiveMemory:
-        """Return the buffers."""
+        """Return the buffers of the whole function."""
         ops = [op for op in self.function.body.block.ops if isinstance(op, ValueOp)]
         for index, value in enumerate(self.function.args):
-            self._hold(value, signature_name(self.function, "arg_attrs", index) or f"argument {index}")
+            self._add_buffer(value, signature_name(self.function, "arg_attrs", index) or f"argument {index}")
         for op in ops:
             if isinstance(op, ConstantOp):
-                self._hold(op.results[0])
+                self._add_buffer(op.results[0])
         inputs = tuple(range(len(self.buffers)))
-        stages: dict[Operation, tuple[MemoryStep, ...]] = {}
+        memory_steps: dict[Operation, tuple[MemoryStep, ...]] = {}
         for op in ops:
-            stages[op] = () if isinstance(op, ConstantOp) else tuple(self._stages(op))
+            memory_steps[op] = () if isinstance(op, ConstantOp) else tuple(self._memory_steps(op))
         outputs = tuple(self.buffer[value] for value in ir.terminator(self.function).operands)
-        return LiveMemory(tuple(self.buffers), tuple(self.values), inputs, outputs, stages, self.copied)
+        return LiveMemory(tuple(self.buffers), tuple(self.values), inputs, outputs, memory_steps, self.copied)
 
-    def _stages(self, op: ValueOp) -> list[MemoryStep]:
-        """Return what an op allocates and needs."""
+    def _memory_steps(self, op: ValueOp) -> list[MemoryStep]:
+        """Return the memory steps of an op."""
         if isinstance(op, AtenOp):
-            return [self._op(op)]
+            return [self._torch_op(op)]
         if isinstance(op, (Collective, RotationOp)):
             operands = [self.buffer[value] for value in op.operands]
-            way = _UnderWay(self._allocations(op), operands, [])
-            self.under_way[op] = way
-            states = tuple(map(self._hold, op.results[len(op.pairs) :]))
-            kept = [MemoryStep(states, tuple(operands[len(op.pairs) :]))] if states else []
-            if isinstance(op, Collective) and not way.allocations.buffers:
-                kept.append(MemoryStep((), tuple(operands)))  # its result is a view
-            return [*kept, *self._made(way, op)]
+            progress = _CollectiveProgress(self._allocations(op), operands, [])
+            self.in_progress[op] = progress
+            states = tuple(map(self._add_buffer, op.results[len(op.pairs) :]))
+            steps = [MemoryStep(states, tuple(operands[len(op.pairs) :]))] if states else []
+            if isinstance(op, Collective) and not progress.allocations.buffers:
+                steps.append(MemoryStep((), tuple(operands)))  # its result is a view
+            return [*steps, *self._allocate_next(progress, op)]
         if isinstance(op, HostCopyOp) or (isinstance(op, WaitOp) and isinstance(op.start, HostCopyOp)):
             return [self._copy(op)]
         if isinstance(op, WaitOp):
-            way = self.under_way[op.start]
-            return [MemoryStep((), (*way.read(way.allocations.sent), *way.made[-1:])), *self._made(way, op)]
-        return [self._op(op)]
+            progress = self.in_progress[op.start]
+            in_flight = *progress.buffers_of(progress.allocations.sent), *progress.allocated[-1:]
+            return [MemoryStep((), in_flight), *self._allocate_next(progress, op)]
+        return [self._torch_op(op)]
 
     def _copy(self, op: HostCopyOp | WaitOp) -> MemoryStep:
-        """Return what a copy to or from the host needs, or the wait for one: nothing of what is on the host."""
+        """Return the memory step of a copy to or from the host, or of its wait. Host memory does not count."""
         start = op.start if isinstance(op, WaitOp) else op
         assert isinstance(start, HostCopyOp)
         self.copied[start] = self._bytes(start.operands[0])
         if start.TO_HOST:
-            return MemoryStep((), self._read(start.operands))
+            return MemoryStep((), self._buffers_of(start.operands))
         if start is op:
-            return MemoryStep((self._hold(op.results[0]),))
+            return MemoryStep((self._add_buffer(op.results[0]),))
         self.buffer[op.results[0]] = self.buffer[start.results[0]]
-        return MemoryStep((), self._read(start.results))
+        return MemoryStep((), self._buffers_of(start.results))
 
-    def _op(self, op: ValueOp) -> MemoryStep:
-        """Return what an op needs that allocates its results, or gives views of its first operand."""
-        views, reads = self._views(op), self._read(op.operands)
+    def _torch_op(self, op: ValueOp) -> MemoryStep:
+        """Return the memory step of an op that allocates its results, or returns views of its first operand."""
+        views, reads = self._views(op), self._buffers_of(op.operands)
         if views is None:
-            return MemoryStep(tuple(map(self._hold, op.results)), reads)
+            return MemoryStep(tuple(map(self._add_buffer, op.results)), reads)
         for index, result in enumerate(op.results):
             self.buffer[result] = self.buffer[op.operands[0]]
             if views:
                 self.strides[result] = views[index]
         return MemoryStep((), reads)
 
-    def _read(self, values: Sequence[SSAValue]) -> tuple[int, ...]:
-        """Return the buffers of those of `values` that are tensors."""
+    def _buffers_of(self, values: Sequence[SSAValue]) -> tuple[int, ...]:
+        """Return the buffers of the tensors among `values`, each once."""
         return tuple(dict.fromkeys([self.buffer[value] for value in values if value in self.buffer]))
 
     def _views(self, op: ValueOp) -> tuple[Strides, ...] | None:
-        """Return the strides of the results if these are views of the first operand, () if they are not known; else
-        None."""
+        """Return the strides of the results if they are views of the first operand; None if they are not views.
+
+        The result is () for views with unknown strides.
+        """
         if op.name in _SAME:
             return ()
         if op.name not in VIEWS:
             return None
         call, strides = op.call(), self.strides.get(op.operands[0])
-        if (call, strides) not in self.known_views:
-            self.known_views[call, strides] = self._view_strides(call, strides)
-        return self.known_views[call, strides]
+        if (call, strides) not in self._known_views:
+            self._known_views[call, strides] = self._view_strides(call, strides)
+        return self._known_views[call, strides]
 
     def _view_strides(self, call: Call, strides: Strides | None) -> tuple[Strides, ...] | None:
         try:
             rule = self.rules.instantiate(call)
         except (SpmdirError, TypeError, ValueError):
-            return ()  # of sizes that only a rank knows
+            return ()  # the sizes are only known at run time
         return () if rule is None else view_strides(rule, strides or contiguous(call.operands[0].shape))
 
     def _allocations(self, op: Collective | RotationOp) -> Allocations:
-        """Return what a collective allocates."""
+        """Return the allocations of a collective."""
         if isinstance(op, RotationOp):
             return allocate_alone([(ARRIVES, self._bytes(op.results[0]))])
-        known = op.likeness(self.mesh), tuple([self.strides.get(value) for value, _ in op.pairs])
-        if known not in self.known_allocations:
-            self.known_allocations[known] = self._allocated(op)
-        return self.known_allocations[known]
+        key = op.likeness(self.mesh), tuple([self.strides.get(value) for value, _ in op.pairs])
+        if key not in self._known_allocations:
+            self._known_allocations[key] = self._allocated(op)
+        return self._known_allocations[key]
 
     def _allocated(self, op: Collective) -> Allocations:
         steps = op.steps(self.mesh)
@@ -230,24 +244,32 @@ class _Program:
         keep = [keeps_operand(step, meta, self.mesh) for step, meta in zip(steps, metas, strict=True)]
         return allocate_bucket(op.spec, sizes, sources, targets, keep)
 
-    def _made(self, way: _UnderWay, op: Collective | RotationOp | WaitOp) -> list[MemoryStep]:
-        """Return the stages of a collective that are left, or those of its start, and put results into buffers."""
-        found, plan = [], way.allocations
-        last = plan.start_count if not isinstance(op, WaitOp) and op.IS_START else len(plan.buffers)
-        for at in range(len(way.made), last):
-            one = plan.buffers[at]
-            result = op.results[one.member]
-            kind = self.kinds.get(result, "activations") if at in plan.results else "communication buffers"
-            buffer = self._allocate(result, text_name(result), one.bytes, kind)
-            found.append(MemoryStep((buffer,), way.read(one.reads)))
-            way.made.append(buffer)
-        for (_, result), at in zip(op.pairs, plan.results, strict=True):
-            if at < last:
-                (self.buffer[result],) = way.read((at,))
-        return found
+    def _allocate_next(self, progress: _CollectiveProgress, op: Collective | RotationOp | WaitOp) -> list[MemoryStep]:
+        """Return the next memory steps of a collective and assign buffers to its results.
+
+        A start allocates the buffers up to the arrival of the message. A wait, or a collective without a separate wait,
+        allocates the remaining ones.
+        """
+        memory_steps, plan = [], progress.allocations
+        stop = plan.start_count if not isinstance(op, WaitOp) and op.IS_START else len(plan.buffers)
+        for index in range(len(progress.allocated), stop):
+            allocation = plan.buffers[index]
+            result = op.results[allocation.member]
+            kind = self.kinds.get(result, "activations") if index in plan.results else "communication buffers"
+            buffer = self._allocate(result, text_name(result), allocation.bytes, kind)
+            memory_steps.append(MemoryStep((buffer,), progress.buffers_of(allocation.reads)))
+            progress.allocated.append(buffer)
+        for (_, result), index in zip(op.pairs, plan.results, strict=True):
+            if index < stop:
+                (self.buffer[result],) = progress.buffers_of((index,))
+        return memory_steps
 
     def _buffers(self, step: Step, meta: TensorMeta, strides: Strides | None) -> list[Sized]:
-        """Return the buffers of a collective on an operand with `strides`; contiguous if None."""
+        """Return the buffers of a collective.
+
+        Args:
+            strides: of the operand; contiguous if None.
+        """
         sizes = step_buffers(step, meta, self.mesh)
         if strides is None or is_contiguous(local_shape(step.source, meta.shape, self.mesh), strides):
             return sizes
@@ -259,8 +281,8 @@ class _Program:
             return sizes
         return [("packed", local_bytes(step.source, meta.shape, meta.dtype.itemsize, self.mesh)), *sizes]
 
-    def _hold(self, value: SSAValue, name: str = "") -> int:
-        """Return the number of a new buffer of a value."""
+    def _add_buffer(self, value: SSAValue, name: str = "") -> int:
+        """Add a buffer for a value and return its index."""
         kind = self.kinds.get(value, "activations")
         self.buffer[value] = self._allocate(value, name or text_name(value), self._bytes(value), kind)
         return self.buffer[value]
@@ -271,7 +293,7 @@ class _Program:
         return len(self.buffers) - 1
 
     def _bytes(self, value: SSAValue) -> float:
-        """Return the bytes of a value on the rank that holds most of it."""
+        """Return the bytes of a value on the rank with the largest shard."""
         meta = meta_of(value.type)
         if meta is None:
             return 0.0
@@ -279,33 +301,34 @@ class _Program:
             return float(meta.bytes)
         whole, sharding = global_type(value, self.mesh), sharding_of(value)
         if sharding is None or whole is None or DYNAMIC in whole.shape:
-            return self._guess(value, meta)
+            return self._estimate_bytes(value, meta)
         return local_bytes(sharding, whole.shape, whole.dtype.itemsize, self.mesh)
 
-    def _guess(self, value: SSAValue, meta: TensorMeta) -> float:
-        """Return the bytes of a value inside a local form, whose size ranks alone know: as large as its operands."""
+    def _estimate_bytes(self, value: SSAValue, meta: TensorMeta) -> float:
+        """Return the estimated bytes of a value in a local form whose size is unknown: those of its largest operand."""
         owner = value.owner
-        largest = max((self._bytes(operand) for operand in getattr(owner, "operands", ())), default=0.0)
-        known = math.prod(size for size in meta.shape if size >= 0) * meta.dtype.itemsize
-        return max(largest, float(known))
+        largest_operand = max((self._bytes(operand) for operand in getattr(owner, "operands", ())), default=0.0)
+        static_bytes = math.prod(size for size in meta.shape if size >= 0) * meta.dtype.itemsize
+        return max(largest_operand, float(static_bytes))
 
 
 @attrs.frozen
-class _UnderWay:
-    """A collective as it is told.
+class _CollectiveProgress:
+    """The allocations of a collective up to the current op.
 
     Attributes:
+        allocations: all allocations, of start and wait.
         operands: the buffers of its operands.
-        made: the buffers of its allocations so far.
+        allocated: the buffers of the allocations so far.
     """
 
     allocations: Allocations
     operands: Sequence[int]
-    made: list[int]
+    allocated: list[int]
 
-    def read(self, sources: Sequence[int]) -> tuple[int, ...]:
-        """Return the buffers of allocations and operands."""
-        return tuple(dict.fromkeys(self.made[at] if at >= 0 else self.operands[~at] for at in sources))
+    def buffers_of(self, sources: Sequence[int]) -> tuple[int, ...]:
+        """Return the buffers of allocations (index ≥ 0) and operands (`~index`)."""
+        return tuple(dict.fromkeys(self.allocated[index] if index >= 0 else self.operands[~index] for index in sources))
 
 
 _SAME = frozenset(("spmd.choose", "spmd.reshard", "spmd.constraint"))

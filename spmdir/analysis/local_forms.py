@@ -1,12 +1,14 @@
-"""The note that the first op of a local form or of an expansion has of the op that these replace.
+"""The note on the first op of a local form or an expansion, which describes the op that these ops replace.
 
     %0 = aten.sub.Scalar(%ids) {…} : … attributes {spmd.form = {op = "aten.embedding", …}}
 
-`operands` and `results` are the global types, `needs` and `made` their shardings, `arguments` and `structure` those of
-the op. `places` says how many ops the form has, and which operand and which result of which of these is each operand
-and each result of the op: `[5, 0]` is the first one of the sixth; `none` is an operand that the form does not read,
-or a result that is absent. By the note of a local form it is checked, without trusting the note: localize must make the
-same form and note of the op again. By that of an expansion reports price it as the one op that propagate decided on.
+`operands` and `results` are the global types of the op, `needs` and `made` their shardings, and `arguments` and
+`structure` its properties. `places` contains the number of ops in the form, and the place of each operand and result:
+`[5, 0]` is the first operand or result of the sixth op. `none` is an operand that the form does not use, or an absent
+result.
+
+The note of a local form need not be trusted: verify-spmd runs localize on the op that the note describes, and requires
+the same form and note. Reports price an expansion as the one op in its note.
 """
 
 from __future__ import annotations
@@ -32,24 +34,24 @@ EXPANSION = "spmd.expansion"
 """The attribute of the first op of an expansion."""
 
 SPLIT = "spmd.split"
-"""The attribute of a matrix product that is split into the steps of a ring, as its shardings say."""
+"""The attribute of a matrix product that is split into the steps of a ring."""
 
 Place = tuple[int, int] | None
-"""(Which op of the form, which of its operands or results)."""
+"""(Index of an op of the form, index of one of its operands or results)."""
 
 
 @attrs.frozen
 class Places:
-    """Where the operands and results of an op are in what replaces it.
+    """The places of the operands and results of an op in the ops that replace it.
 
     Attributes:
-        operands: for every operand, its place.
-        count: how many ops replace it.
-        results: for every result, its place.
+        operands: for each operand, its place.
+        op_count: the number of ops that replace the op.
+        results: for each result, its place.
     """
 
     operands: tuple[Place, ...]
-    count: int
+    op_count: int
     results: tuple[Place, ...]
 
 
@@ -60,42 +62,57 @@ class Note:
     Attributes:
         op: the name of the op.
         operands, results: the global types.
-        needs, made: the shardings of these.
-        properties: the other properties of the op: its arguments and its structure.
-        attributes: the mark of a product that is split.
-        places: of the operands and results.
+        operand_shardings, result_shardings: the shardings.
+        properties: the arguments and the structure of the op, where present.
+        attributes: the attribute of a split product, where present.
+        places: the places of the operands and results.
     """
 
     op: str
     operands: tuple[Attribute, ...]
     results: tuple[Attribute, ...]
-    needs: tuple[Sharding | None, ...]
-    made: tuple[Sharding | None, ...]
+    operand_shardings: tuple[Sharding | None, ...]
+    result_shardings: tuple[Sharding | None, ...]
     properties: dict[str, Attribute]
     attributes: dict[str, Attribute]
     places: Places
 
 
 def places_in(form: Expansion, operands: int) -> Places:
-    """Return the places of so many operands, and of the results, of an op that `form` replaces."""
-    read = {value: (n, i) for n, op in reversed([*enumerate(form.ops)]) for i, value in enumerate(op.operands)}
+    """Return the places of the operands and results of an op that `form` replaces.
+
+    Args:
+        operands: the number of operands.
+    """
+    operand_places = {
+        value: (n, i) for n, op in reversed([*enumerate(form.ops)]) for i, value in enumerate(op.operands)
+    }
     results = tuple(value and (value.index, value.result) for value in form.results)
-    return Places(tuple(read.get(Value("operand", index)) for index in range(operands)), len(form.ops), results)
+    return Places(
+        tuple(operand_places.get(Value("operand", index)) for index in range(operands)), len(form.ops), results
+    )
 
 
 def places_among(ops: Sequence[Operation], operands: Sequence[SSAValue], results: Sequence[SSAValue | None]) -> Places:
-    """Return the places of the values `operands` and `results` in `ops`, which stand for an op of these."""
-    read = {value: (n, i) for n, op in reversed([*enumerate(ops)]) for i, value in enumerate(op.operands)}
-    made: dict[SSAValue, Place] = {value: (n, i) for n, op in enumerate(ops) for i, value in enumerate(op.results)}
-    return Places(tuple(map(read.get, operands)), len(ops), tuple(value and made.get(value) for value in results))
+    """Return the places in `ops` of the operands and results of the op that `ops` replace."""
+    operand_places = {value: (n, i) for n, op in reversed([*enumerate(ops)]) for i, value in enumerate(op.operands)}
+    result_places: dict[SSAValue, Place] = {
+        value: (n, i) for n, op in enumerate(ops) for i, value in enumerate(op.results)
+    }
+    return Places(
+        tuple(map(operand_places.get, operands)),
+        len(ops),
+        tuple(value and result_places.get(value) for value in results),
+    )
 
 
-def note(op: ValueOp, call: Call, needs: Sequence[Sharding | None], places: Places) -> DictionaryAttr:
-    """Return the note of `op`, which is `call` on global tensors.
+def make_note(op: ValueOp, call: Call, needs: Sequence[Sharding | None], places: Places) -> DictionaryAttr:
+    """Return the note of `op`.
 
     Args:
-        needs: the shardings that it needs its operands in.
-        places: of its values in the ops that replace it.
+        call: the op on global tensors.
+        needs: the shardings that it requires of its operands.
+        places: the places of its operands and results in the ops that replace it.
     """
     entries: dict[str, Attribute] = {
         "op": StringAttr(op.name),
@@ -103,13 +120,13 @@ def note(op: ValueOp, call: Call, needs: Sequence[Sharding | None], places: Plac
         "needs": shardings_attr(tuple(needs)),
         "results": ArrayAttr(map(type_of, call.results)),
         "made": shardings_attr(op.shardings),
-        "places": ArgumentsAttr((("operands", places.operands), ("ops", places.count), ("results", places.results))),
+        "places": ArgumentsAttr((("operands", places.operands), ("ops", places.op_count), ("results", places.results))),
     }
-    kept = {name: op.properties[name] for name in _KEPT if name in op.properties}
-    return DictionaryAttr(entries | kept | ({SPLIT: UnitAttr()} if is_split(op) else {}))
+    properties = {name: op.properties[name] for name in _COPIED_PROPERTIES if name in op.properties}
+    return DictionaryAttr(entries | properties | ({SPLIT: UnitAttr()} if is_split(op) else {}))
 
 
-_KEPT = {"arguments": ArgumentsAttr, "structure": StructureAttr}
+_COPIED_PROPERTIES = {"arguments": ArgumentsAttr, "structure": StructureAttr}
 
 
 def is_split(op: Operation) -> bool:
@@ -117,7 +134,7 @@ def is_split(op: Operation) -> bool:
     return SPLIT in op.attributes
 
 
-def noted(op: Operation, name: str = NOTE) -> Note | None:
+def read_note(op: Operation, name: str = NOTE) -> Note | None:
     """Return the note `name` on `op`; None if it has none.
 
     Raises:
@@ -127,52 +144,56 @@ def noted(op: Operation, name: str = NOTE) -> Note | None:
     if attribute is None:
         return None
     try:
-        return _read(attribute)
+        return _parse_note(attribute)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         writer = "localize" if name == NOTE else "expand"
         raise ShardingError(f"{name} is malformed ({error}); expected it as {writer} writes it") from None
 
 
-def _read(attribute: Any) -> Note:
+def _parse_note(attribute: Any) -> Note:
     entries: dict[str, Any] = dict(attribute.data)
     places: dict[str, Any] = dict(entries["places"].data)
     kinds = {"op": StringAttr, "operands": ArrayAttr, "needs": ShardingsAttr, "results": ArrayAttr,
-             "made": ShardingsAttr, "places": ArgumentsAttr, SPLIT: UnitAttr, **_KEPT}  # fmt: skip
+             "made": ShardingsAttr, "places": ArgumentsAttr, SPLIT: UnitAttr, **_COPIED_PROPERTIES}  # fmt: skip
     for name, value in entries.items():
         if not isinstance(value, kinds[name]):
             raise ValueError(f"'{name}' is {value}")
     if type(places["ops"]) is not int or places["ops"] < 1:
         raise ValueError(f"'ops' is {places['ops']!r}")
-    found = Note(
+    note = Note(
         entries["op"].data, entries["operands"].data, entries["results"].data,
         entries["needs"].data, entries["made"].data,
-        {name: entries[name] for name in _KEPT if name in entries},
+        {name: entries[name] for name in _COPIED_PROPERTIES if name in entries},
         {SPLIT: entries[SPLIT]} if SPLIT in entries else {},
-        Places(_places(places["operands"]), places["ops"], _places(places["results"])),
+        Places(_check_places(places["operands"]), places["ops"], _check_places(places["results"])),
     )  # fmt: skip
-    if not len(found.operands) == len(found.needs) == len(found.places.operands):
+    if not len(note.operands) == len(note.operand_shardings) == len(note.places.operands):
         raise ValueError("operands, their shardings and their places differ in number")
-    if not len(found.results) == len(found.made) == len(found.places.results):
+    if not len(note.results) == len(note.result_shardings) == len(note.places.results):
         raise ValueError("results, their shardings and their places differ in number")
-    return found
+    return note
 
 
-def _places(value: Any) -> tuple[Place, ...]:
+def _check_places(value: Any) -> tuple[Place, ...]:
     for entry in value:
         if entry is not None and not (len(entry) == 2 and all(type(n) is int and n >= 0 for n in entry)):
             raise ValueError(f"{entry} is not a place")
     return value
 
 
-def at(ops: Sequence[Operation], place: Place, values: str, name: str = NOTE) -> SSAValue | None:
-    """Return the operand or result (`values` is "operands" or "results") at `place` in `ops`, of which note `name` is.
+def value_at(ops: Sequence[Operation], place: Place, values: str, name: str = NOTE) -> SSAValue | None:
+    """Return the operand or result at `place` in `ops`; None if `place` is None.
+
+    Args:
+        values: "operands" or "results".
+        name: the attribute with the note, for errors.
 
     Raises:
-        ShardingError: there is none.
+        ShardingError: the place does not exist.
     """
     if place is None:
         return None
     if place[0] >= len(ops) or place[1] >= len(getattr(ops[place[0]], values)):
-        what = "form" if name == NOTE else "expansion"
-        raise ShardingError(f"{name} names {values[:-1]} {place[1]} of op {place[0]}; the {what} has none there")
+        replacement = "form" if name == NOTE else "expansion"
+        raise ShardingError(f"{name} names {values[:-1]} {place[1]} of op {place[0]}; the {replacement} has none there")
     return getattr(ops[place[0]], values)[place[1]]

@@ -1,4 +1,4 @@
-"""What the values of a program are held for: parameters, gradients, optimizer state, and so on."""
+"""Classify the values of a program by their use of memory: parameters, gradients, optimizer state, and so on."""
 
 from __future__ import annotations
 
@@ -18,42 +18,44 @@ from spmdir.dialects.values import signature_kind, signature_name
 from spmdir.rules import RuleSet
 
 _BY_KIND = {"parameter": "parameters", "buffer": "parameters", "state": "communication buffers"}
-"""`spmd.kind` of an argument → what it is held for."""
+"""`spmd.kind` of an argument → its class of memory."""
 
 
 def memory_classes(function: FuncOp, rules: RuleSet) -> dict[SSAValue, str]:
-    """Return what the values of a decided `function` are held for, where that is not "activations".
+    """Return value → its class of memory, for the values of a decided `function` that are not "activations".
 
-    `spmd.kind` says it of parameters and buffers. Of a training step it follows from its names and data flow: a result
-    with the name of an argument is its new value if it is computed from it element by element, else its gradient; an
-    argument of which nothing but new values are made is optimizer state; and what new values are made of besides
-    arguments are gradients.
+    `spmd.kind` marks parameters and buffers. In a training step, names and data flow define the classes:
+
+    - A result with the name of an argument is the new value of the argument if it is computed from it element by
+      element. Otherwise it is the gradient of the argument.
+    - An argument that is only used to compute new values is optimizer state.
+    - The other values that new values are computed from are gradients.
     """
     is_source = cache(partial(_is_source, rules))
-    found: dict[SSAValue, str] = {}
-    by_name = {signature_name(function, "arg_attrs", index): value for index, value in enumerate(function.args)}
-    renewed: dict[SSAValue, SSAValue] = {}
-    updating: set[object] = set()
+    classes: dict[SSAValue, str] = {}
+    argument_named = {signature_name(function, "arg_attrs", index): value for index, value in enumerate(function.args)}
+    argument_of_update: dict[SSAValue, SSAValue] = {}
+    update_ops: set[object] = set()
     for index, value in enumerate(ir.terminator(function).operands):
-        argument = by_name.get(signature_name(function, "res_attrs", index))
+        argument = argument_named.get(signature_name(function, "res_attrs", index))
         if argument is None or not _shape(value):
             continue
-        made_of = dict.fromkeys(_elementwise(value, is_source))
-        if argument in made_of:
-            renewed[value] = argument
-            updating.update(one.owner for one in made_of if not is_source(one))
-            found.update((one, "gradients") for one in made_of if _is_gradient(one, is_source))
+        elements = dict.fromkeys(_elementwise_inputs(value, is_source))
+        if argument in elements:
+            argument_of_update[value] = argument
+            update_ops.update(one.owner for one in elements if not is_source(one))
+            classes.update((one, "gradients") for one in elements if _is_gradient(one, is_source))
         else:
-            found[argument] = "parameters"
-            found.update((one, "gradients") for one in made_of if _is_gradient(one, is_source))
+            classes[argument] = "parameters"
+            classes.update((one, "gradients") for one in elements if _is_gradient(one, is_source))
     for argument in function.args:
         kind = _BY_KIND.get(signature_kind(function, "arg_attrs", argument.index))
-        if kind is None and argument in renewed.values():
-            only_updated = all(use.operation in updating for use in argument.uses)
+        if kind is None and argument in argument_of_update.values():
+            only_updated = all(use.operation in update_ops for use in argument.uses)
             kind = "optimizer state" if only_updated else "parameters"
-        found.setdefault(argument, kind or "inputs")
-    found.update((value, found[argument]) for value, argument in renewed.items())
-    return found | _gathered(function, found)
+        classes.setdefault(argument, kind or "inputs")
+    classes.update((value, classes[argument]) for value, argument in argument_of_update.items())
+    return classes | _gathered_weights(function, classes)
 
 
 def _shape(value: SSAValue) -> tuple[int, ...]:
@@ -62,7 +64,7 @@ def _shape(value: SSAValue) -> tuple[int, ...]:
 
 
 def _is_source(rules: RuleSet, value: SSAValue) -> bool:
-    """Return whether a value is no form of another, nor made element by element of tensors of its shape."""
+    """Return whether a value is neither a reshard nor an elementwise result of tensors of its shape."""
     if not isinstance(value, OpResult) or not isinstance(value.op, ValueOp):
         return True
     if isinstance(value.op, FORMS):
@@ -74,35 +76,35 @@ def _is_source(rules: RuleSet, value: SSAValue) -> bool:
     return rule is None or any(dims != rule.result_dims[value.index] for dims in rule.operand_dims if dims)
 
 
-def _elementwise(value: SSAValue, is_source: Callable[[SSAValue], bool]) -> Iterator[SSAValue]:
-    """Yield what `value` is made of by collectives and element by element, itself included, and the sources of it."""
-    seen, waiting = {value}, [value]
-    while waiting:
-        one = waiting.pop()
-        if not _shape(one):
+def _elementwise_inputs(value: SSAValue, is_source: Callable[[SSAValue], bool]) -> Iterator[SSAValue]:
+    """Yield `value`, the values that it is computed from by reshards and elementwise ops, and their sources."""
+    seen, stack = {value}, [value]
+    while stack:
+        current = stack.pop()
+        if not _shape(current):
             continue
-        yield one
-        if isinstance(one, OpResult) and not is_source(one):
-            fresh = [operand for operand in one.op.operands if operand not in seen]
-            seen.update(fresh)
-            waiting += fresh
+        yield current
+        if isinstance(current, OpResult) and not is_source(current):
+            new_operands = [operand for operand in current.op.operands if operand not in seen]
+            seen.update(new_operands)
+            stack += new_operands
 
 
 def _is_gradient(value: SSAValue, is_source: Callable[[SSAValue], bool]) -> bool:
-    """Return whether a value that an update is made of is a source that is computed, or collected from one."""
-    made = unresharded(value)
-    return isinstance(made, OpResult) and is_source(made)
+    """Return whether an input of an update is a computed source, or a reshard of one."""
+    value_before_reshard = unresharded(value)
+    return isinstance(value_before_reshard, OpResult) and is_source(value_before_reshard)
 
 
-def _gathered(function: FuncOp, found: dict[SSAValue, str]) -> dict[SSAValue, str]:
-    """Return the values that collectives make of parameters alone."""
-    derived: set[SSAValue] = {value for value in function.args if found[value] == "parameters"}
+def _gathered_weights(function: FuncOp, classes: dict[SSAValue, str]) -> dict[SSAValue, str]:
+    """Return the values that collectives compute from parameters alone."""
+    derived: set[SSAValue] = {value for value in function.args if classes[value] == "parameters"}
     gathered: dict[SSAValue, str] = {}
     for op in function.body.block.ops:
         if not isinstance(op, ValueOp) or not op.tensors or not derived.issuperset(op.tensors):
             continue
-        own = [result for result in op.results if result not in found]
-        derived.update(own)
+        unclassified = [result for result in op.results if result not in classes]
+        derived.update(unclassified)
         if isinstance(op, Collective) or any(operand in gathered for operand in op.tensors):
-            gathered.update(dict.fromkeys(own, "gathered weights"))
+            gathered.update(dict.fromkeys(unclassified, "gathered weights"))
     return gathered

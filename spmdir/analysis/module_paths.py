@@ -1,4 +1,4 @@
-"""The modules that the ops and arguments of a program are of: by location, or else by the names of parameters."""
+"""Find the module of each op and argument of a program, by locations or by the names of parameters."""
 
 from __future__ import annotations
 
@@ -14,59 +14,71 @@ from spmdir.dialects.values import signature_kind, signature_name
 
 
 def module_paths(function: FuncOp) -> dict[Operation | SSAValue, str]:
-    """Return op, or argument of `function` → the path of its module, as `layers.0.mlp`; "" if it is not known.
+    """Return op, or argument of `function` → the path of its module, such as `layers.0.mlp`; "" if it is unknown.
 
-    Where a location names no module, as that of an op of an optimizer, an op is of the module of the parameter that it
-    is computed from, or else of the parameter that all its users are computed from, and a reshard of that of the value.
-    Where no location names one, it is of the layer whose parameter it, or an op before it, reads, and of none after one
-    that is of no layer, as that of a head. Names tell which module a parameter, or what is kept for one, is of.
+    The path of a parameter, or of optimizer state of a parameter, follows from its name. The path of an op is the first
+    of these that is known:
+
+    - if some locations contain modules: the module in its location; the module of the parameter that it is computed
+      from; for a reshard, the module of its operand; the only module that its users are computed from;
+    - if no location contains a module: the layer of the parameter that it uses, or else that of the op before it. A
+      parameter outside of layers, such as that of a head, ends the layer.
     """
     ops = list(function.body.block.ops)
-    said = {op: paths[0] for op in ops if (paths := places_of(op.location).paths)}
-    arguments = _of_arguments(function, {*said.values()})
-    found: dict[Operation | SSAValue, str] = {**arguments}
-    held = {one: path for one, path in arguments.items() if path}
-    layers = len({*held.values()})
-    if not said:
-        held.update((one, "") for one in function.args if one not in held and _is_of_none(function, one, layers))
-    last = ""
+    located = {op: paths[0] for op in ops if (paths := places_of(op.location).paths)}
+    arguments = _argument_paths(function, {*located.values()})
+    path_of: dict[Operation | SSAValue, str] = {**arguments}
+    path_of_value = {value: path for value, path in arguments.items() if path}
+    layer_count = len({*path_of_value.values()})
+    if not located:
+        path_of_value.update(
+            (value, "")
+            for value in function.args
+            if value not in path_of_value and _is_outside_layers(function, value, layer_count)
+        )
+    previous = ""
     for op in ops:
-        read = next((held[one] for one in op.operands if one in held), None)
+        operand_path = next((path_of_value[value] for value in op.operands if value in path_of_value), None)
         is_reshard = isinstance(op, FORMS)
-        if read is not None and (is_reshard or (said and op not in said)):
-            held.update(dict.fromkeys(op.results, read))
-        if not said:
-            found[op] = last = last if read is None else read
+        if operand_path is not None and (is_reshard or (located and op not in located)):
+            path_of_value.update(dict.fromkeys(op.results, operand_path))
+        if not located:
+            path_of[op] = previous = previous if operand_path is None else operand_path
             continue
-        makers = [one.owner for one in op.operands if is_reshard and isinstance(one.owner, Operation)]
-        found[op] = said.get(op) or read or next(filter(None, map(found.__getitem__, makers)), "")
+        producers = [value.owner for value in op.operands if is_reshard and isinstance(value.owner, Operation)]
+        path_of[op] = located.get(op) or operand_path or next(filter(None, map(path_of.__getitem__, producers)), "")
     for op in reversed(ops):
-        users = {held.get(result) for one in op.results for use in one.uses for result in use.operation.results}
-        if said and not found[op] and len(users) == 1 and (path := users.pop()):
-            found[op] = path
-            held.update(dict.fromkeys(op.results, path))
-    return found
+        users = {
+            path_of_value.get(result) for value in op.results for use in value.uses for result in use.operation.results
+        }
+        if located and not path_of[op] and len(users) == 1 and (path := users.pop()):
+            path_of[op] = path
+            path_of_value.update(dict.fromkeys(op.results, path))
+    return path_of
 
 
-def _is_of_none(function: FuncOp, argument: BlockArgument, layers: int) -> bool:
-    """Return whether what reads an argument, which is of no layer, is of none either: a parameter is, as its name or
-    kind tells, and what is not read in each of so many `layers`, as a mask is."""
-    name, kind = (told(function, "arg_attrs", argument.index) for told in (signature_name, signature_kind))
+def _is_outside_layers(function: FuncOp, argument: BlockArgument, layers: int) -> bool:
+    """Return whether users of an argument that belongs to no layer are outside of layers too.
+
+    That holds for a parameter, by its name or kind. It holds for any other argument that is used in fewer places than
+    there are layers; a mask, for example, is used in each layer.
+    """
+    name, kind = (read(function, "arg_attrs", argument.index) for read in (signature_name, signature_kind))
     return kind in ("parameter", "buffer") or "." in (name or "") or len(list(argument.uses)) < layers
 
 
-def _of_arguments(function: FuncOp, modules: Collection[str]) -> Mapping[SSAValue, str]:
-    """Return argument → the path of its module, or where ops name no `modules` of its layer."""
+def _argument_paths(function: FuncOp, modules: Collection[str]) -> Mapping[SSAValue, str]:
+    """Return argument → the path of its module; the path of its layer if locations of ops contain no modules."""
     names = {argument: signature_name(function, "arg_attrs", argument.index) or "" for argument in function.args}
-    known, found = {*names.values()}, {}
-    is_step = any(name.startswith("parameters.") for name in known)
+    all_names, path_of = {*names.values()}, {}
+    is_step = any(name.startswith("parameters.") for name in all_names)
     for argument, name in names.items():
         _, _, tail = name.partition(".")
-        is_kept = f"parameters.{tail}" in known  # a traced step says first what it keeps
-        own = tail if is_kept else name
-        path, layer = own.rpartition(".")[0], layer_of(own)
+        is_state_of_parameter = f"parameters.{tail}" in all_names  # names in a traced step begin with the kind of state
+        parameter = tail if is_state_of_parameter else name
+        path, layer = parameter.rpartition(".")[0], layer_of(parameter)
         parts = path.split(".")
         tails = (".".join(parts[first:]) for first in range(len(parts)))
-        module = next((one for one in tails if one in modules), path if is_kept or not is_step else "")
-        found[argument] = module if modules else layer if layer != own else ""
-    return found
+        module = next((one for one in tails if one in modules), path if is_state_of_parameter or not is_step else "")
+        path_of[argument] = module if modules else layer if layer != parameter else ""
+    return path_of

@@ -1,4 +1,4 @@
-"""How long an op of a decided program computes on the busiest rank, as propagate prices it."""
+"""Compute the time of an op of a decided program on the busiest rank, with the prices of `propagate`."""
 
 from __future__ import annotations
 
@@ -25,30 +25,30 @@ ShardedType = tuple[TensorMeta, Sharding]
 def work_alone(
     rule: OpRule | None, name: str, operands: tuple[TensorMeta, ...], results: tuple[TensorMeta, ...]
 ) -> Work:
-    """Return the work of an op that is a kernel by itself."""
-    first = len(operands)
-    inputs = [Step(None, "", (), (index,)) for index in range(first)]
-    op = Step(rule, name, tuple(range(first)), tuple(range(first, first + len(results))))
+    """Return the work of an op that is not fused with others."""
+    operand_count = len(operands)
+    inputs = [Step(None, "", (), (index,)) for index in range(operand_count)]
+    op = Step(rule, name, tuple(range(operand_count)), tuple(range(operand_count, operand_count + len(results))))
     return works([*inputs, op], [*operands, *results], has_names=True)[-1]
 
 
 def op_seconds(
     work: Work, operands: tuple[ShardedType, ...], results: tuple[ShardedType, ...], mesh: Mesh, topology: Topology
 ) -> float:
-    """Return the time of an op on the busiest rank.
+    """Return the seconds of an op on the busiest rank.
 
     Args:
-        work: of the unsharded op.
+        work: the work of the unsharded op.
     """
     return op_work(work, operands, results, mesh).time(topology).seconds
 
 
 @functools.lru_cache(maxsize=65536)
 def op_work(work: Work, operands: tuple[ShardedType, ...], results: tuple[ShardedType, ...], mesh: Mesh) -> Work:
-    """Return what an op computes on the busiest rank.
+    """Return the work of an op on the busiest rank.
 
     Args:
-        work: of the unsharded op.
+        work: the work of the unsharded op.
     """
     fine = refinement(mesh, *(sharding for _, sharding in (*operands, *results)))
     refined = [[(meta, sharding.refined(fine)) for meta, sharding in side] for side in (operands, results)]
@@ -57,13 +57,18 @@ def op_work(work: Work, operands: tuple[ShardedType, ...], results: tuple[Sharde
 
 
 def _strategy(axis: str, operands: Sequence[ShardedType], results: Sequence[ShardedType]) -> Strategy:
-    """Return the strategy on `axis` that shardings show; its factor is the first dimension that it shards."""
-    required, made = ([sharding[axis] for _, sharding in side] for side in (operands, results))
-    before = 0
+    """Return the strategy on `axis` that has the given shardings. Its factor is the first sharded dimension."""
+    operand_placements, result_placements = ([sharding[axis] for _, sharding in side] for side in (operands, results))
+    factor_count = 0
     for meta, sharding in (*operands, *results):
         placement = sharding[axis]
         if isinstance(placement, ShardPlacement):
             partition = placement, meta.shape[placement.dim]
-            return Strategy(tuple(required), tuple(made), (before + placement.dim,), partition=partition)
-        before += meta.rank
-    return Strategy(tuple(required), tuple(made))
+            return Strategy(
+                tuple(operand_placements),
+                tuple(result_placements),
+                (factor_count + placement.dim,),
+                partition=partition,
+            )
+        factor_count += meta.rank
+    return Strategy(tuple(operand_placements), tuple(result_placements))

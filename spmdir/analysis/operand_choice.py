@@ -1,8 +1,9 @@
-"""Operand shardings of ops that no pass has decided on: those that give an op's results and are cheapest to reach.
+"""Choose the operand shardings of an op without a decision: the cheapest to reach that produce its result shardings.
 
-`matmul` with the result <tp: S(0)> takes <tp: S(0)> and R. If its operands are R and R, the planner prices the reshard
-of the first one on the machine of the function. If several pairs give the result, the one of least seconds is taken;
-of more than `CANDIDATES` pairs, only those that send the fewest bytes axis by axis are planned.
+For example, `matmul` with the result <tp: S(0)> requires the operands <tp: S(0)> and R. If the operands are R and R,
+the planner prices the reshard of the first one on the machine of the function. If several pairs produce the result, the
+fastest pair is used. If there are more than `CANDIDATES` pairs, only those with the fewest bytes are planned, estimated
+axis by axis.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from spmdir.reshard.plan_tree import ROUNDING, Planner
 from spmdir.rules import OpRule, RuleSet, Strategy
 
 CANDIDATES = 64
-"""How many combinations of strategies on the mesh axes are planned for one op at most."""
+"""The largest number of combinations of strategies, one for each mesh axis, that are planned for an op."""
 
 
 @attrs.frozen
@@ -38,9 +39,9 @@ class OperandChoice:
     """Chooses the operand shardings of the ops of one function.
 
     Attributes:
-        mesh: that of the function.
-        rules: those of its ops.
-        planner: makes the planner on the machine of the function; called only if there is a choice.
+        mesh: the mesh of the function.
+        rules: the rules of its ops.
+        planner: returns the planner for the machine of the function. It is called only if there is a choice.
     """
 
     mesh: Mesh
@@ -48,13 +49,13 @@ class OperandChoice:
     planner: Callable[[], Planner]
 
     def cheapest(self, op: ValueOp, current: Sequence[Sharding]) -> tuple[Sharding, ...]:
-        """Return the operand shardings that give the op's result shardings and take the least time to reach.
+        """Return the operand shardings that produce the op's result shardings and are the fastest to reach.
 
         Args:
-            current: the shardings that the operands have.
+            current: the current shardings of the operands.
 
         Raises:
-            ShardingError: no strategies of the op's rule give its results; located.
+            ShardingError: no strategies of the op's rule produce its results; located.
         """
         if is_undecided(op):
             raise ShardingError(f"'{op.name}' has a result without a sharding; run propagate first", location_of(op))
@@ -62,31 +63,34 @@ class OperandChoice:
         if rule is None:
             return tuple(Sharding((), self.mesh.name) for _ in current)
         with errors_at(op, (RuleError, ShardingError)):
-            candidates = _candidates(rule, tuple(current), op.shardings, self.mesh, is_split(op))
+            candidates = _find_candidates(rule, tuple(current), op.shardings, self.mesh, is_split(op))
         if len(candidates) == 1:
             return candidates[0]
-        return _quickest(rule, current, candidates, self.planner().for_tries())
+        return _fastest(rule, current, candidates, self.planner().for_tries())
 
 
-def _quickest(
+def _fastest(
     rule: OpRule, current: Sequence[Sharding], candidates: Sequence[tuple[Sharding, ...]], planner: Planner
 ) -> tuple[Sharding, ...]:
-    """Return the candidate of least seconds, then of fewest bytes; it plans only while a lower bound is below these."""
+    """Return the candidate with the least seconds, then the fewest bytes.
+
+    Candidates are planned in the order of their lower bounds, until a lower bound exceeds the best time.
+    """
 
     def total(wanted: tuple[Sharding, ...], price: Callable[..., Any]) -> tuple[float, ...]:
         try:
             return tuple(map(sum, zip(*map(price, rule.call.operands, current, wanted), strict=True)))
         except SpmdirError:
-            return math.inf, math.inf  # of a reshard that is impossible
+            return math.inf, math.inf  # the reshard is impossible
 
     def plan(*reshard: Any) -> tuple[float, float]:
-        found = planner.plan(*reshard)
-        return found.seconds, found.wire_bytes
+        reshard_plan = planner.plan(*reshard)
+        return reshard_plan.seconds, reshard_plan.wire_bytes
 
-    least = [total(wanted, lambda *reshard: (planner.least_seconds(*reshard),))[0] for wanted in candidates]
+    lower_bounds = [total(wanted, lambda *reshard: (planner.least_seconds(*reshard),))[0] for wanted in candidates]
     best: tuple[float, ...] = (math.inf, math.inf, 0)
-    for number in sorted(range(len(candidates)), key=least.__getitem__):
-        if least[number] > best[0] * (1 + ROUNDING):
+    for number in sorted(range(len(candidates)), key=lower_bounds.__getitem__):
+        if lower_bounds[number] > best[0] * (1 + ROUNDING):
             break
         price = *total(candidates[number], plan), number
         best = min(best, price)
@@ -94,16 +98,16 @@ def _quickest(
 
 
 @lru_cache(maxsize=65536)
-def _candidates(
+def _find_candidates(
     rule: OpRule, current: tuple[Sharding, ...], made: tuple[Sharding | None, ...], mesh: Mesh, may_split: bool
 ) -> tuple[tuple[Sharding, ...], ...]:
-    """Return the operand shardings that give results in `made`: only the current ones if they do."""
+    """Return operand shardings that produce the results `made`: only the current ones if they do."""
     with contextlib.suppress(ShardingError):
         match(rule, current, made, mesh, may_split)
         return (current,)
-    results = [sharding for sharding in made if sharding]
+    present_results = [sharding for sharding in made if sharding]
     rejected: ShardingError | None = None
-    for fine in _refinements(rule, current, results, mesh):
+    for fine in _refinements(rule, current, present_results, mesh):
         try:
             return _candidates_on(rule, current, made, mesh, fine)
         except ShardingError as error:
@@ -112,43 +116,43 @@ def _candidates(
     raise rejected
 
 
-def _refinements(rule: OpRule, current: Sequence[Sharding], made: Sequence[Sharding], mesh: Mesh) -> Iterator[Mesh]:
-    """Yield the meshes on which an op's strategies may give its results, the simplest first."""
-    annotated = refinement(mesh, *made)
+def _refinements(rule: OpRule, current: Sequence[Sharding], results: Sequence[Sharding], mesh: Mesh) -> Iterator[Mesh]:
+    """Yield refined meshes on which strategies may produce the results of an op, the simplest first."""
+    annotated = refinement(mesh, *results)
     yield annotated
     with contextlib.suppress(ShardingError):
-        yield refinement(mesh, *made, *current)
+        yield refinement(mesh, *results, *current)
     split = wanted_splits({(rule, axis): 1.0 for axis in mesh.axis_names}, annotated)
     if split != annotated:
         yield split
 
 
 def _candidates_on(
-    rule: OpRule, current: tuple[Sharding, ...], made: tuple[Sharding | None, ...], mesh: Mesh, fine: Mesh
+    rule: OpRule, current: tuple[Sharding, ...], results_: tuple[Sharding | None, ...], mesh: Mesh, fine: Mesh
 ) -> tuple[tuple[Sharding, ...], ...]:
-    """Return the operand shardings on the axes of `fine`, at most `CANDIDATES` of them."""
-    refined = [sharding.refined(fine) if sharding else None for sharding in made]
+    """Return at most `CANDIDATES` operand shardings on the axes of the refined mesh `fine`."""
+    refined = [sharding.refined(fine) if sharding else None for sharding in results_]
     entries = [entry for s in refined if s for entry in s.entries]
     # Axes nest in the order in which results are sharded; the order in which partial placements are listed is
     # arbitrary.
     order = dict.fromkeys(axis for axis, placement in entries if placement.dim is not None)
     order.update(dict.fromkeys(axis for axis, _ in entries))
     order.update(dict.fromkeys(axis for s in current for named, _ in s.entries for axis in _overlapping(named, fine)))
-    extras = plugins_of((*current, *made))
-    results = {axis: tuple(sharding[axis] if sharding else R for sharding in refined) for axis in order}
+    extras = plugins_of((*current, *results_))
+    placements_of_axis = {axis: tuple(sharding[axis] if sharding else R for sharding in refined) for axis in order}
 
     def extended(choice: dict[str, Strategy]) -> list[dict[str, Strategy]]:
         # A minor factor can be sharded once its major ones are, so the axis of these is chosen first.
         for axis in (axis for axis in order if axis not in choice):
             strategies = rule.strategies(fine.sizes[axis], sharded_factors(choice, fine), extras)
-            fitting = [strategy for strategy in strategies if strategy.results == results[axis]]
+            fitting = [strategy for strategy in strategies if strategy.results == placements_of_axis[axis]]
             if fitting:
                 return [{**choice, axis: strategy} for strategy in fitting]
         return []
 
     def sent(choice: dict[str, Strategy]) -> float:
-        """Return the bytes that each axis sends by itself, which is quick to find."""
-        return sum(_sent_on(rule, strategy, axis, current, fine) for axis, strategy in choice.items())
+        """Return the bytes that the axes send, priced one by one, which is fast."""
+        return sum(_bytes_on(rule, strategy, axis, current, fine) for axis, strategy in choice.items())
 
     choices: list[dict[str, Strategy]] = [{}]
     for _ in order:
@@ -158,8 +162,8 @@ def _candidates_on(
         if not further:
             axis = next(axis for axis in order if axis not in choices[0])
             raise ShardingError(
-                f"no strategy of its rule gives ({', '.join(map(str, results[axis]))}) on axis '{axis}'; "
-                "give the op a sharding it can make and reshard the result"
+                f"no strategy of its rule gives ({', '.join(map(str, placements_of_axis[axis]))}) on axis "
+                f"'{axis}'; give the op a sharding that it can produce, and reshard the result"
             )
         choices = further
     candidates = dict.fromkeys(
@@ -169,32 +173,32 @@ def _candidates_on(
         )
         for choice in choices
     )
-    return tuple(candidates) if fine is mesh else _accepted(rule, candidates, made, mesh)
+    return tuple(candidates) if fine is mesh else _check_candidates(rule, candidates, results_, mesh)
 
 
-def _accepted(
-    rule: OpRule, candidates: Iterable[tuple[Sharding, ...]], made: tuple[Sharding | None, ...], mesh: Mesh
+def _check_candidates(
+    rule: OpRule, candidates: Iterable[tuple[Sharding, ...]], results: tuple[Sharding | None, ...], mesh: Mesh
 ) -> tuple[tuple[Sharding, ...], ...]:
     """Return the candidates that pass the type check; raise its error if none does."""
-    accepted: list[tuple[Sharding, ...]] = []
+    fitting: list[tuple[Sharding, ...]] = []
     rejected: ShardingError | None = None
     for operands in candidates:
         try:
-            match(rule, operands, made, mesh)
-            accepted.append(operands)
+            match(rule, operands, results, mesh)
+            fitting.append(operands)
         except ShardingError as error:
             rejected = rejected or error
-    if not accepted and rejected is not None:
+    if not fitting and rejected is not None:
         raise rejected
-    return tuple(accepted)
+    return tuple(fitting)
 
 
 @lru_cache(maxsize=65536)
-def _sent_on(rule: OpRule, strategy: Strategy, axis: str, current: tuple[Sharding, ...], mesh: Mesh) -> float:
-    """Return the bytes that are sent to move the operands on one axis, the other axes left as they are."""
+def _bytes_on(rule: OpRule, strategy: Strategy, axis: str, current: tuple[Sharding, ...], mesh: Mesh) -> float:
+    """Return the bytes sent to reshard the operands on one axis, without changes on other axes."""
     return sum(
-        axis_price(has.along(axis, mesh) or R, wanted, meta.bytes, mesh.sizes[axis]).wire_bytes
-        for has, wanted, meta in zip(current, strategy.operands, rule.call.operands, strict=True)
+        axis_price(sharding.along(axis, mesh) or R, wanted, meta.bytes, mesh.sizes[axis]).wire_bytes
+        for sharding, wanted, meta in zip(current, strategy.operands, rule.call.operands, strict=True)
     )
 
 

@@ -1,4 +1,4 @@
-"""What an op of a program sends, and what of its time that takes."""
+"""Compute the message of each op of a program, and its time."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from spmdir.reshard.topology import Topology
 from spmdir.reshard.traffic import Sizes
 
 NEIGHBOURLY = (HaloExchangeOp, RotationOp)
-"""The ops that send to neighbours."""
+"""The ops that send to neighbouring ranks."""
 
 
 @attrs.frozen
 class SentMessage:
-    """What an op sends.
+    """The message of an op.
 
     Attributes:
-        kind: of collective, or the op without `spmd.`.
-        axes: of its groups.
-        terms: of its time.
-        joining: seconds that a rank works longer if what is sent is part of a message of several tensors.
+        kind: the kind of the collective, or the name of the op without `spmd.`.
+        axes: the mesh axes of its groups.
+        terms: the terms of its time.
+        packing_seconds: accelerator time of the copies into and out of a bucket, if the tensor is a member of one.
     """
 
     kind: str
     axes: tuple[str, ...]
     terms: Terms
-    joining: float = 0.0
+    packing_seconds: float = 0.0
 
 
 @cache
@@ -47,25 +47,27 @@ def _may_send(kind: type[Operation]) -> bool:
 
 
 class SentMessages:
-    """What the ops of a program send, asked in its order: a packed state is sent once, and later results with the same
-    state do not send it again."""
+    """The messages of the ops of a program. `of` is called for its ops in program order.
+
+    A packed state is sent once. Later results with the same state send nothing.
+    """
 
     def __init__(self, mesh: Mesh, topology: Topology):
         self.mesh, self.topology = mesh, topology
         self._sent: set[object] = set()
-        self._known: dict[Hashable, SentMessage | None] = {}
+        self._messages: dict[Hashable, SentMessage | None] = {}
 
     def of(self, op: Operation) -> SentMessage | None:
-        """Return what an op sends; None if it sends nothing."""
+        """Return the message of an op; None if it sends nothing."""
         if not _may_send(type(op)):
             return None
         if isinstance(op, NEIGHBOURLY):
             return self._to_neighbours(op)
         assert isinstance(op, Collective)
-        likeness = op.likeness(self.mesh)
-        if likeness not in self._known:
-            self._known[likeness] = self._message(op)
-        message, state = self._known[likeness], sent_state(op, self.mesh)
+        key = op.likeness(self.mesh)
+        if key not in self._messages:
+            self._messages[key] = self._message(op)
+        message, state = self._messages[key], sent_state(op, self.mesh)
         if message is None or state in self._sent:
             return None
         if state is not None:
@@ -76,8 +78,8 @@ class SentMessages:
         if not op.sent(self.mesh):
             return None
         sizes = Sizes(self.mesh.group_size(op.axes), 0, 0, op.sent(self.mesh))
-        spent = terms_of(NEIGHBOURS, sizes, node_count(op.axes, self.mesh), self.topology)
-        return SentMessage(op.name.removeprefix("spmd."), op.axes, spent)
+        terms = terms_of(NEIGHBOURS, sizes, node_count(op.axes, self.mesh), self.topology)
+        return SentMessage(op.name.removeprefix("spmd."), op.axes, terms)
 
     def _message(self, op: Collective) -> SentMessage | None:
         metas = [global_type(value, self.mesh) for value, _ in op.pairs]
@@ -89,7 +91,7 @@ class SentMessages:
         if not members:
             return None
         steps, types = zip(*members, strict=True)
-        may_join = len(steps) == 1 and op.spec.may_be_bucketed and not op.IS_START  # several are packed anyway
-        joining = added_bucket_seconds(steps[0], types[0], self.mesh, self.topology) if may_join else 0.0
-        spent = collective_terms(steps, types, self.mesh, self.topology)
-        return SentMessage(op.spec.name, steps[0].axes, spent, joining)
+        may_be_bucketed = len(steps) == 1 and op.spec.may_be_bucketed and not op.IS_START  # several are packed anyway
+        joining = added_bucket_seconds(steps[0], types[0], self.mesh, self.topology) if may_be_bucketed else 0.0
+        terms = collective_terms(steps, types, self.mesh, self.topology)
+        return SentMessage(op.spec.name, steps[0].axes, terms, joining)

@@ -1,7 +1,7 @@
-"""The mesh axes to split into sub-axes, so that several factors of one dimension can be sharded by them.
+"""Choose mesh axes to split into sub-axes, which can shard several factors of one dimension.
 
-Where a view separates a dimension of 8 elements into 2 x 4, an axis of 4 ranks shards the 2 by its major half and the
-4 by its minor one.
+For example, a view separates a dimension of 8 elements into 2 x 4. An axis of 4 ranks is split into 2 x 2: its major
+sub-axis shards the dimension of 2, and its minor sub-axis shards the dimension of 4.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from spmdir.search.problem import Problem
 from spmdir.search.solve import Solution
 
 MOST_AXES = 4
-"""The most axes that a mesh may have after splits, or one more than it had: each axis makes plans slower."""
+"""The largest number of mesh axes after splits. A mesh with as many axes may get one more. Axes make planning slow."""
 
 
 def user_shardings(function: FuncOp) -> list[Sharding]:
-    """Return the shardings that the user gave for arguments, results and values of a function."""
+    """Return the user annotations of arguments, results and values of a function."""
     attributes = [function_attrs(function, "arg_attrs", index) for index in range(len(function.args))]
     attributes += [function_attrs(function, "res_attrs", i) for i in range(len(function.function_type.outputs))]
-    shardings = [found["spmd.sharding"].data for found in attributes if "spmd.sharding" in found]
+    shardings = [attribute_["spmd.sharding"].data for attribute_ in attributes if "spmd.sharding" in attribute_]
     return shardings + [s for op in function.body.block.ops if isinstance(op, ValueOp) for s in op.shardings if s]
 
 
 def annotated_splits(shardings: Iterable[Sharding | None], mesh: Mesh) -> Mesh:
-    """Return `mesh` with the axes split that `shardings` split.
+    """Return `mesh` with its axes split into the sub-axes that occur in `shardings`.
 
     Raises:
         ShardingError: the shardings split an axis in incompatible ways.
@@ -45,52 +45,54 @@ def annotated_splits(shardings: Iterable[Sharding | None], mesh: Mesh) -> Mesh:
 
 
 def wanted_splits(weights: Mapping[tuple[OpRule, str], float], mesh: Mesh) -> Mesh:
-    """Return `mesh` with the axes split where dimensions of ops ask for it, those of most weight first.
+    """Return `mesh` with the axes split whose sub-axes could shard factors of ops, in the order of their weights.
 
     Args:
-        weights: (rule of an op, mesh axis by which to shard it) → how much that matters.
+        weights: (rule of an op, mesh axis) → weight in bytes.
     """
     by_part: dict[str, float] = {}
     for (rule, axis), weight in weights.items():
-        for part in dict.fromkeys(_parts(rule, axis, mesh)):
+        for part in dict.fromkeys(_major_parts(rule, axis, mesh)):
             by_part[part] = by_part.get(part, 0.0) + weight
-    most = max(MOST_AXES, len(mesh.axes) + 1)
+    axis_limit = max(MOST_AXES, len(mesh.axes) + 1)
     for part in sorted(by_part, key=lambda part: (-by_part[part], part)):
         try:
             finer = mesh.refine([part])
         except ShardingError:
             continue
-        mesh = finer if len(finer.axes) <= most else mesh
+        mesh = finer if len(finer.axes) <= axis_limit else mesh
     return mesh
 
 
-def _asks_for_splits(rule: OpRule) -> bool:
-    """Return whether some dimension is made of several factors, of which only sub-axes may shard the major ones."""
+def _may_need_splits(rule: OpRule) -> bool:
+    """Return whether a dimension consists of several factors: then only sub-axes may be able to shard a major one."""
     return any(len(factors) > 1 for dims in (*rule.operand_dims, *rule.result_dims) for factors in dims or ())
 
 
 def split_weights(
     problem: Problem, rules: Sequence[OpRule | None], solution: Solution | None
 ) -> dict[tuple[OpRule, str], float]:
-    """Return, per (rule of an op that may ask for splits, axis), the bytes of the values of ops that the axis does not
-    shard or that reshard."""
+    """Return (rule of an op, axis) → bytes of the values of its ops that the axis does not shard, or that reshard.
+
+    The result has only rules that may need splits.
+    """
     weights: dict[tuple[OpRule, str], float] = {}
-    asking = {rule for rule in {*rules} if rule is not None and _asks_for_splits(rule)}
-    nodes = [(index, problem.nodes[index], rule) for index, rule in enumerate(rules) if rule in asking]
+    splittable = {rule for rule in {*rules} if rule is not None and _may_need_splits(rule)}
+    nodes = [(index, problem.nodes[index], rule) for index, rule in enumerate(rules) if rule in splittable]
     for axis in problem.mesh.axis_names if nodes else ():
         chosen = solution.strategies[axis] if solution else ()
-        moved = _moved(problem, chosen)
+        resharded = _resharded_values(problem, chosen)
         for index, node, rule in nodes:
             values = (*node.operands, *node.results)
-            settled = bool(chosen) and bool(chosen[index].factors) and moved.isdisjoint(values)
-            if rule is not None and not settled:
+            is_decided = bool(chosen) and bool(chosen[index].factors) and resharded.isdisjoint(values)
+            if rule is not None and not is_decided:
                 key = rule, problem.mesh.root_axis(axis)
                 weights[key] = weights.get(key, 0.0) + sum(problem.values[value].bytes for value in values)
     return weights
 
 
 def fits(problem: Problem, rules: Sequence[OpRule | None], strategies: Mapping[str, Sequence[Strategy]]) -> bool:
-    """Return whether factors that several sub-axes of one axis shard are sharded evenly, as merged names require."""
+    """Return whether several sub-axes of one axis always shard a factor evenly, as their merged notation requires."""
     mesh = problem.mesh
     for index, rule in enumerate(rules):
         by_factor: dict[int, list[str]] = {}
@@ -99,25 +101,25 @@ def fits(problem: Problem, rules: Sequence[OpRule | None], strategies: Mapping[s
                 by_factor.setdefault(factor, []).append(axis)
         for factor, axes in by_factor.items():
             assert rule is not None
-            kin = len({mesh.root_axis(axis) for axis in axes}) < len(axes)
-            if kin and rule.factors[factor].size % mesh.group_size(axes):
+            shares_root_axis = len({mesh.root_axis(axis) for axis in axes}) < len(axes)
+            if shares_root_axis and rule.factors[factor].size % mesh.group_size(axes):
                 return False
     return True
 
 
-def _moved(problem: Problem, strategies: Sequence[Strategy]) -> set[int]:
-    """Return the values that some node needs in another placement than they are made in."""
-    made: dict[int, Placement] = {}
-    moved: set[int] = set()
+def _resharded_values(problem: Problem, strategies: Sequence[Strategy]) -> set[int]:
+    """Return the values that a node needs in a placement other than that of the producer."""
+    produced: dict[int, Placement] = {}
+    resharded: set[int] = set()
     for node, strategy in zip(problem.nodes, strategies, strict=False):
         for value, placement in zip(node.operands, strategy.operands, strict=True):
-            if made[value] is not placement and made[value] != placement:
-                moved.add(value)
-        made.update(zip(node.results, strategy.results, strict=True))
-    return moved
+            if produced[value] is not placement and produced[value] != placement:
+                resharded.add(value)
+        produced.update(zip(node.results, strategy.results, strict=True))
+    return resharded
 
 
-def _parts(rule: OpRule, axis: str, mesh: Mesh) -> Iterator[str]:
+def _major_parts(rule: OpRule, axis: str, mesh: Mesh) -> Iterator[str]:
     """Yield the major sub-axes that could shard the major factors of some dimension where the whole axis cannot."""
     size = (mesh.root or mesh).sizes[axis]
     for dims in (*rule.operand_dims, *rule.result_dims):
@@ -127,6 +129,6 @@ def _parts(rule: OpRule, axis: str, mesh: Mesh) -> Iterator[str]:
                 if rule.factors[factor].kind == "unsharded":
                     break
                 major *= rule.factors[factor].size
-                common = math.gcd(major, size)
-                if 1 < common < size:
-                    yield f"{axis}(1){common}"
+                part_size = math.gcd(major, size)
+                if 1 < part_size < size:
+                    yield f"{axis}(1){part_size}"

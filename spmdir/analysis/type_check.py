@@ -1,8 +1,10 @@
-"""The strategies of its rule that an op uses: the type system of the distributed program.
+"""Type check a distributed program: find the strategies of its rule that an op uses.
 
-An op is well typed if, on every mesh axis, its operand and result placements are one strategy of its rule, the
-strategies are compatible (no factor is sharded finer than it allows), and the axes that shard one factor nest in one
-order in every operand and result.
+An op is well typed if all of these hold:
+
+- on every mesh axis, its operand and result placements are a strategy of its rule;
+- the strategies are compatible: no factor is sharded into more shards than the rule allows;
+- the axes that shard one factor nest in the same order in every operand and result.
 """
 
 from __future__ import annotations
@@ -26,17 +28,17 @@ from spmdir.rules.strategies.split_products import SPLIT
 from spmdir.rules.strategies.strategy import UNSHARDED, ShardCounts, shard_counts
 
 STRATEGIES_SHOWN = 8
-"""How many of an op's strategies an error lists."""
+"""The largest number of strategies in an error."""
 
 REASONS_SHOWN = 3
-"""How many of the strategies that an op does not offer an error lists."""
+"""The largest number of missing strategies in an error, each with its reason."""
 
 Choice = Mapping[str, Strategy]
 """Mesh axis → the strategy used on it."""
 
 
 def sharded_factors(choice: Choice, mesh: Mesh, without: str | None = None) -> ShardCounts:
-    """Return the number of shards of each factor by the axes of `choice` other than `without`."""
+    """Return the number of shards of each factor along the axes of `choice`, except the axis `without`."""
     return shard_counts((strategy, mesh.sizes[axis]) for axis, strategy in choice.items() if axis != without)
 
 
@@ -54,13 +56,13 @@ def match(
 ) -> Choice:
     """Return the strategies that the shardings use.
 
-    Where shardings name sub-axes, the axes of the choice are those of `mesh.refine(choice)`.
+    If shardings contain sub-axes, the axes of the choice are those of `mesh.refine(choice)`.
 
     Args:
-        may_split: whether a strategy may be one of those that split a matrix product.
+        may_split: whether strategies that split a matrix product are allowed.
 
     Raises:
-        ShardingError: on some axis they are not a strategy of the rule, or the strategies are not compatible.
+        ShardingError: on some axis, the placements are not a strategy of the rule, or the strategies are incompatible.
     """
     return _match(rule, tuple(operands), tuple(results), mesh, may_split)
 
@@ -83,7 +85,7 @@ def _match(
     choice = _match_axes(rule, operands, results, mesh, may_split)
     for axis, size in mesh.axes:
         sharded = sharded_factors(choice, mesh, without=axis)
-        if choice[axis] not in _offered(rule, size, sharded, plugins_of(current), choice[axis].rewrite == SPLIT):
+        if choice[axis] not in _strategies_on(rule, size, sharded, plugins_of(current), choice[axis].rewrite == SPLIT):
             number = next(iter(choice[axis].factors), 0)
             factor = rule.factors[number]
             raise ShardingError(
@@ -93,7 +95,7 @@ def _match(
     rewritten = [axis for axis, strategy in choice.items() if strategy.rewrite and mesh.sizes[axis] > 1]
     if len(rewritten) > 1 and any(choice[axis].rewrite == SPLIT for axis in rewritten):
         axes = " and ".join(map(repr, rewritten))
-        raise ShardingError(f"is split along {axes}; expected one axis that does not leave the op as it is")
+        raise ShardingError(f"is split along {axes}; expected exactly one axis along which the op is rewritten")
     for axis in rewritten:
         if choice[axis].rewrite == SPLIT:
             _check_ring(rule, axis, choice[axis].factors[-1], (*operands, *results), mesh)
@@ -101,7 +103,7 @@ def _match(
     return choice
 
 
-def _offered(
+def _strategies_on(
     rule: OpRule, count: int, sharded: ShardCounts, extras: tuple[Placement, ...], may_split: bool
 ) -> tuple[Strategy, ...]:
     listed = rule.strategies(count, sharded, extras)
@@ -115,7 +117,7 @@ def _match_axes(
     mesh: Mesh,
     may_split: bool,
 ) -> Choice:
-    """Return the strategy on each axis by itself; whether a minor factor may be sharded depends on its major ones."""
+    """Return the strategy on each axis. An axis of a minor factor is matched after the axes of its major factors."""
     choice: dict[str, Strategy] = {}
     rejected: dict[str, ShardingError] = {}
     current = (sharding for sharding in (*operands, *results) if sharding)
@@ -133,18 +135,18 @@ def _match_axes(
 
 
 def _check_split(rule: OpRule, choice: Choice, mesh: Mesh, fine: Mesh) -> None:
-    """Raise ShardingError if several sub-axes of one axis shard a factor unevenly; see `splits_evenly`."""
-    sharded, seen = sharded_factors(choice, fine), set()
+    """Raise ShardingError if several sub-axes of one axis shard a factor unevenly."""
+    sharded, sharded_parts = sharded_factors(choice, fine), set()
     for axis, strategy in choice.items():
         for number in strategy.factors if axis not in mesh.sizes else ():
             factor, count = rule.factors[number], sharded.of(number)
-            part = (number, fine.root_axis(axis))
-            if part in seen and factor.size % count:
+            key = (number, fine.root_axis(axis))
+            if key in sharded_parts and factor.size % count:
                 raise ShardingError(
-                    f"sub-axes of '{part[1]}' shard factor '{factor.name}' of size {factor.size} in {count} shards "
-                    "that are not even; only the complete axis may"
+                    f"sub-axes of '{key[1]}' shard factor '{factor.name}' of size {factor.size} into {count} uneven "
+                    "shards; shard it by the whole axis, or by sub-axes that divide its size"
                 )
-            seen.add(part)
+            sharded_parts.add(key)
 
 
 def _match_axis(
@@ -156,39 +158,42 @@ def _match_axis(
     outer: Choice,
     may_split: bool,
 ) -> Strategy:
-    found = tuple(sharding[axis] for sharding in operands)
-    made = tuple(sharding[axis] if sharding else None for sharding in results)
+    operand_placements = tuple(sharding[axis] for sharding in operands)
+    result_placements = tuple(sharding[axis] if sharding else None for sharding in results)
     count, extras = mesh.sizes[axis], plugins_of((*operands, *results))
-    strategies = _offered(rule, count, UNSHARDED, extras, may_split)
-    for one in (*strategies, *_offered(rule, count, sharded_factors(outer, mesh), extras, may_split)):
-        if one.operands == found and all(m is None or m == r for m, r in zip(made, one.results, strict=True)):
-            return one
-    nearest = max(strategies, key=lambda one: _agreeing(one, found, made))
+    strategies = _strategies_on(rule, count, UNSHARDED, extras, may_split)
+    for strategy in (*strategies, *_strategies_on(rule, count, sharded_factors(outer, mesh), extras, may_split)):
+        if strategy.operands == operand_placements and all(
+            m is None or m == r for m, r in zip(result_placements, strategy.results, strict=True)
+        ):
+            return strategy
+    nearest = max(strategies, key=lambda strategy: _count_equal(strategy, operand_placements, result_placements))
     wrong = [
-        f"{_operand_name(rule, index)} is {has} where the nearest strategy wants {wants}"
-        for index, (has, wants) in enumerate(zip(found, nearest.operands, strict=True))
-        if has != wants
-    ] or [f"the results are ({_listed(made)}) where these operands give ({_listed(nearest.results)})"]
-    accepted = "; ".join(f"({_listed(s.operands)}) -> ({_listed(s.results)})" for s in strategies[:STRATEGIES_SHOWN])
+        f"{_operand_name(rule, index)} is {placement} but the nearest strategy requires {expected}"
+        for index, (placement, expected) in enumerate(zip(operand_placements, nearest.operands, strict=True))
+        if placement != expected
+    ] or [f"the results are ({_join(result_placements)}) but these operands give ({_join(nearest.results)})"]
+    accepted = "; ".join(f"({_join(s.operands)}) -> ({_join(s.results)})" for s in strategies[:STRATEGIES_SHOWN])
     accepted += "; …" if len(strategies) > STRATEGIES_SHOWN else ""
+    reasons = reasons_text(rule.why_not(count, (*operand_placements, *result_placements), extras))
     raise ShardingError(
-        f"on axis '{axis}' ({_listed(found)}) -> ({_listed(made)}) is not a strategy of this op: {', '.join(wrong)}; "
-        f"it accepts {accepted}{reasons_text(rule.why_not(count, (*found, *made), extras))}"
+        f"on axis '{axis}' ({_join(operand_placements)}) -> ({_join(result_placements)}) is not a strategy of this op: "
+        f"{', '.join(wrong)}; it accepts {accepted}{reasons}"
     )
 
 
 def reasons_text(dropped: Sequence[Dropped]) -> str:
-    """Return what of a rule's strategies is left out and why, as the end of a message."""
-    return "".join(f"; {one}" for one in dropped[:REASONS_SHOWN])
+    """Return the missing strategies of a rule with their reasons, as the end of an error."""
+    return "".join(f"; {strategy}" for strategy in dropped[:REASONS_SHOWN])
 
 
-def _listed(placements: Sequence[Placement | None]) -> str:
+def _join(placements: Sequence[Placement | None]) -> str:
     return ", ".join("_" if placement is None else str(placement) for placement in placements)
 
 
-def _agreeing(strategy: Strategy, operands: Sequence[Placement], results: Sequence[Placement | None]) -> int:
+def _count_equal(strategy: Strategy, operands: Sequence[Placement], results: Sequence[Placement | None]) -> int:
     pairs = zip((*strategy.operands, *strategy.results), (*operands, *results), strict=True)
-    return sum(placed == wanted for placed, wanted in pairs)
+    return sum(placed == expected for placed, expected in pairs)
 
 
 def _operand_name(rule: OpRule, index: int) -> str:
@@ -200,8 +205,8 @@ def _check_order(
     rule: OpRule, choice: Choice, operands: Sequence[Sharding], results: Sequence[Sharding | None]
 ) -> None:
     orders: dict[int, tuple[str, ...]] = {}
-    placed = zip((*operands, *results), (*rule.operand_dims, *rule.result_dims), strict=True)
-    for sharding, dims in placed:
+    tensors = zip((*operands, *results), (*rule.operand_dims, *rule.result_dims), strict=True)
+    for sharding, dims in tensors:
         for dim in {p.dim for _, p in sharding.entries if p.dim is not None} if sharding else ():
             axes = sharding.dim_axes(dim) if sharding else ()
             if len(axes) < 2 or not dims:
@@ -210,44 +215,48 @@ def _check_order(
             if len(set(sharded)) > 1:
                 _check_majors(rule, axes, dims[dim], sharded)
             for factor in dict.fromkeys(sharded):
-                nested = tuple(axis for axis, own in zip(axes, sharded, strict=True) if own == factor)
-                if factor is not None and orders.setdefault(factor, nested) != nested:
+                nesting = tuple(
+                    axis for axis, sharded_factor in zip(axes, sharded, strict=True) if sharded_factor == factor
+                )
+                if factor is not None and orders.setdefault(factor, nesting) != nesting:
                     raise ShardingError(
-                        f"factor '{rule.factors[factor].name}' is nested as {list(nested)} here and as "
-                        f"{list(orders[factor])} there; one factor nests in one order"
+                        f"the axes of factor '{rule.factors[factor].name}' nest as {list(orders[factor])} in one "
+                        f"tensor and as {list(nesting)} in another; use the same order in both"
                     )
 
 
 def _check_ring(rule: OpRule, axis: str, factor: int, shardings: Sequence[Sharding | None], mesh: Mesh) -> None:
-    """Raise ShardingError unless the blocks of `factor` that go round along `axis` are next to each other."""
+    """Raise ShardingError unless the blocks of `factor` that rotate along `axis` are contiguous."""
     for sharding, dims in zip(shardings, (*rule.operand_dims, *rule.result_dims), strict=True):
-        for dim, made_of in enumerate(dims or ()):
-            axes = sharding.dim_axes(dim) if sharding and factor in made_of else ()
-            *outer, last = axes or (axis,)
-            if (axis in axes and axis != last) or mesh.root_axis(axis) in map(mesh.root_axis, outer):
+        for dim, factors in enumerate(dims or ()):
+            axes = sharding.dim_axes(dim) if sharding and factor in factors else ()
+            *outer, innermost = axes or (axis,)
+            if (axis in axes and axis != innermost) or mesh.root_axis(axis) in map(mesh.root_axis, outer):
                 raise ShardingError(
                     f"is split along '{axis}', which shards factor '{rule.factors[factor].name}' with "
-                    f"{[one for one in axes if one != axis]}; expected it to be innermost, and no part of these"
+                    f"{[other for other in axes if other != axis]}; expected it to be innermost, and no part of these"
                 )
 
 
-def _factor_of(strategy: Strategy, made_of: tuple[int, ...]) -> int | None:
-    """Return which of the factors of a dimension `strategy` shards; None if it shards none of them."""
-    return next((factor for factor in made_of if factor in strategy.factors), None)
+def _factor_of(strategy: Strategy, factors: tuple[int, ...]) -> int | None:
+    """Return the factor of a dimension that `strategy` shards; None if it shards none of `factors`."""
+    return next((factor for factor in factors if factor in strategy.factors), None)
 
 
 def _check_majors(rule: OpRule, axes: tuple[str, ...], factors: tuple[int, ...], sharded: Sequence[int | None]) -> None:
-    """Raise ShardingError unless `axes`, which shard a dimension made of `factors`, shard the major ones first.
+    """Raise ShardingError unless the axes of a dimension shard its major factors first.
 
     Args:
-        sharded: which of `factors` each axis shards.
+        axes: the axes of the dimension, in nesting order.
+        factors: the factors of the dimension, major first.
+        sharded: for each axis, the factor that it shards.
     """
-    at = [factors.index(factor) for factor in sharded if factor is not None]
-    if at != sorted(at):
+    positions = [factors.index(factor) for factor in sharded if factor is not None]
+    if positions != sorted(positions):
         names = " ".join(rule.factors[factor].name for factor in factors)
         raise ShardingError(
-            f"the axes {list(axes)} shard a dimension made of ({names}) in another order; the axes of its major "
-            "factors come first"
+            f"the axes {list(axes)} of a dimension with the factors ({names}) are not in the order of the factors; "
+            "put the axes of the major factors first"
         )
 
 
@@ -255,8 +264,8 @@ def rule_of(op: ValueOp, rules: RuleSet) -> OpRule | None:
     """Return the rule of a torch op, instantiated on its call; None if the op has no rule.
 
     Raises:
-        RuleError: operands, arguments or results do not fit the rule, or the op has none and its name is nearly that of
-            one of torch; located at the op.
+        RuleError: operands, arguments or results do not match the rule, or the op has no rule and its name resembles
+            that of a torch op; located at the op.
     """
     try:
         rule = rules.instantiate(op.call())
@@ -264,8 +273,8 @@ def rule_of(op: ValueOp, rules: RuleSet) -> OpRule | None:
             return rule.evaluated  # here, where errors can be located
         if (twin := listed_twin(op.name)) is not None:
             raise RuleError(
-                f"'{op.name}' is no op of torch; did you mean '{twin}'? An op of a library needs a rule with "
-                "--load-plugin if it has such a name"
+                f"'{op.name}' is not a torch op; did you mean '{twin}'? If it is an op of a library, load its rule "
+                "with --load-plugin"
             )
         return None
     except RuleError as error:
@@ -273,12 +282,14 @@ def rule_of(op: ValueOp, rules: RuleSet) -> OpRule | None:
 
 
 def strategies_of(op: ValueOp, mesh: Mesh, rules: RuleSet) -> tuple[OpRule | None, Choice]:
-    """Return the instantiated rule of a torch op and the strategies its shardings use; `needs` is honoured.
+    """Return the instantiated rule of a torch op and the strategies that its shardings use.
+
+    The operand shardings are those in `needs`, where it is present.
 
     Raises:
         ShardingError: the op is ill typed, or a sharding is missing; located.
     """
-    operands = required(op)
+    operands = required_shardings(op)
     results = op.shardings
     location = location_of(op)
     if is_undecided(op) or any(sharding is None for sharding in operands):
@@ -288,7 +299,9 @@ def strategies_of(op: ValueOp, mesh: Mesh, rules: RuleSet) -> tuple[OpRule | Non
         for sharding in (*operands, *results):
             if sharding and sharding.entries:
                 raise ShardingError(
-                    f"'{op.name}' has no rule, so all its values are replicated; found <{sharding}>", location
+                    f"'{op.name}' has no rule and a value with <{sharding}>; expected replicated values: replicate "
+                    "them, or load a rule with --load-plugin",
+                    location,
                 )
         return None, {}
     with errors_at(op, (RuleError, ShardingError)):
@@ -296,12 +309,12 @@ def strategies_of(op: ValueOp, mesh: Mesh, rules: RuleSet) -> tuple[OpRule | Non
 
 
 def is_undecided(op: ValueOp) -> bool:
-    """Return whether a present result has no sharding yet."""
+    """Return whether a result that is not absent has no sharding."""
     return any(sharding is None and meta for sharding, meta in zip(op.shardings, op.metas, strict=True))
 
 
-def required(op: ValueOp) -> tuple[Sharding | None, ...]:
-    """Return the shardings that an op needs its operands in: those in `needs`, else those that they have."""
+def required_shardings(op: ValueOp) -> tuple[Sharding | None, ...]:
+    """Return the shardings that an op requires of its operands: those in `needs`, or else the current ones."""
     needs = op.needs.data if op.needs else (None,) * len(op.tensors)
     return tuple(
         need if need is not None else sharding_of(value) for need, value in zip(needs, op.tensors, strict=True)

@@ -1,10 +1,10 @@
-"""A contraction seen through the views around it: the einsum that it is of the viewed tensors.
+"""Combine a contraction with the views of its operands and its result: find an equal einsum of the unviewed tensors.
 
     view(mm(view x, t w))  ⇒  "abc,dc->abd" of x, w
 
-Each dimension is a list of factors, which views split and regroup. A kept operand must stay shardable as it is kept, so
-a view that splits its dimension otherwise ends the search: two ranks can each have 2 of 4 heads, but not one and a half
-of the 3 matrices of a fused projection.
+Each dimension is a list of factors, which views split and regroup. A kept operand (`spmd.keep`) must stay shardable by
+its annotation, so a view that splits its dimension in another way ends the search. For example, two ranks can have two
+heads of four each, but not one and a half of the three matrices of a fused projection.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ Letters = list[int]
 """The factors of one dimension, major first."""
 
 Extent = int | Size
-"""The size of a factor; a view is looked through only if that is right for all symbolic sizes."""
+"""The size of a factor. A view is combined only if the result is correct for all values of symbolic sizes."""
 
 MaySplit = Callable[[SSAValue, Sequence[Extent]], bool]
-"""Returns whether a value may be viewed in a shape that splits its dimensions."""
+"""(value, shape) → whether the value may be reshaped to a shape that splits its dimensions."""
 
 
 @dataclass
 class ViewedTensor:
-    """An operand or the result of a contraction, seen through views.
+    """An operand or the result of a contraction, without the views between.
 
     Attributes:
         value: the tensor.
-        dims: per dimension, its factors.
+        dims: for each dimension, its factors, major first.
     """
 
     value: SSAValue
@@ -51,13 +51,13 @@ class ViewedTensor:
 
 @dataclass
 class ViewedContraction:
-    """A contraction, and how far it is seen through views.
+    """A contraction of unviewed tensors.
 
     Attributes:
         sizes: factor → size.
         tensors: the two operands, then the result.
-        split: factor → the two that it was split into.
-        stops: the views that are not looked through, because they would split a kept operand otherwise.
+        split: factor → the two factors that it was split into.
+        stops: the views that were not combined, because they split a kept operand in another way.
     """
 
     sizes: dict[int, Extent]
@@ -67,58 +67,61 @@ class ViewedContraction:
 
     @property
     def is_einsum(self) -> bool:
-        """Return whether every letter of the result is in an operand, and all fit into an equation's alphabet."""
-        first, second, result = ({letter for dim in tensor.dims for letter in dim} for tensor in self.tensors)
-        operands = first | second
-        alone = operands - result - (first & second)
-        dropped = set(self.sizes) - set(self.split) - operands - result
-        summed_away = [letter for letter in dropped if self.sizes[letter] != 1]
-        return result <= operands and not alone and not summed_away and len(operands) <= 20
+        """Return whether the contraction is an einsum of at most 20 letters.
+
+        Each letter of the result must be in an operand. Each other letter of size above 1 must be in both operands.
+        """
+        left, right, result = ({letter for dim in tensor.dims for letter in dim} for tensor in self.tensors)
+        operands = left | right
+        in_one_operand = operands - result - (left & right)
+        unused = set(self.sizes) - set(self.split) - operands - result
+        summed_away = [letter for letter in unused if self.sizes[letter] != 1]
+        return result <= operands and not in_one_operand and not summed_away and len(operands) <= 20
 
     def shape(self, tensor: ViewedTensor) -> tuple[Extent, ...]:
         """Return the shape of a tensor with a dimension for each factor."""
         return tuple(self.sizes[letter] for dim in tensor.dims for letter in dim)
 
     def partition(self, letters: Letters, sizes: Sequence[Extent]) -> list[Letters] | None:
-        """Return `letters` in parts of these `sizes`, splitting letters where a part ends inside one; None if
-        impossible."""
+        """Return `letters` in parts with the given `sizes`; None if impossible. A letter across two parts is split."""
         parts: list[Letters] = []
-        rest = list(letters)
+        remaining = list(letters)
         for size in sizes:
             part: Letters = []
             while is_symbolic(size) or size > 1:  # type: ignore[operator]
-                if not rest:
+                if not remaining:
                     return None
-                first = rest.pop(0)
-                left = _quotient(size, self.sizes[first])
-                if left is not None:
-                    size = left
-                    part.append(first)
-                elif _quotient(self.sizes[first], size) is not None:
-                    major, minor = self.split_letter(first, size)
+                letter = remaining.pop(0)
+                quotient = _quotient(size, self.sizes[letter])
+                if quotient is not None:
+                    size = quotient
+                    part.append(letter)
+                elif _quotient(self.sizes[letter], size) is not None:
+                    major, minor = self.split_letter(letter, size)
                     part.append(major)
-                    rest.insert(0, minor)
+                    remaining.insert(0, minor)
                     size = 1
                 else:
                     return None
             parts.append(part)
-        return parts if not rest else None
+        return parts if not remaining else None
 
     def split_letter(self, letter: int, major: Extent) -> tuple[int, int]:
-        """Replace a letter everywhere by two, the first of size `major`."""
-        new = max(self.sizes) + 1
+        """Replace a letter everywhere by two letters. The first one has size `major`."""
+        new_letter = max(self.sizes) + 1
         minor = _quotient(self.sizes[letter], major)
         assert minor is not None  # the caller has checked it
-        self.sizes[new], self.sizes[new + 1] = major, minor
+        self.sizes[new_letter], self.sizes[new_letter + 1] = major, minor
         for tensor in self.tensors:
             tensor.dims = [
-                [m for old in dim for m in ((new, new + 1) if old == letter else (old,))] for dim in tensor.dims
+                [m for old in dim for m in ((new_letter, new_letter + 1) if old == letter else (old,))]
+                for dim in tensor.dims
             ]
-        self.split[letter] = [new, new + 1]
-        return new, new + 1
+        self.split[letter] = [new_letter, new_letter + 1]
+        return new_letter, new_letter + 1
 
     def expand(self, letters: Letters) -> Letters:
-        """Return `letters` with the splits made since."""
+        """Return `letters` with each letter that was split replaced by its parts."""
         return [
             m for letter in letters for m in (self.expand(self.split[letter]) if letter in self.split else [letter])
         ]
@@ -127,24 +130,24 @@ class ViewedContraction:
 def see_through_views(
     op: AtenOp, rules: RuleSet, may_split: MaySplit, closed: Collection[AtenOp] = ()
 ) -> ViewedContraction | None:
-    """Return a contraction seen through as many views as possible; None of an op that is no product of two operands.
+    """Return the contraction `op`, combined with as many views as possible; None if it is no product of two tensors.
 
     Args:
-        closed: views that are not looked through.
+        closed: the views that must not be combined.
     """
     rule = _product_rule(op, rules)
     sizes = _factor_sizes(op, rule) if rule is not None else None
     if rule is None or sizes is None:
         return None
-    start = [*zip(op.tensors, rule.operand_dims, strict=True), (op.results[0], rule.result_dims[0] or ())]
-    seen = ViewedContraction(
-        sizes, [ViewedTensor(value, [[f for f in dim if sizes[f] != 1] for dim in dims]) for value, dims in start]
+    tensors = [*zip(op.tensors, rule.operand_dims, strict=True), (op.results[0], rule.result_dims[0] or ())]
+    contraction = ViewedContraction(
+        sizes, [ViewedTensor(value, [[f for f in dim if sizes[f] != 1] for dim in dims]) for value, dims in tensors]
     )
     for position in range(3):
-        while (view := _view_at(seen, position)) is not None and view not in closed:
-            if not _look_behind(seen, position, view, rules, may_split):
+        while (view := _view_at(contraction, position)) is not None and view not in closed:
+            if not _look_through_view(contraction, position, view, rules, may_split):
                 break
-    return seen
+    return contraction
 
 
 def view_rule(op: Operation | Block, rules: RuleSet) -> OpRule | None:
@@ -160,21 +163,23 @@ def _product_rule(op: Operation, rules: RuleSet) -> OpRule | None:
 
 
 def _rule(op: Operation | Block, rules: RuleSet, kind: str) -> OpRule | None:
-    """Return the rule of `op` if it has one result, of open sharding, and a clause of that kind."""
+    """Return the rule of `op` if it has one result without a sharding, and a clause of the given kind."""
     if not isinstance(op, AtenOp) or kind not in rules.kinds(op.name):
         return None
     return rule_of(op, rules) if len(op.results) == 1 and op.sharding is None else None
 
 
 def _view_at(seen: ViewedContraction, position: int) -> AtenOp | None:
-    """Return the op that makes an operand, or that alone uses the result, which is at position 2."""
+    """Return the producer of an operand (position 0 or 1), or the only user of the result (position 2)."""
     value = seen.tensors[position].value
     users = [use.operation for use in value.uses] if position == 2 else [value.owner]
     return users[0] if len(users) == 1 and isinstance(users[0], AtenOp) else None
 
 
-def _look_behind(seen: ViewedContraction, position: int, view: AtenOp, rules: RuleSet, may_split: MaySplit) -> bool:
-    """See the tensor at `position` through an op; return whether that can be, as if it is a view."""
+def _look_through_view(
+    seen: ViewedContraction, position: int, view: AtenOp, rules: RuleSet, may_split: MaySplit
+) -> bool:
+    """Combine the tensor at `position` with `view`. Return False, without a change, if that is not legal."""
     rule = view_rule(view, rules)
     if rule is None:
         return False
@@ -184,28 +189,28 @@ def _look_behind(seen: ViewedContraction, position: int, view: AtenOp, rules: Ru
     near, far = (rule.operand_dims[0], rule.result_dims[0]) if forward else (rule.result_dims[0], rule.operand_dims[0])
     if sizes is None or near is None or far is None or any(f.kind == "unsharded" for f in rule.factors):
         return False
-    before = dict(seen.sizes), dict(seen.split), [(tensor.value, tensor.dims) for tensor in seen.tensors]
-    found: dict[int, Letters] = {}
+    backup = dict(seen.sizes), dict(seen.split), [(tensor.value, tensor.dims) for tensor in seen.tensors]
+    letters_of: dict[int, Letters] = {}
     for dim, factors in enumerate(near):
         parts = seen.partition(seen.tensors[position].dims[dim], [sizes[f] for f in factors])
         if parts is None:
             break
-        found.update(zip(factors, parts, strict=True))
+        letters_of.update(zip(factors, parts, strict=True))
     else:
         needed = {f for factors in far for f in factors if sizes[f] != 1}
-        if needed <= set(found):
-            dims = [[m for f in factors for m in seen.expand(found.get(f, []))] for factors in far]
+        if needed <= set(letters_of):
+            dims = [[m for f in factors for m in seen.expand(letters_of.get(f, []))] for factors in far]
             seen.tensors[position] = ViewedTensor(value, dims)
             if all(may_split(tensor.value, seen.shape(tensor)) for tensor in seen.tensors if tensor.is_split):
                 return True
             seen.stops.append(view)
-    seen.sizes, seen.split, tensors = before
+    seen.sizes, seen.split, tensors = backup
     seen.tensors = [ViewedTensor(*tensor) for tensor in tensors]
     return False
 
 
 def _factor_sizes(op: AtenOp, rule: OpRule) -> dict[int, Extent] | None:
-    """Return factor → size; None if the factors fit the op only at the example values of its symbolic sizes."""
+    """Return factor → size; None if the sizes match the op only at the example values of its symbolic sizes."""
     sizes: dict[int, Extent] = {index: factor.size for index, factor in enumerate(rule.factors)}
     types = [value.type for value in (*op.tensors, *op.results)]
     if not any(map(is_sized, types)):

@@ -16,9 +16,9 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from spmdir.analysis.local_forms import EXPANSION, note, places_among
+from spmdir.analysis.local_forms import EXPANSION, make_note, places_among
 from spmdir.analysis.operand_choice import OperandChoice
-from spmdir.analysis.type_check import required, sharded_factors, strategies_of
+from spmdir.analysis.type_check import required_shardings, sharded_factors, strategies_of
 from spmdir.core.errors import ShardingError, UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
@@ -89,17 +89,17 @@ def operand_choice(function: FuncOp, mesh: Mesh, ctx: IRContext) -> OperandChoic
 
 
 def _is_sharded(op: AtenOp) -> bool:
-    return any(sharding and sharding.entries for sharding in (*required(op), *op.shardings))
+    return any(sharding and sharding.entries for sharding in (*required_shardings(op), *op.shardings))
 
 
 def _replace(op: AtenOp, choice: OperandChoice, names: Names) -> None:
     """Put an expansion in the place of `op`, if it cannot run as it is, and note on its first op what it replaces."""
     if op.needs is None:
         _want_operands(op, choice)
-    operands, call, needs = tuple(op.operands), op.call(), required(op)
+    operands, call, needs = tuple(op.operands), op.call(), required_shardings(op)
     ops, results = _expand(op, choice, names)
     if ops != [op]:
-        ops[0].attributes[EXPANSION] = note(op, call, needs, places_among(ops, operands, results))
+        ops[0].attributes[EXPANSION] = make_note(op, call, needs, places_among(ops, operands, results))
 
 
 def _expand(op: AtenOp, choice: OperandChoice, names: Names) -> tuple[list[AtenOp], list[SSAValue | None]]:
@@ -161,7 +161,7 @@ def expansion_of(op: AtenOp, mesh: Mesh, rules: RuleSet) -> tuple[Expansion, Lay
         return None
     expansion = rule.expansion(factor)
     fine = mesh.refine(choice)
-    wanted = [sharding.refined(fine) for sharding in required(op) if sharding is not None]
+    wanted = [sharding.refined(fine) for sharding in required_shardings(op) if sharding is not None]
     layouts: Layouts = {}
     for axis in dict.fromkeys((*(axis for sharding in wanted for axis, _ in sharding.entries), *fine.axis_names)):
         placed = tuple(sharding[axis] for sharding in wanted)

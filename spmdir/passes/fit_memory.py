@@ -14,7 +14,7 @@ from xdsl.ir import SSAValue
 from spmdir.analysis.live_memory import live_memory
 from spmdir.analysis.local_programs.globalize import Unit
 from spmdir.analysis.memory_classes import memory_classes
-from spmdir.analysis.scheduling.copied_values import copyable
+from spmdir.analysis.scheduling.copied_values import copyable_values
 from spmdir.analysis.scheduling.rank_program import rank_program
 from spmdir.core.byte_size import size_text
 from spmdir.core.errors import ShardingError, print_remark
@@ -87,7 +87,7 @@ class FitMemoryPass(LocalPass, MachineOptions):
             return None
         memory = live_memory(function, mesh, ctx.rules, memory_classes(function, ctx.rules))
         program, units = rank_program(function, mesh, ctx.rules, machine.topology, memory)
-        values, copies = copyable(memory, machine.topology) if self.offload else ({}, {})
+        values, copies = copyable_values(memory, machine.topology) if self.offload else ({}, {})
         fitted = fit(program, machine.memory, list(map(may_repeat, units)), copies)
         if 0 < machine.memory < fitted.peak:  # 0 asks for the least
             raise _over_budget(fitted, machine.memory, function)

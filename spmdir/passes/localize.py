@@ -18,7 +18,7 @@ from xdsl.ir import Attribute, Operation, SSAValue
 from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from spmdir.analysis.local_forms import EXPANSION, NOTE, is_split, note, places_among
+from spmdir.analysis.local_forms import EXPANSION, NOTE, is_split, make_note, places_among
 from spmdir.analysis.local_programs.promises import argument_errors, result_errors
 from spmdir.analysis.local_programs.trusted import trust
 from spmdir.analysis.type_check import Choice, strategies_of
@@ -73,7 +73,7 @@ def _join(op: Collective, blocks: list[SSAValue], mesh: Mesh) -> None:
     new: Operation = AssembleOp.build_op(blocks, op.metas, arguments, op.shardings, location=op.location)
     if op.of is not None:
         new.properties["of"] = op.of
-    new.attributes[NOTE] = note(op, call, [sharding_of(value)], places_among([new], [value], new.results))
+    new.attributes[NOTE] = make_note(op, call, [sharding_of(value)], places_among([new], [value], new.results))
     Rewriter.insert_op(new, InsertPoint.before(op))
     take_name(new.results[0], result)
     result.replace_all_uses_with(new.results[0])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from xdsl.dialects.func import FuncOp
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from spmdir.analysis.local_programs.globalize import steps
+from spmdir.analysis.local_programs.globalize import units_of
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.attributes import pending
 from spmdir.dialects.collectives import Collective, WaitOp, collective_class
@@ -25,7 +25,7 @@ class SplitAsyncPass(LocalPass):
 
     def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
         names = Names(function.body.block)
-        for form, (op, *_) in list(steps(function.body.block)):
+        for form, (op, *_) in list(units_of(function.body.block)):
             if form is None and isinstance(op, (Collective, HostCopyOp)) and (starts := _starting(op)):
                 _split(op, starts, names)
 

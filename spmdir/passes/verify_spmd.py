@@ -16,7 +16,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.passes import ModulePass
 
 from spmdir.analysis.local_forms import NOTE
-from spmdir.analysis.local_programs.globalize import globalized
+from spmdir.analysis.local_programs.globalize import globalize
 from spmdir.analysis.local_programs.promises import argument_errors, result_errors
 from spmdir.analysis.local_programs.trusted import trust
 from spmdir.analysis.type_check import strategies_of
@@ -109,7 +109,7 @@ class VerifySpmdPass(ModulePass):
     def _check_local(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
         """Raise SpmdirError unless `function` is what localize makes of the global function that it stands for."""
         reject_open_sizes(module, self.name)
-        restored = globalized(module, function, ctx)
+        restored = globalize(module, function, ctx)
         verify(restored)
         _check(ir.main_function(restored), ir.mesh(restored), ctx)
         LocalizePass().apply(ctx, restored)

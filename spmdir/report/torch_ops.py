@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import attrs
 from xdsl.ir import Operation, SSAValue
 
-from spmdir.analysis.local_forms import EXPANSION, Note, at, noted
+from spmdir.analysis.local_forms import EXPANSION, Note, read_note, value_at
 from spmdir.analysis.op_seconds import ShardedType
 from spmdir.analysis.type_check import rule_of
 from spmdir.core.dtype import I1
@@ -72,8 +72,8 @@ def torch_ops(ops: Sequence[ValueOp], mesh: Mesh, rules: RuleSet) -> Iterator[tu
         if op in complete:
             continue
         with errors_at(op):
-            note = noted(op, EXPANSION)
-            members = torch[first : first + note.places.count] if note is not None else []
+            note = read_note(op, EXPANSION)
+            members = torch[first : first + note.places.op_count] if note is not None else []
             if note is not None and _is_whole(members, note):
                 complete |= dict.fromkeys(members)
                 complete[members[-1]] = _replaced(members, note, mesh, rules)
@@ -94,11 +94,11 @@ def _is_whole(members: Sequence[AtenOp], note: Note) -> bool:
 
     A pass may have dropped one, or a text may have others.
     """
-    if len(members) != note.places.count:
+    if len(members) != note.places.op_count:
         return False
     operands, results = _values(members, note)
     found = zip((*operands, *results), (*note.operands, *note.results), strict=True)
-    made = zip(results, note.made, strict=True)
+    made = zip(results, note.result_shardings, strict=True)
     if any(value is not None and (sharding_of(value) or Sharding()) != sharding for value, sharding in made):
         return False
     inside = {value for op in members for value in op.results} - set(results)
@@ -109,8 +109,8 @@ def _is_whole(members: Sequence[AtenOp], note: Note) -> bool:
 
 def _values(members: Sequence[AtenOp], note: Note) -> tuple[tuple[SSAValue | None, ...], tuple[SSAValue | None, ...]]:
     """Return the operands and the results of the op that `members` replace."""
-    operands = tuple([at(members, place, "operands", EXPANSION) for place in note.places.operands])
-    return operands, tuple([at(members, place, "results", EXPANSION) for place in note.places.results])
+    operands = tuple([value_at(members, place, "operands", EXPANSION) for place in note.places.operands])
+    return operands, tuple([value_at(members, place, "results", EXPANSION) for place in note.places.results])
 
 
 def _users(value: SSAValue) -> Iterator[Operation]:
@@ -127,7 +127,8 @@ def _replaced(members: Sequence[AtenOp], note: Note, mesh: Mesh, rules: RuleSet)
     operands, results = _values(members, note)
     metas = [tuple(map(meta_of, types)) for types in (note.operands, note.results)]
     needed, made = (
-        tuple(map(_sharded, types, shardings)) for types, shardings in zip(metas, (note.needs, note.made), strict=True)
+        tuple(map(_sharded, types, shardings))
+        for types, shardings in zip(metas, (note.operand_shardings, note.result_shardings), strict=True)
     )
     for meta, sharding in (*needed, *made):
         sharding.check_shape(mesh, meta.shape, meta.dtype)

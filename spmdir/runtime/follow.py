@@ -17,7 +17,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Operation
 
-from spmdir.analysis.local_programs.globalize import Unit, steps
+from spmdir.analysis.local_programs.globalize import Unit, units_of
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
@@ -75,8 +75,8 @@ class FollowPass(LocalPass):
     reference: ModuleOp
 
     def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
-        wanted = [unit for _, unit in steps(ir.main_function(self.reference).body.block)]
-        units = {_key(unit): unit for _, unit in steps(function.body.block)}
+        wanted = [unit for _, unit in units_of(ir.main_function(self.reference).body.block)]
+        units = {_key(unit): unit for _, unit in units_of(function.body.block)}
         places = BucketPlaces(function)
         for unit in wanted:
             if len(unit[0].results) > 1 and (isinstance(unit[0], WaitOp) or _is_whole(unit[0])):
@@ -86,7 +86,7 @@ class FollowPass(LocalPass):
         set_order(function.body.block, units.values())
         if any(isinstance(op, (Collective, HostCopyOp)) and op.IS_START for unit in wanted for op in unit):
             SplitAsyncPass().schedule(ctx, function, mesh)
-        units = {_key(unit): unit for _, unit in steps(function.body.block)}
+        units = {_key(unit): unit for _, unit in units_of(function.body.block)}
         keys = list(map(_key, wanted))
         if len(units) != len(keys) or units.keys() != set(keys):
             odd = next((unit for key, unit in units.items() if key not in set(keys)), [function])

@@ -183,7 +183,10 @@ class _CutProblem:
         return self._decisions[block]
 
     def _apply(self, moves: Sequence[_Move]) -> dict[int, BlockDecision]:
-        """Return the decision of each block after `moves`. Copies are used only as long as they can be hidden."""
+        """Return first task of a block → its decision after `moves`. A later move of a block replaces an earlier one.
+
+        Copies are used only as long as all of them can be hidden, unless the rate is `FULL_RATE`.
+        """
         decisions: dict[int, BlockDecision] = {}
         copy_seconds: dict[int, float] = {}
         total = 0.0

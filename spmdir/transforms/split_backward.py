@@ -11,7 +11,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Attribute, BlockArgument, Operation, OpResult, SSAValue
 from xdsl.traits import is_side_effect_free
 
-from spmdir.analysis.local_programs.globalize import Unit, steps
+from spmdir.analysis.local_programs.globalize import Unit, units_of
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import PendingType, ShapesAttr, sharding_attr
 from spmdir.dialects.names import take_name
@@ -48,7 +48,7 @@ def split_backward(module: ModuleOp, gradients: Collection[int]) -> SplitProgram
     block, returned = function.body.block, ir.terminator(function).operands
     tangents = [at for at in range(len(block.args)) if is_of_backward(function, at)]
     outputs = [index for index in range(len(returned)) if index not in gradients]
-    units = [ops for _, ops in steps(block)]
+    units = [ops for _, ops in units_of(block)]
     is_forward = _forward_ops(units, [returned[i] for i in outputs], [block.args[i] for i in tangents])
     is_backward = {op for op in block.ops if op not in is_forward and isinstance(op, ValueOp)}
     read = {value for op in is_backward for value in op.operands} | {returned[index] for index in gradients}

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from spmdir import SpmdirError, simulate
-from spmdir.analysis.local_programs.globalize import globalized
+from spmdir.analysis.local_programs.globalize import globalize
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.names import full_name
@@ -194,7 +194,7 @@ def outcome(text: str, inputs: Mapping[str, Any], rtol: float = 1e-9) -> str:
         found = simulate(module, dict(inputs), dict(inputs))
     except SpmdirError:
         return "rejected"
-    whole = globalized(module, ir.main_function(module), ir.context()) if is_local(ir.main_function(module)) else module
+    whole = globalize(module, ir.main_function(module), ir.context()) if is_local(ir.main_function(module)) else module
     unread = [argument for argument in ir.main_function(whole).args if full_name(argument) not in inputs]
     given = {**inputs, **{full_name(argument): _zeros(argument) for argument in unread}}
     try:

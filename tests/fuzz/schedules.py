@@ -16,7 +16,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
 
 from spmdir import run_passes, simulate
-from spmdir.analysis.local_programs.globalize import steps
+from spmdir.analysis.local_programs.globalize import units_of
 from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import pending_type
@@ -74,7 +74,7 @@ def random_schedule(module: ModuleOp, draw: Random) -> None:
 
 def _alone(function: FuncOp) -> list[Collective]:
     """Return the collectives that are no part of a local form."""
-    every = list(steps(function.body.block))
+    every = list(units_of(function.body.block))
     return [op for form, (op, *_) in every if form is None and isinstance(op, Collective)]
 
 
@@ -122,7 +122,7 @@ def _shuffle(function: FuncOp, mesh: Mesh, draw: Random) -> None:
     Those that draw random numbers stay in order.
     """
     block = function.body.block
-    units: list[Unit] = [unit for _, unit in steps(block)]
+    units: list[Unit] = [unit for _, unit in units_of(block)]
     end = block.last_op
     number = {op: index for index, unit in enumerate(units) for op in unit}
     needs = [

@@ -26,7 +26,7 @@ WRONG = [
     ("2x6 S(0)", "aten.view(%x) {size = [3, 4]} : tensor<4x3xf64> <a: S(0)>", r"found `aten.view \{size = \[3, 4\]\}"),
     ("2 S(0)", "aten.add.Scalar(%x) {other = offset(4, a)} : tensor<2xf64> <a: S(0)>", "is a rank's own number"),
     ("4x2 S(1)", "spmd.halo %x on [a] dim 1 before 1 after 1 : tensor<4x4xf64> <a: S(1)>", "exchanges halos"),
-    ("4 P(sum)", "aten.neg(%x) : tensor<4xf64> <a: P(sum)>", "result 0 is returned as a partial value"),
+    ("4 P(sum)", "aten.neg(%x) : tensor<4xf64> <a: P(sum)>", "result 0 is a partial value"),
 ]
 """Local shape and sharding of the argument, an op, and what the error says."""
 
@@ -56,7 +56,7 @@ def test_localize_makes_no_program_that_breaks_what_the_function_promises(promis
         f" -> (tensor<4xf64> {{spmd.sharding = #spmd.sharding<@mesh{', ' * bool(promised)}{promised}>}}) {{\n"
         "  %0 = aten.neg(%x) : tensor<4xf64> <a: P(sum)>\n  return %0 : tensor<4xf64>\n}\n"
     )
-    with pytest.raises(SpmdirError, match=r"result 0 is laid out as <a: P\(sum\)>, but the function promises"):
+    with pytest.raises(SpmdirError, match=r"result 0 has the sharding <a: P\(sum\)>; the function declares"):
         run_passes(ir.parse(text), "localize")
 
 

@@ -1,4 +1,4 @@
-"""What programs of one rank compute: the global program that one stands for, and what may be relied on in it.
+"""The global program of a local program, the promises of its signature, and a cache of its type check.
 
 Start with globalize.py, which undoes localize.
 """

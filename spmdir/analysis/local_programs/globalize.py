@@ -1,7 +1,7 @@
-"""The global program that a program of one rank claims to be: the inverse of localize.
+"""Reconstruct the global program of a local program: the inverse of localize.
 
-It trusts the attributes of the local program, so it proves nothing. verify-spmd type-checks the result, localizes it
-again and compares: a difference is an error.
+The attributes of the local program are trusted, so the result alone proves nothing. verify-spmd type-checks it,
+localizes it again and compares the two local programs. A difference is an error.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, FunctionType, Modul
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
 
-from spmdir.analysis.local_forms import NOTE, Note, at, noted
+from spmdir.analysis.local_forms import NOTE, Note, read_note, value_at
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
@@ -27,22 +27,22 @@ from spmdir.dialects.stage import STAGE
 from spmdir.dialects.values import function_attrs, global_type
 
 Unit = Sequence[Operation]
-"""Ops of a program of one rank that are moved together: a local form, or one op."""
+"""The ops that a schedule moves together: the ops of a local form, or one op."""
 
 
-def globalized(module: ModuleOp, function: FuncOp, ctx: IRContext) -> ModuleOp:
-    """Return the module that localize would make `module` of, read off its values and local forms.
+def globalize(module: ModuleOp, function: FuncOp, ctx: IRContext) -> ModuleOp:
+    """Return the global module that localize converts to `module`, according to its types and notes.
 
-    Operands that a local form does not read become further arguments of the function.
+    Operands that a local form does not use become additional arguments of the function.
 
     Raises:
-        SpmdirError: these contradict each other; located.
+        SpmdirError: types and notes contradict each other; located.
     """
     return ModuleOp([ir.mesh_op(module).clone(), _Globalizer(function, ir.mesh(module), ctx).function()])
 
 
-def steps(block: Block) -> Iterator[tuple[Note | None, Unit]]:
-    """Yield the ops of a local function: each local form with its note, and each other op by itself.
+def units_of(block: Block) -> Iterator[tuple[Note | None, Unit]]:
+    """Yield (note, ops) for each local form of a local function, and (None, [op]) for each other op.
 
     Raises:
         ShardingError: a note is malformed, or its form is longer than the function; located.
@@ -51,28 +51,28 @@ def steps(block: Block) -> Iterator[tuple[Note | None, Unit]]:
     start = 0
     while start < len(ops):
         with errors_at(ops[start], ShardingError):
-            found = noted(ops[start])
-            count = 1 if found is None else found.places.count
+            note = read_note(ops[start])
+            count = 1 if note is None else note.places.op_count
             if not 0 < count <= len(ops) - start:
                 raise ShardingError(f"{NOTE} is of {count} ops; {len(ops) - start} are left")
-        yield found, ops[start : start + count]
+        yield note, ops[start : start + count]
         start += count
 
 
 class _Globalizer:
-    """Walks a local function once and builds a global one."""
+    """Build the global function in one walk over a local function."""
 
     def __init__(self, local: FuncOp, mesh: Mesh, ctx: IRContext):
         self.local, self.mesh, self.ctx = local, mesh, ctx
         self.block = Block(arg_types=[self.type(argument) for argument in local.args])
         self.values: dict[SSAValue, SSAValue] = dict(zip(local.args, self.block.args, strict=True))
         attributes = [function_attrs(local, "arg_attrs", index) for index in range(len(local.args))]
-        self.attributes = [{name: a for name, a in found.items() if name != "spmd.of"} for found in attributes]
+        self.attributes = [{name: a for name, a in arguments.items() if name != "spmd.of"} for arguments in attributes]
 
     def function(self) -> FuncOp:
         for argument, new in self.values.items():
             keep_name(new, full_name(argument) or "")
-        for form, ops in steps(self.local.body.block):
+        for form, ops in units_of(self.local.body.block):
             with errors_at(ops[0]):
                 self.block.add_op(self.op(ops[0]) if form is None else self.global_op(form, ops))
         end = ir.terminator(self.local)
@@ -90,17 +90,17 @@ class _Globalizer:
         return function
 
     def op(self, op: Operation) -> Operation:
-        """Return an op as it was before localize."""
+        """Return the op before localize."""
         properties = {name: attribute for name, attribute in op.properties.items() if name != "of"}
         types = [self.type(result) for result in op.results]
         if isinstance(op, AtenOp) and (sizes := op.argument.keys() & self.ctx.rules.shape_arguments(op.name)):
             meta, sharding = meta_of(types[0]), op.shardings[0]
             if meta is not None and sharding is not None:
-                given = {**op.argument, **dict.fromkeys(sizes, meta.shape)}
-                properties["arguments"] = ArgumentsAttr(tuple(sorted(given.items())))
+                arguments = {**op.argument, **dict.fromkeys(sizes, meta.shape)}
+                properties["arguments"] = ArgumentsAttr(tuple(sorted(arguments.items())))
         operands = [self.value(operand) for operand in op.operands]
         new = type(op).create(operands=operands, result_types=types, properties=properties, location=op.location)
-        self.take(op.results, new.results)
+        self.map_values(op.results, new.results)
         return new
 
     def global_op(self, form: Note, ops: Sequence[Operation]) -> Operation:
@@ -114,11 +114,13 @@ class _Globalizer:
             )
         operands = []
         for index, place in enumerate(form.places.operands):
-            found = at(ops, place, "operands")
+            value = value_at(ops, place, "operands")
             operands.append(
-                self.unread(form.operands[index], form.needs[index]) if found is None else self.value(found)
+                self.add_unread_argument(form.operands[index], form.operand_shardings[index])
+                if value is None
+                else self.value(value)
             )
-        properties = {**form.properties, "sharding": shardings_attr(form.made)}
+        properties = {**form.properties, "sharding": shardings_attr(form.result_shardings)}
         new = kind.create(
             operands=operands,
             result_types=form.results,
@@ -127,13 +129,13 @@ class _Globalizer:
             location=ops[0].location,
         )
         for index, place in enumerate(form.places.results):
-            found = at(ops, place, "results")
-            if found is not None:
-                self.take([found], [new.results[index]])
+            value = value_at(ops, place, "results")
+            if value is not None:
+                self.map_values([value], [new.results[index]])
         return new
 
-    def unread(self, type_: Attribute, sharding: Sharding | None) -> SSAValue:
-        """Return a new argument in the place of an operand that a local form does not read."""
+    def add_unread_argument(self, type_: Attribute, sharding: Sharding | None) -> SSAValue:
+        """Add an argument for an operand that a local form does not use."""
         if sharding is None:
             raise ShardingError(
                 f"{NOTE} has an operand without a sharding; expected one for each: leave it as localize wrote it"
@@ -143,7 +145,7 @@ class _Globalizer:
         keep_name(argument, f"unread_{argument.index}")
         return argument
 
-    def take(self, old: Sequence[SSAValue], new: Sequence[SSAValue]) -> None:
+    def map_values(self, old: Sequence[SSAValue], new: Sequence[SSAValue]) -> None:
         for before, after in zip(old, new, strict=True):
             self.values[before] = after
             keep_name(after, full_name(before) or "")
@@ -151,8 +153,8 @@ class _Globalizer:
     def value(self, value: SSAValue) -> SSAValue:
         if value not in self.values:
             raise ShardingError(
-                "takes a value from inside a local form, which only the form itself may; "
-                "expected its result, or a value from outside"
+                "uses a value from inside a local form; expected a result of the form, or a value from outside: "
+                "leave the ops of a form together"
             )
         return self.values[value]
 

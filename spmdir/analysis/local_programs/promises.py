@@ -1,4 +1,4 @@
-"""The promises of a function's signature: its arguments and results have the shardings that it states."""
+"""Check the signature of a function: its arguments and results must have the declared shardings."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ def argument_errors(function: FuncOp) -> Iterator[SpmdirError]:
     for index, argument in enumerate(function.args):
         sharding = sharding_of(argument)
         if meta_of(argument.type) and (sharding is None or sharding.open_axes):
-            found = "no sharding" if sharding is None else f"<{sharding}>, which leaves an axis open"
-            yield ShardingError(f"argument {index} has {found}; run propagate first", location_of(function))
+            actual = "no sharding" if sharding is None else f"<{sharding}>, which leaves an axis open"
+            yield ShardingError(f"argument {index} has {actual}; run propagate first", location_of(function))
 
 
 def result_errors(function: FuncOp, mesh: Mesh) -> Iterator[SpmdirError]:
-    """Yield an error for each result whose sharding is not the one that the function promises."""
+    """Yield an error for each result with a sharding other than the declared one."""
     end = ir.terminator(function)
     for index, value in enumerate(end.operands):
-        found, asked = sharding_of(value), function_attrs(function, "res_attrs", index).get("spmd.sharding")
-        if found is None:
+        sharding, promise = sharding_of(value), function_attrs(function, "res_attrs", index).get("spmd.sharding")
+        if sharding is None:
             continue
-        if isinstance(asked, ShardingAttr):
-            wanted = asked.data
-            if wanted != found and not (wanted.open_axes and _agrees(found, wanted, mesh)):
+        if isinstance(promise, ShardingAttr):
+            promised = promise.data
+            if promised != sharding and not (promised.open_axes and _differs_on_open_axes(sharding, promised, mesh)):
                 yield ShardingError(
-                    f"result {index} is laid out as <{found}>, but the function promises <{wanted}>; run "
+                    f"result {index} has the sharding <{sharding}>; the function declares <{promised}>: run "
                     "insert-reshard",
                     location_of(end),
                 )
-        elif found.partial:
+        elif sharding.partial:
             yield ShardingError(
-                f"result {index} is returned as a partial value, <{found}>; run insert-reshard, or ask for "
-                "it in the result's spmd.sharding",
+                f"result {index} is a partial value, <{sharding}>; expected a reduced value: run insert-reshard, or "
+                "declare this sharding in the result's spmd.sharding",
                 location_of(end),
             )
 
 
-def _agrees(found: Sharding, wanted: Sharding, mesh: Mesh) -> bool:
-    """Return whether `found` and `wanted` differ only on axes that `wanted` leaves open."""
+def _differs_on_open_axes(sharding: Sharding, promised: Sharding, mesh: Mesh) -> bool:
+    """Return whether `sharding` differs from `promised`, and only on axes that `promised` leaves open."""
     try:
-        fine = refinement(mesh, found, wanted)
+        fine = refinement(mesh, sharding, promised)
     except ShardingError:
         return False
-    has, asks = found.refined(fine), wanted.refined(fine)
-    differing = [axis for axis in dict((*has.entries, *asks.entries)) if has[axis] != asks[axis]]
-    return bool(differing) and all(axis in asks.open_axes for axis in differing)
+    actual, expected = sharding.refined(fine), promised.refined(fine)
+    differing = [axis for axis in dict((*actual.entries, *expected.entries)) if actual[axis] != expected[axis]]
+    return bool(differing) and all(axis in expected.open_axes for axis in differing)

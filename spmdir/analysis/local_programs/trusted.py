@@ -1,6 +1,7 @@
-"""Local functions that need no type check: localize made them or they passed it, and they are unchanged since.
+"""A cache of the type check of local functions.
 
-This is a cache of the type check: a function that is not in it is checked, with the same result.
+It has the functions that localize created, or that passed the type check, as long as they are unchanged. Other
+functions are checked, so the cache does not change results.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from xdsl.ir import Operation
 from spmdir.dialects.verification import mesh_of
 
 _CHECKED: WeakKeyDictionary[FuncOp, list[Any]] = WeakKeyDictionary()
-"""Function → its content when it was found to be well typed."""
+"""Function → its content when it was known to be well typed."""
 
 
 def trust(function: FuncOp) -> None:
-    """Let `function`, as it is now, be emitted without a type check."""
+    """Record the current content of `function` as well typed. It is emitted without a type check."""
     _CHECKED[function] = _content(function)
 
 
@@ -28,7 +29,7 @@ def is_trusted(function: FuncOp) -> bool:
 
 
 def _content(function: FuncOp) -> list[Any]:
-    """Return all that determines what a function computes, as the objects themselves: comparing them is quick."""
+    """Return the objects that determine the results of a function. They are compared by identity where possible."""
     arguments = [argument.type for argument in function.args]
     return [mesh_of(function), arguments, _parts(function), *map(_parts, function.body.block.ops)]
 

@@ -1,4 +1,4 @@
-"""The problem that `propagate` has solved: values, strategies of ops, and what is kept as the user annotates it.
+"""The problem that `propagate` solves: values, strategies of ops, user annotations and kept arguments.
 
 Start with build_problem.py.
 """

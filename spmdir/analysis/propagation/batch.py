@@ -1,4 +1,4 @@
-"""What of a program is about a batch of which ranks along some axes have parts of their own sizes."""
+"""The values of a program that have rows of a batch whose size differs between ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Batch:
 
     Attributes:
         sizes: the symbolic sizes of its first dimension.
-        values: its inputs, and what is computed from them.
+        values: its inputs, and all values computed from them.
     """
 
     sizes: frozenset[str] = frozenset()
@@ -26,21 +26,21 @@ class Batch:
 
     @classmethod
     def of(cls, function: FuncOp, axes: tuple[str, ...]) -> Batch:
-        """Return the batch whose inputs are sharded along `axes`."""
+        """Return the batch of a function: the inputs that are sharded along `axes`."""
         if not axes:
             return cls()
-        given = [value for value in function.args if is_given(function, value.index)]
-        shardings = {value: sharding for value in given if (sharding := sharding_of(value)) is not None}
+        inputs_ = [value for value in function.args if is_given(function, value.index)]
+        shardings = {value: sharding for value in inputs_ if (sharding := sharding_of(value)) is not None}
         inputs = [value for value, sharding in shardings.items() if any(axis in axes for axis, _ in sharding.entries)]
         sizes = frozenset(name for value in inputs for size in sizes_of(value.type)[:1] for name in _symbols(size))
-        found: set[SSAValue] = set(inputs)
+        values: set[SSAValue] = set(inputs)
         for op in function.body.block.ops:
-            if not found.isdisjoint(op.operands):
-                found.update(op.results)
-        return cls(sizes, frozenset(found))
+            if not values.isdisjoint(op.operands):
+                values.update(op.results)
+        return cls(sizes, frozenset(values))
 
     def rows(self, op: AtenOp) -> tuple[frozenset[int], ...]:
-        """Return of each result of an op the dimensions that have rows of the batch; () if that is not known."""
+        """Return for each result of an op the dimensions with rows of the batch; () if they are unknown."""
         if not self.sizes or self.values.isdisjoint(op.results):
             return ()
         return tuple(

@@ -1,4 +1,4 @@
-"""The search's problem of a function: a node for each argument, op, constraint and result."""
+"""Build the search problem of a function, with a node for each argument, op, constraint and result."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from xdsl.ir import SSAValue
 from spmdir.analysis.propagation.batch import Batch
 from spmdir.analysis.propagation.kept import KeptValues
 from spmdir.analysis.propagation.op_strategies import OpStrategies, rules_of
-from spmdir.analysis.propagation.plugin_candidates import candidates, of_node, offered
-from spmdir.analysis.propagation.wide_sums import unreduced
+from spmdir.analysis.propagation.plugin_candidates import candidates_of_node, find_candidates, offered_placements
+from spmdir.analysis.propagation.wide_sums import find_unreduced
 from spmdir.analysis.type_check import rule_of
 from spmdir.core.dtype import COMPLEX_F64, F64, I1
 from spmdir.core.errors import UnsupportedError, warn
@@ -37,55 +37,55 @@ from spmdir.search.problem import Annotation, AxisPlacements, Node, Problem, Str
 from spmdir.search.work import NO_WORK, Work, input_work
 
 DOUBLE = (F64, COMPLEX_F64)
-"""Element types in which results are compared closely. A narrower sum of what is computed from inputs of them, such as
-a norm that is always computed in f32, is not split: another order of additions would be visible in the result. Inputs
-without dimensions do not count: rates and counts of updates are in double precision whatever a model computes in."""
+"""The double-precision element types. If inputs have them, results are compared closely. Then a sum in a narrower type,
+such as a norm in f32, is not split over ranks, because another order of additions would be visible. Scalar inputs do
+not count: rates and counts of updates are in double precision in every model."""
 
 Maker = SSAValue | ValueOp | int
-"""The function argument, op or function result (by index) that a node of the search stands for."""
+"""The source of a node: a function argument, an op, or the index of a function result."""
 
 
 def build_problem(
     function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topology, apart: tuple[str, ...] = ()
 ) -> tuple[list[Maker], Problem]:
-    """Return what makes each node of the search problem of a function, and the problem.
+    """Return the source of each node, and the search problem of a function.
 
     Args:
-        apart: axes along which values with symbolic sizes are sent only if there is no other way.
+        apart: axes along which values with symbolic sizes are sent only if it cannot be avoided.
 
     Raises:
-        SpmdirError: an op that propagation cannot decide; located.
+        SpmdirError: propagation does not support an op; located.
     """
     values: dict[SSAValue, int] = {}
     metas: list[TensorMeta] = []
     steps: list[Step] = []
-    found: list[StrategySource] = []
+    sources_: list[StrategySource] = []
     makers: list[Maker] = []
     sources: dict[tuple[StrategySource, Work], StrategySource] = {}
-    known: dict[object, OpStrategies] = {}
-    kept = KeptValues(function, mesh, rules).shardings
-    double: set[SSAValue] = set()
+    strategies_of_key: dict[object, OpStrategies] = {}
+    kept_shardings = KeptValues(function, mesh, rules).shardings
+    double_values: set[SSAValue] = set()
     batch = Batch.of(function, apart)
 
     def op_strategies(op: AtenOp) -> OpStrategies:
-        operands = tuple([kept.get(value) for value in op.tensors])
+        operands = tuple([kept_shardings.get(value) for value in op.tensors])
         operands = operands if any(operands) else ()
-        of_double = not double.isdisjoint(op.tensors)
+        of_double = not double_values.isdisjoint(op.tensors)
         rows = batch.rows(op)
         key = op.call(), op.shardings, operands, of_double, rows
-        if key not in known:
-            made = attrs.evolve(_op_strategies(op, mesh, rules, of_double, operands), apart=apart, rows=rows)
-            if made.rule is None:
-                return made  # each such op is warned about
-            known[key] = made
-        return known[key]
+        if key not in strategies_of_key:
+            strategies = attrs.evolve(_op_strategies(op, mesh, rules, of_double, operands), apart=apart, rows=rows)
+            if strategies.rule is None:
+                return strategies  # not cached: each such op causes a warning
+            strategies_of_key[key] = strategies
+        return strategies_of_key[key]
 
     def add(maker: Maker, source: StrategySource, operands: Sequence[SSAValue], results: Sequence[SSAValue]) -> None:
         numbers = []
         for result in results:
             numbers.append(values.setdefault(result, len(metas)))
             metas.append(meta_of(result.type) or TensorMeta((), I1))
-        found.append(source)
+        sources_.append(source)
         rule = source.rule if isinstance(source, OpStrategies) else None
         name = maker.name if isinstance(maker, AtenOp) else ""
         steps.append(Step(rule, name, tuple([values[value] for value in operands]), tuple(numbers)))
@@ -93,9 +93,9 @@ def build_problem(
 
     def node(source: StrategySource, step: Step, work: Work) -> Node:
         key = source, work
-        if key not in sources:  # equal ones list their strategies once
-            first = sources.setdefault((source, NO_WORK), source)
-            sources[key] = first.doing(work) if isinstance(first, OpStrategies) else first
+        if key not in sources:  # strategies of equal sources are listed once
+            equal_source = sources.setdefault((source, NO_WORK), source)
+            sources[key] = equal_source.doing(work) if isinstance(equal_source, OpStrategies) else equal_source
         return Node(sources[key], step.operands, step.results)
 
     for argument in function.args:
@@ -103,7 +103,7 @@ def build_problem(
         source = Annotation(meta, sharding_of(argument), "input", input_work(meta))
         add(argument, source, (), (argument,))
         if meta.dtype in DOUBLE and meta.rank:
-            double.add(argument)
+            double_values.add(argument)
     for op in function.body.block.ops:
         if isinstance(op, AtenOp):
             add(op, op_strategies(op), op.tensors, op.results)
@@ -112,48 +112,53 @@ def build_problem(
         elif isinstance(op, (ConstraintOp, ReshardOp)):
             add(op, Annotation(_meta(op.results[0]), op.target, "constraint"), op.operands, op.results)
         elif isinstance(op, ValueOp) and not isinstance(op, SizeOp):
-            raise UnsupportedError(f"'{op.name}' is a decision already made; propagate runs before it", location_of(op))
-        if not double.isdisjoint(op.operands):
-            double.update(op.results)
-    alike: list[tuple[int, int]] = []
+            raise UnsupportedError(
+                f"'{op.name}' is the result of a later pass; run propagate before that pass", location_of(op)
+            )
+        if not double_values.isdisjoint(op.operands):
+            double_values.update(op.results)
+    tied_nodes: list[tuple[int, int]] = []
     likes = like_arguments(function)
     for index, value in enumerate(ir.terminator(function).operands):
         like = likes.get(index)
-        alike += [] if like is None else [(like, len(makers))]
-        wanted = function_attrs(function, "res_attrs", index).get("spmd.sharding")
-        add(index, Annotation(_meta(value), wanted.data if wanted else None, "output"), (value,), ())
-    nodes = tuple(map(node, found, steps, works(steps, metas, topology.costs is not None)))
+        tied_nodes += [] if like is None else [(like, len(makers))]
+        annotation = function_attrs(function, "res_attrs", index).get("spmd.sharding")
+        add(index, Annotation(_meta(value), annotation.data if annotation else None, "output"), (value,), ())
+    nodes = tuple(map(node, sources_, steps, works(steps, metas, topology.costs is not None)))
     decided = {
-        m: s for m, s in zip(makers, found, strict=True) if isinstance(m, AtenOp) and isinstance(s, OpStrategies)
+        m: s for m, s in zip(makers, sources_, strict=True) if isinstance(m, AtenOp) and isinstance(s, OpStrategies)
     }
-    fixed = frozenset([values[value] for value in unreduced(function, decided, mesh)])
-    problem = Problem(mesh, tuple(metas), nodes, topology=topology, ties=fixed)
+    unreduced = frozenset([values[value] for value in find_unreduced(function, decided, mesh)])
+    problem = Problem(mesh, tuple(metas), nodes, topology=topology, ties=unreduced)
     if apart:
         unsent = frozenset([at for value, at in values.items() if is_sized(value.type)])
         unsliced = frozenset([values[value] for value in batch.values if value in values])
         problem = attrs.evolve(problem, apart=apart, unsent=unsent, unsliced=unsliced)
-    return makers, _with_candidates(tied(problem, alike))
+    return makers, _with_candidates(tied(problem, tied_nodes))
 
 
 def _with_candidates(problem: Problem) -> Problem:
-    """Return `problem` with the plug-in placements that its values may have on each axis."""
+    """Return the problem with the candidate plug-in placements of its values on each axis."""
     mesh, rules = problem.mesh, rules_of(problem)
     annotated = [_annotated_placements(node.source, mesh) for node in problem.nodes]
     axes = dict.fromkeys(axis for entries in annotated for axis, placement in entries if plugins([placement]))
-    if any(any(offered(node, rule, mesh)) for node, rule in zip(problem.nodes, rules, strict=True)):
+    if any(any(offered_placements(node, rule, mesh)) for node, rule in zip(problem.nodes, rules, strict=True)):
         axes = dict.fromkeys(map(mesh.root_axis, mesh.axis_names))
     if not axes:
         return problem
-    found = {axis: candidates(problem, rules, [[p for a, p in of if a == axis] for of in annotated]) for axis in axes}
+    candidates = {
+        axis: find_candidates(problem, rules, [[p for a, p in entries if a == axis] for entries in annotated])
+        for axis in axes
+    }
 
-    def of(node: Node) -> AxisPlacements:
-        by_axis = ((axis, of_node(node, on_axis)) for axis, on_axis in found.items())
+    def placements_of(node: Node) -> AxisPlacements:
+        by_axis = ((axis, candidates_of_node(node, on_axis)) for axis, on_axis in candidates.items())
         return AxisPlacements(tuple((axis, placements) for axis, placements in by_axis if placements))
 
-    nodes = (attrs.evolve(n, source=attrs.evolve(n.source, plugin_placements=of(n))) for n in problem.nodes)  # type: ignore
-    named = (placement for entries in annotated for _, placement in entries)
-    made = (placement for on_axis in found.values() for of_value in on_axis for placement in of_value)
-    return attrs.evolve(problem, nodes=tuple(nodes), plugin_placements=plugins((*named, *made)))
+    nodes = (attrs.evolve(n, source=attrs.evolve(n.source, plugin_placements=placements_of(n))) for n in problem.nodes)  # type: ignore
+    annotated_placements = (placement for entries in annotated for _, placement in entries)
+    op_placements = (placement for on_axis in candidates.values() for of_value in on_axis for placement in of_value)
+    return attrs.evolve(problem, nodes=tuple(nodes), plugin_placements=plugins((*annotated_placements, *op_placements)))
 
 
 def _annotated_placements(source: StrategySource, mesh: Mesh) -> tuple[tuple[str, Placement], ...]:

@@ -1,4 +1,4 @@
-"""The strategies of torch ops: those of their rules that fit the user annotations."""
+"""The strategies of torch ops that agree with the user annotations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from spmdir.rules.strategies.strategy import UNSHARDED, ShardCounts, shard_count
 from spmdir.search.problem import NO_PLACEMENTS, AxisPlacements, Problem, parts_of, splits
 from spmdir.search.work import Work
 
-_ADDING = ("sum", "avg", "product")
+_ADDITIVE = ("sum", "avg", "product")
 
 
 @attrs.frozen(cache_hash=True)
@@ -25,17 +25,18 @@ class OpStrategies:
     """The strategies of a torch op: its rule's strategies, or replicated if it has no rule.
 
     Attributes:
-        rule: the instantiated rule; compared by identity, since instantiation is memoised.
+        rule: the instantiated rule, compared by identity because instantiation is memoised.
         operands: the number of operands.
-        results: the user annotation of each result, None where there is none.
-        kept: the sharding in which each operand is to be used, open along axes that are not kept; () for none.
-        work: what the unsharded op computes.
-        keep_sum_order: avoid strategies that add in another order than one device, unless there are no others.
-        parts: the axes that are sub-axes; those of one axis shard a factor evenly together.
-        sizes: those of all axes, if a result has a user annotation.
-        plugin_placements: the plug-in placements that its values may have on each axis.
-        apart: axes that shard rows of a batch alone: those along which ranks have batches of their own.
-        rows: of each result the dimensions that have these rows; () if the op is not about a batch.
+        results: for each result, its user annotation or None.
+        kept: for each operand, the sharding that the op must use, open along axes that are not kept; () if none is
+            kept.
+        work: the work of the unsharded op.
+        keep_sum_order: avoid strategies that change the order of additions, unless there are no others.
+        parts: the sub-axes of the mesh. Sub-axes of one axis must shard a factor evenly.
+        sizes: (axis, size) of all axes, if a result has a user annotation or an operand is kept.
+        plugin_placements: for each axis, the candidate plug-in placements of the op's values.
+        apart: axes along which each rank has a separate batch. They shard only rows of the batch.
+        rows: for each result, the dimensions with rows of the batch; () if the op does not depend on the batch.
     """
 
     rule: OpRule | None = attrs.field(eq=id)
@@ -49,15 +50,15 @@ class OpStrategies:
     plugin_placements: AxisPlacements = NO_PLACEMENTS
     apart: tuple[str, ...] = ()
     rows: tuple[frozenset[int], ...] = ()
-    _known: dict[object, tuple[Strategy, ...]] = attrs.field(factory=dict, eq=False, init=False, repr=False)
-    _made: dict[object, Strategy] = attrs.field(factory=dict, eq=False, init=False, repr=False)
+    _strategies_of_key: dict[object, tuple[Strategy, ...]] = attrs.field(factory=dict, eq=False, init=False, repr=False)
+    _sized_strategies: dict[object, Strategy] = attrs.field(factory=dict, eq=False, init=False, repr=False)
 
     @property
     def annotations(self) -> Collection[Sharding]:
         return [sharding for sharding in self.results if sharding is not None]
 
     @property
-    def _asked(self) -> tuple[Sharding | None, ...]:
+    def _annotations(self) -> tuple[Sharding | None, ...]:
         return self.results + self.kept
 
     @property
@@ -66,33 +67,35 @@ class OpStrategies:
 
     def strategies(self, axis: str, count: int, sharded: ShardCounts) -> tuple[Strategy, ...]:
         if self.rule is None:
-            return tuple(self._giving((Strategy((R,) * self.operands, (R,) * len(self.results)),), axis))
+            return tuple(self._fitting((Strategy((R,) * self.operands, (R,) * len(self.results)),), axis))
         key = (
-            axis if any(self._asked) or axis in self.parts or self.rows else "",
+            axis if any(self._annotations) or axis in self.parts or self.rows else "",
             count,
             sharded.key,
             self.plugin_placements.on(axis),
         )
-        if key not in self._known:
-            self._known[key] = self._strategies(self.rule, axis, count, sharded)
-        return self._known[key]
+        if key not in self._strategies_of_key:
+            self._strategies_of_key[key] = self._strategies(self.rule, axis, count, sharded)
+        return self._strategies_of_key[key]
 
     def candidates(self, axis: str, count: int) -> tuple[Strategy, ...]:
         listed = self.strategies(axis, count, UNSHARDED)
         if not self.majors:
             return listed
-        finished = [self.strategies(axis, count, self._finished(majors)) for majors in self.majors.values()]
+        finished = [self.strategies(axis, count, self._fully_sharded(majors)) for majors in self.majors.values()]
         return tuple(dict.fromkeys(itertools.chain(listed, *finished)))
 
     def _strategies(self, rule: OpRule, axis: str, count: int, sharded: ShardCounts) -> tuple[Strategy, ...]:
-        fitting = self._giving(rule.strategies(count, sharded, self.plugin_placements.on(axis)), axis)
+        fitting = self._fitting(rule.strategies(count, sharded, self.plugin_placements.on(axis)), axis)
         if not fitting and self.sizes:
-            sharded = sharded.over(self._beside(rule, axis))
-            fitting = self._giving(rule.strategies(count, sharded, self.plugin_placements.on(axis)), axis)
+            sharded = sharded.over(self._shards_on_other_axes(rule, axis))
+            fitting = self._fitting(rule.strategies(count, sharded, self.plugin_placements.on(axis)), axis)
         if self.keep_sum_order:
             fitting = [s for s in fitting if not self._reorders_a_sum(s)] or fitting
-        idle = {f for f, one in enumerate(rule.factors) if one.size < count * sharded.of(f)}  # for some ranks
-        fitting = [s for s in fitting if idle.isdisjoint(s.factors)] or fitting
+        too_small = {
+            f for f, factor in enumerate(rule.factors) if factor.size < count * sharded.of(f)
+        }  # some ranks are idle
+        fitting = [s for s in fitting if too_small.isdisjoint(s.factors)] or fitting
         if self.rows and (axis_part(axis) or (axis,))[0] in self.apart:
             fitting = [s for s in fitting if self._shards_rows(s)] or fitting
         if axis in self.parts:
@@ -102,55 +105,59 @@ class OpStrategies:
     def _shards_rows(self, strategy: Strategy) -> bool:
         return all(p.dim is None or p.dim in rows for p, rows in zip(strategy.results, self.rows, strict=True))
 
-    def _finished(self, factors: Collection[int]) -> ShardCounts:
-        """Return the counts where other axes shard `factors` to single elements."""
+    def _fully_sharded(self, factors: Collection[int]) -> ShardCounts:
+        """Return shard counts with `factors` sharded down to single elements by other axes."""
         assert self.rule is not None
         return ShardCounts({factor: self.rule.factors[factor].size for factor in sorted(factors)})
 
-    def _giving(self, strategies: Sequence[Strategy], axis: str) -> Sequence[Strategy]:
-        """Return those of `strategies` that agree on `axis` with the user annotations and with what is kept."""
-        made, taken = _on_axis(self.results, axis), _on_axis(self.kept, axis)
-        if not made and not taken:
+    def _fitting(self, strategies: Sequence[Strategy], axis: str) -> Sequence[Strategy]:
+        """Return the strategies that agree on `axis` with the user annotations and with the kept operands."""
+        result_placements, operand_placements = _on_axis(self.results, axis), _on_axis(self.kept, axis)
+        if not result_placements and not operand_placements:
             return strategies
-        fitting = [s for s in strategies if all(s.results[at] == placement for at, placement in made)]
-        return [s for s in fitting if all(s.operands[at] == placement for at, placement in taken)]
+        fitting = [
+            s for s in strategies if all(s.results[index] == placement for index, placement in result_placements)
+        ]
+        return [s for s in fitting if all(s.operands[index] == placement for index, placement in operand_placements)]
 
-    def _beside(self, rule: OpRule, axis: str) -> ShardCounts:
-        """Return the number of shards of each factor by the axes other than `axis`, as far as user annotations tell."""
-        beside: list[tuple[Strategy, int]] = []
-        named = [a for annotation in self._asked if annotation for a, _ in annotation.entries]
-        others = [other for other in dict.fromkeys(named) if other != axis]
+    def _shards_on_other_axes(self, rule: OpRule, axis: str) -> ShardCounts:
+        """Return the number of shards of each factor along axes other than `axis`, according to the annotations."""
+        other_strategies: list[tuple[Strategy, int]] = []
+        axes = [a for annotation in self._annotations if annotation for a, _ in annotation.entries]
+        other_axes = [other_axis for other_axis in dict.fromkeys(axes) if other_axis != axis]
         sizes = dict(self.sizes)
-        for _ in range(len(others)):
-            for other in others:
-                strategies = rule.strategies(sizes[other], shard_counts(beside), self.plugin_placements.on(other))
-                strategies = self._giving(strategies, other)
+        for _ in range(len(other_axes)):
+            for other_axis in other_axes:
+                strategies = rule.strategies(
+                    sizes[other_axis], shard_counts(other_strategies), self.plugin_placements.on(other_axis)
+                )
+                strategies = self._fitting(strategies, other_axis)
                 if strategies:
-                    beside.append((strategies[0], sizes[other]))
-                    others.remove(other)
+                    other_strategies.append((strategies[0], sizes[other_axis]))
+                    other_axes.remove(other_axis)
                     break
-        return shard_counts(beside)
+        return shard_counts(other_strategies)
 
     def doing(self, work: Work) -> OpStrategies:
-        """Return this source for an op that does `work`, on which strategies, listed once, do not depend."""
-        made = attrs.evolve(self, work=work)
-        object.__setattr__(made, "_known", self._known)
-        object.__setattr__(made, "_made", self._made)
-        return made
+        """Return this source with another `work`. Both share their lists of strategies, which do not depend on it."""
+        copy = attrs.evolve(self, work=work)
+        object.__setattr__(copy, "_strategies_of_key", self._strategies_of_key)
+        object.__setattr__(copy, "_sized_strategies", self._sized_strategies)
+        return copy
 
     def on(self, mesh: Mesh) -> OpStrategies:
-        """Return this source on a mesh that splits some axes."""
+        """Return this source on a refined mesh."""
         results = tuple(sharding.refined(mesh) if sharding else None for sharding in self.results)
         kept = tuple(sharding.refined(mesh) if sharding else None for sharding in self.kept)
         sizes = mesh.axes if any(results) or any(kept) else ()
         return attrs.evolve(self, results=results, kept=kept, parts=parts_of(mesh), sizes=sizes)
 
     def _with_sizes(self, strategy: Strategy, count: int) -> Strategy:
-        """Return a strategy of the rule with the bytes that it sends inside the op and the elements that it shards."""
+        """Return a strategy with the bytes that it sends inside the op, and with the dimension that it shards."""
         key = strategy, count
-        if key not in self._made:
-            self._made[key] = self._sized(strategy, count)
-        return self._made[key]
+        if key not in self._sized_strategies:
+            self._sized_strategies[key] = self._sized(strategy, count)
+        return self._sized_strategies[key]
 
     def _sized(self, strategy: Strategy, count: int) -> Strategy:
         if not strategy.factors or self.rule is None:
@@ -160,51 +167,51 @@ class OpStrategies:
         assert isinstance(placement, ShardPlacement)
         return attrs.evolve(
             strategy,
-            inner_bytes=self._inner(factor) if strategy.rewrite == "expand" else self._halos(factor),
+            inner_bytes=self._inner_reductions(factor) if strategy.rewrite == "expand" else self._halos(factor),
             sent_bytes=self.rule.rotated(strategy, count),
             partition=(placement, self.rule.factors[factor].size),
         )
 
     def _reorders_a_sum(self, strategy: Strategy) -> bool:
-        """Return whether ranks may add in another order than one device.
+        """Return whether a strategy may change the order of additions.
 
-        They do where the sum is split, here or before, unless one rank alone has what is added, as in a lookup; and
-        kernels add the columns of a matrix in blocks, so that the order depends on how many there are.
+        It may if it splits a sum, or passes a split sum on. A lookup is an exception: only one rank has the addend.
+        Kernels add the columns of a matrix in blocks, so the order also depends on the number of columns.
         """
         rule = self.rule
         if rule is None or not strategy.factors:
-            return any(p.op in _ADDING for p in strategy.results)
-        factor, adds = strategy.factors[0], any(p.op in _ADDING for p in strategy.results)
+            return any(p.op in _ADDITIVE for p in strategy.results)
+        factor, adds = strategy.factors[0], any(p.op in _ADDITIVE for p in strategy.results)
         if strategy.rewrite == "local":
             return rule.has_ring(strategy) or (adds and strategy.text is not None)
         if strategy.rewrite == "expand" or adds:
             return True
-        summed = {f for f, one in enumerate(rule.factors) if one.kind in _ADDING and one.size > 1}
+        summed = {f for f, factor_ in enumerate(rule.factors) if factor_.kind in _ADDITIVE and factor_.size > 1}
         orders = [[f for dim in dims for f in dim] for dims in rule.operand_dims]
         if rule.contracts:
             return bool(summed) and not all(factor in order for order in orders)
         return any(factor in order and summed & {*order[: order.index(factor)]} for order in orders)
 
     def _halos(self, factor: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Return the halos that windows along `factor` exchange, priced as an all-reduce, which sends about as much."""
+        """Return the halos of windows along `factor`. They are priced as an all-reduce, which sends about as much."""
         assert self.rule is not None
         size = self.rule.layout.halo_bytes.get(factor, 0)
         if not size:
             return ()
-        others = {f for dims in self.rule.operand_dims for d in dims for f in d} - {factor}
-        return ((size, tuple(sorted(others))),)
+        other_factors = {f for dims in self.rule.operand_dims for d in dims for f in d} - {factor}
+        return ((size, tuple(sorted(other_factors))),)
 
-    def _inner(self, factor: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    def _inner_reductions(self, factor: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
         assert self.rule is not None
-        reduced = self.rule.internal_reductions(factor)
-        return tuple((r.meta.bytes, tuple(f for dim in r.dims for f in dim)) for r in reduced)
+        reductions = self.rule.internal_reductions(factor)
+        return tuple((r.meta.bytes, tuple(f for dim in r.dims for f in dim)) for r in reductions)
 
 
 def _on_axis(shardings: Sequence[Sharding | None], axis: str) -> list[tuple[int, Placement]]:
-    """Return (index, placement on `axis`) of those of `shardings` that say one."""
-    return [(at, s[axis]) for at, s in enumerate(shardings) if s is not None and axis not in s.open_axes]
+    """Return (index, placement on `axis`) of each sharding that is present and not open on the axis."""
+    return [(index, s[axis]) for index, s in enumerate(shardings) if s is not None and axis not in s.open_axes]
 
 
 def rules_of(problem: Problem) -> list[OpRule | None]:
-    """Return, by node, the rule of its op; None where it is no torch op or has no rule."""
+    """Return for each node the rule of its op; None if it is not a torch op or has no rule."""
     return [node.source.rule if isinstance(node.source, OpStrategies) else None for node in problem.nodes]

@@ -1,4 +1,4 @@
-"""Values that are not reduced before they are cast to a wider type, since a cast says `spmd.cast_first`."""
+"""Find the partial sums that must not be reduced before a cast to a wider type with `spmd.cast_first`."""
 
 from __future__ import annotations
 
@@ -15,27 +15,28 @@ from spmdir.dialects.cast_first import CAST_FIRST
 from spmdir.rules.strategies.strategy import UNSHARDED
 
 
-def unreduced(function: FuncOp, strategies: Mapping[AtenOp, OpStrategies], mesh: Mesh) -> set[SSAValue]:
-    """Return the operands of the casts, and what these are sums and views of: no reshard may reduce one.
+def find_unreduced(function: FuncOp, strategies: Mapping[AtenOp, OpStrategies], mesh: Mesh) -> set[SSAValue]:
+    """Return the operands of the casts, and the operands of the sums and views that compute them.
 
-    They stay as they are made along all axes. A value that others use too is left out, for they may need it reduced.
+    No reshard may reduce these values: they keep their placements along all axes. A value with several users is
+    excluded, because another user may need the reduced value.
     """
-    found: set[SSAValue] = set()
-    left = [op for op in strategies if CAST_FIRST in op.attributes]
-    while left:
-        op = left.pop()
-        if not _hands_on_sums(strategies[op], mesh):
+    unreduced: set[SSAValue] = set()
+    stack = [op for op in strategies if CAST_FIRST in op.attributes]
+    while stack:
+        op = stack.pop()
+        if not _preserves_sums(strategies[op], mesh):
             continue
         for operand in op.tensors:
-            maker = operand.owner
-            if isinstance(maker, AtenOp) and operand not in found and operand.has_one_use():
-                found.add(operand)
-                left.append(maker)
-    return found
+            producer = operand.owner
+            if isinstance(producer, AtenOp) and operand not in unreduced and operand.has_one_use():
+                unreduced.add(operand)
+                stack.append(producer)
+    return unreduced
 
 
-def _hands_on_sums(source: OpStrategies, mesh: Mesh) -> bool:
-    """Return whether an op of partial sums alone may give a partial sum, as additions, views and casts do."""
+def _preserves_sums(source: OpStrategies, mesh: Mesh) -> bool:
+    """Return whether an op maps partial sums to a partial sum, as additions, views and casts do."""
     listed = (s for axis, count in mesh.axes for s in source.strategies(axis, count, UNSHARDED))
     return any(s.operands and all(map(_is_sum, (*s.operands, *s.results))) for s in listed)
 

@@ -1,4 +1,4 @@
-"""The program of one rank as a scheduler sees it: tasks, transfers and buffers.
+"""Convert the program of one rank to the input of a scheduler: tasks, transfers and buffers.
 
 Start with rank_program.py.
 """

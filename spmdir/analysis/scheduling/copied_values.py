@@ -1,4 +1,4 @@
-"""Copies to the host and back as a schedule sees them: what is copied in one direction is a stream of its own."""
+"""The values that may be copied to the host and back, and the transfers of such copies."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from spmdir.schedule.host_copies import copy_transfer
 from spmdir.schedule.program import Transfer
 
 
-def copyable(memory: LiveMemory, topology: Topology) -> tuple[dict[int, SSAValue], dict[int, float]]:
-    """Return the values of a program that may be copied to the host, by their buffers, and the seconds of a copy.
+def copyable_values(memory: LiveMemory, topology: Topology) -> tuple[dict[int, SSAValue], dict[int, float]]:
+    """Return buffer → the value that may be copied to the host, and buffer → the seconds of a copy.
 
-    These are values of ops: arguments are held by callers, and what is inside a local form is not there outside.
+    These are results of ops. Arguments are held by the caller, and values inside local forms cannot be used outside.
     """
     values: dict[int, SSAValue] = {}
     for number, (buffer, value) in enumerate(zip(memory.buffers, memory.values, strict=True)):
         is_result = buffer.kind != "communication buffers" and isinstance(value.type, TensorType)
-        is_made = isinstance(value, OpResult) and not isinstance(value.op, ConstantOp)
-        if topology.host_bandwidth and buffer.bytes and is_result and is_made and sharding_of(value) is not None:
+        is_computed = isinstance(value, OpResult) and not isinstance(value.op, ConstantOp)
+        if topology.host_bandwidth and buffer.bytes and is_result and is_computed and sharding_of(value) is not None:
             values[number] = value
     return values, {number: host_seconds(memory.buffers[number].bytes, topology) for number in values}
 
 
 def host_transfer(op: HostCopyOp, size: float, topology: Topology) -> Transfer:
-    """Return what an op copies of `size` bytes.
+    """Return the transfer of an op that copies `size` bytes.
 
     Raises:
         UnsupportedError: the topology has no bandwidth to the host; located.

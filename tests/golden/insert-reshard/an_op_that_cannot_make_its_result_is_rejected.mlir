@@ -2,7 +2,7 @@
 spmd.mesh @mesh <tp = 4>
 
 func.func @f(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<64x64xf32> {
-  // expected-error@+1 {{'aten.flip': no strategy of its rule gives (S(0)) on axis 'tp'; give the op a sharding it can make and reshard the result}}
+  // expected-error@+1 {{'aten.flip': no strategy of its rule gives (S(0)) on axis 'tp'; give the op a sharding that it can produce, and reshard the result}}
   %0 = aten.flip(%x) {dims = [0]} : tensor<64x64xf32> <tp: S(0)>
   return %0 : tensor<64x64xf32>
 }

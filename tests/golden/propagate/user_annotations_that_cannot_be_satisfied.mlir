@@ -10,7 +10,7 @@ func.func @f(%x: tensor<64x4096xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 spmd.mesh @mesh <tp = 4>
 
 func.func @f(%x: tensor<16xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16xf32> {
-  // expected-error@+1 {{'spmd.all_gather' is a decision already made; propagate runs before it}}
+  // expected-error@+1 {{'spmd.all_gather' is the result of a later pass; run propagate before that pass}}
   %0 = spmd.all_gather %x on [tp] dim 0 : tensor<16xf32> <>
   return %0 : tensor<16xf32>
 }

@@ -5,9 +5,9 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
                 %w: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>},
                 %v: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>})
     -> (tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) {
-  // expected-error@+1 {{on axis 'tp' (S(1), S(0)) -> (R) is not a strategy of this op: the results are (R) where these operands give (P(sum))}}
+  // expected-error@+1 {{on axis 'tp' (S(1), S(0)) -> (R) is not a strategy of this op: the results are (R) but these operands give (P(sum))}}
   %a = aten.mm(%x, %w) : tensor<16x8xf32> <>
-  // expected-error@+1 {{operand 1 (mat2) is R where the nearest strategy wants S(0); it accepts (R, R) -> (R)}}
+  // expected-error@+1 {{operand 1 (mat2) is R but the nearest strategy requires S(0); it accepts (R, R) -> (R)}}
   %b = aten.mm(%x, %v) : tensor<16x8xf32> <tp: P(sum)>
   return %b : tensor<16x8xf32>
 }
@@ -15,9 +15,9 @@ func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: P(sum)>}) -> tensor<16x8xf32> {
-  // expected-error@+1 {{operand 0 (self) is P(sum) where the nearest strategy wants}}
+  // expected-error@+1 {{operand 0 (self) is P(sum) but the nearest strategy requires}}
   %a = aten.relu(%x) : tensor<16x8xf32> <tp: P(sum)>
-  // expected-error@+1 {{result 0 is returned as a partial value, <tp: P(sum)>; run insert-reshard}}
+  // expected-error@+1 {{result 0 is a partial value, <tp: P(sum)>; expected a reduced value: run insert-reshard}}
   return %a : tensor<16x8xf32>
 }
 // -----
@@ -25,7 +25,7 @@ spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @main(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0), tp: S(0)>},
                 %y: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0), dp: S(0)>}) -> tensor<16x8xf32> {
-  // expected-error@+1 {{one factor nests in one order}}
+  // expected-error@+1 {{use the same order in both}}
   %a = aten.mul.Tensor(%x, %y) : tensor<16x8xf32> <dp: S(0), tp: S(0)>
   return %a : tensor<16x8xf32>
 }
@@ -44,7 +44,7 @@ spmd.mesh @mesh <dp = 2>
 func.func @main(%x: tensor<16xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(max)>})
     -> (tensor<16xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
   %y = spmd.reshard %x : tensor<16xf32> <dp: P(sum)>
-  // expected-error@+1 {{result 0 is laid out as <dp: P(sum)>, but the function promises <dp: S(0)>; run insert-reshard}}
+  // expected-error@+1 {{result 0 has the sharding <dp: P(sum)>; the function declares <dp: S(0)>: run insert-reshard}}
   return %y : tensor<16xf32>
 }
 // -----

@@ -3,7 +3,7 @@
 spmd.mesh @mesh <tp = 2>
 
 func.func @f(%x: tensor<16x8xf32>) -> tensor<16x8xf32> {
-  // expected-error@+1 {{'atem.gelu' is no op of torch; did you mean 'aten.gelu'?}}
+  // expected-error@+1 {{'atem.gelu' is not a torch op; did you mean 'aten.gelu'?}}
   %0 = atem.gelu(%x) {approximate = "none"} : tensor<16x8xf32>
   return %0 : tensor<16x8xf32>
 }

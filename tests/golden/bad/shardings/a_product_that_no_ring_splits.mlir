@@ -24,7 +24,7 @@ func.func @f(%x: tensor<5x6xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%x: tensor<4x8x6xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(1), tp: S(2)>}, %w: tensor<4x6x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1), dp: S(2)>}) -> tensor<4x8x8xf32> {
-  // expected-error@+1 {{is split along 'dp' and 'tp'; expected one axis that does not leave the op as it is}}
+  // expected-error@+1 {{is split along 'dp' and 'tp'; expected exactly one axis along which the op is rewritten}}
   %y = aten.bmm(%x, %w) : tensor<4x8x8xf32> <tp: S(0), dp: S(2)> attributes {spmd.split}
   return %y : tensor<4x8x8xf32>
 }

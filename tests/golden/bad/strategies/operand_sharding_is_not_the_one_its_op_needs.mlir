@@ -3,7 +3,7 @@
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> tensor<16x8xf32> {
-  // expected-error@+1 {{operand 0 (self) is S(0) where the nearest strategy wants R}}
+  // expected-error@+1 {{operand 0 (self) is S(0) but the nearest strategy requires R}}
   %0 = aten.relu(%x) : tensor<16x8xf32> <tp: S(0)>
   return %0 : tensor<16x8xf32>
 }
