@@ -1,4 +1,4 @@
-"""Writes a search result into the IR: the sharding of every value, and what operands need."""
+"""Write a search result into the IR: the sharding of each value, and the shardings that ops require of operands."""
 
 from __future__ import annotations
 
@@ -27,63 +27,66 @@ def annotate(
     rules: Sequence[OpRule | None],
     nested: Nested,
 ) -> None:
-    """Give every value of `function` its sharding, and every op the shardings it needs its operands in.
+    """Give every value of `function` its sharding, and every op its attribute `needs`.
 
     Args:
-        makers: what each node of `problem` stands for.
-        rules: the rule of each node that is a torch op.
-        nested: what the search found for `problem`.
+        makers: for each node of `problem`, its source in the function.
+        rules: for each node, the rule if it is a torch op.
+        nested: the solution of `problem`.
     """
     decided: dict[str, dict[int, Sharding]] = {"arg_attrs": {}, "res_attrs": {}}
     for node, maker, rule, needed in zip(problem.nodes, makers, rules, nested.needed, strict=True):
-        made = [nested.produced[value] for value in node.results]
+        produced = [nested.produced[value] for value in node.results]
         if isinstance(maker, int):
             decided["res_attrs"][maker] = needed[0]
         elif isinstance(maker, SSAValue):
-            decided["arg_attrs"][maker.index] = made[0]  # type: ignore  # a block argument
+            decided["arg_attrs"][maker.index] = produced[0]  # type: ignore  # a block argument
         else:
-            known = [nested.produced[value] for value in node.operands]
-            _annotate_op(maker, made, _without_unread(rule, made, needed, known) if rule else needed, known)
+            current = [nested.produced[value] for value in node.operands]
+            _annotate_op(maker, produced, _without_unread(rule, produced, needed, current) if rule else needed, current)
     for which, shardings in decided.items():
         _write(function, which, shardings)
 
 
-def _annotate_op(op: ValueOp, made: Sequence[Sharding], needed: Sequence[Sharding], known: Sequence[Sharding]) -> None:
-    op.set_shardings([sharding if meta else None for sharding, meta in zip(made, op.metas, strict=True)])
-    needs = tuple([None if need == has else need for need, has in zip(needed, known, strict=True)])
-    if any(need is not None for need in needs):
+def _annotate_op(
+    op: ValueOp, produced: Sequence[Sharding], needed: Sequence[Sharding], current: Sequence[Sharding]
+) -> None:
+    op.set_shardings([sharding if meta else None for sharding, meta in zip(produced, op.metas, strict=True)])
+    needs = tuple([None if required == has else required for required, has in zip(needed, current, strict=True)])
+    if any(required is not None for required in needs):
         op.properties["needs"] = shardings_attr(needs)
     else:
         op.properties.pop("needs", None)
 
 
 def _without_unread(
-    rule: OpRule, made: Sequence[Sharding], needed: Sequence[Sharding], known: Sequence[Sharding]
+    rule: OpRule, produced: Sequence[Sharding], needed: Sequence[Sharding], current: Sequence[Sharding]
 ) -> list[Sharding]:
-    """Return `needed`, with partial values that the op does not read left partial: it need not wait for the reduction.
+    """Return `needed`, but leave operands partial whose elements the op does not read.
 
-    To the search both are the same where another user needs the reduction.
+    Then the op does not wait for their reduction. If another user needs the reduction, the search does not distinguish
+    the two.
     """
-    found = list(needed)
+    relaxed = list(needed)
     for index in rule.ignored_operands:
-        reduced = known[index]
-        for axis, _ in known[index].partial:
-            if all(sharding[axis] == R for sharding in (*made, *needed)):
+        reduced = current[index]
+        for axis, _ in current[index].partial:
+            if all(sharding[axis] == R for sharding in (*produced, *needed)):
                 reduced = reduced.replace(axis, R)
         if reduced == needed[index]:
-            found[index] = known[index]
-    return found
+            relaxed[index] = current[index]
+    return relaxed
 
 
 def user_annotations(function: FuncOp, maker: Maker, mesh: Mesh) -> list[Sharding]:
-    """Return the user annotations of what a node stands for, over the axes of `mesh`, before `annotate` is called."""
+    """Return the user annotations of the source of a node, over the axes of `mesh`. Call it before `annotate`."""
     if isinstance(maker, int):
-        found = [_annotation(function, "res_attrs", maker)]
+        annotations = [_annotation(function, "res_attrs", maker)]
     elif isinstance(maker, SSAValue):
-        found = [_annotation(function, "arg_attrs", maker.index)]  # type: ignore  # a block argument
+        annotations = [_annotation(function, "arg_attrs", maker.index)]  # type: ignore  # a block argument
     else:
-        found = maker.shardings
-    return [sharding.refined(mesh) for sharding in found if sharding is not None]
+        annotations = maker.shardings
+    return [sharding.refined(mesh) for sharding in annotations if sharding is not None]
 
 
 def _annotation(function: FuncOp, which: str, index: int) -> Sharding | None:
@@ -94,7 +97,7 @@ def _annotation(function: FuncOp, which: str, index: int) -> Sharding | None:
 def _write(function: FuncOp, which: str, shardings: Mapping[int, Sharding]) -> None:
     """Write the shardings of all arguments (`arg_attrs`) or results (`res_attrs`) into the signature.
 
-    What a result is like is said by its sharding.
+    `spmd.like` of results is removed: the decided sharding replaces it.
     """
     entries: list[DictionaryAttr] = []
     for index in range(len(shardings)):

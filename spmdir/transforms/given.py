@@ -1,6 +1,6 @@
-"""What the user annotated, kept on a function that is decided, as `spmd.given`, and the function as it was before.
+"""Record the user annotations of a function in `spmd.given` before it is decided, and restore them.
 
-Names tell what was annotated: `%x` a value, `result 0` a result of the function.
+Keys are the names of values, such as `%x`, and `result 0` for a result of the function.
 """
 
 from __future__ import annotations
@@ -21,52 +21,57 @@ from spmdir.dialects.stage import STAGE
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
 
-_SAID = ("spmd.sharding", "spmd.like")
-"""The attributes of results by which a user says how they are placed."""
+_ANNOTATIONS = ("spmd.sharding", "spmd.like")
+"""The attributes of results that are user annotations."""
 
 
 def note_given(function: FuncOp) -> None:
-    """Keep on `function` what is annotated, before it is decided; what is kept already stays."""
+    """Record the annotations of a function that is not decided yet. An existing record is kept."""
     if GIVEN in function.attributes:
         return
-    found: dict[str, Attribute] = {}
+    annotations: dict[str, Attribute] = {}
     for value in _values(function):
         sharding = sharding_of(value)
         if sharding is not None:
-            found[text_name(value)] = DictionaryAttr({"spmd.sharding": sharding_attr(sharding)})
+            annotations[text_name(value)] = DictionaryAttr({"spmd.sharding": sharding_attr(sharding)})
     for index in range(len(function.function_type.outputs)):
-        said = function_attrs(function, "res_attrs", index)
-        if any(key in said for key in _SAID):
-            found[_result(index)] = DictionaryAttr({key: said[key] for key in _SAID if key in said})
-    function.attributes[GIVEN] = DictionaryAttr(found)
+        result_attributes = function_attrs(function, "res_attrs", index)
+        if any(key in result_attributes for key in _ANNOTATIONS):
+            annotations[_result_name(index)] = DictionaryAttr(
+                {key: result_attributes[key] for key in _ANNOTATIONS if key in result_attributes}
+            )
+    function.attributes[GIVEN] = DictionaryAttr(annotations)
 
 
 def open_decided(function: FuncOp) -> None:
-    """Leave to a decided function only what the user annotated, as it is kept on it.
+    """Remove all decisions from a decided function, and restore the recorded annotations.
 
     Raises:
-        ShardingError: it names what is not there; located.
+        ShardingError: the record has a name that is not in the function; located.
     """
-    kept: Any = function.attributes.pop(GIVEN)
+    recorded: Any = function.attributes.pop(GIVEN)
     function.attributes.pop(STAGE, None)
-    left = {name: dict(entry.data) for name, entry in kept.data.items()}
+    remaining = {name: dict(entry.data) for name, entry in recorded.data.items()}
     entries = [function_attrs(function, "arg_attrs", index) for index in range(len(function.args))]
     for value in _values(function):
-        given = left.pop(text_name(value), {}).get("spmd.sharding")
+        annotation = remaining.pop(text_name(value), {}).get("spmd.sharding")
         if isinstance(value, BlockArgument):
             entries[value.index].pop("spmd.sharding", None)
-            entries[value.index] |= {} if given is None else {"spmd.sharding": given}
+            entries[value.index] |= {} if annotation is None else {"spmd.sharding": annotation}
         elif isinstance(value, OpResult) and isinstance(value.op, ValueOp):
-            own = list(value.op.shardings)
-            own[value.index] = given.data if isinstance(given, ShardingAttr) else None
-            value.op.set_shardings(own)
+            shardings = list(value.op.shardings)
+            shardings[value.index] = annotation.data if isinstance(annotation, ShardingAttr) else None
+            value.op.set_shardings(shardings)
             value.op.properties.pop("needs", None)
     results = [function_attrs(function, "res_attrs", index) for index in range(len(function.function_type.outputs))]
     for index, entry in enumerate(results):
         entry.pop("spmd.sharding", None)
-        entry |= left.pop(_result(index), {})
-    if left:
-        raise ShardingError(f"{GIVEN} names {shown(next(iter(left)))}, which is not there", location_of(function))
+        entry |= remaining.pop(_result_name(index), {})
+    if remaining:
+        name = shown(next(iter(remaining)))
+        raise ShardingError(
+            f"{GIVEN} has an entry {name}, but the function has no such value; remove the entry", location_of(function)
+        )
     for which, changed in (("arg_attrs", entries), ("res_attrs", results)):
         function.properties[which] = ArrayAttr([DictionaryAttr(entry) for entry in changed])
 
@@ -78,5 +83,5 @@ def _values(function: FuncOp) -> Iterator[SSAValue]:
             yield from op.results
 
 
-def _result(index: int) -> str:
+def _result_name(index: int) -> str:
     return f"result {index}"

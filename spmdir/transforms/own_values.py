@@ -1,17 +1,19 @@
-"""Values of each rank's own batch: what is computed over a batch stays on its rank, and what is returned is averaged.
+"""Compute with the batch of each rank instead of the global batch, and average the results, as DDP and FSDP2 do.
 
-With batches of several sizes, a value of the global batch and the mean of the ranks' values differ. Data parallel
-training, as with DDP and FSDP2, takes the mean. So along the axes of the batch, a sum over ranks that the program
-computes with becomes so many times the rank's own sum, and whole results are averaged:
+If the batches of ranks differ in size, a mean over the global batch differs from the mean of the ranks' means. Data
+parallel training uses the latter. So along the axes of the batch, a sum over ranks that the program computes with
+becomes the sum of the rank's batch, times the number of ranks. Replicated results are averaged:
 
     %n = all_reduce %count on [dp] op sum      ->    %n = mul %count, 2          2 ranks along dp
     %loss = div %total, %n                           %loss = div %total, %n
     return %loss                                     %mean = all_reduce %loss on [dp] op avg
                                                      return %mean
 
-Sums that are only returned, as those of gradients, stay: %total of all ranks over twice the own count is that mean.
+Sums that are only returned, such as those of gradients, are unchanged: the sum over ranks of %total / (2 · %count) is
+the mean of the ranks' means.
 
-A number that an op is given as the size of the batch is that of the rank's own batch too, as 8 here and 6 elsewhere:
+If an argument of an op is the size of the batch, it is the size of the rank's batch too: 8 here, and 6 on another rank.
+The result is averaged:
 
     %n = add.Tensor %seen {other = 8}                %n = add.Tensor %seen {other = 8}
     return %n                                        %mean = all_reduce %n on [dp] op avg
@@ -47,16 +49,16 @@ _FACTORS: dict[str, Callable[[int], float]] = {
     "max": lambda count: 1.0,
     "min": lambda count: 1.0,
 }
-"""Reduction → by what the own value is multiplied, as though each of so many ranks had it."""
+"""Reduction → number of ranks → the factor from the value of one rank to the reduction of equal values of all ranks."""
 
 
 @attrs.frozen
 class BatchSizes:
-    """What depends on the size of the batch, in the program of one rank.
+    """The parts of a local program that depend on the size of the batch.
 
     Attributes:
-        dims: name of a value → its dimensions that do.
-        numbers: names of values, of a fixed shape, of ops that are given a number that does.
+        dims: name of a value → its dimensions that depend on the size.
+        numbers: names of the results of ops with an argument that depends on the size, though their shapes do not.
     """
 
     dims: Mapping[str, Set[int]]
@@ -68,15 +70,16 @@ _REDUCE = collective_class("all_reduce")
 
 
 def keep_own_values(module: ModuleOp, axes: Sequence[str], sizes: BatchSizes, reduces_alone: bool = True) -> None:
-    """Let ranks along `axes` compute with values of their own batches, in the program of one rank after localize.
+    """Change a localized program: ranks along `axes` compute with their own batches.
 
     Args:
-        sizes: what differs where batches do.
-        reduces_alone: whether each rank computes with reductions of its own batch. Else what is reduced over ranks is
-            that of all batches, and numbers that depend on sizes differ alone.
+        sizes: the parts of the program that depend on the size of the batch.
+        reduces_alone: whether each rank computes with reductions over its own batch. Otherwise reductions are over all
+            batches, and only arguments of ops that depend on the size differ between ranks.
 
     Raises:
-        UnsupportedError: ranks would have parts of each other's values, or a whole result has no mean; located.
+        UnsupportedError: a value that differs between ranks is sharded over them, or a replicated result has no mean;
+            located.
     """
     function, mesh = ir.main_function(module), ir.mesh(module)
     _OwnValues(
@@ -86,19 +89,19 @@ def keep_own_values(module: ModuleOp, axes: Sequence[str], sizes: BatchSizes, re
 
 
 class _OwnValues:
-    """Walks a function once.
+    """Change a function in one walk.
 
     Attributes:
-        of_batch: values computed from the inputs that are sharded along the axes, or from a size of the batch. Others
-            are those of one device.
-        own: those of them that are replicated along the axes, but differ between ranks.
+        of_batch: values that depend on the inputs sharded along the axes, or on the size of the batch. Other values are
+            equal to those of one device.
+        own: the values among these that have a replicated sharding along the axes, but differ between ranks.
     """
 
     def __init__(self, function: FuncOp, mesh: Mesh, axes: frozenset[str], sizes: BatchSizes, reduces_alone: bool):
         self.function, self.mesh, self.axes, self.sizes = function, mesh, axes, sizes
         self.reduces_alone = reduces_alone
-        given = [value for value in function.args if is_given(function, value.index)]
-        self.of_batch: set[SSAValue] = {value for value in given if not self._is_whole(value)}
+        inputs = [value for value in function.args if is_given(function, value.index)]
+        self.of_batch: set[SSAValue] = {value for value in inputs if not self._is_whole(value)}
         self.own: set[SSAValue] = set()
 
     def run(self) -> None:
@@ -117,33 +120,33 @@ class _OwnValues:
     def _visit(self, op: Operation) -> None:
         if not isinstance(op, Collective):
             if not self.own.isdisjoint(op.operands):
-                # An op shards one thing along an axis: rows of the batch, if that is what an operand is sharded by.
+                # If an operand is sharded along the axes, the op is sharded by rows of the batch.
                 if not any(self._sharded_dims(operand) for operand in op.operands if operand in self.of_batch):
                     self._check_rows(op, (*op.operands, *op.results))
                 self.own.update(filter(self._is_whole, op.results))
             return
         value, result, step = op.operands[0], op.results[0], op.step(self.mesh)
         changed = [axis for axis in self.mesh.axis_names if step.source[axis] != step.target[axis]]
-        along = [axis for axis in changed if axis in self.axes]
-        before, after = ({each[axis].trait for axis in along} for each in (step.source, step.target))
+        batch_axes = [axis for axis in changed if axis in self.axes]
+        before, after = ({sharding[axis].trait for axis in batch_axes} for sharding in (step.source, step.target))
         if (before, after) == ({"partial"}, {"replicated"}):
-            if self.reduces_alone and self._goes_on(result):
-                self._reduce_alone(op, along, [axis for axis in changed if axis not in along])
+            if self.reduces_alone and self._is_used_inside(result):
+                self._reduce_own_value(op, batch_axes, [axis for axis in changed if axis not in batch_axes])
         elif value not in self.own:
             return
-        elif not along:
+        elif not batch_axes:
             self.own.add(result)
         elif after == {"partial"}:
-            self._replace(op, self._scaled(value, along, step.target, op, is_inverse=True))
+            self._replace(op, self._scale(value, batch_axes, step.target, op, is_inverse=True))
         elif after == {"shard"} and self._sharded_dims(result) <= self._batch_dims(result):
-            return  # the rows of the rank's own batch
-        elif after == {"shard"} and not self._goes_on(result):
+            return  # the shard has the rows of the rank's batch
+        elif after == {"shard"} and not self._is_used_inside(result):
             op.operands[0] = self._average(value, op)
         else:
-            raise self._mixed(op, along)
+            raise self._mixed_error(op, batch_axes)
 
     def _has_number(self, op: Operation, result: SSAValue) -> bool:
-        """Return whether a value depends on the size of the batch by a number or by the length of an operand alone."""
+        """Return whether a value depends on the size of the batch by an argument or the length of an operand alone."""
         if isinstance(op, Collective) or self._batch_dims(result):
             return False
         return text_name(result) in self.sizes.numbers or any(
@@ -152,13 +155,13 @@ class _OwnValues:
 
     def _check_rows(self, op: Operation, values: Iterable[SSAValue]) -> None:
         if any(self._sharded_dims(value) - self._batch_dims(value) for value in values):
-            raise self._mixed(op, [axis for axis in self.mesh.axis_names if axis in self.axes])
+            raise self._mixed_error(op, [axis for axis in self.mesh.axis_names if axis in self.axes])
 
-    def _mixed(self, op: Operation, along: Sequence[str]) -> UnsupportedError:
+    def _mixed_error(self, op: Operation, batch_axes: Sequence[str]) -> UnsupportedError:
         return UnsupportedError(
-            f"'{op.name}' shards along mesh axes [{', '.join(along)}] what differs between their ranks, which have "
-            "batches of their own; let dynamic_shapes have the first dimension of the inputs too, or replicate the "
-            "value along these axes",
+            f"'{op.name}' shards a value along mesh axes [{', '.join(batch_axes)}], but the value differs between the "
+            "ranks, because each has a separate batch; mark the first dimension of all inputs in dynamic_shapes, or "
+            "replicate the value along these axes",
             location_of(op),
         )
 
@@ -171,8 +174,8 @@ class _OwnValues:
     def _batch_dims(self, value: SSAValue) -> Set[int]:
         return self.sizes.dims.get(text_name(value), frozenset())
 
-    def _goes_on(self, value: SSAValue) -> bool:
-        """Return whether anything but the end of the function uses a value."""
+    def _is_used_inside(self, value: SSAValue) -> bool:
+        """Return whether an op other than the return uses a value."""
         end = ir.terminator(self.function)
         return any(use.operation is not end for use in value.uses)
 
@@ -180,15 +183,15 @@ class _OwnValues:
         sharding = sharding_of(value)
         return sharding is not None and self.axes.isdisjoint(axis for axis, _ in sharding.entries)
 
-    def _reduce_alone(self, op: Collective, along: Sequence[str], others: Sequence[str]) -> None:
-        """Replace a reduction by that of the rank's own values along `along`, then by one along the other axes."""
+    def _reduce_own_value(self, op: Collective, batch_axes: Sequence[str], other_axes: Sequence[str]) -> None:
+        """Replace a reduction: scale the rank's value along `batch_axes`, and reduce it along the other axes only."""
         step = op.step(self.mesh)
-        rest = Sharding([entry for entry in step.source.entries if entry[0] not in along], step.source.mesh)
-        value = self._scaled(op.operands[0], along, rest, op)
-        if others:
-            reduction = step.source[others[0]].op
+        remaining = Sharding([entry for entry in step.source.entries if entry[0] not in batch_axes], step.source.mesh)
+        value = self._scale(op.operands[0], batch_axes, remaining, op)
+        if other_axes:
+            reduction = step.source[other_axes[0]].op
             reduced = _REDUCE.build(
-                value, axes=tuple(others), reduction=reduction, sharding=step.target, mesh=self.mesh
+                value, axes=tuple(other_axes), reduction=reduction, sharding=step.target, mesh=self.mesh
             )
             Rewriter.insert_op(reduced, InsertPoint.before(op))
             value = reduced.results[0]
@@ -201,13 +204,23 @@ class _OwnValues:
         Rewriter.erase_op(op)
         self.of_batch.add(value)
 
-    def _scaled(
-        self, value: SSAValue, along: Sequence[str], sharding: Sharding, before: Operation, is_inverse: bool = False
+    def _scale(
+        self,
+        value: SSAValue,
+        batch_axes: Sequence[str],
+        sharding: Sharding,
+        before: Operation,
+        is_inverse: bool = False,
     ) -> SSAValue:
-        """Return the own value of a rank as though all ranks along `along` had it: reduced, or left to be reduced."""
+        """Return the reduction of a rank's value along `batch_axes`, as if all ranks had this value.
+
+        Args:
+            sharding: of the result.
+            is_inverse: return the inverse instead: the partial value whose reduction is `value`.
+        """
         factor = 1.0
         of_value = sharding if is_inverse else sharding_of(value) or sharding
-        for axis in along:
+        for axis in batch_axes:
             reduction = of_value[axis].op or ""
             if reduction not in _FACTORS:
                 raise UnsupportedError(
@@ -216,9 +229,9 @@ class _OwnValues:
                     location_of(before),
                 )
             factor *= _FACTORS[reduction](self.mesh.sizes[axis])
-        return self._product(value, 1 / factor if is_inverse else factor, sharding, before)
+        return self._multiply(value, 1 / factor if is_inverse else factor, sharding, before)
 
-    def _product(self, value: SSAValue, factor: float, sharding: Sharding, before: Operation) -> SSAValue:
+    def _multiply(self, value: SSAValue, factor: float, sharding: Sharding, before: Operation) -> SSAValue:
         number = int(factor) if factor == int(factor) else factor
         product = op_class("aten.mul.Scalar").build(
             [value], [meta_of(value.type)], [sharding], before.location, other=number
@@ -227,21 +240,21 @@ class _OwnValues:
         return product.results[0]
 
     def _average(self, value: SSAValue, before: Operation) -> SSAValue:
-        """Return the mean of a value over the ranks that have their own, for `before` to use."""
+        """Return the mean of a value over the ranks of the axes, computed right before `before`."""
         meta, sharding = meta_of(value.type), sharding_of(value)
-        assert meta is not None and sharding is not None  # it is whole
+        assert meta is not None and sharding is not None  # it is replicated along the axes
         if not meta.dtype.is_inexact:
             raise UnsupportedError(
-                f"a result of type {meta.dtype} is computed from the batch of each rank, which has no mean; expected "
-                "floats: make a buffer floating, or give an output an out-sharding",
+                f"a result of type {meta.dtype} is computed from the separate batch of each rank, and integers have no "
+                "mean; expected floats: use a floating-point buffer, or give the output an out-sharding",
                 location_of(before if isinstance(value.owner, Block) else value.owner),
             )
         axes = [axis for axis in self.mesh.axis_names if axis in self.axes]
-        partial = self._product(value, 1.0 / self.mesh.group_size(axes), _summed(sharding, axes), before)
+        partial = self._multiply(value, 1.0 / self.mesh.group_size(axes), _with_partial_sum(sharding, axes), before)
         mean = _REDUCE.build(partial, axes=tuple(axes), reduction="sum", mesh=self.mesh)
         Rewriter.insert_op(mean, InsertPoint.before(before))
         return mean.results[0]
 
 
-def _summed(sharding: Sharding, axes: Iterable[str]) -> Sharding:
+def _with_partial_sum(sharding: Sharding, axes: Iterable[str]) -> Sharding:
     return Sharding((*sharding.entries, *((axis, P("sum")) for axis in axes)), sharding.mesh)

@@ -1,4 +1,4 @@
-"""Units of the program of one rank that run again before later uses, and values that come back from the host."""
+"""Insert recomputations and copies to the host into a local program."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ from spmdir.schedule.repeated_tasks import Repeat, tasks_with_repeats
 
 
 def may_repeat(unit: Unit) -> bool:
-    """Return whether ops give the same values when they run again: no random numbers, states or sums of ranks, whose
-    terms may come in another order, and nothing that is in flight."""
-    return all(map(_gives_the_same, unit))
+    """Return whether a unit computes equal values if it runs again.
+
+    Excluded are random ops, collectives with states, reductions over ranks (the order of their addends may differ), and
+    starts and waits.
+    """
+    return all(map(_is_deterministic, unit))
 
 
-def _gives_the_same(op: Operation) -> bool:
+def _is_deterministic(op: Operation) -> bool:
     if isinstance(op, Collective):
         return op.may_repeat and not op.IS_START
     return is_side_effect_free(op) and not isinstance(op, (WaitOp, HostCopyOp))
@@ -37,60 +40,65 @@ def repeat(
     added: Sequence[Repeat],
     values: Mapping[int, SSAValue] | None = None,
 ) -> list[Unit]:
-    """Let units of `function` run again or be copied, and later ones use what these give; return the units of the
-    result.
+    """Insert repeats into `function`, let later units use their results, and return the units of the result.
 
     Args:
-        program: that of `function`, whose tasks are `units`.
+        program: the program of `function`. Its tasks are `units`.
+        added: the repeats, sorted.
         values: buffer that may be copied → its value.
     """
-    distinguish(function.body.block)  # what runs again is noted by name
-    names, found = Names(function.body.block), list[Unit]()
-    latest: dict[SSAValue, SSAValue] = {}
+    distinguish(function.body.block)  # recomputations refer to the original by name
+    names, new_units = Names(function.body.block), list[Unit]()
+    replacement: dict[SSAValue, SSAValue] = {}
     on_host: dict[SSAValue, SSAValue] = {}
     waiting: list[Operation] = []
     for index, repeated in tasks_with_repeats(program, added):
         if repeated:
             if repeated.action == "run":
-                made = _again(units[index], latest, names)
+                new_ops = _clone_unit(units[index], replacement, names)
             else:
                 value = (values or {})[repeated.buffer]
-                made = [_copied(value, latest, on_host, names, repeated.action == "offload")]
-            waiting += made
-            found.append(made)
+                new_ops = [_build_copy(value, replacement, on_host, names, repeated.action == "offload")]
+            waiting += new_ops
+            new_units.append(new_ops)
             continue
         Rewriter.insert_op(waiting, InsertPoint.before(units[index][0]))
         waiting = []
         for op in units[index]:
             for place, operand in enumerate(op.operands):
-                if operand in latest:
-                    op.operands[place] = latest[operand]
-        found.append(units[index])
-    return found
+                if operand in replacement:
+                    op.operands[place] = replacement[operand]
+        new_units.append(units[index])
+    return new_units
 
 
-def _copied(
+def _build_copy(
     value: SSAValue,
-    latest: dict[SSAValue, SSAValue],
+    replacement: dict[SSAValue, SSAValue],
     on_host: dict[SSAValue, SSAValue],
     names: Names,
     to_host: bool,
 ) -> Operation:
-    """Return the op that copies a value to the host or back, and tell `on_host` or `latest` of its result."""
-    op = OffloadOp.copying(latest.get(value, value)) if to_host else ReloadOp.copying(on_host[value])
+    """Return an op that copies a value to the host or back, and record its result.
+
+    Args:
+        replacement: value → the value that later ops use in its place. Updated by a copy back.
+        on_host: value → its copy on the host. Updated by a copy to the host.
+    """
+    op = OffloadOp.copying(replacement.get(value, value)) if to_host else ReloadOp.copying(on_host[value])
     assert isinstance(value.owner, Operation)  # arguments are not copied
     op.location = value.owner.location
-    (on_host if to_host else latest)[value] = op.results[0]
+    (on_host if to_host else replacement)[value] = op.results[0]
     names.give(op.results[0], value, "offload" if to_host else "reload")
     return op
 
 
-def _again(unit: Unit, latest: dict[SSAValue, SSAValue], names: Names) -> list[Operation]:
-    """Return the ops of a unit once more, and tell `latest` that their results take the place of the unit's."""
-    made: list[Operation] = []
+def _clone_unit(unit: Unit, replacement: dict[SSAValue, SSAValue], names: Names) -> list[Operation]:
+    """Return a copy of the ops of a unit, and record its results in `replacement`."""
+    new_ops: list[Operation] = []
     for op in unit:
         repeat = type(op).create(
-            operands=[latest.get(operand, operand) for operand in op.operands],
+            operands=[replacement.get(operand, operand) for operand in op.operands],
             result_types=op.result_types,
             properties=op.properties,
             attributes=op.attributes,
@@ -99,6 +107,6 @@ def _again(unit: Unit, latest: dict[SSAValue, SSAValue], names: Names) -> list[O
         note_recomputation(repeat, op)
         for old, new in zip(op.results, repeat.results, strict=True):
             names.give(new, old, "again")
-            latest[old] = new
-        made.append(repeat)
-    return made
+            replacement[old] = new
+        new_ops.append(repeat)
+    return new_ops

@@ -1,4 +1,4 @@
-"""The ops of a local form in the place of the op whose rule has it, the same on all ranks."""
+"""Replace an op by the ops of its local form, which are the same on all ranks."""
 
 from __future__ import annotations
 
@@ -35,27 +35,28 @@ from spmdir.rules.local.rank import Rank
 from spmdir.rules.local.rings import ROTATIONS, require_alike
 
 LOCAL_CLASSES = {**HALO_CLASSES, **SHARD_INDEX_CLASSES, **RING_CLASSES, WaitOp.name: WaitOp}
-"""Name of an op of spmdir that local forms have → its class."""
+"""Name of an op of spmdir in local forms → its class."""
 
-MOST_FORMS = 1 << 14
-"""The most ranks on which a local form is compared."""
+MAX_FORMS = 1 << 14
+"""The largest number of ranks on which a local form is computed, to compare the ranks."""
 
 
 def replace_by_local_form(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh, names: Names) -> None:
-    """Put the ops of the local form of `op` in its place.
+    """Replace `op` by the ops of its local form.
 
     Raises:
-        SpmdirError: ranks have no such form, or one that does not give the types of the results.
+        SpmdirError: the op has no local form, or its local form has other result types.
     """
-    forms = _forms(op, rule, choice, mesh)
+    forms = _representative_forms(op, rule, choice, mesh)
     form = forms[0]
     values = {Value("operand", index): operand for index, operand in enumerate(op.operands)}
     for number, expanded in enumerate(form.ops):
-        metas = [tuple(other.ops[number].call.results) for other in forms]
+        metas = [tuple(other_form.ops[number].call.results) for other_form in forms]
         new = (LOCAL_CLASSES.get(expanded.call.name) or op_class(expanded.call.name)).build_op(
             [values[value] for value in expanded.operands],
-            [_common(column) for column in zip(*metas, strict=True)],
-            tuple((name, _plain(value, mesh)) for name, value in expanded.call.arguments) + _largest(expanded, metas),
+            [_common_type(column) for column in zip(*metas, strict=True)],
+            tuple((name, _evaluate_even_sizes(value, mesh)) for name, value in expanded.call.arguments)
+            + _largest_shape(expanded, metas),
             structure=expanded.call.structure,
             location=op.location,
         )
@@ -74,8 +75,8 @@ def replace_by_local_form(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh,
     Rewriter.erase_op(op)
 
 
-def _forms(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh) -> list[Expansion]:
-    """Return the local form of `op` on ranks that stand for all; on all of them, if blocks go round a ring."""
+def _representative_forms(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh) -> list[Expansion]:
+    """Return the local form of `op` on representative ranks; with a ring, on all ranks of their rings."""
     shards = _factor_shards(op, rule, choice, mesh)
     scattered = frozenset(factor for factor, shard in shards.items() if not shard.is_contiguous(mesh))
     shardings = [sharding for sharding in map(sharding_of, op.operands) if sharding is not None]
@@ -86,34 +87,38 @@ def _forms(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh) -> list[Expans
             sharding.local_type(meta, mesh, coordinate)
             for meta, sharding in zip(rule.call.operands, shardings, strict=True)
         )
-        found = rule.local_form(shards, operands, Rank(mesh, coordinate), scattered, choice.values())
-        assert found is not None  # a strategy asked for it
-        return found
+        expansion = rule.local_form(shards, operands, Rank(mesh, coordinate), scattered, choice.values())
+        assert expansion is not None  # a strategy requires it
+        return expansion
 
-    ranks = _ranks_alike(op, shards, mesh)
-    first = form(ranks[0])
-    rotating = {axis for one in first.ops if one.call.name in ROTATIONS for axis in one.call.argument["axes"]}  # type: ignore
+    ranks = _representative_ranks(op, shards, mesh)
+    first_form = form(ranks[0])
+    rotations = [expanded.call for expanded in first_form.ops if expanded.call.name in ROTATIONS]
+    rotating = {axis for call in rotations for axis in call.argument["axes"]}  # type: ignore  # names of axes
     if rotating:
         ranks = sorted({member for rank in ranks for member in mesh.group(rank, rotating)})
-    forms = {ranks[0]: first} | {rank: form(rank) for rank in ranks[1:]}
+    forms = {ranks[0]: first_form} | {rank: form(rank) for rank in ranks[1:]}
     if rotating:
         require_alike(forms, mesh)
     return list(forms.values())
 
 
-def _largest(expanded: ExpandedOp, metas: Sequence[Sequence[TensorMeta | None]]) -> tuple[tuple[str, Literal], ...]:
-    """Return what tells the largest size of what rotates, where ranks differ."""
+def _largest_shape(
+    expanded: ExpandedOp, metas: Sequence[Sequence[TensorMeta | None]]
+) -> tuple[tuple[str, Literal], ...]:
+    """Return the argument `largest` of an op that rotates blocks: the largest shape, if shapes differ between ranks."""
     shapes = [meta.shape for (meta, *_) in metas if meta is not None]
     if expanded.call.name not in ROTATIONS or len(set(shapes)) == 1:
         return ()
     return (("largest", tuple(map(max, zip(*shapes, strict=True)))),)
 
 
-def _ranks_alike(op: ValueOp, shards: dict[int, Local], mesh: Mesh) -> list[int]:
-    """Return ranks that stand for all in the local form of `op`: of each run of ranks with shards of one length, four.
+def _representative_ranks(op: ValueOp, shards: dict[int, Local], mesh: Mesh) -> list[int]:
+    """Return representative ranks for the local form of `op`: four of each run of ranks with shards of equal length.
 
-    A local form reads lengths, positions, which change no size, and offsets, which grow by the same from rank to rank
-    within a run; so a size that is the same for the first two, one in the middle and the last is so for all.
+    A local form depends on lengths, positions and offsets. Positions do not affect sizes. Offsets increase by the same
+    amount from rank to rank within a run. So a size that is equal on the first two ranks, a middle rank and the last
+    rank of a run is equal on all ranks of the run.
     """
     current = [s for s in map(sharding_of, op.operands) if s is not None]
     axes = [axis for shard in shards.values() for axis in shard.axes]
@@ -131,45 +136,47 @@ def _ranks_alike(op: ValueOp, shards: dict[int, Local], mesh: Mesh) -> list[int]
         mark_runs(shard.extent, [(part, (placement, fine.sizes[part])) for part, placement in parts], starts)
     moving = {part for axis in axes for part in fine.parts(axis)}
     moving |= {axis for sharding in current for axis, p in sharding.refined(fine).entries if p.trait != "partial"}
-    told = [_stand_ins(starts[axis], size) if axis in moving else [0] for axis, size in fine.axes]
-    if math.prod(map(len, told)) > MOST_FORMS:
+    representatives = [_representatives(starts[axis], size) if axis in moving else [0] for axis, size in fine.axes]
+    if math.prod(map(len, representatives)) > MAX_FORMS:
         raise UnsupportedError(
-            f"'{op.name}' has a local form of its own on each of {math.prod(map(len, told))} kinds of ranks; expected "
-            f"at most {MOST_FORMS}; shard it over fewer axes, or evenly",
+            f"'{op.name}' has different local forms on {math.prod(map(len, representatives))} kinds of ranks; expected "
+            f"at most {MAX_FORMS}: shard it over fewer axes, or evenly",
             location_of(op),
         )
-    return [fine.rank(dict(zip(starts, point, strict=True))) for point in itertools.product(*told)]
+    return [fine.rank(dict(zip(starts, point, strict=True))) for point in itertools.product(*representatives)]
 
 
-def _stand_ins(starts: set[int], count: int) -> list[int]:
-    """Return the first two, a middle and the last index of each of the runs that begin at `starts`."""
+def _representatives(starts: set[int], count: int) -> list[int]:
+    """Return the first two indices, a middle one and the last one of each run. Runs begin at `starts`."""
     runs = itertools.pairwise((*sorted(starts), count))
-    return sorted({at for start, end in runs for at in (start, min(start + 1, end - 1), (start + end) // 2, end - 1)})
+    return sorted(
+        {index for start, end in runs for index in (start, min(start + 1, end - 1), (start + end) // 2, end - 1)}
+    )
 
 
-def _plain(value: Literal, mesh: Mesh) -> Literal:
-    """Return `value` with the sizes on which all ranks agree as numbers."""
+def _evaluate_even_sizes(value: Literal, mesh: Mesh) -> Literal:
+    """Return `value` with each size that is equal on all ranks replaced by its number."""
     if isinstance(value, tuple):
-        return tuple(_plain(item, mesh) for item in value)
+        return tuple(_evaluate_even_sizes(item, mesh) for item in value)
     if isinstance(value, Local) and value.kind == "size" and value.is_even(mesh):
         return value.evaluate(mesh, mesh.coordinate(0))
     return value
 
 
 def _check_state(op: ValueOp, index: int, value: SSAValue, choice: Choice) -> None:
-    """Raise RuleError unless `value` is of the type of result `index` of `op` where that has a packed placement."""
+    """Raise RuleError if result `index` of `op` has a packed placement and `value` is not of its state's shape."""
     for strategy in choice.values():
         placement, text = strategy.results[index], strategy.text
         if text is None or not isinstance(placement, PackedPlacement):
             continue
-        found, wanted = meta_of(value.type), meta_of(op.results[index].type)
-        assert found is not None  # a local form makes tensors
-        assert wanted is not None  # or it has no placement
-        sizes = zip(found.shape, wanted.shape, strict=False)
-        if found.rank != wanted.rank or any(a != b and DYNAMIC not in (a, b) for a, b in sizes):
+        actual, expected = meta_of(value.type), meta_of(op.results[index].type)
+        assert actual is not None  # values of local forms are tensors
+        assert expected is not None  # absent results have no placement
+        sizes = zip(actual.shape, expected.shape, strict=False)
+        if actual.rank != expected.rank or any(a != b and DYNAMIC not in (a, b) for a, b in sizes):
             raise RuleError(
-                f"the strategy {text} of {op.name} gives {[*found.shape]}; expected {[*wanted.shape]}, as "
-                f"{type(placement).__name__}.pack",
+                f"the strategy {text} of {op.name} returns a state of shape {[*actual.shape]}; expected "
+                f"{[*expected.shape]}, the shape that {type(placement).__name__}.pack returns: correct the strategy",
                 text.location,
             )
 
@@ -179,7 +186,7 @@ def _take_over(op: ValueOp, index: int, value: SSAValue) -> None:
     owner = value.owner
     if not isinstance(owner, ValueOp):
         raise UnsupportedError(
-            f"the local form of '{op.name}' returns an operand as it is; expected the result of an op, such as "
+            f"the local form of '{op.name}' returns an operand without an op; expected the result of an op, such as "
             "`aten.clone`: correct its rule",
             location_of(op),
         )
@@ -194,18 +201,18 @@ def _take_over(op: ValueOp, index: int, value: SSAValue) -> None:
     take_name(value, op.results[index])
 
 
-def _common(metas: Sequence[TensorMeta | None]) -> TensorMeta | None:
-    """Return the type that the ranks' types have in common; sizes that differ are DYNAMIC."""
-    first = metas[0]
-    if first is None:
+def _common_type(metas: Sequence[TensorMeta | None]) -> TensorMeta | None:
+    """Return the common type of the ranks' types. Sizes that differ are DYNAMIC."""
+    first_meta = metas[0]
+    if first_meta is None:
         return None
     shapes = zip(*(meta.shape for meta in metas if meta is not None), strict=True)
-    return TensorMeta(tuple(sizes[0] if len(set(sizes)) == 1 else DYNAMIC for sizes in shapes), first.dtype)
+    return TensorMeta(tuple(sizes[0] if len(set(sizes)) == 1 else DYNAMIC for sizes in shapes), first_meta.dtype)
 
 
 def _factor_shards(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh) -> dict[int, Local]:
-    """Return the rank's shard of each factor that axes shard."""
-    found: dict[int, Sharding] = {}
+    """Return sharded factor → the rank's shard of it."""
+    sharding_of_factor: dict[int, Sharding] = {}
     fine = mesh.refine(choice)
     values = [*map(sharding_of, op.operands), *op.shardings]
     for sharding, dims in zip(values, (*rule.operand_dims, *rule.result_dims), strict=True):
@@ -216,14 +223,15 @@ def _factor_shards(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh) -> dic
             for factor in factors:
                 sharding_it = [axis for axis in nested if factor in choice[axis].factors]
                 entries = [(axis, choice[axis].placement_of(factor)) for axis in sharding_it]
-                # A product that is split has a factor whole in one value, and in blocks in another.
-                if len(entries) > len(found.get(factor, Sharding()).entries):
-                    found[factor] = Sharding(entries, mesh.name)
+                # In a split product, a factor is whole in one value and sharded into blocks in another.
+                if len(entries) > len(sharding_of_factor.get(factor, Sharding()).entries):
+                    sharding_of_factor[factor] = Sharding(entries, mesh.name)
     return {
-        factor: shard_of(rule.factors[factor].size, sharding.merged(mesh).entries) for factor, sharding in found.items()
+        factor: shard_of(rule.factors[factor].size, sharding.merged(mesh).entries)
+        for factor, sharding in sharding_of_factor.items()
     }
 
 
 def retype(value: SSAValue, type_: Attribute) -> None:
-    """Give `value` another type."""
+    """Change the type of `value`."""
     value._type = type_  # pyright: ignore[reportPrivateUsage]  # a new value would lose its name

@@ -1,4 +1,4 @@
-"""Units of a program of one rank, put into another order."""
+"""Put the units of a local program into another order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spmdir.analysis.local_programs.globalize import Unit
 
 
 def set_order(block: Block, units: Iterable[Unit]) -> None:
-    """Let the ops of `block` but the last be those of `units`, in order; some may be new, and others be gone."""
+    """Replace all ops of `block` except the last by the ops of `units`, in order. Units may be new or missing."""
     end = block.last_op
     assert end is not None
     for op in list(block.ops):

@@ -1,4 +1,4 @@
-"""The program of one rank that computes outputs and gradients, as two: one to be called forward, one backward."""
+"""Split a local program that computes outputs and gradients into a forward program and a backward program."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from spmdir.dialects.values import function_attrs, is_of_backward, sharding_of
 
 @attrs.frozen(eq=False)
 class SplitProgram:
-    """A program in two parts.
+    """A forward program and a backward program.
 
     Attributes:
-        forward: takes the arguments but the tangents; returns the results but the gradients, then what backward reads.
-        backward: takes what the forward returned for it, then the tangents; returns the gradients.
-        saved: how many results of the forward are for the backward.
+        forward: its arguments are those of the program without the tangents. Its results are the outputs, then the
+            saved values.
+        backward: its arguments are the saved values, then the tangents. Its results are the gradients.
+        saved: the number of saved values: results of the forward program that the backward program uses.
     """
 
     forward: ModuleOp
@@ -35,36 +36,37 @@ class SplitProgram:
 
 
 def split_backward(module: ModuleOp, gradients: Collection[int]) -> SplitProgram:
-    """Return the two parts of a localized program; both keep the order of ops, so all ranks send in one order.
+    """Split a localized program. Both parts keep the order of ops, so all ranks run collectives in the same order.
 
-    Forward is what its results need, and what draws random numbers without reading a tangent; all else, such as what
-    is computed again to save memory, is backward. Nothing is in flight between them, and local forms stay whole.
+    The forward part has the ops that outputs depend on, and the random ops that do not depend on a tangent. All other
+    ops, such as recomputations, are in the backward part. No transfer is in flight between the parts, and local forms
+    are not divided.
 
     Args:
-        module: its arguments of the kinds `tangent` and `late_buffer` are given to the backward.
-        gradients: which results the backward returns.
+        module: arguments of the kinds `tangent` and `late_buffer` become arguments of the backward part.
+        gradients: the indices of the results that the backward part returns.
     """
     function = ir.main_function(module)
     block, returned = function.body.block, ir.terminator(function).operands
     tangents = [at for at in range(len(block.args)) if is_of_backward(function, at)]
     outputs = [index for index in range(len(returned)) if index not in gradients]
     units = [ops for _, ops in units_of(block)]
-    is_forward = _forward_ops(units, [returned[i] for i in outputs], [block.args[i] for i in tangents])
-    is_backward = {op for op in block.ops if op not in is_forward and isinstance(op, ValueOp)}
-    read = {value for op in is_backward for value in op.operands} | {returned[index] for index in gradients}
+    forward_ops = _forward_ops(units, [returned[i] for i in outputs], [block.args[i] for i in tangents])
+    backward_ops = {op for op in block.ops if op not in forward_ops and isinstance(op, ValueOp)}
+    used = {value for op in backward_ops for value in op.operands} | {returned[index] for index in gradients}
     values = [*block.args, *_results(block.ops)]
-    saved = [value for value in values if value in read and _is_given(value, is_forward, tangents)]
-    places = {value: place for place, value in enumerate(values)}
+    saved = [value for value in values if value in used and _comes_from_forward(value, forward_ops, tangents)]
+    position_of = {value: position for position, value in enumerate(values)}
     inputs = [index for index in range(len(block.args)) if index not in tangents]
-    forward = _part(module, places, [block.args[i] for i in inputs], outputs, saved, is_forward)
-    late = [*saved, *(block.args[index] for index in sorted(tangents))]
-    backward = _part(module, places, late, sorted(gradients), [], is_backward)
+    forward = _part(module, position_of, [block.args[i] for i in inputs], outputs, saved, forward_ops)
+    backward_arguments = [*saved, *(block.args[index] for index in sorted(tangents))]
+    backward = _part(module, position_of, backward_arguments, sorted(gradients), [], backward_ops)
     return SplitProgram(forward, backward, len(saved))
 
 
-def _is_given(value: SSAValue, is_forward: Set[Operation], tangents: Collection[int]) -> bool:
-    """Return whether the backward gets `value` from the forward."""
-    return value.index not in tangents if isinstance(value, BlockArgument) else value.owner in is_forward
+def _comes_from_forward(value: SSAValue, forward_ops: Set[Operation], tangents: Collection[int]) -> bool:
+    """Return whether `value` is available in the forward part."""
+    return value.index not in tangents if isinstance(value, BlockArgument) else value.owner in forward_ops
 
 
 def _results(ops: Iterable[Operation]) -> list[SSAValue]:
@@ -72,82 +74,93 @@ def _results(ops: Iterable[Operation]) -> list[SSAValue]:
 
 
 def _forward_ops(units: Sequence[Unit], outputs: Iterable[SSAValue], tangents: Iterable[SSAValue]) -> set[Operation]:
-    """Return the ops of the units that are forward."""
+    """Return the ops of the forward part."""
     unit_of = {op: unit for unit in units for op in unit}
-    late: set[SSAValue] = set(tangents)
-    found: set[Operation] = set()
+    tangent_values: set[SSAValue] = set(tangents)
+    forward_ops: set[Operation] = set()
 
     def add(values: Iterable[SSAValue]) -> None:
-        open_ = list(values)
-        while open_:
-            owner: Any = open_.pop().owner
-            if owner in unit_of and owner not in found:
-                found.update(unit_of[owner])
-                open_ += [operand for op in unit_of[owner] for operand in op.operands]
+        stack = list(values)
+        while stack:
+            owner: Any = stack.pop().owner
+            if owner in unit_of and owner not in forward_ops:
+                forward_ops.update(unit_of[owner])
+                stack += [operand for op in unit_of[owner] for operand in op.operands]
 
     add(outputs)
     for unit in units:
-        if any(operand in late for op in unit for operand in op.operands):
-            late.update(_results(unit))
+        if any(operand in tangent_values for op in unit for operand in op.operands):
+            tangent_values.update(_results(unit))
         elif not all(map(is_side_effect_free, unit)):
             add(_results(unit))
     count = -1
-    while count != len(found):
-        count = len(found)
+    while count != len(forward_ops):
+        count = len(forward_ops)
         for unit in units:
-            if any(isinstance(o.type, PendingType) and o.owner in found for op in unit for o in op.operands):
+            if any(isinstance(o.type, PendingType) and o.owner in forward_ops for op in unit for o in op.operands):
                 add(_results(unit))
-    return found
+    return forward_ops
 
 
 def _part(
     module: ModuleOp,
-    places: dict[SSAValue, int],
+    position_of: dict[SSAValue, int],
     arguments: Sequence[SSAValue],
     results: Sequence[int],
     saved: Sequence[SSAValue],
-    kept: Set[Operation],
+    kept_ops: Set[Operation],
 ) -> ModuleOp:
-    """Return a copy with the ops `kept`, which takes `arguments` and returns results of `module`, then `saved`."""
+    """Return a copy of `module` with the ops `kept_ops` only.
+
+    Args:
+        position_of: value of `module` → its position among all values.
+        arguments: the values that become the arguments.
+        results: the indices of the results to return.
+        saved: further values to return after these.
+    """
     function = ir.main_function(module)
     copy = module.clone()
     part = ir.main_function(copy)
     block, end = part.body.block, ir.terminator(part)
     values = [*block.args, *_results(block.ops)]
     ops = dict(zip(function.body.block.ops, block.ops, strict=True))
-    held = len(block.args)
-    for place, argument in enumerate(arguments):
-        old = values[places[argument]]
-        new = block.insert_arg(old.type, held + place)
+    old_count = len(block.args)
+    for position, argument in enumerate(arguments):
+        old = values[position_of[argument]]
+        new = block.insert_arg(old.type, old_count + position)
         take_name(new, old)
         old.replace_all_uses_with(new)
-        values[places[argument]] = new
-    returned = [*(end.operands[index] for index in results), *(values[places[value]] for value in saved)]
+        values[position_of[argument]] = new
+    returned = [*(end.operands[index] for index in results), *(values[position_of[value]] for value in saved)]
     end.operands = returned
     for original, op in reversed(ops.items()):
-        if original not in kept and isinstance(op, ValueOp):
+        if original not in kept_ops and isinstance(op, ValueOp):
             op.detach()
             op.erase(safe_erase=False)
-    for argument in list(block.args[:held]):
+    for argument in list(block.args[:old_count]):
         block.erase_arg(argument, safe_erase=False)
-    given = [_attributes(function, value) for value in arguments]
-    told = [function_attrs(function, "res_attrs", index) for index in results]
-    told += [{"spmd.sharding": found} for value in saved if (found := _attributes(function, value)["spmd.sharding"])]
+    argument_attributes = [_attributes(function, value) for value in arguments]
+    result_attributes = [function_attrs(function, "res_attrs", index) for index in results]
+    result_attributes += [
+        {"spmd.sharding": sharding} for value in saved if (sharding := _attributes(function, value)["spmd.sharding"])
+    ]
     part.properties["function_type"] = FunctionType.from_lists(
         [value.type for value in block.args], [value.type for value in returned]
     )
-    part.properties["arg_attrs"] = ArrayAttr(map(DictionaryAttr, given))
-    part.properties["res_attrs"] = ArrayAttr(map(DictionaryAttr, told))
+    part.properties["arg_attrs"] = ArrayAttr(map(DictionaryAttr, argument_attributes))
+    part.properties["res_attrs"] = ArrayAttr(map(DictionaryAttr, result_attributes))
     part.attributes.pop("spmd.outputs", None)
     return copy
 
 
 def _attributes(function: FuncOp, value: SSAValue) -> dict[str, Attribute]:
-    """Return what the signature says of `value` where it is an argument."""
+    """Return the attributes of an argument of a part that is `value`."""
     if isinstance(value, BlockArgument):
         return function_attrs(function, "arg_attrs", value.index)
     sharding, owner = sharding_of(value), value.owner
-    assert isinstance(value, OpResult) and isinstance(owner, ValueOp) and sharding is not None  # localize keeps it
+    assert (
+        isinstance(value, OpResult) and isinstance(owner, ValueOp) and sharding is not None
+    )  # localize preserves shardings
     shape = owner.of.data[value.index] if owner.of else None
     of: dict[str, Attribute] = {} if shape is None else {"spmd.of": ShapesAttr((shape,))}
     return {"spmd.sharding": sharding_attr(sharding), **of}

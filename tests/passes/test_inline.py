@@ -84,12 +84,12 @@ def test_a_call_is_not_emitted() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("(%h, %w2) :", "(%h, %w2) {spmd.sharding = #spmd.sharding<@mesh>} :", "a call has no attributes"),
-        (") -> tensor<4x8xf64> {", ') -> (tensor<4x8xf64> {spmd.kind = "mutation"}) {', "writes to its arguments"),
+        ("(%h, %w2) :", "(%h, %w2) {spmd.sharding = #spmd.sharding<@mesh>} :", "a call has the attributes"),
+        (") -> tensor<4x8xf64> {", ') -> (tensor<4x8xf64> {spmd.kind = "mutation"}) {', "mutated arguments"),
         (
             ") -> tensor<4x8xf64> {",
             ') -> tensor<4x8xf64> attributes {spmd.stage = "local"} {',
-            "calls between programs of one rank",
+            "cannot inline a call of a localized function",
         ),
     ],
     ids=["an attribute", "a mutation", "types of one rank"],

@@ -1,4 +1,4 @@
 """Equal layers of a program as functions with calls, and the inlining of calls.
 
-Start with outline.py, which makes the functions, and inlining.py, which undoes it.
+Start with outline.py, which creates the functions, and inlining.py, which inlines calls again.
 """

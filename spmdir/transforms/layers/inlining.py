@@ -1,4 +1,4 @@
-"""Calls → the bodies of the functions that they call."""
+"""Replace calls by the bodies of the functions that they call."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from spmdir.transforms.layers.layer_names import of_layer
 
 
 def inline(module: ModuleOp, layers_only: bool = False, named: dict[str, SSAValue] | None = None) -> None:
-    """Replace calls by the bodies of the functions that they call.
+    """Inline the calls of a module, and erase the private functions that are no longer called.
 
     Args:
-        layers_only: whether calls stay that do not stand for outlined layers.
-        named: gets, by the name of each value of a layer's function, the value that it is in the first of its layers.
+        layers_only: inline only the calls of outlined layers.
+        named: a map to update: name of a value in the function of a layer → the inlined value in its first layer.
 
     Raises:
         UnsupportedError: a call cannot be inlined; located.
     """
     functions = {function.sym_name.data: function for function in ir.functions(module)}
-    ordered, called = callees_first(functions), set[str]()
-    _check_size(ordered)
-    for function in ordered:
+    ordered_functions, called = callees_first(functions), set[str]()
+    _check_size(ordered_functions)
+    for function in ordered_functions:
         calls, names = calls_in(function), Names(function.body.block)
         calls = [call for call in calls if not layers_only or layer_named(call) is not None]
         called.update(call.callee.string_value() for call in calls)
@@ -48,9 +48,9 @@ def inline(module: ModuleOp, layers_only: bool = False, named: dict[str, SSAValu
                 named |= {name: value for name, value in values.items() if name not in named}
         if calls:
             distinguish(function.body.block)
-    left = {call.callee.string_value() for function in ordered for call in calls_in(function)}
+    remaining = {call.callee.string_value() for function in ordered_functions for call in calls_in(function)}
     called.update(name for name, function in functions.items() if layer_named(function) is not None)
-    for name in sorted(called - left):
+    for name in sorted(called - remaining):
         visibility = functions[name].sym_visibility
         if visibility is not None and visibility.data == "private":
             Rewriter.erase_op(functions[name])
@@ -62,16 +62,21 @@ def calls_in(function: FuncOp) -> list[CallOp]:
 
 
 def callees_first(functions: Mapping[str, FuncOp]) -> list[FuncOp]:
-    """Return functions, given by name, in an order in which each comes after those that it calls.
+    """Return the functions in an order with callees before callers.
+
+    Args:
+        functions: name → function.
 
     Raises:
-        UnsupportedError: a function calls itself, or one that has no body; located.
+        UnsupportedError: calls are recursive, or a called function has no body; located.
     """
     calls = {name: calls_in(function) for name, function in functions.items()}
     for call in itertools.chain(*calls.values()):
         if call.callee.string_value() not in functions:
-            raise UnsupportedError(f"{call.callee} has no body to be inlined; give it one", location_of(call))
-    order = TopologicalSorter({name: {call.callee.string_value() for call in found} for name, found in calls.items()})
+            raise UnsupportedError(f"{call.callee} has no body; define the function in this module", location_of(call))
+    order = TopologicalSorter(
+        {name: {call.callee.string_value() for call in function_calls} for name, function_calls in calls.items()}
+    )
     try:
         return [functions[name] for name in order.static_order()]
     except CycleError as error:
@@ -84,7 +89,7 @@ def callees_first(functions: Mapping[str, FuncOp]) -> list[FuncOp]:
 
 
 def _check_size(ordered: Sequence[FuncOp]) -> None:
-    """Raise LimitError if inlining functions, callees first, would make more ops than `INLINED`."""
+    """Raise LimitError if a function would have more ops than `INLINED` after inlining."""
     sizes: dict[str, int] = {}
     for function in ordered:
         called = sum(sizes[call.callee.string_value()] for call in calls_in(function))
@@ -93,36 +98,35 @@ def _check_size(ordered: Sequence[FuncOp]) -> None:
 
 
 def _check_call(call: CallOp, callee: FuncOp, caller: FuncOp) -> None:
-    """Raise UnsupportedError unless the body of `callee` says all that the call does; located."""
+    """Raise UnsupportedError unless the body of `callee` has the same effect as the call; located."""
     if layer_named(call) is not None:
         return
     if is_local(callee) or is_local(caller):
         raise UnsupportedError(
-            "calls between programs of one rank cannot be inlined; run inline before localize", location_of(call)
+            "cannot inline a call of a localized function; run inline before localize", location_of(call)
         )
     if call.attributes:
         raise UnsupportedError(
-            f"a call has no attributes, found {', '.join(call.attributes)}; annotate the results of {call.callee}, or "
-            "add a spmd.constraint",
+            f"a call has the attributes {', '.join(call.attributes)}; expected none: annotate the results of "
+            f"{call.callee}, or add a spmd.constraint",
             location_of(call),
         )
     kinds = [function_attrs(callee, "res_attrs", index).get("spmd.kind") for index in range(len(call.results))]
     likes = any("spmd.like" in function_attrs(callee, "res_attrs", index) for index in range(len(call.results)))
     if "spmd.outputs" in callee.attributes or StringAttr("mutation") in kinds or likes:
         raise UnsupportedError(
-            f"{call.callee} names its outputs, writes to its arguments or has results like them, which only a program "
-            "may; "
-            "return plain values",
+            f"{call.callee} is called, but has `spmd.outputs`, mutated arguments or `spmd.like` results; expected "
+            "these only on the main function: remove them",
             location_of(call),
         )
 
 
 def _inline(call: CallOp, callee: FuncOp, names: Names) -> dict[str, SSAValue]:
-    """Replace a call; return what each value of the function, by its name in text, is in its place."""
+    """Replace a call by the body of its function; return name of a value in the function → the inlined value."""
     body, layer = callee.body.block, layer_named(call)
-    operands = [_constrained(operand, callee, "arg_attrs", index, call) for index, operand in enumerate(call.operands)]
+    operands = [_constrain(operand, callee, "arg_attrs", index, call) for index, operand in enumerate(call.operands)]
     values: dict[SSAValue, SSAValue] = dict(zip(body.args, operands, strict=True))
-    stands_for = {name: name_of(value) for argument, value in values.items() if (name := name_of(argument))}
+    operand_name = {name: name_of(value) for argument, value in values.items() if (name := name_of(argument))}
     end = ir.terminator(callee)
     for op in body.ops:
         if op is end:
@@ -132,18 +136,18 @@ def _inline(call: CallOp, callee: FuncOp, names: Names) -> dict[str, SSAValue]:
             new.location = CallSiteLoc(op.location, call.location)
         else:
             new.location = of_layer(op.location, layer_named(callee) or "", layer)
-        for before, after in zip(op.results, new.results, strict=True):
-            hint = name_of(before)
-            if hint and (other := stands_for.get(_made_of(hint, stands_for))):
-                keep_name(after, other + hint[len(_made_of(hint, stands_for)) :])
+        for old_result, new_result in zip(op.results, new.results, strict=True):
+            hint = name_of(old_result)
+            if hint and (origin := operand_name.get(_origin(hint, operand_name))):
+                keep_name(new_result, origin + hint[len(_origin(hint, operand_name)) :])
             elif hint or not call.results or layer is not None:
-                take_name(after, before)
+                take_name(new_result, old_result)
             else:
-                names.give(after, call.results[0], op.name.split(".")[1])
+                names.give(new_result, call.results[0], op.name.split(".")[1])
         Rewriter.insert_op(new, InsertPoint.before(call))
     results = [values.get(value, value) for value in end.operands]
     for index, (old, value) in enumerate(zip(call.results, results, strict=True)):
-        new = _constrained(value, callee, "res_attrs", index, call)
+        new = _constrain(value, callee, "res_attrs", index, call)
         if value not in operands:
             take_name(new, old)
         old.replace_all_uses_with(new)
@@ -151,16 +155,16 @@ def _inline(call: CallOp, callee: FuncOp, names: Names) -> dict[str, SSAValue]:
     return {text_name(old): value for old, value in values.items()}
 
 
-def _made_of(name: str, arguments: Collection[str]) -> str:
-    """Return the argument that a name says a value to be made of, as `w` of `w.reshape`; "" if there is none."""
+def _origin(name: str, arguments: Collection[str]) -> str:
+    """Return the argument that a name is derived from, such as `w` for `w.reshape`; "" if there is none."""
     origin = name.rpartition(".")[0]
     while origin and origin not in arguments:
         origin = origin.rpartition(".")[0]
     return origin
 
 
-def _constrained(value: SSAValue, callee: FuncOp, which: str, index: int, call: CallOp) -> SSAValue:
-    """Return `value`, constrained as the function that is called annotates its argument or result `index`."""
+def _constrain(value: SSAValue, callee: FuncOp, which: str, index: int, call: CallOp) -> SSAValue:
+    """Return `value` with a constraint to the annotation of argument or result `index` of the callee, if any."""
     annotation = function_attrs(callee, which, index).get("spmd.sharding")
     if annotation is None or annotation.data == sharding_of(value):
         return value

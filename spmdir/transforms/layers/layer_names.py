@@ -1,6 +1,6 @@
-"""Which layer an op is of: by the path of its module, or else by the names of the parameters that it takes.
+"""Find the layer of ops by the paths of their modules, or by the names of the parameters that they use.
 
-Names are labels: `segments.py` finds equal layers by what their ops compute, since some models name none.
+Names are only labels. `segments.py` finds equal layers by comparing ops, because models need not name layers.
 """
 
 from __future__ import annotations
@@ -19,63 +19,63 @@ from spmdir.dialects.locations import places_of
 from spmdir.dialects.names import name_of
 
 
-def layer_of(ops: Iterable[Operation], taken: Iterable[SSAValue]) -> tuple[str, int] | None:
-    """Return the prefix and the number of the layer that most ops are of, as ("model.layers.", 3); None if none says.
+def layer_of(ops: Iterable[Operation], inputs: Iterable[SSAValue]) -> tuple[str, int] | None:
+    """Return the prefix and the number of the layer of most ops, such as ("model.layers.", 3); None if unknown.
 
     Args:
-        taken: arguments of the function that name the layer where no path does; those of the ops are looked at too.
+        inputs: values whose names are used, in addition to the operands of `ops`, if no op has a path with a layer.
     """
     ops = list(ops)
-    found = Counter(filter(None, [_first(places_of(op.location).paths) for op in ops]))
-    if not found:
-        values = [*taken, *(operand for op in ops for operand in op.operands)]
+    counts = Counter(filter(None, [_first_layer(places_of(op.location).paths) for op in ops]))
+    if not counts:
+        values = [*inputs, *(operand for op in ops for operand in op.operands)]
         arguments = {value for value in values if type(value) is BlockArgument}
         names = map(name_of, arguments)
-        found = Counter(filter(None, [_layer(name) for name in names if name and "." in name]))
-    return most_frequent(found)
+        counts = Counter(filter(None, [_parse_layer(name) for name in names if name and "." in name]))
+    return most_frequent(counts)
 
 
 def most_frequent(layers: Mapping[tuple[str, int], int]) -> tuple[str, int] | None:
-    """Return the layer that is counted most often, by shorter prefixes first; None if there is none."""
+    """Return the layer with the largest count, then the shortest prefix; None if `layers` is empty."""
     return max(layers, key=lambda layer: (layers[layer], -len(layer[0]), layer), default=None)
 
 
-def function_name(prefix: str | None, which: int | None, does: str, taken: Collection[str]) -> str:
-    """Return the name of a function of layers, as `layers_forward`, or `layers_5_forward` of those that differ.
+def function_name(prefix: str | None, layer_number: int | None, purpose: str, taken: Collection[str]) -> str:
+    """Return the name of a function of layers, such as `layers_forward`, or `layers_5_forward` for an exception.
 
     Args:
-        prefix: that of the layers; None if they have no name.
-        which: the first of the layers that differ from most; None of most.
-        does: what the function does.
-        taken: names that others have.
+        prefix: the prefix of the layers; None if they have no name.
+        layer_number: the first of the layers, if they differ from most layers; None for the most common layers.
+        purpose: the phase of the layers, such as "forward".
+        taken: the names of other functions.
     """
     words = re.findall(r"[A-Za-z_]+", prefix or "")
-    parts = [words[-1] if words else "layer" if prefix is None else "layers", which, does]
-    name = first = "_".join(str(part).strip("_") for part in parts if part is not None)
+    parts = [words[-1] if words else "layer" if prefix is None else "layers", layer_number, purpose]
+    name = base = "_".join(str(part).strip("_") for part in parts if part is not None)
     number = 0
     while name in taken:
         number += 1
-        name = f"{first}_{number}"
+        name = f"{base}_{number}"
     return name
 
 
-def _first(paths: Iterable[str]) -> tuple[str, int] | None:
-    return next(filter(None, map(_layer, paths)), None)
+def _first_layer(paths: Iterable[str]) -> tuple[str, int] | None:
+    return next(filter(None, map(_parse_layer, paths)), None)
 
 
 @lru_cache(maxsize=65536)
-def _layer(name: str) -> tuple[str, int] | None:
-    """Return the layer in a path or a name; a training step says of its state what it is first."""
+def _parse_layer(name: str) -> tuple[str, int] | None:
+    """Return the layer in a path or a name. Names of state in a training step begin with the kind of state."""
     return numbered_layer(name.removeprefix("parameters.").removeprefix("buffers."))
 
 
 def of_layer(location: Any, old: str, new: str) -> Any:
-    """Return the location in the layer `new` of an op that has `location` in the layer `old`, as "layers.0"."""
-    return _renumbered(location, old, new) if _has_path(location) else NameLoc(_string(new), location)
+    """Return `location` moved from the layer `old`, such as "layers.0", to the layer `new`."""
+    return _rename_layer(location, old, new) if _has_path(location) else NameLoc(_string(new), location)
 
 
 def _has_path(location: Any) -> bool:
-    """Return whether a location names a module."""
+    """Return whether a location contains the path of a module."""
     if isinstance(location, FusedLoc):
         return any(map(_has_path, location.locations))  # type: ignore[arg-type]
     if isinstance(location, CallSiteLoc):
@@ -88,15 +88,15 @@ def _string(text: str) -> StringAttr:
     return StringAttr(text)
 
 
-def _renumbered(location: Any, old: str, new: str) -> Any:
-    """Return a location in which the paths of the layer `old`, as "layers.0", are those of `new`."""
+def _rename_layer(location: Any, old: str, new: str) -> Any:
+    """Return the location with the layer `old` replaced by `new` in all its paths."""
     if isinstance(location, NameLoc):
         path = location.desc.data
-        inside = _renumbered(location.location, old, new)
+        inside = _rename_layer(location.location, old, new)
         if path == old or path.startswith(f"{old}."):
             path = new + path[len(old) :]
         return NameLoc(_string(path), inside)
     if isinstance(location, FusedLoc):
-        members = [_renumbered(one, old, new) for one in location.locations]  # type: ignore
+        members = [_rename_layer(member, old, new) for member in location.locations]  # type: ignore
         return FusedLoc(members, location.metadata)  # type: ignore[arg-type]
     return location

@@ -1,4 +1,4 @@
-"""Functions of the equal layers of a program, with calls in their places."""
+"""Outline the equal layers of a program into functions, and replace the layers by calls."""
 
 from __future__ import annotations
 
@@ -29,23 +29,26 @@ from spmdir.transforms.layers.segments import Segment, repeated_segments
 
 
 def outline_layers(module: ModuleOp, rules: RuleSet) -> None:
-    """Make functions of the equal layers of each function that calls none; `rules` tell what is computed backward.
+    """Outline the equal layers of each function without calls.
+
+    Args:
+        rules: the rules of ops, for the phase of each layer.
 
     Raises:
-        UnsupportedError: the function keeps what was annotated, by names that values of layers do not keep; located.
+        UnsupportedError: the function has `spmd.given`, whose names values of outlined layers lose; located.
     """
     for function in ir.functions(module):
         if any(isinstance(op, CallOp) for op in function.body.block.ops):
             continue
-        taken = {one.sym_name.data for one in ir.functions(module)}
-        found = layers_of(function, rules, taken)
-        if found and GIVEN in function.attributes:
+        names = {other.sym_name.data for other in ir.functions(module)}
+        groups = layers_of(function, rules, names)
+        if groups and GIVEN in function.attributes:
             raise UnsupportedError(
-                f"outline-layers found {GIVEN}, whose names values of a layer do not keep; expected a program that was "
-                "decided without origins: outline that one, and ask about this one",
+                f"the function has {GIVEN}, whose names would be lost in outlined layers; expected a program that was "
+                "decided without origins: outline that program, and use this one for explanations",
                 location_of(function),
             )
-        for layers in found:
+        for layers in groups:
             outputs = sorted({output for segment in layers.segments for output in segment.outputs()})
             new = function_of(layers.segments[0], outputs, layers.name, function)
             new.sym_visibility, new.attributes[LAYER] = StringAttr("private"), StringAttr(layers.text(0))
@@ -56,57 +59,59 @@ def outline_layers(module: ModuleOp, rules: RuleSet) -> None:
 
 @attrs.frozen(eq=False)
 class Layers:
-    """Layers that are equal.
+    """Equal layers.
 
     Attributes:
-        name: that of their function.
-        segments: what each is, in program order.
+        name: the name of their function.
+        segments: the ops of each layer, in program order.
     """
 
     name: str
     segments: Sequence[Segment]
 
     def text(self, number: int) -> str:
-        """Return how text names one of them, as "model.layers.3"."""
+        """Return the name of one layer in text, such as "model.layers.3"."""
         layer = self.segments[number].layer
         return f"{layer[0]}{layer[1]}" if layer else f"part.{number}"
 
 
-def layers_of(function: FuncOp, rules: RuleSet, taken: Collection[str] = (), in_flight: bool = False) -> list[Layers]:
-    """Return the layers that `function` has more than once, and those among them that differ.
+def layers_of(
+    function: FuncOp, rules: RuleSet, used_names: Collection[str] = (), in_flight: bool = False
+) -> list[Layers]:
+    """Return groups of equal layers of `function`. Layers of equal ops but different shardings are separate groups.
 
     Args:
-        taken: names that their functions do not have.
-        in_flight: whether what is in flight may go across, so that they may be none.
+        used_names: names that the functions of layers must not have.
+        in_flight: allow values in flight between layers. Such layers cannot be outlined.
     """
-    groups, used, found = repeated_segments(function, in_flight), set(taken), list[Layers]()
+    groups, names, all_layers = repeated_segments(function, in_flight), set(used_names), list[Layers]()
     phase_of = phases(function, memory_classes(function, rules)) if groups else {}
     for group in groups:
-        alike: dict[Hashable, list[Segment]] = {}
+        segments_of_form: dict[Hashable, list[Segment]] = {}
         for segment in group:
-            alike.setdefault(segment.form, []).append(segment)
-        usual = max(alike.values(), key=len)
-        for segments in alike.values():
+            segments_of_form.setdefault(segment.form, []).append(segment)
+        largest = max(segments_of_form.values(), key=len)
+        for segments in segments_of_form.values():
             numbers = [segment.layer[1] for segment in segments if segment.layer is not None]
             prefix = segments[0].layer[0] if segments[0].layer is not None else None
-            which = None if segments is usual else numbers[0] if numbers else group.index(segments[0])
-            name = function_name(prefix, which, _phase(group, phase_of), used)
-            used.add(name)
-            found.append(Layers(name, segments))
-    return found
+            which = None if segments is largest else numbers[0] if numbers else group.index(segments[0])
+            name = function_name(prefix, which, _phase(group, phase_of), names)
+            names.add(name)
+            all_layers.append(Layers(name, segments))
+    return all_layers
 
 
 def _phase(group: Sequence[Segment], phase_of: Mapping[Operation, str]) -> str:
-    """Return what most ops of a group are for."""
+    """Return the phase of most ops of a group."""
     return Counter(phase_of[op] for segment in group for op in segment.ops).most_common(1)[0][0]
 
 
-def function_of(segment: Segment, outputs: Sequence[tuple[int, int]], name: str, around: FuncOp) -> FuncOp:
-    """Return a function of a part of a function, which takes and gives what the part takes and gives.
+def function_of(segment: Segment, outputs: Sequence[tuple[int, int]], name: str, parent: FuncOp) -> FuncOp:
+    """Return a new function with the ops of a segment. Its arguments are the inputs of the segment.
 
     Args:
-        outputs: (op, result) of what it returns.
-        around: the function that the part is of.
+        outputs: (index of an op, index of a result) of each value to return.
+        parent: the function of the segment.
     """
     inputs, layer = segment.inputs(), "{}{}".format(*segment.layer) if segment.layer else ""
     block = Block(arg_types=[value.type for value in inputs])
@@ -117,36 +122,36 @@ def function_of(segment: Segment, outputs: Sequence[tuple[int, int]], name: str,
         block.add_op(new)
     for old, new in values.items():
         hint = name_of(old)
-        keep_name(new, _without(hint, layer)) if hint else take_name(new, old)
+        keep_name(new, _remove_layer(hint, layer)) if hint else take_name(new, old)
     returned = [values[segment.ops[place].results[index]] for place, index in outputs]
     block.add_op(ReturnOp(*returned))
     distinguish(block)
-    made = FuncOp(
+    function = FuncOp(
         name,
         ([value.type for value in block.args], [value.type for value in returned]),
         Region(block),
         arg_attrs=_stated(map(_value_attrs, inputs)),
         res_attrs=_stated(_result_attrs(segment.ops[place].results[index]) for place, index in outputs),
     )
-    made.location = segment.ops[0].location
-    if STAGE in around.attributes:
-        made.attributes[STAGE] = around.attributes[STAGE]
-    return made
+    function.location = segment.ops[0].location
+    if STAGE in parent.attributes:
+        function.attributes[STAGE] = parent.attributes[STAGE]
+    return function
 
 
-def _without(name: str, layer: str) -> str:
-    """Return a name without the layer in it, as `exp_avg.w` for `exp_avg.layers.0.w`."""
+def _remove_layer(name: str, layer: str) -> str:
+    """Return a name without the layer in it, such as `exp_avg.w` for `exp_avg.layers.0.w`."""
     before, dot, after = f".{name}".partition(f".{layer}.")
     return f"{before}.{after}".strip(".") if layer and dot else name
 
 
 def _call(segment: Segment, name: str, outputs: Sequence[tuple[int, int]], layer: str) -> None:
-    """Put a call in the place of a segment."""
-    first, results = segment.ops[0], [segment.ops[place].results[index] for place, index in outputs]
+    """Replace a segment by a call."""
+    first_op, results = segment.ops[0], [segment.ops[place].results[index] for place, index in outputs]
     call = CallOp(name, segment.inputs(), [value.type for value in results])
     call.attributes[LAYER] = StringAttr(layer)
-    call.location = first.location
-    Rewriter.insert_op(call, InsertPoint.before(first))
+    call.location = first_op.location
+    Rewriter.insert_op(call, InsertPoint.before(first_op))
     for old, new in zip(results, call.results, strict=True):
         take_name(new, old)
         old.replace_all_uses_with(new)
@@ -155,15 +160,15 @@ def _call(segment: Segment, name: str, outputs: Sequence[tuple[int, int]], layer
 
 
 def _value_attrs(value: SSAValue) -> Mapping[str, Attribute]:
-    """Return what an argument says of the value that it takes."""
+    """Return the attributes of an argument that receives `value`."""
     if isinstance(value, BlockArgument):
-        said = function_attrs(value.owner.parent_op(), "arg_attrs", value.index)
-        return {key: said[key] for key in ("spmd.sharding", "spmd.of") if key in said}
+        attributes = function_attrs(value.owner.parent_op(), "arg_attrs", value.index)
+        return {key: attributes[key] for key in ("spmd.sharding", "spmd.of") if key in attributes}
     assert isinstance(value, OpResult)
-    found, of = dict(_result_attrs(value)), value.op.properties.get("of")
+    argument_attributes, of = dict(_result_attrs(value)), value.op.properties.get("of")
     if isinstance(of, ShapesAttr) and of.data[value.index] is not None:
-        found["spmd.of"] = ShapesAttr((of.data[value.index],))
-    return found
+        argument_attributes["spmd.of"] = ShapesAttr((of.data[value.index],))
+    return argument_attributes
 
 
 def _result_attrs(value: SSAValue) -> Mapping[str, Attribute]:

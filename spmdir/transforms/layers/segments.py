@@ -1,6 +1,6 @@
-"""Ranges of the ops of a function that are equal but for what they take: its layers.
+"""Find the layers of a function: ranges of ops that are equal except for their inputs.
 
-`core/repetition.py` finds the ranges; this file compares what they compute, and leaves out those that cannot be called.
+`core/repetition.py` finds the ranges. This file compares their ops, and excludes ranges that cannot be functions.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from spmdir.dialects.value_op import DECIDED, ValueOp
 from spmdir.dialects.values import sharding_of
 from spmdir.transforms.layers.layer_names import layer_of, most_frequent
 
-SMALLEST = 3
-"""The fewest ops of a layer."""
+LEAST_OPS = 3
+"""The smallest number of ops in a layer."""
 
-AROUND = 4
-"""The lines of a function beside its ops."""
+FUNCTION_LINES = 4
+"""The number of lines of a function in addition to its ops."""
 
 
 @attrs.frozen(eq=False)
@@ -31,9 +31,9 @@ class Segment:
     """A range of the ops of a function.
 
     Attributes:
-        ops: in program order.
-        form: equal for segments that differ only in the values that they take.
-        layer: prefix and number of the layer that it is of, as names say; None if they do not.
+        ops: the ops in program order.
+        form: a key that is equal for segments that differ only in their inputs.
+        layer: the prefix and the number of the layer, according to names; None if unknown.
     """
 
     ops: Sequence[Operation]
@@ -41,12 +41,12 @@ class Segment:
     layer: tuple[str, int] | None
 
     def inputs(self) -> list[SSAValue]:
-        """Return the values that it takes from outside, in the order of their first use."""
+        """Return the values from outside that its ops use, in the order of their first use."""
         inside = set(self.ops)
-        return list(dict.fromkeys(one for op in self.ops for one in op.operands if one.owner not in inside))
+        return list(dict.fromkeys(operand for op in self.ops for operand in op.operands if operand.owner not in inside))
 
     def outputs(self) -> Iterator[tuple[int, int]]:
-        """Yield (op, result) of the values that are used outside."""
+        """Yield (index of the op, index of the result) for each value that is used outside."""
         inside = set(self.ops)
         for place, op in enumerate(self.ops):
             for index, result in enumerate(op.results):
@@ -55,69 +55,78 @@ class Segment:
 
 
 def repeated_segments(function: FuncOp, in_flight: bool = False) -> list[list[Segment]]:
-    """Return groups of segments that are equal but for shardings, in program order, if functions of them pay.
+    """Return groups of segments that are equal except for shardings, in program order.
+
+    Groups whose functions would not make the program shorter are left out.
 
     Args:
-        in_flight: whether what is in flight may go across, as it does between functions never.
+        in_flight: allow values in flight between segments. Such segments cannot be functions.
     """
     ops = list(function.body.block.ops)
     place = {op: index for index, op in enumerate(ops)}
     numbers: dict[Hashable, int] = {}
-    repeated = {value.owner for value in originals(function).values()}  # named from where they run again
-    looks = [_number(numbers, op if op in repeated else _look(op)) for op in ops]
+    repeated = {value.owner for value in originals(function).values()}  # recomputed ops refer to them by name
+    signatures = [_number(numbers, op if op in repeated else _signature(op)) for op in ops]
     labels = [layer_of([op], ()) for op in ops]
     links = [[place[operand.owner] for operand in op.operands if isinstance(operand.owner, Operation)] for op in ops]
-    groups = repeated_parts(looks, links, labels, SMALLEST)
-    made = [
+    groups = repeated_parts(signatures, links, labels, LEAST_OPS)
+    all_segments = [
         [_segment(ops[part.start : part.stop], labels[part.start : part.stop], numbers) for part in parts]
         for parts in groups
     ]
-    found = [[one for one in segments if in_flight or _may_be_called(one)] for segments in made]
-    kept = [group for group in found if group and _pays(group)]
-    return sorted(kept, key=lambda group: place[group[0].ops[0]])
+    callable_segments = [
+        [segment for segment in segments if in_flight or _can_be_function(segment)] for segments in all_segments
+    ]
+    worthwhile = [group for group in callable_segments if group and _saves_lines(group)]
+    return sorted(worthwhile, key=lambda group: place[group[0].ops[0]])
 
 
-def _pays(group: Sequence[Segment]) -> bool:
-    """Return whether a function of those that are equal, and calls of it, are no more lines than they are."""
-    count, size = Counter(one.form for one in group).most_common(1)[0][1], len(group[0].ops)
-    return count * size >= count + size + AROUND
+def _saves_lines(group: Sequence[Segment]) -> bool:
+    """Return whether a function of the most common segments, and its calls, have at most as many lines as these."""
+    count, size = Counter(segment.form for segment in group).most_common(1)[0][1], len(group[0].ops)
+    return count * size >= count + size + FUNCTION_LINES
 
 
 def _number(numbers: dict[Hashable, int], look: Hashable) -> int:
     return numbers.setdefault(look, len(numbers))
 
 
-def _look(op: Operation) -> Hashable:
-    """Return what equal layers have in common in an op; of what stays where it is, as a return, the op itself."""
+def _signature(op: Operation) -> Hashable:
+    """Return a key that is equal for the same op in equal layers; the op itself if it must stay, such as a return."""
     if not isinstance(op, ValueOp) or RECOMPUTES in op.attributes:
         return op
-    said = tuple((key, value) for key, value in op.properties.items() if key not in DECIDED)
-    return op.name, said, tuple(op.result_types), len(op.operands)
+    properties = tuple((key, value) for key, value in op.properties.items() if key not in DECIDED)
+    return op.name, properties, tuple(op.result_types), len(op.operands)
 
 
 def _segment(
     ops: Sequence[Operation], labels: Sequence[tuple[str, int] | None], numbers: dict[Hashable, int]
 ) -> Segment:
-    """Return the segment of some ops.
+    """Return the segment of `ops`.
 
     Args:
-        labels: the layer that each op is of, as it says alone.
-        numbers: of what has been seen.
+        labels: for each op, the layer according to its names alone.
+        numbers: form → its number. Updated.
     """
-    made: dict[SSAValue, tuple[int, int]] = {}
-    taken: dict[SSAValue, int] = {}
+    defined: dict[SSAValue, tuple[int, int]] = {}
+    inputs: dict[SSAValue, int] = {}
     form: list[Hashable] = []
     for place, op in enumerate(ops):
-        operands = tuple([made[one] if one in made else taken.setdefault(one, len(taken)) for one in op.operands])
+        operands = tuple(
+            [
+                defined[operand] if operand in defined else inputs.setdefault(operand, len(inputs))
+                for operand in op.operands
+            ]
+        )
         form.append((op.name, _sorted(op.properties), _sorted(op.attributes), tuple(op.result_types), operands))
-        made.update({result: (place, index) for index, result in enumerate(op.results)})
-    form += [(value.type, sharding_of(value)) for value in taken]
-    layer = most_frequent(Counter(filter(None, labels))) or layer_of(ops, taken)
+        defined.update({result: (place, index) for index, result in enumerate(op.results)})
+    form += [(value.type, sharding_of(value)) for value in inputs]
+    layer = most_frequent(Counter(filter(None, labels))) or layer_of(ops, inputs)
     return Segment(ops, _number(numbers, tuple(form)), layer)
 
 
-def _may_be_called(segment: Segment) -> bool:
-    """Return whether it can be a function."""
+def _can_be_function(segment: Segment) -> bool:
+    """Return whether all inputs and outputs of a segment can be arguments and results of a function."""
     crossing = [value.type for value in segment.inputs()]
     crossing += [segment.ops[place].results[index].type for place, index in segment.outputs()]
     return all(map(_may_cross, crossing))

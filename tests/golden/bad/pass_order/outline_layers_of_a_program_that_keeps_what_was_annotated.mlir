@@ -1,7 +1,7 @@
 // RUN: spmd-opt %s -p "propagate{memory=none,origins=true},outline-layers" --verify-diagnostics
 spmd.mesh @mesh <tp = 2>
 
-// expected-error@below {{outline-layers found spmd.given, whose names values of a layer do not keep}}
+// expected-error@below {{the function has spmd.given, whose names would be lost in outlined layers}}
 func.func @main(%x: tensor<4x8xf32> {spmd.sharding = #spmd.sharding<@mesh>},
                 %layers.0.a: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>},
                 %layers.0.b: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>},
