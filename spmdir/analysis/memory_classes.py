@@ -43,11 +43,11 @@ def memory_classes(function: FuncOp, rules: RuleSet) -> dict[SSAValue, str]:
         elements = dict.fromkeys(_elementwise_inputs(value, is_source))
         if argument in elements:
             argument_of_update[value] = argument
-            update_ops.update(one.owner for one in elements if not is_source(one))
-            classes.update((one, "gradients") for one in elements if _is_gradient(one, is_source))
+            update_ops.update(element.owner for element in elements if not is_source(element))
+            classes.update((element, "gradients") for element in elements if _is_gradient(element, is_source))
         else:
             classes[argument] = "parameters"
-            classes.update((one, "gradients") for one in elements if _is_gradient(one, is_source))
+            classes.update((element, "gradients") for element in elements if _is_gradient(element, is_source))
     for argument in function.args:
         kind = _BY_KIND.get(signature_kind(function, "arg_attrs", argument.index))
         if kind is None and argument in argument_of_update.values():

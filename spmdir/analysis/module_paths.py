@@ -78,7 +78,8 @@ def _argument_paths(function: FuncOp, modules: Collection[str]) -> Mapping[SSAVa
         parameter = tail if is_state_of_parameter else name
         path, layer = parameter.rpartition(".")[0], layer_of(parameter)
         parts = path.split(".")
-        tails = (".".join(parts[first:]) for first in range(len(parts)))
-        module = next((one for one in tails if one in modules), path if is_state_of_parameter or not is_step else "")
+        tails = (".".join(parts[begin:]) for begin in range(len(parts)))
+        default = path if is_state_of_parameter or not is_step else ""
+        module = next((tail for tail in tails if tail in modules), default)
         path_of[argument] = module if modules else layer if layer != parameter else ""
     return path_of

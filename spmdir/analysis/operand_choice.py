@@ -99,17 +99,21 @@ def _fastest(
 
 @lru_cache(maxsize=65536)
 def _find_candidates(
-    rule: OpRule, current: tuple[Sharding, ...], made: tuple[Sharding | None, ...], mesh: Mesh, may_split: bool
+    rule: OpRule,
+    current: tuple[Sharding, ...],
+    expected_results: tuple[Sharding | None, ...],
+    mesh: Mesh,
+    may_split: bool,
 ) -> tuple[tuple[Sharding, ...], ...]:
     """Return operand shardings that produce the results `made`: only the current ones if they do."""
     with contextlib.suppress(ShardingError):
-        match(rule, current, made, mesh, may_split)
+        match(rule, current, expected_results, mesh, may_split)
         return (current,)
-    present_results = [sharding for sharding in made if sharding]
+    present_results = [sharding for sharding in expected_results if sharding]
     rejected: ShardingError | None = None
     for fine in _refinements(rule, current, present_results, mesh):
         try:
-            return _candidates_on(rule, current, made, mesh, fine)
+            return _candidates_on(rule, current, expected_results, mesh, fine)
         except ShardingError as error:
             rejected = rejected or error
     assert rejected is not None

@@ -243,8 +243,10 @@ class _CutProblem:
     def _without_last_blocks(self, solution: _Solution) -> _Solution:
         """Remove the repeats of the last blocks that are not needed to fit: their values are used again soon."""
         while solution.restored:
-            last = max(solution.restored)
-            smaller = self._solve_with({start: items for start, items in solution.restored.items() if start != last})
+            last_block = max(solution.restored)
+            smaller = self._solve_with(
+                {start: items for start, items in solution.restored.items() if start != last_block}
+            )
             if smaller.peak > self.budget:
                 break
             solution = smaller

@@ -158,7 +158,7 @@ def make_block(
     program: Program,
     part: range,
     may_repeat: Sequence[bool],
-    held: Collection[int],
+    always_held: Collection[int],
     weights: Mapping[int, float],
     copy_prices: Mapping[int, float],
 ) -> Block:
@@ -179,8 +179,12 @@ def make_block(
     reads = tuple([numbers_of(task.reads) for task in tasks])
     allocates = tuple([numbers_of(task.allocates) for task in tasks])
     allocated = {buffer for task in tasks for buffer in task.allocates}
-    held = {buffer for buffer in number if buffer in held or (buffer in weights and buffer not in allocated)}
-    largest = max((weights[buffer] for buffer in number if buffer in weights and buffer not in held), default=0.0)
+    always_held = {
+        buffer for buffer in number if buffer in always_held or (buffer in weights and buffer not in allocated)
+    }
+    largest = max(
+        (weights[buffer] for buffer in number if buffer in weights and buffer not in always_held), default=0.0
+    )
 
     def weighted_bytes(buffer: int) -> float:
         """Return the bytes of a buffer times its weight. Weights are rounded to classes, so equal layers stay equal."""
@@ -191,7 +195,7 @@ def make_block(
         tuple([task_seconds(task) if may else None for task, may in zip(tasks, may_repeat, strict=True)]),
         allocates,
         reads,
-        tuple([None if buffer in held else weighted_bytes(buffer) for buffer in number]),
-        tuple([index for buffer, index in number.items() if buffer in weights and buffer not in held]),
+        tuple([None if buffer in always_held else weighted_bytes(buffer) for buffer in number]),
+        tuple([index for buffer, index in number.items() if buffer in weights and buffer not in always_held]),
         tuple([copy_prices.get(buffer) if buffer in allocated else None for buffer in number]) if copy_prices else (),
     )

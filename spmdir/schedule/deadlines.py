@@ -192,8 +192,8 @@ def _find_freeing_starts(program: Program, waits: Mapping[int, int]) -> set[int]
         tasks = [program.tasks[start], program.tasks[wait]]
         allocated = {buffer for task in tasks for buffer in task.allocates}
         operands = {buffer for task in tasks for buffer in task.reads} - allocated
-        held = sum(program.buffers[buffer].bytes for buffer in allocated if last_use[buffer] > wait)
-        freed = sum(program.buffers[buffer].bytes for buffer in operands if last_use[buffer] <= wait)
-        if held <= freed:
+        allocated_bytes = sum(program.buffers[buffer].bytes for buffer in allocated if last_use[buffer] > wait)
+        freed_bytes = sum(program.buffers[buffer].bytes for buffer in operands if last_use[buffer] <= wait)
+        if allocated_bytes <= freed_bytes:
             freeing_starts.add(start)
     return freeing_starts

@@ -48,7 +48,7 @@ def split_backward(module: ModuleOp, gradients: Collection[int]) -> SplitProgram
     """
     function = ir.main_function(module)
     block, returned = function.body.block, ir.terminator(function).operands
-    tangents = [at for at in range(len(block.args)) if is_of_backward(function, at)]
+    tangents = [argument_index for argument_index in range(len(block.args)) if is_of_backward(function, argument_index)]
     outputs = [index for index in range(len(returned)) if index not in gradients]
     units = [ops for _, ops in units_of(block)]
     forward_ops = _forward_ops(units, [returned[i] for i in outputs], [block.args[i] for i in tangents])

@@ -131,7 +131,7 @@ def build_problem(
     unreduced = frozenset([values[value] for value in find_unreduced(function, decided, mesh)])
     problem = Problem(mesh, tuple(metas), nodes, topology=topology, ties=unreduced)
     if apart:
-        unsent = frozenset([at for value, at in values.items() if is_sized(value.type)])
+        unsent = frozenset([number for value, number in values.items() if is_sized(value.type)])
         unsliced = frozenset([values[value] for value in batch.values if value in values])
         problem = attrs.evolve(problem, apart=apart, unsent=unsent, unsliced=unsliced)
     return makers, _with_candidates(tied(problem, tied_nodes))

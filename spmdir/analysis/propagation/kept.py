@@ -73,17 +73,17 @@ class KeptValues:
         rule = rule_of(op, self._rules)
         return self._result_sharding(rule, self.shardings[op.tensors[0]]) if rule is not None else None
 
-    def _result_sharding(self, rule: OpRule, kept: Sharding) -> Sharding | None:
+    def _result_sharding(self, rule: OpRule, operand_sharding: Sharding) -> Sharding | None:
         """Return the sharding of the result of an op with one operand, if the operand has its kept sharding.
 
         None if no strategies of its rule accept this sharding, along whole axes or along sub-axes. Axes that are split
         stay split for later ops, because a program has one mesh.
         """
-        placements = [(axis, placement) for axis, placement in kept.entries if placement.trait != "open"]
+        placements = [(axis, placement) for axis, placement in operand_sharding.entries if placement.trait != "open"]
         axes = dict.fromkeys(self._mesh.root_axis(axis) for axis, _ in placements)
         split = wanted_splits({(rule, axis): 1.0 for axis in axes if axis not in self._unsplittable_axes}, self._mesh)
         for fine in dict.fromkeys((self._mesh, split)):
-            choice = _strategies_for(rule, Sharding(placements, kept.mesh).refined(fine), fine)
+            choice = _strategies_for(rule, Sharding(placements, operand_sharding.mesh).refined(fine), fine)
             if choice is not None:
                 self._mesh = fine
                 return _kept_sharding([(axis, strategy.results[0]) for axis, strategy in choice.items()], fine)

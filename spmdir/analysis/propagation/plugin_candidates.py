@@ -64,9 +64,11 @@ def offered_placements(node: Node, rule: OpRule | None, mesh: Mesh) -> Iterator[
     """Yield (value, placement) for each offered placement in the strategies of an op."""
     if rule is None or not rule.rules.text_strategies(rule.name):
         return
-    for strategy in (one for count in sorted(set(mesh.sizes.values())) for one in rule.strategies(count) if one.text):
-        placements = zip((*node.operands, *node.results), (*strategy.operands, *strategy.results), strict=True)
-        yield from ((value, p) for value, p in placements if plugins([p]) and type(p).offered and not p.error)
+    for count in sorted(set(mesh.sizes.values())):
+        for strategy in rule.strategies(count):
+            if strategy.text:
+                placements = zip((*node.operands, *node.results), (*strategy.operands, *strategy.results), strict=True)
+                yield from ((value, p) for value, p in placements if plugins([p]) and type(p).offered and not p.error)
 
 
 def candidates_of_node(node: Node, candidates: Candidates) -> tuple[Placement, ...]:
@@ -77,11 +79,11 @@ def candidates_of_node(node: Node, candidates: Candidates) -> tuple[Placement, .
 def _derived_candidates(
     node: Node, rule: OpRule | None, candidates: Candidates, mesh: Mesh
 ) -> Iterator[tuple[int, Placement]]:
-    values, known = (*node.operands, *node.results), candidates_of_node(node, candidates)
+    values, node_candidates = (*node.operands, *node.results), candidates_of_node(node, candidates)
     if isinstance(node.source, Annotation):
-        yield from ((value, placement) for value in values for placement in known)
-    counts = sorted(set(mesh.sizes.values())) if known else ()
-    for strategies in (rule.strategies(count, placements=known) for count in counts) if rule else ():
+        yield from ((value, placement) for value in values for placement in node_candidates)
+    counts = sorted(set(mesh.sizes.values())) if node_candidates else ()
+    for strategies in (rule.strategies(count, placements=node_candidates) for count in counts) if rule else ():
         for strategy in strategies:
             placements = zip(values, (*strategy.operands, *strategy.results), strict=True)
             placements = [

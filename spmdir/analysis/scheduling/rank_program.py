@@ -78,32 +78,32 @@ def rank_program(
         ShardingError: the note of a local form is malformed; located.
         UnsupportedError: the function copies to the host, but the topology has no bandwidth to the host; located.
     """
-    forms = list(units_of(function.body.block))
+    units = list(units_of(function.body.block))
     memory = memory or live_memory(function, mesh, rules, memory_classes(function, rules))
     sent_messages = SentMessages(mesh, topology)
     messages = {op: message for op in memory.memory_steps if (message := sent_messages.of(op)) is not None}
     streams = _Streams(messages, mesh)
-    kernels = _Kernels(function, mesh, rules, topology, messages).of(forms)
+    kernels = _Kernels(function, mesh, rules, topology, messages).of(units)
     producer_unit: dict[SSAValue, int] = {
-        result: index for index, (_, ops) in enumerate(forms) for op in ops for result in op.results
+        result: index for index, (_, ops) in enumerate(units) for op in ops for result in op.results
     }
-    stages = [
-        memory.memory_steps[ops[0]] if len(ops) == 1 else [stage for op in ops for stage in memory.memory_steps[op]]
-        for _, ops in forms
+    memory_steps = [
+        memory.memory_steps[ops[0]] if len(ops) == 1 else [step for op in ops for step in memory.memory_steps[op]]
+        for _, ops in units
     ]
-    repeated = originals(function)
-    effects = [index for index, (_, ops) in enumerate(forms) if not all(map(_has_no_effects, ops))]
-    effect_before = {later: earlier for earlier, later in itertools.pairwise(effects)}
+    original_of = originals(function)
+    with_effects = [index for index, (_, ops) in enumerate(units) if not all(map(_has_no_effects, ops))]
+    previous_effect = {later: earlier for earlier, later in itertools.pairwise(with_effects)}
     tasks = []
     for index, ((note, ops), task_memory) in enumerate(
-        zip(forms, memory_of_tasks(stages, memory.buffers, memory.outputs), strict=True)
+        zip(units, memory_of_tasks(memory_steps, memory.buffers, memory.outputs), strict=True)
     ):
-        name, op = _name(note, ops)
-        needs = {producer_unit[operand] for one in ops for operand in one.operands if operand in producer_unit}
-        needs.update([producer_unit[repeated[one]] for one in ops if one in repeated])
+        name, op_name = _name(note, ops)
+        needs = {producer_unit[operand] for op in ops for operand in op.operands if operand in producer_unit}
+        needs.update([producer_unit[original_of[op]] for op in ops if op in original_of])
         needs.discard(index)
-        if index in effect_before:
-            needs.add(effect_before[index])
+        if index in previous_effect:
+            needs.add(previous_effect[index])
         path = paths[ops[0]] if paths else ""
         if isinstance(ops[0], HostCopyOp):
             transfer = host_transfer(ops[0], memory.copied[ops[0]], topology)
@@ -112,20 +112,9 @@ def rank_program(
             timing = _timing(ops, kernels[index], producer_unit, messages, streams)
         memory_use = task_memory.allocates, task_memory.reads, task_memory.transient, task_memory.memory_steps
         transfer_fields = timing.transfer, timing.waits_for, timing.is_blocking, timing.overlap
-        sorted_needs = tuple(sorted(needs))
-        tasks.append(
-            Task(
-                name,
-                op,
-                path,
-                timing.seconds,
-                sorted_needs,
-                *memory_use,
-                *transfer_fields,
-                kernel_cost=kernels[index].cost,
-            )
-        )
-    return Program(tuple(tasks), memory.buffers, memory.inputs, memory.outputs), tuple(ops for _, ops in forms)
+        timed = name, op_name, path, timing.seconds, tuple(sorted(needs))
+        tasks.append(Task(*timed, *memory_use, *transfer_fields, kernel_cost=kernels[index].cost))
+    return Program(tuple(tasks), memory.buffers, memory.inputs, memory.outputs), tuple(ops for _, ops in units)
 
 
 def _has_no_effects(op: Operation) -> bool:
@@ -203,26 +192,22 @@ def _timing(
         if isinstance(op.start, HostCopyOp):
             return _Timing(0.0, waits_for=producer_unit[op.start.results[0]])
         message = messages.get(op.start)
-        return (
-            _Timing(message.terms.unpacking, waits_for=producer_unit[op.start.results[0]])
-            if message
-            else _Timing(seconds)
-        )
-    unit_messages = [messages[one] for one in ops if one in messages]
+        if message is None:
+            return _Timing(seconds)
+        return _Timing(message.terms.unpacking, waits_for=producer_unit[op.start.results[0]])
+    unit_messages = [messages[member] for member in ops if member in messages]
     if not unit_messages:
         return _Timing(seconds)
     terms = add_terms([message.terms for message in unit_messages])
     axes = tuple(dict.fromkeys(axis for message in unit_messages for axis in message.axes))
-    stream, excludes = streams.of(one for one in ops if one in messages)
-    terms_of_transfer = terms.latency, terms.intra, terms.inter, terms.wire_bytes
-    transfer = Transfer(
-        stream, axes, *terms_of_transfer, excludes, unit_messages[0].packing_seconds if len(unit_messages) == 1 else 0.0
-    )
+    stream, excludes = streams.of(member for member in ops if member in messages)
+    transfer_terms = terms.latency, terms.intra, terms.inter, terms.wire_bytes
+    packing_seconds = unit_messages[0].packing_seconds if len(unit_messages) == 1 else 0.0
+    transfer = Transfer(stream, axes, *transfer_terms, excludes, packing_seconds)
     if isinstance(op, Collective) and op.IS_START:
         return _Timing(terms.packing, transfer)
-    starts = sum(
-        isinstance(one, RotateStartOp) for one in ops
-    )  # each in parallel to a product; there is one product more
+    # Each start of a rotation runs in parallel to a product of blocks. The last product has no start.
+    starts = sum(isinstance(member, RotateStartOp) for member in ops)
     overlap = kernels.block_seconds * starts / (starts + 1)
     return _Timing(seconds + terms.packing + terms.unpacking, transfer, is_blocking=True, overlap=overlap)
 
@@ -247,7 +232,11 @@ class _Kernels:
         self._first = mesh.coordinate(0)
 
     def of(self, forms: Sequence[tuple[Note | None, Unit]]) -> list[_UnitKernels]:
-        """Return the kernels of each unit."""
+        """Return the kernels of each unit.
+
+        Args:
+            forms: the units, each with its note if it is a local form.
+        """
         argument_count = len(self._steps)
         kernels, unit_of = [_UnitKernels() for _ in forms], list[int]()
         for index, (note, ops) in enumerate(forms):
