@@ -68,17 +68,17 @@ def fit(
         repeatable: for each task, whether it may run again: whether it computes equal values again on all ranks.
         copies: buffer that may be copied to the host and back → the seconds of a copy in one direction.
     """
-    fitted = _rounds(program, budget, repeatable, copies or {})
-    return fitted if fitted.peak <= budget or not budget else _rounds(program, 0.0, repeatable, copies or {})
+    fitted = _run_rounds(program, budget, repeatable, copies or {})
+    return fitted if fitted.peak <= budget or not budget else _run_rounds(program, 0.0, repeatable, copies or {})
 
 
-def _rounds(program: Program, budget: float, repeatable: Sequence[bool], copies: Mapping[int, float]) -> Fitted:
+def _run_rounds(program: Program, budget: float, repeatable: Sequence[bool], copies: Mapping[int, float]) -> Fitted:
     """Run rounds until the program fits or a round frees too little; return the result of the last useful round."""
     fitted = Fitted((), program, peak_bytes(program))
     while program.tasks and fitted.peak > budget and len(fitted.rounds) < MAX_ROUNDS:
         excess = size_text(fitted.peak - budget)
         say("fit-memory: round {} of {}, {} over the budget", len(fitted.rounds) + 1, MAX_ROUNDS, excess)
-        next_round = _next_round(fitted.program, budget, repeatable, copies)
+        next_round = _run_round(fitted.program, budget, repeatable, copies)
         if fitted.peak - next_round.peak < LEAST_PROGRESS * (fitted.peak - budget):
             break
         repeatable = [
@@ -92,10 +92,10 @@ def _rounds(program: Program, budget: float, repeatable: Sequence[bool], copies:
     return fitted
 
 
-def _next_round(program: Program, budget: float, repeatable: Sequence[bool], copies: Mapping[int, float]) -> Fitted:
+def _run_round(program: Program, budget: float, repeatable: Sequence[bool], copies: Mapping[int, float]) -> Fitted:
     """Return the result of restoring values across one cut: the first cut that meets the budget, or else the best."""
     candidates: list[Fitted] = []
-    for cut in _cuts(program, budget):
+    for cut in _find_cuts(program, budget):
         repeats = choose_repeats(program, budget, repeatable, cut, copies)
         recomputed = tuple([repeat.task_in(program) for repeat in repeats if repeat.action == "run"])
         copied = tuple([repeat.task_in(program) for repeat in repeats if repeat.action != "run"])
@@ -106,18 +106,18 @@ def _next_round(program: Program, budget: float, repeatable: Sequence[bool], cop
     return min(candidates, key=lambda candidate: candidate.peak)
 
 
-def _cuts(program: Program, budget: float) -> list[int]:
+def _find_cuts(program: Program, budget: float) -> list[int]:
     """Return the candidates for the cut among the tasks over the budget.
 
     These are the task at which the buffers that are not in use have the most bytes, and the task with the most live
     bytes.
     """
-    live, waiting = live_bytes(program), _waiting_bytes(program)
+    live, waiting = live_bytes(program), _unused_live_bytes(program)
     tasks_over = [index for index, size in enumerate(live) if size > budget]
     return list(dict.fromkeys([max(tasks_over, key=waiting.__getitem__), max(tasks_over, key=live.__getitem__)]))
 
 
-def _waiting_bytes(program: Program) -> list[float]:
+def _unused_live_bytes(program: Program) -> list[float]:
     """Return for each task the bytes of the buffers that are used before and after it, but not by it."""
     change = [0.0] * (len(program.tasks) + 1)
     last_use: dict[int, int] = {}

@@ -5,17 +5,18 @@ The scheduler appends one ready task after another to a list, as they would run.
 
     given order   a, x, p, start, wait, z   10 s: the accelerator is idle during the whole transfer
     deadlines     z could run right after p, so nothing hides the transfer in this order: it is urgent
-                  a leads to the urgent start; x does not, and is ready for the gap of 3 s
-    list          a: x is reserved, because no other ready task fills the gap
-                  p, start: an urgent start runs as soon as its operand is ready
+                  a and p lead to the urgent start; x does not, and can fill the gap of 3 s
+    list          a: the first ready task of the given order
+                  p: leads to the urgent start; x is reserved for the gap, which nothing else fills
+                  start: is urgent, so it runs at once
                   x: runs during the transfer
                   wait, z
     its time      8 s: 1 s of the transfer is exposed
 
 The rules:
 
-- An urgent start runs at once. Tasks that lead to it run before tasks that do not, while the other ready tasks still
-  fill the gap.
+- An urgent start runs at once. If the next ready task is needed to fill its gap, a task that leads to the start runs
+  instead.
 - A start that can be hidden runs as late as possible (`deadlines.py`). If it frees memory, it runs when its stream is
   idle.
 - While the accelerator waits for a transfer, ready tasks run, and transfers on idle links start.
