@@ -104,7 +104,7 @@ STARTED = GATHER.replace(
 def test_a_wait_unpacks_what_its_start_sent() -> None:
     (whole,), (start, wait) = of_text(AT_ONCE).tasks, of_text(STARTED).tasks
     assert (whole.is_blocking, start.is_blocking, wait.waits_for) == (True, False, 0)
-    assert start.transfer == attrs.evolve(transfer(whole), stream="ahead", joining=0.0)
+    assert start.transfer == attrs.evolve(transfer(whole), stream="ahead", packing_seconds=0.0)
     assert (start.seconds, wait.seconds) == (0.0, whole.seconds)
     assert whole.seconds == pytest.approx(2 * 2**20 / H100X8.memory_bandwidth + H100X8.launch_latency)
     assert simulate(of_text(AT_ONCE)).seconds == simulate(of_text(STARTED)).seconds
