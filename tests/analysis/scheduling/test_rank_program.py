@@ -147,9 +147,9 @@ def test_a_bucket_is_one_message_of_all_bytes_with_one_latency(name: str) -> Non
     kind, before, after, _ = BUCKETS[name]
     apart, joint = (of_text(text) for text in bucket(kind, before, after))
     first, second, both = (transfer(task) for task in (*apart.tasks, *joint.tasks))
-    assert both.wire == pytest.approx(first.wire + second.wire)  # type: ignore  # a Transfer
+    assert both.wire_bytes == pytest.approx(first.wire_bytes + second.wire_bytes)  # type: ignore  # a Transfer
     assert both.intra == pytest.approx(first.intra + second.intra)  # type: ignore
-    assert both.fixed == first.fixed == second.fixed  # type: ignore
+    assert both.latency == first.latency == second.latency  # type: ignore
     assert joint.tasks[0].seconds > math.fsum(task.seconds for task in apart.tasks)  # it is packed
 
 
@@ -185,8 +185,8 @@ def test_a_measured_collective_has_latency_in_the_modelled_proportion() -> None:
     table = parse_costs(f"all_gather 4 ranks {sent} bytes = 123e-6\n", "costs.txt")
     (task,) = of_text(AT_ONCE, attrs.evolve(H100X8, costs=table)).tasks
     found = transfer(task)
-    share = by_model.fixed / (by_model.seconds + modelled.seconds)  # type: ignore  # a Transfer
-    assert found.fixed == pytest.approx(123e-6 * share)  # type: ignore
+    share = by_model.latency / (by_model.seconds + modelled.seconds)  # type: ignore  # a Transfer
+    assert found.latency == pytest.approx(123e-6 * share)  # type: ignore
     assert (found.seconds, task.seconds) == (pytest.approx(123e-6), 0.0)  # type: ignore
 
 
@@ -211,7 +211,7 @@ func.func @f(%x: tensor<2x4x64x64xf32> {sharding("tp: S(2)")}, %w: tensor<4x4x3x
 }}""")
     (task,) = program.tasks
     assert (task.op, task.name, task.is_blocking) == ("aten.convolution", "%0", True)
-    assert transfer(task).wire == 2 * 2 * 4 * 64 * 4  # type: ignore  # a row of each side
+    assert transfer(task).wire_bytes == 2 * 2 * 4 * 64 * 4  # type: ignore  # a row of each side
     assert task.seconds > 0
 
 
