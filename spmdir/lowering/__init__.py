@@ -1,4 +1,4 @@
-"""Localized IR → one torch.fx graph a rank, whose collectives are torch's functional ones.
+"""Lower localized IR to one torch.fx graph per rank, with torch's functional collectives.
 
 May import: core, reshard, dialects, pipeline, torch_interop.
 Start with emit.py.

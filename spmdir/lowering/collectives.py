@@ -1,7 +1,8 @@
-"""Collectives as graph nodes: the emitters of the collectives of spmdir, which their specs name in `lower`.
+"""The emitters of the shipped collectives, which their specs name in `lower`.
 
-An emitter prepares the operand and returns a `Message`: which functional collective is to send it, and what to do with
-what arrives. Process groups list ranks in ascending order, which is mesh order.
+An emitter appends the nodes that prepare the operand, and returns a `Message`: the functional collective that sends it,
+and a function that computes the result from the received tensor. Process groups list ranks in ascending order, which is
+mesh order.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 
 def message(spec: CollectiveSpec, site: Site, x: Node) -> Message:
-    """Return what the collective `spec` sends of `x`, after emitting what prepares it.
+    """Prepare the operand `x` of the collective `spec`, and return its message.
 
     Raises:
         SpmdirError: the declaration of a placement cannot be lowered.
@@ -93,15 +94,15 @@ def all_reduce_message(site: Site, x: Node) -> Message:
 def reduce_scatter_message(site: Site, x: Node) -> Message:
     reduction = reduction_of(site)
     partition = site.partition(site.target, site.dim)
-    own = site.local(site.target)
-    block = (*own[: partition.dim], partition.step, *own[partition.dim + 1 :])
+    local = site.local(site.target)
+    block = (*local[: partition.dim], partition.step, *local[partition.dim + 1 :])
     x, (_, dtype) = reduction.before(x, (site.local(site.source), site.torch_dtype))
     padded = pad_chunks(site.emit, to_chunk_order(site.emit, x, partition), partition, site.ranks)
     x = split_even(site.emit, padded, partition, block)
-    length = own[partition.dim]
+    length = local[partition.dim]
 
     def finish(result: Node) -> Node:
-        return reduction.after(narrow(site.emit, result, partition.dim, 0, length, partition.step), (own, dtype))
+        return reduction.after(narrow(site.emit, result, partition.dim, 0, length, partition.step), (local, dtype))
 
     return site.send(functional.reduce_scatter_tensor.default, x, reduction.name, partition.count, finish=finish)
 
@@ -149,24 +150,24 @@ def broadcast_message(site: Site, x: Node) -> Message:
 
 
 def convert_message(site: Site, x: Node) -> Message:
-    moved = [axis for axis in site.mesh.axis_names if site.source[axis] != site.target[axis]]
-    source, target = site.source[moved[0]], site.target[moved[0]]
-    axes = [axis for axis in moved if site.mesh.sizes[axis] > 1]
+    moved_axes = [axis for axis in site.mesh.axis_names if site.source[axis] != site.target[axis]]
+    source, target = site.source[moved_axes[0]], site.target[moved_axes[0]]
+    axes = [axis for axis in moved_axes if site.mesh.sizes[axis] > 1]
     after = site.local_type(site.target)
     group = Group(
         site.group(axes) if axes else "",
-        site.mesh.group_size(moved),
-        site.mesh.index(site.rank, moved),
+        site.mesh.group_size(moved_axes),
+        site.mesh.index(site.rank, moved_axes),
         after.shape,
         after.dtype,
-        None if target.dim is None else site.partition(site.target, target.dim, moved),
+        None if target.dim is None else site.partition(site.target, target.dim, moved_axes),
     )
     largest = local_shape(site.source, site.shape, site.mesh)
-    members = site.mesh.group(site.rank, moved) if site.states else ()
+    members = site.mesh.group(site.rank, moved_axes) if site.states else ()
     shapes = [site.source.local_shape(site.shape, site.mesh, site.mesh.coordinate(rank)) for rank in members]
     group_largest = tuple(map(max, zip(*shapes, strict=True)))
     code = EdgeCode(source, target, group, tuple(site.states), largest, group_largest)
-    held, kinds = zip((x, (site.local(site.source), site.torch_dtype)), *site.states.values(), strict=True)
-    results, found = zip(*inline_all(site.emit, code, held, kinds), strict=True)
-    require_kinds(code, found, ((after.shape, TORCH_DTYPES[after.dtype]), *kinds[1:]))
+    tensors, kinds = zip((x, (site.local(site.source), site.torch_dtype)), *site.states.values(), strict=True)
+    results, result_kinds = zip(*inline_all(site.emit, code, tensors, kinds), strict=True)
+    require_kinds(code, result_kinds, ((after.shape, TORCH_DTYPES[after.dtype]), *kinds[1:]))
     return Message(x, lambda _: results[0], states=results[1:])

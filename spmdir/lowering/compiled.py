@@ -1,4 +1,4 @@
-"""A rank's program compiled by Inductor, which keeps the order of its collectives and of what goes on meanwhile."""
+"""Compile the program of a rank with Inductor, in the order of its schedule."""
 
 from __future__ import annotations
 
@@ -18,41 +18,42 @@ from spmdir.lowering.process_groups import group_names, is_runnable
     options=keyed("a dict of Inductor's options by name").optional,
 )
 def compile_program(program: fx.GraphModule, options: Mapping[str, Any] | None = None) -> Callable[..., Any]:
-    """Return a rank's program compiled by `torch.compile`, starts and waits of collectives where the program has them.
+    """Compile the program of a rank with `torch.compile`, without moving starts and waits of collectives.
 
-    By default Inductor moves a start to its wait where that takes less memory, and waits to the end, so that nothing is
-    left of a schedule. Call it without gradients: a program has its backward.
+    By default, Inductor may move a start next to its wait, and waits to the end, which undoes the schedule. Call the
+    result without gradients: the program contains its backward.
 
     Args:
-        program: of one rank, lowered with a device mesh.
-        options: Inductor's, as `torch.compile` takes them; those of `KEPT` are set unless they say otherwise.
+        program: the program of one rank, lowered with a device mesh.
+        options: options of Inductor, as for `torch.compile`. They override those of `KEPT`.
 
     Raises:
-        SpmdirError: the groups of the program are named by mesh axes, in which nothing can run; or Inductor has no such
-            option, or none of such a value.
+        SpmdirError: the program was lowered without a device mesh, or Inductor rejects an option.
 
     Example:
         >>> step = spmdir.compile_program(spmdir.lower_to_fx(module, device_mesh=device_mesh))
     """
     if not is_runnable(program):
         raise UnsupportedError(
-            f"the program runs in groups named by mesh axes, {', '.join(group_names(program))}; "
-            "expected one that is lowered with a device mesh: lower_to_fx(module, device_mesh=…)"
+            f"the program has groups named by mesh axes, {', '.join(group_names(program))}; "
+            "lower it with a device mesh: lower_to_fx(module, device_mesh=…)"
         )
     try:
         return torch.compile(program, fullgraph=True, options={**KEPT, **(options or {})})
     except RuntimeError as error:
         reason = str(error).partition(", known options")[0]
-        raise SpmdirError(f"{reason}; expected options of Inductor, as torch._inductor.list_options() lists") from error
+        raise SpmdirError(
+            f"{reason}; expected options of Inductor, listed by torch._inductor.list_options()"
+        ) from error
 
 
 def run_compiled(program: fx.GraphModule, options: Mapping[str, Any]) -> None:
-    """Let `executable` give what `compile_program` makes of a program, noted on it in memory; copies have no note."""
+    """Compile a program, and let `executable` return the result. Copies of the program are not compiled."""
     program.__dict__[_COMPILED] = compile_program(program, options)
 
 
 def executable(program: fx.GraphModule) -> Callable[..., Any]:
-    """Return what runs a program: itself, unless `run_compiled` has said otherwise."""
+    """Return the callable that runs a program: its compiled form after `run_compiled`, else the program itself."""
     return program.__dict__.get(_COMPILED, program)
 
 
@@ -70,8 +71,8 @@ KEPT = {
     "_micro_pipeline_tp": False,
     "triton.reorder_for_reducing_graph_partitions": False,
 }
-"""Inductor's options that move collectives, join them or draw other random numbers, as they are where it does neither.
+"""Options of Inductor with which it neither moves nor buckets collectives, and draws the same random numbers.
 
-`reorder_for_locality` puts waits last, `reorder_for_peak_memory` starts beside their waits; the others are off unless a
-process has set them.
+`reorder_for_locality` would put waits last, and `reorder_for_peak_memory` would put starts next to their waits. The
+others are off by default.
 """

@@ -1,4 +1,4 @@
-"""The torch.fx graph of one rank: torch ops on local tensors and functional collectives between ranks."""
+"""Emit the torch.fx graph of one rank: torch ops on local tensors, and functional collectives."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ from spmdir.lowering.recordings import Recorder, Recording
 from spmdir.lowering.ring import assemble, erase_unused, rotate, state
 from spmdir.lowering.shard_indices import local_index, positions
 from spmdir.lowering.site import IS_COMPUTED, WAIT, Kind, Site, here
-from spmdir.lowering.torch_calls import TorchCalls, filled
+from spmdir.lowering.torch_calls import TorchCalls, fill_operands
 from spmdir.pipeline.finish import localize
 from spmdir.pipeline.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.reshard.conditions import refinement
@@ -79,18 +79,19 @@ def lower_to_fx(
     sizes: Mapping[str, int] | None = None,
     pipeline: Pipeline | str | None = None,
 ) -> fx.GraphModule:
-    """Return the program of one rank: local tensors in, a tuple of local tensors out, in the order of the function.
+    """Return the program of one rank. It takes local tensors and returns a tuple of local tensors, in function order.
 
     Args:
-        module: at any stage after import; the passes that it still needs are run on a copy.
-        rank: whose program; with a device mesh it is this process's.
-        device_mesh: a torch DeviceMesh like the module's mesh, whose process groups the collectives use. Without
-            one, groups are named by mesh axes, `mesh:dp,tp`, and the program is for reading and for `simulate`.
-        sizes: the numbers of the symbolic sizes, by name; a program is emitted for one choice of them.
-        pipeline: whose remaining passes are run; the standard one if None.
+        module: a module at any stage after import. The remaining passes run on a copy.
+        rank: the rank; with a device mesh, it is the rank of this process.
+        device_mesh: a torch DeviceMesh that equals the mesh of the module. Collectives use its process groups. Without
+            a device mesh, groups are named by mesh axes, such as `mesh:dp,tp`, and the program can only be read and
+            simulated.
+        sizes: name → value of each symbolic size. A program is emitted for one choice of sizes.
+        pipeline: the pipeline whose remaining passes run; the standard pipeline if None.
 
     Raises:
-        SpmdirError: the module cannot be lowered, or the device mesh is another than the module's.
+        SpmdirError: the module cannot be lowered, or the device mesh differs from its mesh.
 
     Example:
         >>> print(spmdir.lower_to_fx(module, rank=3).code)
@@ -116,30 +117,36 @@ def emit(
     ignore_shardings: bool = False,
     measured: bool = False,
 ) -> fx.GraphModule:
-    """Return the graph of `rank` of a local function; of the whole program on one device if shardings are ignored.
+    """Return the graph of `rank` of a local function. Its Python code is generated on demand, see `generate`.
 
-    Its Python is generated when it is asked for, see `generate`. If `measured`, each lossy step is followed by a call
-    of `measured_step`, which the simulator does.
+    Args:
+        ignore_shardings: whether to emit the whole program for one device.
+        measured: whether to call `measured_step` after each lossy step. Only the simulator runs such a graph.
 
     Raises:
-        SpmdirError: an op is unknown to torch or a collective is impossible; located.
+        SpmdirError: torch has no such op, or a collective is impossible; located.
     """
     if rank not in range(mesh.world_size):
         raise UnsupportedError(
-            f"rank {shown(rank)} is not in a mesh of {mesh.world_size}; expected 0 to {mesh.world_size - 1}"
+            f"rank {shown(rank)} is not in the mesh of {mesh.world_size} ranks; expected 0 to {mesh.world_size - 1}"
         )
     return _Emitter(function, mesh, rank, group_name, ignore_shardings, measured).graph_module()
 
 
 def measured_step(held: Any, made: Any, number: int, member: int, group: str) -> Any:
-    """Stands for what measures step `number` of a program on one of its tensors, by what a rank held before it and what
-    the step made.
+    """Measure the error of a lossy step. This is a placeholder, which the simulator implements.
+
+    Args:
+        held, made: the local tensor before and after the step.
+        number: the position of the op in the program.
+        member: the index of the tensor in its bucket.
+        group: the name of the group of all ranks.
     """
     raise NotImplementedError("only a simulation measures the steps of a program")
 
 
 class _Emitter:
-    """Walks a function once and appends to a graph."""
+    """Walks a function once and appends nodes to a graph."""
 
     def __init__(
         self,
@@ -161,12 +168,12 @@ class _Emitter:
         self.shapes = NodeShapes(
             lambda node: self.local_meta(self.origin[node]) if node in self.origin else None, self.constants
         )
-        self.unneeded: list[fx.Node] = []
-        self.drawn: set[fx.Node] = set()
-        self.once: dict[object, fx.Node] = {}
+        self.rejected_nodes: list[fx.Node] = []
+        self.random_nodes: set[fx.Node] = set()
+        self.calls_of_state: dict[object, fx.Node] = {}
         self.meta: dict[str, Any] = {}
         self.calls = TorchCalls(self.evaluate, self.device)
-        self.recorded: dict[object, Recording] = {}
+        self.recordings: dict[object, Recording] = {}
         self._device: Any = None
 
     def graph_module(self) -> fx.GraphModule:
@@ -174,18 +181,20 @@ class _Emitter:
             name = name_of(argument) or signature_name(self.function, "arg_attrs", index) or f"input_{index}"
             self.values[argument] = placeholder = self.graph.placeholder(_identifier(name))
             self.origin[placeholder] = argument
-            placeholder.target = placeholder.name  # what the generated code calls it; names of a graph are unique
+            placeholder.target = placeholder.name  # the name in generated code; names in a graph are unique
         for number, op in enumerate(self.function.body.block.ops):
             self.number = number
             if isinstance(op, CallOp):
-                raise UnsupportedError(f"calls {op.callee}; run inline first", location_of(op))
+                raise UnsupportedError(
+                    f"calls {op.callee}; expected a function without calls; run the pass inline first", location_of(op)
+                )
             if isinstance(op, ValueOp):
                 with errors_at(op):
                     self.emit_op(op)
         self.graph.output(tuple(self.node(value) for value in ir.terminator(self.function).operands))
-        if self.unneeded:
+        if self.rejected_nodes:
             results = (node for node in self.graph.nodes if node.target is operator.getitem)
-            erase_unused(self.graph, (*self.unneeded, *results), self.drawn)
+            erase_unused(self.graph, (*self.rejected_nodes, *results), self.random_nodes)
         self.graph.lint()
         root = torch.nn.Module()
         for name, tensor in self.constants.items():
@@ -197,11 +206,11 @@ class _Emitter:
         return self.append(target, args, kwargs)
 
     def append(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None = None) -> fx.Node:
-        """Append a call to the graph, named after `name` or else after its target."""
+        """Append a call to the graph. Its name is `name`, or that of its target."""
         name = _label(target) if name is None else _identifier(name)
         node = self.graph.create_node("call_function", target, name=name)
-        # Half of the time of create_node with arguments is a search for symbolic ones, and of an assignment that the
-        # graph finds the node anew, which neither moves nor calls another target.
+        # create_node with arguments would search them for symbolic sizes, and an assignment would look the node up
+        # again. Together, this is half of the time of a call.
         object.__setattr__(node, "args", args)
         if kwargs:
             object.__setattr__(node, "kwargs", kwargs)
@@ -209,21 +218,21 @@ class _Emitter:
         return node
 
     def call_once(self, state: object, target: Any, *args: Any, **kwargs: Any) -> fx.Node:
-        """Return the node of a call like `call`; one that has been made so before for `state` stands for it.
+        """Return the node of a call, as `call` does. An equal earlier call for the same `state` is reused.
 
-        The ranks have one text, which says what sends one state, so all send it once: nodes that are the same on this
-        rank may be others on another, which chooses otherwise.
+        Nodes that are equal on this rank may differ on another rank, because of `spmd.choose`. The IR is the same on
+        all ranks. It defines which ops send one state, so all ranks reuse the same calls.
         """
         if is_random(target) or any(isinstance(arg, (torch.Tensor, Indices)) for arg in args):
             return self.call(target, *args, **kwargs)
         key = (state, target, _key(args), _key(tuple(sorted(kwargs.items()))))
-        if key not in self.once:
-            self.once[key] = self.call(target, *args, **kwargs)
-        return self.once[key]
+        if key not in self.calls_of_state:
+            self.calls_of_state[key] = self.call(target, *args, **kwargs)
+        return self.calls_of_state[key]
 
     def node(self, value: SSAValue) -> fx.Node:
         node = self.values[value]
-        assert isinstance(node, fx.Node)  # the verifier lets what is pending go to spmd.wait alone
+        assert isinstance(node, fx.Node)  # the verifier allows pending values only in spmd.wait
         return node
 
     def local_shape(self, value: SSAValue) -> tuple[int, ...]:
@@ -232,8 +241,8 @@ class _Emitter:
         return self.sharding(value).local_type(meta, self.mesh, self.mesh.coordinate(self.rank)).shape
 
     def sharding(self, value: SSAValue) -> Sharding:
-        held = None if self.ignore_shardings else sharding_of(value)
-        return held or Sharding((), self.mesh.name)
+        sharding = None if self.ignore_shardings else sharding_of(value)
+        return sharding or Sharding((), self.mesh.name)
 
     def emit_op(self, op: ValueOp) -> None:
         self.meta = _meta(op)
@@ -247,13 +256,13 @@ class _Emitter:
 
     def emit_aten(self, op: ValueOp) -> Sequence[Any]:
         operands, results = op.operands, op.results
-        # By-products differ between kernels, as of bags of embeddings in bf16: compare only those that are used.
-        said = tuple(self.local_meta(r) if r.uses or len(results) == 1 else None for r in results)
-        call = self.calls.of(op, tuple(map(self.local_meta, operands)), said)
+        # Unused by-products may differ between kernels, as in embedding_bag in bf16, so they are not checked.
+        result_types = tuple(self.local_meta(r) if r.uses or len(results) == 1 else None for r in results)
+        call = self.calls.of(op, tuple(map(self.local_meta, operands)), result_types)
         nodes, name = [self.node(value) for value in operands], name_of(results[0]) if call.is_single else None
-        node = self.append(call.target, filled(call.args, nodes), filled(call.kwargs, nodes), name)
+        node = self.append(call.target, fill_operands(call.args, nodes), fill_operands(call.kwargs, nodes), name)
         if call.draws:
-            self.drawn.add(node)
+            self.random_nodes.add(node)
         if call.is_single:
             return [node]
         names = [f"{node.name}_{index}" if len(results) > 1 else node.name for index in range(len(results))]
@@ -263,7 +272,7 @@ class _Emitter:
         ]
 
     def local_meta(self, value: SSAValue) -> TensorMeta | None:
-        """Return shape and element type of this rank's shard; None inside a local form, where the IR does not tell."""
+        """Return shape and element type of this rank's shard; None in local forms, where types may have no sizes."""
         meta = meta_of(value.type)
         if meta is not None and DYNAMIC not in meta.shape and not self.ignore_shardings:
             return meta
@@ -275,57 +284,57 @@ class _Emitter:
         return local.evaluate(self.mesh, self.mesh.coordinate(self.rank))
 
     def device(self) -> Any:
-        """Return the device of the inputs, for ops without operands; CPU if there are no inputs."""
-        first = next((node for node in self.graph.nodes if node.op == "placeholder"), None)
-        if first is None:
+        """Return the device of the inputs, for ops without operands; CPU if there is no input."""
+        first_input = next((node for node in self.graph.nodes if node.op == "placeholder"), None)
+        if first_input is None:
             return torch.device("cpu")
         if self._device is None:
-            with self.graph.inserting_after(first):
-                self._device = self.graph.call_function(getattr, (first, "device"))
+            with self.graph.inserting_after(first_input):
+                self._device = self.graph.call_function(getattr, (first_input, "device"))
         return self._device
 
     def emit_collective(self, op: Any) -> Sequence[Any]:
-        held = [self.node(value) for value, _ in op.pairs]
+        operands = [self.node(value) for value, _ in op.pairs]
         if self.ignore_shardings:
-            started = start(self.call, [*map(here, held)], self.shapes.of)
-            return [*self.values_of(op, (), started), *map(self.node, op.operands[len(held) :])]
+            started = start(self.call, [*map(here, operands)], self.shapes.of)
+            return [*self.values_of(op, (), started), *map(self.node, op.operands[len(operands) :])]
         steps, state = op.steps(self.mesh), sent_state(op, self.mesh)
         measured = self.measured and any(step.has_lossy for step in steps)
-        if not measured and not op.IS_START and state is None and len(op.operands) == len(held):
-            return self.emit_stateless(op, steps, held)
-        started = self.begin(op, steps, held, self.call if state is None else partial(self.call_once, state))
+        if not measured and not op.IS_START and state is None and len(op.operands) == len(operands):
+            return self.emit_stateless(op, steps, operands)
+        started = self.begin(op, steps, operands, self.call if state is None else partial(self.call_once, state))
         return [*self.values_of(op, steps, started), *started.states]
 
-    def emit_stateless(self, op: Any, steps: Sequence[Step], held: Sequence[fx.Node]) -> Sequence[fx.Node]:
-        """Return the results of `op`, which depends on nothing but the tensors `held`; equal ones are lowered once."""
+    def emit_stateless(self, op: Any, steps: Sequence[Step], operands: Sequence[fx.Node]) -> Sequence[fx.Node]:
+        """Return the results of `op`, which depends only on its operands. Equal collectives are lowered once."""
         types = tuple(global_type(value, self.mesh) for value, _ in op.pairs)
-        key = (op.spec, steps, types, tuple(map(held.index, held)))
-        if key in self.recorded:
-            return self.recorded[key].replay(self.append, held)
+        key = (op.spec, steps, types, tuple(map(operands.index, operands)))
+        if key in self.recordings:
+            return self.recordings[key].replay(self.append, operands)
         emit = Recorder(self.call)
-        results = self.begin(op, steps, held, emit).wait(emit)
-        self.recorded[key] = Recording.of(held, emit.nodes, results)
+        results = self.begin(op, steps, operands, emit).wait(emit)
+        self.recordings[key] = Recording.of(operands, emit.nodes, results)
         return results
 
-    def begin(self, op: Any, steps: Sequence[Step], held: Sequence[fx.Node], emit: Emit) -> Started:
-        """Emit the collective `op`, which does one of `steps` to each of `held`, up to where it waits."""
+    def begin(self, op: Any, steps: Sequence[Step], operands: Sequence[fx.Node], emit: Emit) -> Started:
+        """Emit the collective `op` up to its wait. It applies one of `steps` to each operand."""
         sites = [self.site(op, index, step, emit) for index, step in enumerate(steps)]
-        messages = [message(op.spec, site, x) for site, x in zip(sites, held, strict=True)]
+        messages = [message(op.spec, site, x) for site, x in zip(sites, operands, strict=True)]
         return start(emit, messages, self.shapes.of)
 
     def values_of(self, op: Any, steps: Sequence[Step], started: Started) -> list[Any]:
-        """Return what the values of `op` are: of a start, for each of its results, what gives them all after a wait."""
+        """Return the values of the results of `op`. A start has functions that wait and return all values."""
         arrive = partial(self.arrived, op, self.number, steps, started)
         return [arrive] * (len(op.results) - len(started.states)) if op.IS_START else arrive()
 
     def arrived(self, op: Any, number: int, steps: Sequence[Step], started: Started) -> list[fx.Node]:
-        """Return the values of the collective `op`, number `number` of the program, after its wait."""
+        """Wait for the collective `op`, which is op `number` of the program, and return its values."""
         values = started.wait(self.call)
-        for member, (step, (held, _)) in enumerate(zip(steps, op.pairs, strict=False)):
+        for member, (step, (operand, _)) in enumerate(zip(steps, op.pairs, strict=False)):
             if self.measured and step.has_lossy:
                 group = self.group_name(self.mesh.axis_names)
-                checked = self.call(measured_step, self.node(held), values[member], number, member, group)
-                values[member] = self.call(WAIT, checked)
+                measured = self.call(measured_step, self.node(operand), values[member], number, member, group)
+                values[member] = self.call(WAIT, measured)
         return values
 
     def site(self, op: Any, index: int, step: Step, emit: Emit) -> Site:
@@ -338,12 +347,12 @@ class _Emitter:
         return Site(emit, group_name, mesh, self.rank, source, target, meta, argument, self.states(op))
 
     def states(self, op: Any) -> dict[str, tuple[fx.Node, Kind]]:
-        """Return name → what this rank keeps for a step, and its kind."""
-        kept = op.operands[len(op.pairs) :]
-        held = zip(op.states(self.mesh), kept, strict=True) if kept else ()
+        """Return name → (edge state, kind) on this rank."""
+        state_operands = op.operands[len(op.pairs) :]
+        pairs = zip(op.states(self.mesh), state_operands, strict=True) if state_operands else ()
         return {
             state.name: (self.node(value), (self.local_shape(value), TORCH_DTYPES[state.meta.dtype]))
-            for state, value in held
+            for state, value in pairs
         }
 
     def emit_halo(self, op: Any) -> Sequence[Any]:
@@ -372,19 +381,19 @@ class _Emitter:
         assert isinstance(when, Local)  # verified
         new, old = map(self.node, op.operands)
         chosen, rejected = (new, old) if self.evaluate(when) else (old, new)
-        self.unneeded.append(rejected)
+        self.rejected_nodes.append(rejected)
         return [chosen]
 
     def emit_state(self, op: Any) -> Sequence[Any]:
-        nodes, given = [*map(self.node, op.operands)], [*map(self.kind, op.operands)]
-        told = [meta and (meta.shape, TORCH_DTYPES[meta.dtype]) for meta in map(self.local_meta, op.results)]
-        once = partial(self.call_once, (tuple(op.operands), op.argument["by"]))
-        results = state(once if isinstance(op, PackOp) else self.call, op, nodes, given, told)
-        self.unneeded += results
+        nodes, operand_kinds = [*map(self.node, op.operands)], [*map(self.kind, op.operands)]
+        result_kinds = [meta and (meta.shape, TORCH_DTYPES[meta.dtype]) for meta in map(self.local_meta, op.results)]
+        call_once = partial(self.call_once, (tuple(op.operands), op.argument["by"]))
+        results = state(call_once if isinstance(op, PackOp) else self.call, op, nodes, operand_kinds, result_kinds)
+        self.rejected_nodes += results
         return results
 
     def kind(self, value: SSAValue) -> Kind:
-        """Return shape and element type of this rank's tensor, inside local forms too."""
+        """Return shape and element type of this rank's tensor, also in local forms."""
         meta = self.local_meta(value)
         return self.shapes.of(self.node(value)) if meta is None else (meta.shape, TORCH_DTYPES[meta.dtype])
 
@@ -399,7 +408,7 @@ class _Emitter:
 
     def emit_wait(self, op: ValueOp) -> Sequence[Any]:
         arrive = self.values[op.operands[0]]
-        assert not isinstance(arrive, fx.Node)  # the verifier of spmd.wait sees to it
+        assert not isinstance(arrive, fx.Node)  # the verifier of spmd.wait requires a start
         return arrive()
 
     def emit_constant(self, op: ValueOp) -> Sequence[Any]:
@@ -408,7 +417,7 @@ class _Emitter:
         return [self.constant(torch_constant(str(op.argument["value"]), meta.shape, meta.dtype))]
 
     def constant(self, value: torch.Tensor | Indices) -> fx.Node:
-        """Return a constant of the program; equal indices are one."""
+        """Return the node of a constant. Equal indices share one constant."""
         key = value if isinstance(value, Indices) else id(value)
         if key not in self.constant_names:
             self.constant_names[key] = name = f"constant_{len(self.constants)}"
@@ -433,16 +442,16 @@ _EMITTERS = (
     (ConstantOp, _Emitter.emit_constant),
     ((ReshardOp, ConstraintOp), _Emitter.emit_identity),
 )
-"""Op class → what emits it; reshards and constraints are left only where the program is emitted for one device."""
+"""Op class → its emitter. Reshards and constraints remain only in programs for one device."""
 
 
 @cache
 def _emitter(kind: type[ValueOp]) -> Callable[[_Emitter, ValueOp], Sequence[Any]]:
-    return next(emitter for known, emitter in _EMITTERS if issubclass(kind, known))
+    return next(emitter for op_class, emitter in _EMITTERS if issubclass(kind, op_class))
 
 
 def _key(value: Any) -> object:
-    """Return what is equal for equal arguments of a call: 1, 1.0 and True are not."""
+    """Return a key for an argument of a call. The keys of 1, 1.0 and True differ."""
     if isinstance(value, (list, tuple)):
         return tuple(map(_key, value))
     return value if isinstance(value, fx.Node) else (type(value), value)
@@ -450,12 +459,12 @@ def _key(value: Any) -> object:
 
 @cache
 def _label(target: Any) -> str:
-    """Return what a node that calls `target` is named if nothing else names it."""
+    """Return the default name of a node that calls `target`."""
     return _identifier(target.__name__).lower()
 
 
 def _identifier(name: str) -> str:
-    """Return a Python identifier like `name`."""
+    """Return `name` as a Python identifier."""
     if name.isidentifier():
         return name
     name = re.sub(r"\W", "_", name)
@@ -463,7 +472,7 @@ def _identifier(name: str) -> str:
 
 
 def _meta(op: ValueOp) -> dict[str, Any]:
-    """Return what tools show of an fx node's origin, from the op's location."""
+    """Return the metadata of fx nodes from the location of an op."""
     location = location_of(op)
     if location is None:
         return {}

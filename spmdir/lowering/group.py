@@ -1,4 +1,4 @@
-"""The ranks of an edge, as passed to its lowering: their collectives, on torch tensors."""
+"""The group of ranks that is passed to the lowering of an edge: collectives on torch tensors."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Group:
     """The ranks along the axes of an edge.
 
     Attributes:
-        name: of their process group; not used where there is one rank.
-        size: how many ranks there are.
-        index: the number of this rank among them, in mesh order.
-        shape, element_type: of the local tensor on this rank after the edge.
-        partition: how the target of the edge shards a dimension among them; None if it shards none.
+        name: the name of the process group; unused if there is one rank.
+        size: the number of ranks.
+        index: the index of this rank, in mesh order.
+        shape, element_type: the type of the local tensor on this rank after the edge.
+        partition: the chunks of the dimension that the target of the edge shards; None if it shards no dimension.
     """
 
     name: str
@@ -40,11 +40,11 @@ class Group:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Return the element type of the local tensor on this rank after the edge, as torch's."""
+        """Return the torch element type of the local tensor on this rank after the edge."""
         return TORCH_DTYPES[self.element_type]
 
     def all_gather(self, x: Tensor) -> Tensor:
-        """Return the tensors of all ranks, by rank: [*shape] → [size, *shape]."""
+        """Return the tensors of all ranks, in rank order: [*shape] → [size, *shape]."""
         x = x.unsqueeze(0)
         return x if self.size == 1 else self._moved(functional.all_gather_into_tensor.default, x, self.size)
 
@@ -53,22 +53,22 @@ class Group:
         return self._reduced(functional.all_reduce.default, x, op)
 
     def reduce_scatter(self, x: Tensor, op: str = "sum") -> Tensor:
-        """Return the reduction over all ranks of their slice `index` of dimension 0: [size, *shape] → [*shape]."""
+        """Return the reduction over all ranks of slice `index` of dimension 0: [size, *shape] → [*shape]."""
         self._check_slices("reduce_scatter", x)
         return self._reduced(functional.reduce_scatter_tensor.default, x, op, self.size).squeeze(0)
 
     def all_to_all(self, x: Tensor) -> Tensor:
-        """Send slice i of dimension 0 to rank i; slice i returned is from rank i: [size, *shape] → [size, *shape]."""
+        """Send slice i of dimension 0 to rank i; slice i of the result is from rank i. Both are [size, *shape]."""
         self._check_slices("all_to_all", x)
         ones = [1] * self.size
         return x if self.size == 1 else self._moved(functional.all_to_all_single.default, x, ones, ones)
 
     def broadcast(self, x: Tensor, source: int = 0) -> Tensor:
-        """Return the tensor of rank `source`; `x` of the others gives shape and element type."""
+        """Return the tensor of rank `source`. On other ranks, `x` defines shape and element type."""
         return x if self.size == 1 else self._moved(functional.broadcast.default, x, source)
 
     def rotate(self, x: Tensor, steps: int = 1) -> Tensor:
-        """Send `x` to the rank `steps` places on, and return that of the rank as many before; all have one shape."""
+        """Send `x` to rank `index + steps`, and return the tensor of rank `index - steps`, modulo `size`."""
         if steps % self.size == 0:
             return x
         target, source = ((self.index + by) % self.size for by in (steps, -steps))
@@ -76,7 +76,7 @@ class Group:
         return self._moved(functional.all_to_all_single.default, x.unsqueeze(0), receives, sends).squeeze(0)
 
     def split(self, x: Tensor) -> Tensor:
-        """Return the chunks of `x` under the target of the edge, by rank: [size, *block], zero-padded to the longest.
+        """Return the chunks of `x` under the target of the edge, in rank order, padded with zeros: [size, *block].
 
         Raises:
             SpmdirError: the target shards no dimension.
@@ -87,19 +87,19 @@ class Group:
         return split_even(_call, padded, partition, block).reshape(self.size, *block)  # type: ignore[attr-defined]
 
     def keep(self, x: Tensor) -> Tensor:
-        """Return `x`, one block of `split`, without the padding after the chunk of this rank.
+        """Return `x`, which is one block of `split`, without the padding of this rank's chunk.
 
         Raises:
             SpmdirError: the target shards no dimension.
         """
         partition = self._partition("keep")
-        own = partition.chunks[partition.by_rank[self.index]][1]
-        return narrow(_call, x, partition.dim, 0, own, partition.step)  # type: ignore[return-value, arg-type]
+        length = partition.chunks[partition.by_rank[self.index]][1]
+        return narrow(_call, x, partition.dim, 0, length, partition.step)  # type: ignore[return-value, arg-type]
 
     def _partition(self, method: str) -> DimPartition:
         if self.partition is None:
             raise SpmdirError(
-                f"group.{method} shards as the target does, but that shards no dimension; "
+                f"group.{method} uses the sharding of the target, but the target shards no dimension; "
                 "expected a target such as S(0)"
             )
         return self.partition
@@ -107,7 +107,7 @@ class Group:
     def _check_slices(self, method: str, x: Tensor) -> None:
         if not x.dim() or x.shape[0] != self.size:
             raise SpmdirError(
-                f"group.{method} takes one slice a rank; expected the shape [{self.size}, …], found {[*x.shape]}"
+                f"group.{method} found the shape {[*x.shape]}; expected [{self.size}, …], one slice per rank"
             )
 
     def _reduced(self, collective: Any, x: Tensor, op: str, *arguments: Any) -> Tensor:
@@ -118,8 +118,8 @@ class Group:
             return self._run(collective, x, op, *arguments)
         name = group_reduction(op, True)
         if name is None:
-            known = [name for name, reduction in REDUCTIONS.items() if reduction.of_bool]
-            raise SpmdirError(f"reduces truth values by {op}; expected one of {', '.join(known)}")
+            names = [name for name, reduction in REDUCTIONS.items() if reduction.of_bool]
+            raise SpmdirError(f"reduces truth values by {op}; expected one of {', '.join(names)}")
         return self._run(collective, x.view(torch.uint8), name, *arguments).view(torch.bool)
 
     def _moved(self, collective: Any, x: Tensor, *arguments: Any) -> Tensor:

@@ -1,4 +1,4 @@
-"""Halo exchanges as graph nodes: one all_to_all in which ranks send to their neighbours only."""
+"""Emitters of halo exchanges: one all_to_all in which ranks send only to their neighbours."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from spmdir.lowering.wire import packed
 
 @attrs.frozen
 class Line:
-    """The ranks among which one dimension is sharded, from the point of view of one of them.
+    """The ranks that shard one dimension, as seen by one of them.
 
     Attributes:
-        members: their ranks, ascending, as process groups list them.
-        previous, following: the ranks with the chunks before and after this rank's; None at an end.
+        members: the ranks in ascending order, as in process groups.
+        previous, following: the ranks with the neighbouring chunks; None at an end.
         group: the process group.
     """
 
@@ -34,21 +34,21 @@ class Line:
 
 
 def line_of(mesh: Mesh, rank: int, axes: tuple[str, ...], group_name: GroupName) -> Line:
-    """Return the line of `rank` where `axes`, major first, shard a dimension."""
+    """Return the line of `rank` for a dimension that `axes` shard, outermost first."""
     axes = tuple(axis for axis in axes if mesh.sizes[axis] > 1)
     order, fine = mesh.group(rank, axes), mesh.refine(axes)
     parts = {part for axis in axes for part in fine.parts(axis)}
-    at = order.index(rank)
+    position = order.index(rank)
     return Line(
         tuple(sorted(order)),
-        order[at - 1] if at else None,
-        order[at + 1] if at + 1 < len(order) else None,
+        order[position - 1] if position else None,
+        order[position + 1] if position + 1 < len(order) else None,
         group_name(fine.merge(axis for axis in fine.axis_names if axis in parts)) if axes else "",
     )
 
 
 def halo(emit: Emit, line: Line, x: Node, dtype: torch.dtype, op: HaloExchangeOp) -> Node:
-    """Return `x` between the halos of its neighbours, and `fill` where there is none."""
+    """Return `x` with the halos of both neighbours. A missing neighbour's halo has the fill value of `op`."""
     front = _swap(emit, x, op.dim)
     sent = {line.previous: _head(emit, front, op.after), line.following: _tail(emit, front, op.before)}
     received = _exchange(emit, line, front, dtype, sent, (op.after, op.before))
@@ -67,7 +67,7 @@ def halo(emit: Emit, line: Line, x: Node, dtype: torch.dtype, op: HaloExchangeOp
 
 
 def halo_reduce(emit: Emit, line: Line, x: Node, dtype: torch.dtype, op: HaloExchangeOp) -> Node:
-    """Return `x` without its halos, and with the neighbours' halos of its elements added."""
+    """Return `x` without its halos, plus the neighbours' halos of its elements."""
     front = _swap(emit, x, op.dim)
     sent = {line.previous: _head(emit, front, op.before), line.following: _tail(emit, front, op.after)}
     received = _exchange(emit, line, front, dtype, sent, (op.before, op.after))
@@ -82,11 +82,11 @@ def halo_reduce(emit: Emit, line: Line, x: Node, dtype: torch.dtype, op: HaloExc
 
 
 EMITTERS = {"spmd.halo": halo, "spmd.halo_reduce": halo_reduce}
-"""Name of an op → (emit, line, operand, its element type, op) → its result."""
+"""Name of an op → its emitter: (emit, line, operand, element type, op) → result."""
 
 
 def _swap(emit: Emit, x: Node, dim: int) -> Node:
-    """Return `x` with dimensions 0 and `dim` swapped; twice is `x` again."""
+    """Return `x` with dimensions 0 and `dim` swapped."""
     return emit(aten.transpose.int, x, 0, dim) if dim else x
 
 
@@ -106,10 +106,11 @@ def _exchange(
     sent: Mapping[int | None, Node | None],
     counts: tuple[int, int],
 ) -> dict[int | None, Node | None]:
-    """Return what each neighbour sent, along dimension 0; None where there is no neighbour or it sends nothing.
+    """Return the tensor from each neighbour, along dimension 0; None if there is no neighbour or it sends nothing.
 
     Args:
-        counts: lengths that are sent to the previous and to the following rank; as many come from the other side.
+        counts: lengths along dimension 0 to the previous and to the following rank. The opposite neighbour sends as
+            many.
     """
     received_from: dict[int | None, Node | None] = {line.previous: None, line.following: None}
     if len(line.members) == 1:
@@ -123,9 +124,9 @@ def _exchange(
     joined, unpack = packed(emit, joined, dtype)
     contiguous = emit(aten.contiguous.default, joined)
     started = emit(functional.all_to_all_single.default, contiguous, receives, sends, line.group)
-    received, at = unpack(emit(WAIT, started)), 0
+    received, offset = unpack(emit(WAIT, started)), 0
     for member, size in zip(line.members, receives, strict=True):
         if size:
-            received_from[member] = emit(aten.slice.Tensor, received, 0, at, at + size)
-            at += size
+            received_from[member] = emit(aten.slice.Tensor, received, 0, offset, offset + size)
+            offset += size
     return received_from

@@ -1,11 +1,11 @@
-"""Sums over ranks in the memory of what is summed, for programs that run as they are.
+"""All-reduces that write into their operand, for programs that run without a compiler.
 
-The functional `all_reduce` copies its operand before it sends it. Where the operand is new memory that nothing else
-reads, as a bucket that is packed for the message, the copy is needless:
+The functional `all_reduce` copies its operand first. If the operand is new memory without other users, such as the
+packed buffer of a bucket, the copy is not needed:
 
     bucket = cat(gradients); all_reduce(bucket)   →   bucket = cat(gradients); all_reduce_(bucket)
 
-The simulator and Inductor take the functional program, so this is done when a program is made ready to run.
+The simulator and Inductor need the functional program, so this change is made just before a program runs.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from spmdir.lowering.site import functional
 IN_PLACE = functional.all_reduce_.default
 
 _NEW = frozenset({aten.cat.default, aten.mm.default, aten.bmm.default, aten.addmm.default, aten.sum.dim_IntList})
-"""Ops whose result is new memory, whatever their operands are."""
+"""Ops whose result is always new memory."""
 
 
 def sum_in_place(program: fx.GraphModule) -> None:
-    """Let sums over ranks write into their operands where nothing else reads these; the caller generates the code."""
+    """Let each all-reduce write into its operand if it is the only user. The caller generates the code."""
     for node in program.graph.find_nodes(op="call_function", target=functional.all_reduce.default):
         if _is_new(node.args[0]):
             node.target = IN_PLACE
 
 
 def _is_new(value: object) -> bool:
-    """Return whether a value is new memory, of which the one user is the only one that there is."""
+    """Return whether a value is new memory with a single user."""
     if not isinstance(value, fx.Node) or len(value.users) != 1:
         return False
     if value.target is aten.contiguous.default:

@@ -1,4 +1,4 @@
-"""Python of a placement as graph nodes: traced once on fake tensors, then copied into the graph that is emitted."""
+"""Emit the Python code of a placement: trace it once on fake tensors, then copy the nodes into the graph."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from spmdir.torch_interop import fake_tensors
 from spmdir.torch_interop.logs import FAKE_TENSORS, unlogged
 
 _SAME = (aten.lift_fresh_copy.default, aten.detach.default)
-"""Ops of the tracing itself."""
+"""Ops that only tracing adds."""
 
 _NEEDS_VALUES = (fake_tensors.DataDependentOutputException, fake_tensors.DynamicOutputShapeException)
 
 
 @attrs.frozen(cache_hash=True)
 class EdgeCode:
-    """The lowering of the edge from one placement to another, as a rank of `group` runs it.
+    """The lowering of the edge from one placement to another, on one rank of `group`.
 
     Attributes:
-        states: the names of what the ranks keep for it; each is a [1, …] of what its lowering has on the rank with
-            the largest shard.
-        largest: the local shape of that rank before.
-        group_largest: the largest size of each dimension before, on the ranks of the group.
+        states: the names of its edge states. The tensor of each is [1, …], padded to the shape on the rank with the
+            largest shard.
+        largest: the local shape before the edge on the rank with the largest shard.
+        group_largest: the largest size of each dimension before the edge, over the ranks of the group.
     """
 
     source: Placement
@@ -46,10 +46,12 @@ class EdgeCode:
     largest: tuple[int, ...] = ()
     group_largest: tuple[int, ...] = ()
 
-    def __call__(self, x: torch.Tensor, *held: torch.Tensor) -> Any:
+    def __call__(self, x: torch.Tensor, *padded_states: torch.Tensor) -> Any:
         edge = edge_between(self.source, self.target)
         if edge is None:
-            raise SpmdirError(f"neither {self.source} nor {self.target} declares an edge from the one to the other")
+            raise SpmdirError(
+                f"neither {self.source} nor {self.target} declares an edge from {self.source} to {self.target}"
+            )
         if not edge.state:
             return edge.lower(x, self.group)
         states = edge.states(self.largest, self.group.size)
@@ -57,19 +59,26 @@ class EdgeCode:
             name: states[name].local_shape(self.group_largest if states[name].shared else x.shape, self.group.size)
             for name in self.states
         }
-        own = {name: _first(one[0], shapes[name]) for name, one in zip(self.states, held, strict=True)}
-        found = edge.lower(x, self.group, own)
-        if not isinstance(found, tuple) or len(found) != 2 or not isinstance(found[1], Mapping):
-            raise SpmdirError("returns no pair; expected (what a rank holds afterwards, {name: new state})")
-        value, new = found
-        if set(new) != {*self.states}:
+        local_states = {
+            name: _leading_part(padded_state[0], shapes[name])
+            for name, padded_state in zip(self.states, padded_states, strict=True)
+        }
+        returned = edge.lower(x, self.group, local_states)
+        if not isinstance(returned, tuple) or len(returned) != 2 or not isinstance(returned[1], Mapping):
+            raise SpmdirError("does not return a pair; expected (local tensor after the edge, {name: new state})")
+        value, new_states = returned
+        if set(new_states) != {*self.states}:
             raise SpmdirError(
-                f"returns the states {', '.join(map(str, new)) or 'none'}; expected {', '.join(self.states) or 'none'}"
+                f"returns the states {', '.join(map(str, new_states)) or 'none'}; "
+                f"expected {', '.join(self.states) or 'none'}"
             )
         for name, shape in shapes.items():
-            if tuple(new[name].shape) != shape:
-                raise SpmdirError(f"returns the state '{name}' of {[*new[name].shape]}; expected {[*shape]}")
-        padded = [_padded(new[name], one.shape[1:])[None] for name, one in zip(self.states, held, strict=True)]
+            if tuple(new_states[name].shape) != shape:
+                raise SpmdirError(f"returns the state '{name}' of {[*new_states[name].shape]}; expected {[*shape]}")
+        padded = [
+            _pad_end(new_states[name], padded_state.shape[1:])[None]
+            for name, padded_state in zip(self.states, padded_states, strict=True)
+        ]
         return (value, *padded) if padded else value
 
     def __str__(self) -> str:
@@ -80,13 +89,13 @@ class EdgeCode:
         return (self.source, self.target)
 
 
-def _first(tensor: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return the first elements along each dimension, as many as `shape` says."""
+def _leading_part(tensor: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return the leading part of `tensor` that has this shape."""
     return tensor if tuple(tensor.shape) == shape else tensor[tuple(map(slice, shape))]
 
 
-def _padded(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """Return `tensor` with zeros behind it along each dimension, up to `shape`."""
+def _pad_end(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
+    """Return `tensor` padded with zeros at the end of each dimension, to this shape."""
     if tensor.shape == torch.Size(shape):
         return tensor
     behind = [(0, wanted - size) for size, wanted in zip(tensor.shape, shape, strict=True)]
@@ -95,7 +104,7 @@ def _padded(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
 
 @attrs.frozen(cache_hash=True)
 class BeforeCode:
-    """The op on a local partial value before it is reduced."""
+    """`before` of a placement, which prepares a local partial value for the reduction."""
 
     placement: PartialPlacement
 
@@ -112,7 +121,7 @@ class BeforeCode:
 
 @attrs.frozen(cache_hash=True)
 class AfterCode:
-    """What is done to the reduced value over `count` ranks."""
+    """`after` of a placement, on the value reduced over `count` ranks."""
 
     placement: PartialPlacement
     count: int
@@ -130,8 +139,10 @@ class AfterCode:
 
 @attrs.frozen(cache_hash=True)
 class StateCode:
-    """A method of a packed placement on the parts of states: `identity`, `combine`, whose states follow one another,
-    `finish` or `pack`."""
+    """A method of a packed placement on the parts of states: `identity`, `combine`, `finish` or `pack`.
+
+    `combine` takes the parts of one state, then those of the other.
+    """
 
     placement: PackedPlacement
     method: str
@@ -157,26 +168,28 @@ class StateCode:
 Code = EdgeCode | BeforeCode | AfterCode | StateCode
 
 
-def inline(emit: Emit, code: Code, x: Node, given: Kind) -> tuple[Node, Kind]:
-    """Return the result of `code` on `x`, which is of the kind `given`, and its kind; see `inline_all`."""
-    (result,) = inline_all(emit, code, [x], [given])
+def inline(emit: Emit, code: Code, x: Node, kind: Kind) -> tuple[Node, Kind]:
+    """Return the result of `code` on `x` of this kind, and the kind of the result; see `inline_all`."""
+    (result,) = inline_all(emit, code, [x], [kind])
     return result
 
 
-def inline_all(emit: Emit, code: Code, values: Sequence[Node], given: Sequence[Kind]) -> list[tuple[Node, Kind]]:
-    """Emit the nodes of `code` on `values`, which are of the kinds `given`; return its results and their kinds.
+def inline_all(
+    emit: Emit, code: Code, values: Sequence[Node], kinds_of_values: Sequence[Kind]
+) -> list[tuple[Node, Kind]]:
+    """Emit the nodes of `code` on `values` of these kinds; return its results and their kinds.
 
     Raises:
-        SpmdirError: the code fails, asks for values, or returns no tensor; at its place in the plug-in.
+        SpmdirError: the code fails, depends on values of tensors, or does not return tensors; located in the plug-in.
     """
-    program, kinds = _traced(code, tuple(given))
+    program, kinds = _trace(code, tuple(kinds_of_values))
     copies: dict[Node, Any] = {}
     operands = iter(values)
     x = values[0]
     for node in program.graph.nodes:
         if node.op == "placeholder":
             operand = next(operands)
-            # Views in the code have been traced on a contiguous tensor.
+            # The code was traced on a contiguous tensor, so its views require one.
             copies[node] = emit(aten.contiguous.default, operand) if node.users and not _returned(node) else operand
         elif node.op == "get_attr":
             copies[node] = emit(aten.clone.default, getattr(program, str(node.target)))
@@ -197,46 +210,46 @@ def _returned(node: Node) -> bool:
 
 
 def _results(output: Node) -> tuple[Any, ...]:
-    """Return what a traced program returns, one or several."""
+    """Return the results of a traced program as a tuple."""
     (returned,) = output.args
     return tuple(returned) if isinstance(returned, (list, tuple)) else (returned,)
 
 
 @lru_cache(maxsize=1024)
-def _traced(code: Code, given: tuple[Kind, ...]) -> tuple[fx.GraphModule, tuple[Kind, ...]]:
+def _trace(code: Code, kinds: tuple[Kind, ...]) -> tuple[fx.GraphModule, tuple[Kind, ...]]:
     from torch.fx.experimental.proxy_tensor import make_fx  # slow to import
 
     try:
         with unlogged(FAKE_TENSORS), torch.no_grad(), fake_tensors.FakeTensorMode(allow_non_fake_inputs=True):
-            # Functional, since the operand may have other uses and exported programs change nothing in place.
-            tensors = [torch.empty(shape, dtype=dtype) for shape, dtype in given]
+            # The operand may have other users, so writes to it become functional ops.
+            tensors = [torch.empty(shape, dtype=dtype) for shape, dtype in kinds]
             program = make_fx(torch.func.functionalize(code))(*tensors)
     except SpmdirError as error:
         raise error.at(_place(code, error), f"{code} fails") from None
     except _NEEDS_VALUES as error:
         raise SpmdirError(
-            f"{code} depends on the values of a tensor; it is traced once for all values, so use torch ops whose "
-            "result has a fixed shape, as torch.where",
+            f"{code} depends on the values of a tensor, but is traced once for all values; use torch ops whose "
+            "result has a fixed shape, such as torch.where",
             _place(code, error),
         ) from None
     except (Exception, SystemExit) as error:
-        # Code of plug-ins raises whatever it likes; for the user it is one thing: this declaration is wrong.
+        # Plug-in code may raise anything. For the user, all of it means that this declaration is wrong.
         raise SpmdirError(
-            f"{code} fails on {_kinds_text(given)}: {type(error).__name__}: {first_line(error)}", _place(code, error)
+            f"{code} fails on {_kinds_text(kinds)}: {type(error).__name__}: {first_line(error)}", _place(code, error)
         ) from error
     _drop_updates(program.graph)
     (output,) = (node for node in program.graph.nodes if node.op == "output")
     values = [result.meta.get("val") if isinstance(result, Node) else None for result in _results(output)]
     if not all(isinstance(value, torch.Tensor) for value in values):
-        found = type(output.args[0]).__name__
-        raise SpmdirError(f"{code} returns {found}; expected {_EXPECTED[type(code)]}", _place(code, None))
+        type_name = type(output.args[0]).__name__
+        raise SpmdirError(f"{code} returns {type_name}; expected {_EXPECTED[type(code)]}", _place(code, None))
     return program, tuple((tuple(value.shape), value.dtype) for value in values)  # type: ignore
 
 
 _EXPECTED: dict[type, str] = dict.fromkeys((EdgeCode, BeforeCode, AfterCode), "a tensor") | {
     StateCode: "a tensor for each part"
 }
-"""Class of code → what it has to return."""
+"""Class of code → its expected result, for error messages."""
 
 
 def _kinds_text(kinds: Sequence[Kind]) -> str:
@@ -245,27 +258,28 @@ def _kinds_text(kinds: Sequence[Kind]) -> str:
 
 
 def _drop_updates(graph: fx.Graph) -> None:
-    """Leave out what the code writes into its operand: what it returns is all that counts."""
+    """Erase writes of the code into its operands. Only its results are used."""
     for node in list(graph.nodes):
         if node.target is aten.copy_.default and node.args[0].op == "placeholder":
             graph.erase_node(node)
     graph.eliminate_dead_code()
 
 
-def require_kinds(code: Code, found: Sequence[Kind], expected: Sequence[Kind]) -> None:
-    """Raise SpmdirError unless `code` gives as many tensors as it has to, of the kinds that it has to."""
-    if len(found) != len(expected):
-        raise SpmdirError(f"{code} gives {len(found)} tensors; expected {len(expected)}", _place(code, None))
-    for one, wanted in zip(found, expected, strict=True):
-        require_kind(code, one, wanted)
+def require_kinds(code: Code, kinds: Sequence[Kind], expected: Sequence[Kind]) -> None:
+    """Raise SpmdirError unless `code` returns tensors of the expected kinds."""
+    if len(kinds) != len(expected):
+        raise SpmdirError(f"{code} returns {len(kinds)} tensors; expected {len(expected)}", _place(code, None))
+    for kind, expected_kind in zip(kinds, expected, strict=True):
+        require_kind(code, kind, expected_kind)
 
 
-def require_kind(code: Code, found: Kind, expected: Kind) -> None:
-    """Raise SpmdirError unless `code` gives what it has to."""
-    if found != expected:
-        (shape, dtype), (wanted, kind) = found, expected
+def require_kind(code: Code, kind: Kind, expected: Kind) -> None:
+    """Raise SpmdirError unless `code` returns a tensor of the expected kind."""
+    if kind != expected:
+        (shape, dtype), (expected_shape, expected_dtype) = kind, expected
         raise SpmdirError(
-            f"{code} gives a tensor of shape {[*shape]} and {dtype}; expected {[*wanted]} and {kind}",
+            f"{code} returns a tensor of shape {[*shape]} and {dtype}; "
+            f"expected {[*expected_shape]} and {expected_dtype}",
             _place(code, None),
         )
 

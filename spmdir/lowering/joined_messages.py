@@ -1,7 +1,12 @@
-"""Messages that go as one: a bucket is one functional collective, which carries the elements of all its members.
+"""The messages of buckets: one functional collective with the elements of all members.
 
-A member's emitter knows nothing of it. What the members send is packed, and what arrives is taken apart into what the
-functional collective would have given each.
+Emitters create one message for each member, as if it were alone. This module packs their operands into one buffer, and
+splits the received buffer into the results that separate collectives would return. For example, an all-reduce of x [2,
+3] and y [4]:
+
+    sent = cat([x.reshape(-1), y.reshape(-1)])                10 elements
+    received = all_reduce(sent)
+    x, y = received[:6].reshape(2, 3), received[6:]
 """
 
 from __future__ import annotations
@@ -24,12 +29,12 @@ Shape = tuple[int, ...]
 
 @attrs.frozen
 class Started:
-    """A collective that is under way.
+    """An in-flight collective.
 
     Attributes:
-        messages: one for each member.
-        arrive: waits, and gives what has arrived for each.
-        states: the new states that the op gives after its values.
+        messages: the message of each member.
+        arrive: waits and returns the received tensor of each member.
+        states: the new edge states, which are results of the op after its values.
     """
 
     messages: Sequence[Message]
@@ -37,7 +42,7 @@ class Started:
 
     @property
     def states(self) -> tuple[Node, ...]:
-        return self.messages[0].states  # ops that keep states have one member
+        return self.messages[0].states  # ops with edge states have one member
 
     def wait(self, emit: Emit) -> list[Node]:
         """Return the value of each member."""
@@ -48,19 +53,19 @@ def start(emit: Emit, messages: Sequence[Message], kind_of: Callable[[Node], Kin
     """Send the messages of one collective, in the order of the members, with one call.
 
     Args:
-        kind_of: a node → its shape and element type.
+        kind_of: node → (shape, element type).
 
     Raises:
-        UnsupportedError: the collective is one of a plug-in, of which is not known how it takes several tensors.
+        UnsupportedError: the functional collective has no entry in PACKINGS, as may be the case for plug-ins.
     """
     call = messages[0].call
-    if len(messages) == 1 or any(message.call is None for message in messages):  # which is so on all ranks or none
+    if len(messages) == 1 or any(message.call is None for message in messages):  # the same on all ranks
         arrivals = [message.send(emit) for message in messages]
         return Started(messages, lambda: [arrive() for arrive in arrivals])
     if call not in PACKINGS:
         raise UnsupportedError(
-            f"{call} cannot take several tensors; expected a collective that calls one of "
-            f"{', '.join(map(str, PACKINGS))}, or one tensor"
+            f"{call} cannot send a bucket of several tensors; expected one of {', '.join(map(str, PACKINGS))}, "
+            "or a single tensor"
         )
     packing, shapes = PACKINGS[call], [kind_of(message.x)[0] for message in messages]
     x, arguments = packing.pack(emit, messages, shapes)
@@ -70,11 +75,11 @@ def start(emit: Emit, messages: Sequence[Message], kind_of: Callable[[Node], Kin
 
 @attrs.frozen
 class Packing:
-    """How one call of a functional collective does what a call for each member would.
+    """Functions that replace one call of a functional collective per member by one call.
 
     Attributes:
-        pack: (emit, messages, shapes of what they send) → what is sent, and the arguments of the call.
-        unpack: (emit, what arrives, messages, shapes of what they send) → what each call would have given.
+        pack: (emit, messages, shapes of their operands) → (sent tensor, arguments of the call).
+        unpack: (emit, received tensor, messages, shapes of their operands) → the result for each member.
     """
 
     pack: Callable[[Emit, Sequence[Message], Sequence[Shape]], tuple[Node, tuple[Any, ...]]]
@@ -82,20 +87,21 @@ class Packing:
 
 
 def _flat(emit: Emit, messages: Sequence[Message], shapes: Sequence[Shape]) -> tuple[Node, tuple[Any, ...]]:
-    """Pack member after member."""
+    """Concatenate the flattened members."""
     return _cat(emit, [emit(aten.reshape.default, m.x, [-1]) for m in messages]), messages[0].arguments
 
 
 def _from_flat(emit: Emit, x: Node, messages: Sequence[Message], shapes: Sequence[Shape]) -> list[Node]:
-    """Take apart what is as long as what was sent: views."""
+    """Split a tensor as long as the sent one into views."""
     parts = _split(emit, x, list(map(math.prod, shapes)))
     return [emit(aten.reshape.default, part, [*shape]) for part, shape in zip(parts, shapes, strict=True)]
 
 
 def _from_each_rank(emit: Emit, x: Node, messages: Sequence[Message], shapes: Sequence[Shape]) -> list[Node]:
-    """Take apart what all ranks have sent, each member after member: views, which those that copy anyway get.
+    """Split a tensor that has all members of the first rank, then all members of the second, and so on.
 
-    A member with one element from each rank would be a view with gaps, whose strides some kernels of torch ignore.
+    The results are views, which is enough for members that are copied afterwards anyway. A member with one element from
+    each rank would be a view with gaps, and some torch kernels ignore its strides, so it is copied here.
     """
     count, sizes = messages[0].arguments[0], list(map(math.prod, shapes))
     parts = _split(emit, emit(aten.reshape.default, x, [count, sum(sizes)]), sizes, 1)
@@ -106,7 +112,7 @@ def _from_each_rank(emit: Emit, x: Node, messages: Sequence[Message], shapes: Se
 
 
 def _for_each_rank(emit: Emit, messages: Sequence[Message], shapes: Sequence[Shape]) -> tuple[Node, tuple[Any, ...]]:
-    """Pack for rank after rank the chunks of all members along dimension 0."""
+    """Concatenate, for each rank in turn, the chunks of all members along dimension 0."""
     count = messages[0].arguments[-1]
     rows = [
         emit(aten.reshape.default, message.x, [count, math.prod(shape) // count])
@@ -116,13 +122,13 @@ def _for_each_rank(emit: Emit, messages: Sequence[Message], shapes: Sequence[Sha
 
 
 def _from_own(emit: Emit, x: Node, messages: Sequence[Message], shapes: Sequence[Shape]) -> list[Node]:
-    """Take apart the chunks of all members for this rank: views."""
+    """Split a tensor with this rank's chunks of all members into views."""
     count = messages[0].arguments[-1]
     return _from_flat(emit, x, messages, [(shape[0] // count, *shape[1:]) for shape in shapes])
 
 
 def _by_splits(emit: Emit, messages: Sequence[Message], shapes: Sequence[Shape]) -> tuple[Node, tuple[Any, ...]]:
-    """Pack for rank after rank the splits of all members."""
+    """Concatenate, for each rank in turn, the splits of all members."""
     (receives, sends), inner = _splits(messages), [math.prod(shape[1:]) for shape in shapes]
     parts = [
         _split(emit, emit(aten.reshape.default, message.x, [-1]), [size * width for size in splits])
@@ -134,7 +140,7 @@ def _by_splits(emit: Emit, messages: Sequence[Message], shapes: Sequence[Shape])
 
 
 def _from_splits(emit: Emit, x: Node, messages: Sequence[Message], shapes: Sequence[Shape]) -> list[Node]:
-    """Take apart the splits of all members from rank after rank, and join those of each member."""
+    """Split a tensor with the splits of all members for each rank in turn, and concatenate those of each member."""
     (receives, _), inner = _splits(messages), [math.prod(shape[1:]) for shape in shapes]
     sizes = [size * width for row in zip(*receives, strict=True) for size, width in zip(row, inner, strict=True)]
     parts, found = _split(emit, x, sizes), []
@@ -145,7 +151,7 @@ def _from_splits(emit: Emit, x: Node, messages: Sequence[Message], shapes: Seque
 
 
 def _splits(messages: Sequence[Message]) -> tuple[list[Sequence[int]], list[Sequence[int]]]:
-    """Return how many indices each member receives from each rank, and sends to it."""
+    """Return, for each member, the lengths that it receives from each rank, and that it sends to each rank."""
     return [m.arguments[0] for m in messages], [m.arguments[1] for m in messages]
 
 
@@ -155,7 +161,7 @@ PACKINGS: dict[Any, Packing] = {
     functional.reduce_scatter_tensor.default: Packing(_for_each_rank, _from_own),
     functional.all_to_all_single.default: Packing(_by_splits, _from_splits),
 }
-"""Functional collective → how it takes several tensors."""
+"""Functional collective → its packing of several tensors."""
 
 
 def _cat(emit: Emit, parts: Sequence[Node], dim: int = 0) -> Node:

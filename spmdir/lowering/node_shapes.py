@@ -1,4 +1,4 @@
-"""Shapes of graph nodes that the IR does not tell: inside local forms, where ranks differ, types have no sizes."""
+"""Shapes of graph nodes in local forms. Their types in the IR may have no sizes, because ranks differ."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from spmdir.torch_interop.fake_tensors import FakeTensorMode
 
 
 class NodeShapes:
-    """Fake tensors of the nodes of one graph, those that the IR tells of and what ops make of them.
+    """Fake tensors of the nodes of one graph, computed from the nodes whose types the IR contains.
 
     Args:
-        known: a node → its type; None where the IR does not tell.
-        constants: the tensors that the graph is to have, by name.
+        known: node → its type in the IR; None if the type has no sizes.
+        constants: name → tensor of the constants of the graph.
     """
 
     def __init__(self, known: Callable[[fx.Node], TensorMeta | None], constants: Mapping[str, torch.Tensor]):
@@ -31,7 +31,7 @@ class NodeShapes:
         if (meta := self._known(node)) is not None:
             return meta.shape, TORCH_DTYPES[meta.dtype]
         pending = [node]
-        while pending:  # rings make chains that are too long for recursion
+        while pending:  # chains of rings are too long for recursion
             last = pending[-1]
             if last in self._values or self._tell(last):
                 pending.pop()
@@ -43,7 +43,7 @@ class NodeShapes:
         return tuple(value.shape), value.dtype
 
     def _tell(self, node: fx.Node) -> bool:
-        """Return whether the IR or a constant tells what `node` is, after noting it."""
+        """Store the fake tensor of `node` if its type is in the IR or it is a constant; return whether it is stored."""
         with self._mode:
             if (meta := self._known(node)) is not None:
                 self._values[node] = torch.empty(meta.shape, dtype=TORCH_DTYPES[meta.dtype])

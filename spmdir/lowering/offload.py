@@ -1,7 +1,8 @@
-"""Copies to the memory of the host and back as calls in a graph: a copy is begun by one call, and another one ends it.
+"""Copies to the memory of the host and back, as calls in a graph: one call starts a copy, and another waits for it.
 
-On an accelerator each direction is a stream of its own beside that of the kernels, and the host's memory is pinned, so
-that copies go on while kernels run. On a CPU a copy is made at once: what is offloaded is always another tensor.
+On an accelerator, each direction has its own stream, apart from the stream of the kernels, and host memory is pinned.
+So copies run concurrently with kernels. On a CPU, the copy is complete after the first call. Its result is a new
+tensor.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from torch.fx import Node
 from spmdir.lowering.ranges import Emit
 
 _EVENT = "_spmdir_copied"
-"""The attribute of a tensor that is being copied into: the event at the end of the copy."""
+"""The attribute of the target of a copy with the event at the end of the copy."""
 
 
 def begin_copy(emit: Emit, x: Node, device: Callable[[], Any], to_host: bool) -> Callable[[], Node]:
-    """Begin to copy `x`; return what emits the wait for that, and gives the copy.
+    """Emit the start of a copy of `x`; return a function that emits the wait and returns the copy.
 
     Args:
-        device: gives that of the accelerator, a node.
+        device: returns the node of the accelerator's device.
     """
     begun = emit(offload, x) if to_host else emit(reload, x, device())
 
     def end() -> Node:
-        emit(end_copy, begun, x)  # until then x is held
+        emit(end_copy, begun, x)  # keeps x alive until the copy is complete
         return begun
 
     return end
@@ -53,14 +54,14 @@ def _end_copy(copied: Tensor, x: Tensor) -> None:
         return
     current = torch.get_device_module(device).current_stream(device)
     event = getattr(copied, _EVENT, None)
-    if event is None:  # another object stands for the tensor
+    if event is None:  # the tensor was wrapped in another object
         current.wait_stream(_stream(device, copied.device.type == "cpu"))
     else:
         current.wait_event(event)
 
 
 def _copied(made: Tensor, x: Tensor, device: torch.device, to_host: bool) -> Tensor:
-    """Return `made`, into which a copy of `x` has begun, on the stream of its direction."""
+    """Start a copy of `x` into `made` on the stream of its direction; return `made`."""
     if device.type == "cpu":
         return made.copy_(x)
     accelerator, stream = torch.get_device_module(device), _stream(device, to_host)
@@ -73,7 +74,7 @@ def _copied(made: Tensor, x: Tensor, device: torch.device, to_host: bool) -> Ten
 
 @cache
 def _stream(device: torch.device, to_host: bool) -> Any:
-    """Return the stream of the copies in a direction, one a device."""
+    """Return the stream for copies in one direction on a device."""
     return torch.get_device_module(device).Stream(device)
 
 

@@ -1,8 +1,10 @@
-"""How the ranks of a group partition one dimension, and the graph nodes that split and join tensors accordingly.
+"""The partition of one dimension among the ranks of a group, and the graph nodes that split and join tensors.
 
-Chunks are numbered in nesting order; the ranks of a process group ascend in mesh order, which may be another. Any chunk
-of a nested uneven partition may be short, so padding all chunks to one length leaves gaps in the middle of the block.
-Where chunks are not contiguous, the block is first permuted to chunk order; after a gather that is undone.
+Chunks are numbered in nesting order. The ranks of a process group ascend in mesh order, which may differ. For example,
+the axes `b: S(0), a: S(0)` on the mesh (a = 2, b = 2) have chunk 1 on the rank a = 1, b = 0, which is rank 2.
+
+Any chunk of a nested uneven partition may be short, so padding may occur in the middle of the block. If chunks are not
+contiguous, the block is first permuted to *chunk order*, chunk after chunk. After a gather, this is undone.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ class DimPartition:
         dim: the dimension.
         extent: the number of elements of the block along it.
         counts: the number of chunks along each axis, in nesting order.
-        order: for each of these axes in mesh order, its position in nesting order.
+        order: for each axis in mesh order, its position in nesting order.
         ranges: the positions of each chunk in the block, in nesting order.
     """
 
@@ -54,7 +56,7 @@ class DimPartition:
 
     @cached_property
     def chunk_order(self) -> Ranges:
-        """Return the positions of the block, chunk after chunk."""
+        """Return the positions of the block in chunk order."""
         return joined(itertools.chain.from_iterable(self.ranges))
 
     @cached_property
@@ -74,7 +76,7 @@ class DimPartition:
 
     @cached_property
     def by_rank(self) -> Shape:
-        """Return, for each rank of the group, the number of its chunk."""
+        """Return the number of the chunk of each rank of the group."""
         numbers = []
         for point in itertools.product(*(range(self.counts[position]) for position in self.order)):
             nested = dict(zip(self.order, point, strict=True))
@@ -86,7 +88,7 @@ class DimPartition:
 
     @cached_property
     def runs(self) -> tuple[tuple[int, int, int], ...]:
-        """Return (first chunk, offset, length) of each range that stays contiguous when chunks are padded to `step`."""
+        """Return (first chunk, offset, length) of each range that is contiguous after padding chunks to `step`."""
         runs: list[tuple[int, int, int]] = []
         for number, (offset, size) in enumerate(self.chunks):
             if runs and runs[-1][0] * self.step + runs[-1][2] == number * self.step:
@@ -97,10 +99,10 @@ class DimPartition:
 
 
 def partition_of(sharding: Sharding, dim: int, axes: Sequence[str], size: int, mesh: Mesh, rank: int) -> DimPartition:
-    """Return how `axes`, the innermost of `dim` in `sharding`, partition the block that the outer axes leave to `rank`.
+    """Return the partition by `axes`, the innermost axes of `dim`, of the block that `rank` has by the outer axes.
 
     Args:
-        size: global length of the dimension.
+        size: the global length of the dimension.
     """
     outer = Sharding([(a, p) for a, p in sharding.entries if a not in axes], sharding.mesh)
     extent = length(outer.local_ranges(dim, size, mesh, mesh.coordinate(rank)))
@@ -112,13 +114,13 @@ def partition_of(sharding: Sharding, dim: int, axes: Sequence[str], size: int, m
 
 @lru_cache(maxsize=4096)
 def _chunk_ranges(placements: tuple[tuple[Any, int], ...], extent: int) -> tuple[Ranges, ...]:
-    """Return the positions of each chunk of `extent` elements sharded by (placement, count) pairs, the first major."""
+    """Return the positions of each chunk of `extent` elements, sharded by (placement, count) pairs, outermost first."""
     points = itertools.product(*(range(count) for _, count in placements))
     return tuple(shard_ranges(placements, extent, point) for point in points)
 
 
 def to_chunk_order(emit: Emit, x: Node, partition: DimPartition) -> Node:
-    """Return the block `x` with its chunks one after the other along the dimension.
+    """Return the block `x` in chunk order.
 
     Args:
         emit: `site.emit`.

@@ -1,4 +1,4 @@
-"""Where in the files of plug-in placements something went wrong."""
+"""Locations of errors in the files of plug-in placements."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from spmdir.core.placement.standard import Placement
 
 
 def failing_line(placements: Iterable[Placement], error: BaseException | None = None) -> Location | None:
-    """Return the last line that `error` went through in a file that declares one of `placements`.
-
-    Else that of a class.
-    """
+    """Return the last line in the traceback of `error` that is in a file of `placements`, else the line of a class."""
     files = dict(_declarations(placements))
     for frame in reversed(traceback.extract_tb(error.__traceback__) if error is not None else ()):
         if frame.filename in files:
@@ -23,12 +20,12 @@ def failing_line(placements: Iterable[Placement], error: BaseException | None = 
 
 
 def first_line(error: BaseException) -> str:
-    """Return what `error` says; messages of torch go on for many lines."""
+    """Return the first line of the message of `error`. Messages of torch may have many lines."""
     return str(error).partition("\n")[0]
 
 
 def _declarations(placements: Iterable[Placement]) -> Iterator[tuple[str, int]]:
-    """File and line of the class of each placement; a class that was made in no file has none."""
+    """Yield file and line of the class of each placement, if the class is declared in a file."""
     for placement in placements:
         try:
             yield inspect.getfile(type(placement)), inspect.getsourcelines(type(placement))[1]

@@ -1,4 +1,4 @@
-"""Names of the process groups that collectives run in."""
+"""Names of the process groups of collectives."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from spmdir.torch_interop.group_registry import flat_mesh, register_group, set_t
 
 
 class GroupName(Protocol):
-    """Mesh axes, in mesh order → the name of the process group over them, in ascending rank order.
+    """A function from mesh axes, in mesh order, to the name of the process group over them.
 
-    A stream is a group of its own over its axes, whose collectives wait for those of no other; None is that which all
-    share that name none.
+    Each stream has a separate group over its axes, so its collectives do not wait for those of other streams. None is
+    the shared default stream.
     """
 
     def __call__(self, axes: tuple[str, ...], stream: str | None = None) -> str: ...
@@ -33,7 +33,7 @@ AXES = "mesh_axes"
 
 
 def symbolic_group(axes: tuple[str, ...], stream: str | None = None) -> str:
-    """Return the name of the group over `axes` where there are no processes: `mesh:dp,tp`, or `mesh:dp#prefetch`."""
+    """Return the symbolic name of the group over `axes`: `mesh:dp,tp`, or `mesh:dp#prefetch` with a stream."""
     return _PREFIX + ",".join(axes) + (_STREAM + stream if stream else "")
 
 
@@ -48,85 +48,87 @@ def _symbolic_stream(name: str) -> str | None:
 
 
 def device_groups(mesh: Mesh, device_mesh: Any) -> GroupName:
-    """Return the groups of a torch DeviceMesh, which must be `mesh`, as this process knows them.
+    """Return the group names of a torch DeviceMesh, which must equal `mesh`, in this process.
 
     Raises:
         ShardingError: axis names, sizes or the order of ranks differ.
     """
-    found = tuple(zip(device_mesh.mesh_dim_names or (), device_mesh.mesh.shape, strict=False))
-    if found != mesh.axes:
+    device_axes = tuple(zip(device_mesh.mesh_dim_names or (), device_mesh.mesh.shape, strict=False))
+    if device_axes != mesh.axes:
         raise ShardingError(
-            f"the device mesh has axes {dict(found)}, the module has {mesh.sizes}; give one that agrees"
+            f"the device mesh has axes {dict(device_axes)}, the module has {mesh.sizes}; expected equal meshes"
         )
     ranks = device_mesh.mesh.flatten().tolist()
     if ranks != sorted(ranks):
         raise ShardingError(
-            f"the device mesh lists ranks as {ranks}; expected ascending order, as init_device_mesh makes"
+            f"the device mesh lists ranks as {ranks}; expected ascending order, as from init_device_mesh"
         )
 
     return lambda axes, stream=None: _group(mesh, device_mesh, axes, stream).group_name
 
 
 def _group(mesh: Mesh, device_mesh: Any, axes: tuple[str, ...], stream: str | None = None) -> Any:
-    """Return the process group of this process over `axes`, sub-axes among them, of a torch DeviceMesh, which must be
-    `mesh`.
+    """Return the process group of this process over `axes`, which may be sub-axes, of a torch DeviceMesh.
 
-    DeviceMesh knows the groups of whole axes. Those of sub-axes and streams are made once and kept with it; every rank
-    asks for groups in the same order, so that the ranks of each meet in making it.
+    DeviceMesh has the groups of whole axes. Groups of sub-axes and streams are created once and stored on the device
+    mesh. All ranks request groups in the same order, because creating a group is collective.
+
+    Args:
+        mesh: the mesh that `device_mesh` equals.
     """
     if stream is None and not any(map(is_part, axes)):
         part = device_mesh[axes[0]] if len(axes) == 1 else flat_mesh(device_mesh[axes])
         return part.get_group()
-    known = device_mesh.__dict__.setdefault("_spmdir_groups", {})
-    if (axes, stream) not in known:
+    groups = device_mesh.__dict__.setdefault("_spmdir_groups", {})
+    if (axes, stream) not in groups:
         ranks = device_mesh.mesh.flatten().tolist()
         members = [ranks[member] for member in mesh.group(device_rank(device_mesh), axes)]
-        known[axes, stream] = dist.new_group(sorted(members), use_local_synchronization=True)
-    return known[axes, stream]
+        groups[axes, stream] = dist.new_group(sorted(members), use_local_synchronization=True)
+    return groups[axes, stream]
 
 
 def name_groups(program: fx.GraphModule, mesh: Mesh, device_mesh: Any, timeout: float | None = None) -> None:
-    """Replace the names by mesh axes of a program's groups by those of a torch DeviceMesh, which must be `mesh`.
+    """Replace the symbolic group names of a program by those of a torch DeviceMesh, which must equal `mesh`.
 
-    All ranks must do this alike, for it makes the groups that there are not yet.
+    All ranks must call this with equal programs, because it creates missing groups.
 
     Args:
-        timeout: of the groups, in seconds; None to leave it as it is.
+        timeout: the timeout of the groups in seconds; None to keep it.
     """
     named = {text: symbolic_axes(text) for text in group_names(program)}
-    found: dict[str, str] = {}
+    group_name_of: dict[str, str] = {}
     for name, axes in named.items():
         group = _group(mesh, device_mesh, axes or (), _symbolic_stream(name))
         if timeout is not None:
             set_timeout(group, timeout)
-        found[name] = group.group_name
+        group_name_of[name] = group.group_name
     for node in program.graph.nodes:
         for text in node.args:
-            if isinstance(text, str) and text in found:
+            if isinstance(text, str) and text in group_name_of:
                 node.meta[AXES] = named[text]
-        node.args = tuple(found.get(text, text) if isinstance(text, str) else text for text in node.args)
+        node.args = tuple(group_name_of.get(text, text) if isinstance(text, str) else text for text in node.args)
     write_gathers(program, device_mesh)
     program.recompile()
     generate(program)
 
 
 def generate(program: Any) -> Any:
-    """Return `program` with its Python generated, as what traces it expects, if that was left until it is asked for.
+    """Generate the Python code of `program`, if it does not exist yet, and return the program.
 
-    A program whose groups are named by mesh axes cannot be run, so nothing may ever ask: simulation and reports go by
-    its graph, and generating Python takes longer than emitting the graph.
+    Tracers expect the code. A program with symbolic group names cannot run, and simulation and reports use only its
+    graph. So its code is generated on demand, because that takes longer than emitting the graph.
     """
     generate_code(program)
     return program
 
 
 def group_names(program: fx.GraphModule) -> list[str]:
-    """Return the names by mesh axes of the groups that the collectives of a program run in, sorted."""
+    """Return the symbolic names of the groups of a program's collectives, sorted."""
     return sorted(set(_group_names(program)))
 
 
 def is_runnable(program: fx.GraphModule) -> bool:
-    """Return whether no group of a program is named by mesh axes."""
+    """Return whether a program can run: no group has a symbolic name."""
     return next(_group_names(program), None) is None
 
 
@@ -136,13 +138,13 @@ def _group_names(program: fx.GraphModule) -> Iterator[str]:
 
 
 def connect(program: Any, device_mesh: Any) -> None:
-    """Make known in this process the groups that a program names by mesh axes, as those of a torch DeviceMesh.
+    """Register the groups of a torch DeviceMesh in this process under the symbolic names of a program.
 
     Args:
-        program: an fx.GraphModule or an ExportedProgram that was made without a device mesh.
+        program: an fx.GraphModule or an ExportedProgram that was lowered without a device mesh.
 
     Raises:
-        ShardingError: the device mesh has no such axis.
+        ShardingError: the device mesh lacks an axis.
     """
     for name in group_names(program):
         axes = symbolic_axes(name) or ()
@@ -163,7 +165,9 @@ def device_rank(device_mesh: Any) -> int:
         ShardingError: the process is not in the mesh.
     """
     if not hasattr(device_mesh, "get_coordinate"):
-        raise ShardingError(f"device_mesh is {shown(device_mesh)}; expected a torch DeviceMesh, as of init_device_mesh")
+        raise ShardingError(
+            f"device_mesh is {shown(device_mesh)}; expected a torch DeviceMesh, as from init_device_mesh"
+        )
     coordinate = device_mesh.get_coordinate()
     if coordinate is None:
         raise ShardingError("this process is not in the device mesh; call this only on ranks of the mesh")

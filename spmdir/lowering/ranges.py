@@ -1,4 +1,4 @@
-"""Graph nodes that take ranges of positions out of one dimension: views where the ranges are regular."""
+"""Emit nodes that select ranges of positions of one dimension: views if the ranges are regular."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from spmdir.core.intervals import Ranges
 aten = torch.ops.aten
 
 Emit = Callable[..., Node]
-"""(op, *arguments) → the node that calls it; `Indices` and tensors among the arguments become constants."""
+"""(op, *arguments) → the node of the call. `Indices` and tensors in the arguments become constants."""
 
 FEW = 8
-"""As many ranges are cut out and joined one by one; of more, the positions are listed."""
+"""The largest number of ranges that are sliced and concatenated. For more ranges, positions are listed."""
 
 
 class Indices:
-    """An index tensor, as a value that can be compared."""
+    """An index tensor as a hashable value."""
 
     def tensor(self) -> torch.Tensor:
-        """Return it as one of int64, on the CPU."""
+        """Return the tensor, as int64 on the CPU."""
         raise NotImplementedError
 
 
 @attrs.frozen(cache_hash=True)
 class Positions(Indices):
-    """The positions of `ranges`."""
+    """The positions in `ranges`."""
 
     ranges: Ranges
 
@@ -41,7 +41,7 @@ class Positions(Indices):
 
 @attrs.frozen(cache_hash=True)
 class Table(Indices):
-    """Numbers one by one."""
+    """A list of numbers."""
 
     numbers: tuple[int, ...]
 
@@ -51,10 +51,12 @@ class Table(Indices):
 
 @attrs.frozen
 class Pattern:
-    """Positions that nested loops go through: `start` plus, for each loop, its counter times its stride.
+    """Positions of nested loops: `start` plus, for each loop, its counter times its stride.
+
+    For example, the positions 0, 1, 4, 5, 8, 9 have start 0 and the loops (3, 4), (2, 1).
 
     Attributes:
-        loops: (count, stride), the outermost first.
+        loops: (count, stride), outermost first.
     """
 
     start: int
@@ -62,12 +64,12 @@ class Pattern:
 
     @property
     def is_strided(self) -> bool:
-        """Whether it goes through equal stretches at equal distances, ascending."""
+        """Return whether the positions are equal stretches at equal distances, ascending."""
         return self.loops[0][1] > 0 and [stride for _, stride in self.loops[1:]] in ([], [1])
 
 
 def take(emit: Emit, x: Node, dim: int, ranges: Ranges, extent: int) -> Node:
-    """The positions `ranges` of dimension `dim`, which has `extent`, in their order."""
+    """Return the positions `ranges`, in their order, of dimension `dim`, which has `extent` elements."""
     if not ranges:
         return narrow(emit, x, dim, 0, 0, extent)
     if len(ranges) == 1:
@@ -84,13 +86,13 @@ def take(emit: Emit, x: Node, dim: int, ranges: Ranges, extent: int) -> Node:
 
 
 def narrow(emit: Emit, x: Node, dim: int, offset: int, length: int, extent: int) -> Node:
-    """`length` elements of dimension `dim`, which has `extent`, from `offset` on."""
+    """Return `length` elements from `offset` on, of dimension `dim`, which has `extent` elements."""
     return x if length == extent else emit(aten.slice.Tensor, x, dim, offset, offset + length)
 
 
 @lru_cache(maxsize=4096)
 def pattern_of(ranges: Ranges) -> Pattern | None:
-    """The loops that go through `ranges`; None if ranges differ in length or do not repeat."""
+    """Return the pattern of `ranges`; None if they differ in length or are not regular."""
     size = ranges[0][1] - ranges[0][0]
     if any(end - start != size for start, end in ranges):
         return None
@@ -111,7 +113,7 @@ def pattern_of(ranges: Ranges) -> Pattern | None:
 
 
 def _permuted(emit: Emit, x: Node, dim: int, pattern: Pattern, extent: int) -> Node | None:
-    """The pattern as a view whose dimensions are permuted; None unless it goes through all of `extent` so."""
+    """Return the pattern as a permutation of split dimensions; None unless it contains all positions of `extent`."""
     sizes = sorted(pattern.loops, key=lambda loop: -loop[1])
     inner = [math.prod(count for count, _ in sizes[at + 1 :]) for at in range(len(sizes))]
     if [stride for _, stride in sizes] != inner or math.prod(count for count, _ in sizes) != extent:
@@ -123,7 +125,7 @@ def _permuted(emit: Emit, x: Node, dim: int, pattern: Pattern, extent: int) -> N
 
 
 def _strided(emit: Emit, x: Node, dim: int, pattern: Pattern) -> Node:
-    """A pattern that is strided, as a view and one copy."""
+    """Return a strided pattern as a view and one copy."""
     (count, stride), size = pattern.loops[0], pattern.loops[1][0] if len(pattern.loops) > 1 else 1
     end = pattern.start + (count - 1) * stride + size
     if size == 1:

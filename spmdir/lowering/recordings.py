@@ -1,4 +1,4 @@
-"""Calls that were appended to a graph for some operands, to be appended again for others."""
+"""Recordings of calls in a graph, which can be appended again for other operands."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ import attrs
 from torch import fx
 
 from spmdir.lowering.ranges import Emit
-from spmdir.lowering.torch_calls import Operand, filled
+from spmdir.lowering.torch_calls import Operand, fill_operands
 
 
 @attrs.frozen
 class Recording:
-    """Calls one after the other.
+    """A sequence of calls.
+
+    Values are numbered: first the operands, then the result of each call.
 
     Attributes:
-        calls: target, positional and keyword arguments of each, with `Operand(n)` for operand `n`, and the numbers
-            after those of the operands for what each call gives.
+        calls: (target, args, kwargs) of each call, with `Operand(n)` for value n.
         results: the numbers of the results.
     """
 
@@ -27,7 +28,7 @@ class Recording:
 
     @staticmethod
     def of(operands: Sequence[fx.Node], nodes: Sequence[fx.Node], results: Sequence[fx.Node]) -> Recording:
-        """Return the recording of `nodes`, appended for `operands`; other nodes among their arguments stay."""
+        """Return the recording of `nodes`, which were appended for `operands`. Other arguments are not replaced."""
         number = {node: index for index, node in enumerate((*operands, *nodes))}
 
         def fixed(node: fx.Node) -> Any:
@@ -37,16 +38,20 @@ class Recording:
         return Recording(calls, tuple(number[result] for result in results))
 
     def replay(self, append: Emit, operands: Sequence[fx.Node]) -> list[fx.Node]:
-        """Append the calls for `operands` by `append`, given target, args and kwargs; return the results."""
+        """Append the calls for other operands, and return the results.
+
+        Args:
+            append: (target, args, kwargs) → node.
+        """
         values = [*operands]
         for target, args, kwargs in self.calls:
-            values.append(append(target, filled(args, values), filled(kwargs, values)))
+            values.append(append(target, fill_operands(args, values), fill_operands(kwargs, values)))
         return [values[number] for number in self.results]
 
 
 @attrs.define
 class Recorder:
-    """Emits by `emit`, and keeps what it gave."""
+    """An `Emit` that records the nodes of another one."""
 
     emit: Emit
     nodes: list[fx.Node] = attrs.field(factory=list)

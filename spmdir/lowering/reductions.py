@@ -1,4 +1,4 @@
-"""Reductions of partial values as process groups do them, with what their placements do before and after."""
+"""Reductions of partial values by process groups, with `before` and `after` of their placements."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from spmdir.lowering.wire import check_reduced, packed
 
 @attrs.frozen
 class Brackets:
-    """What the placements of partial values do before a reduction over some axes, and after it.
+    """The steps before and after a reduction over some axes, which placements declare.
 
     Attributes:
-        befores, afters: to what a rank holds, and to the result, in this order.
-        divisors: what the operand and the result are divided by, for an average.
+        befores, afters: the code on the local tensor, and on the result, in order of execution.
+        divisors: the divisors of the operand and the result, for an average.
     """
 
     site: Site
@@ -33,7 +33,7 @@ class Brackets:
     divisors: tuple[float, float] = (1, 1)
 
     def prepared(self, x: Node, kind: Kind) -> tuple[Node, Kind]:
-        """Return `x` with `befores` done, and its kind.
+        """Return `x` after `befores`, and its kind.
 
         Raises:
             SpmdirError: a placement changes its shape.
@@ -45,12 +45,12 @@ class Brackets:
         return x, kind
 
     def before(self, x: Node, kind: Kind) -> tuple[Node, Kind]:
-        """Return what is reduced, of the operand `x`, and its kind."""
+        """Return the operand of the reduction for the local tensor `x`, and its kind."""
         x, kind = self.prepared(x, kind)
         return divided(self.site, x, self.divisors[0]), kind
 
     def after(self, x: Node, kind: Kind) -> Node:
-        """Return the value, of the result `x` of the reduction, which is of `kind`."""
+        """Return the value for the result `x` of the reduction, which has `kind`."""
         x = divided(self.site, x, self.divisors[1])
         wanted = kind[0], self.site.torch_dtype
         for code in self.afters:
@@ -61,7 +61,7 @@ class Brackets:
 
 
 def brackets(site: Site, axes: Sequence[str]) -> Brackets:
-    """Return what the placements of the partial values over `axes` do before a reduction, and after it."""
+    """Return the steps before and after a reduction of the partial values over `axes`."""
     placements = [p for p in dict.fromkeys(site.source[axis] for axis in axes) if isinstance(p, PartialPlacement)]
     if all(placement.op in REDUCTIONS for placement in placements):
         return Brackets(site, divisors=averaging(site, axes))
@@ -75,8 +75,8 @@ class Reduction:
     """The reduction of one op by a process group.
 
     Attributes:
-        name: what the process group is asked for.
-        brackets: what placements do before and after it.
+        name: the name of the reduction of the process group.
+        brackets: the steps before and after it.
     """
 
     site: Site
@@ -84,17 +84,17 @@ class Reduction:
     brackets: Brackets
 
     def before(self, x: Node, kind: Kind) -> tuple[Node, Kind]:
-        """Return what is reduced, of the operand `x`, and its kind.
+        """Return the operand of the process group for the local tensor `x`, and its kind.
 
         Raises:
-            SpmdirError: a placement makes something else of it, or process groups do not reduce its element type.
+            SpmdirError: a placement changes its shape, or process groups do not reduce its element type.
         """
         x, kind = self.brackets.before(x, kind)
         check_reduced(self.name, kind[1])
         return (self.site.emit(aten.view.dtype, x, torch.uint8) if kind[1] == torch.bool else x), kind
 
     def after(self, x: Node, kind: Kind) -> Node:
-        """Return the value, of what the process group gave, which is of `kind` but for truth values being bytes."""
+        """Return the value for the result of the process group. It has `kind`, except that booleans are bytes."""
         x = self.site.emit(aten.view.dtype, x, torch.bool) if kind[1] == torch.bool else x
         return self.brackets.after(x, kind)
 
@@ -103,23 +103,23 @@ def reduction_of(site: Site) -> Reduction:
     """Return the reduction of the partial values over the axes of `site`.
 
     Raises:
-        UnsupportedError: process groups do not do it.
+        UnsupportedError: process groups have no such reduction.
     """
     partial = (site.source[axis] for axis in site.named)
     first = next(placement for placement in partial if isinstance(placement, PartialPlacement))
     name = group_reduction(first.reduce, site.dtype.is_bool)
     if name is None:
-        raise UnsupportedError(f"{first} of truth values is not a reduction; expected P(any) or P(all)")
+        raise UnsupportedError(f"{first} cannot reduce booleans; expected P(any) or P(all)")
     return Reduction(site, name, brackets(site, site.named))
 
 
 def averaging(site: Site, axes: Iterable[str]) -> tuple[float, float]:
-    """Return what the operand of a sum over `axes` and its result are divided by, for those that hold an average."""
+    """Return the divisors of the operand and the result of a sum over `axes`, for the axes with an average."""
     return average_divisors(site.mesh.group_size(axis for axis in axes if site.source[axis].op == "avg"))
 
 
 def divided(site: Site, x: Node, divisor: float) -> Node:
-    """Emit `x` divided by `divisor`; complex numbers by their parts, which may be infinite."""
+    """Emit `x` divided by `divisor`. Complex numbers are divided by parts, because a part may be infinite."""
     if divisor == 1:
         return x
     if site.torch_dtype.is_complex:
@@ -129,14 +129,14 @@ def divided(site: Site, x: Node, divisor: float) -> Node:
 
 
 def identities(site: Site, like: Node, shape: Sequence[int], value: float) -> Node:
-    """`shape` full of what leaves every other operand of a reduction as it is, on the device of `like`.
+    """Return a tensor of `shape` filled with the identity of a reduction, on the device of `like`.
 
     Args:
-        value: the identity of the placement or reduction; integers have their least and greatest for the infinities.
+        value: the identity of the placement or reduction. Integers use their limits instead of infinities.
     """
     kind, size = site.torch_dtype, list(shape)
     if kind.is_complex and value == 0:
-        # Both parts must be the negative zero, which no literal of a graph's code says.
+        # Both parts must be −0.0, which generated code cannot express as a complex literal.
         parts, unpack = packed(site.emit, like, kind)
         return unpack(site.emit(aten.new_full.default, parts, [*size, 2], value))
     if kind == torch.bool:

@@ -1,4 +1,4 @@
-"""Shapes and element types of the results of torch ops, asked of torch without computing anything."""
+"""Check the result types in the IR against torch, without computing values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH, TORCH_DTYPES
 from spmdir.torch_interop.logs import FAKE_TENSORS, unlogged
 
 DEVICES = ("cpu", "meta")
-"""Kernels of CPUs and of other devices may differ in statistics and other by-products; the IR does not know devices."""
+"""Devices whose result types are accepted. Kernels may differ in by-products, and the IR has no devices."""
 
 _UNKNOWN = (
     NotImplementedError,
@@ -24,82 +24,81 @@ _UNKNOWN = (
     fake_tensors.UnsupportedFakeTensorException,
     fake_tensors.UnsupportedOperatorException,
 )
-"""What torch raises for an op that has no form without data."""
+"""Errors of torch for ops whose result type depends on values."""
 
 Results = tuple["TensorMeta | None", ...]
 
 
-def check_results(target: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...], said: Results) -> None:
-    """Raise UnsupportedError unless torch's `target` on these arguments gives tensors like `said`.
+def check_results(target: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...], declared: Results) -> None:
+    """Raise UnsupportedError unless torch's `target` on these arguments returns tensors of the `declared` types.
 
     Args:
-        args, kwargs: as torch takes them, with a TensorMeta for each tensor and tuples for lists.
-        said: what the IR says of each result; nothing is asked where it says None.
+        args, kwargs: arguments for torch, with a TensorMeta for each tensor and tuples for lists.
+        declared: the type of each result in the IR; None is not checked.
     """
-    text = repr((args, kwargs))  # besides, since 1, 1.0 and True are equal in Python
+    text = repr((args, kwargs))  # part of the key, because 1, 1.0 and True are equal in Python
     quick = _meta_results(target, args, kwargs, text)
-    if quick is not None and _differing([quick], said) is None:
+    if quick is not None and _find_difference([quick], declared) is None:
         return
     answers: list[Results] = []
     errors: list[UnsupportedError] = []
     for device in DEVICES:
         try:
-            found = _results(target, args, kwargs, device, text)
+            results = _results(target, args, kwargs, device, text)
         except UnsupportedError as error:
             errors.append(error)
             continue
-        if found is None:
+        if results is None:
             return
-        answers.append(found)
-        if _differing(answers, said) is None:
+        answers.append(results)
+        if _find_difference(answers, declared) is None:
             return
     if not answers:
         raise errors[0]
-    if [meta and meta.shape for meta in answers[0]] == [meta and meta.shape for meta in said]:
-        answers += _computed(target, args, kwargs, answers[0])
-        if _differing(answers, said) is None:
+    if [meta and meta.shape for meta in answers[0]] == [meta and meta.shape for meta in declared]:
+        answers += _computed_types(target, args, kwargs, answers[0])
+        if _find_difference(answers, declared) is None:
             return
-    if len(answers[0]) != len(said):
-        raise UnsupportedError(f"has {len(said)} results where torch gives {len(answers[0])}")
-    index = _differing(answers, said)
+    if len(answers[0]) != len(declared):
+        raise UnsupportedError(f"has {len(declared)} results; torch returns {len(answers[0])}")
+    index = _find_difference(answers, declared)
     assert index is not None
     raise UnsupportedError(
-        f"torch gives tensor<{answers[0][index]}> as result {index} on this rank; the IR says tensor<{said[index]}>"
+        f"result {index} has type tensor<{declared[index]}>; torch returns tensor<{answers[0][index]}> on this rank"
     )
 
 
-def _differing(answers: list[Results], said: Results) -> int | None:
-    """Return the first result that is as the IR says on no device; None if all are so on some device."""
-    if len(answers[0]) != len(said):
+def _find_difference(answers: list[Results], declared: Results) -> int | None:
+    """Return the index of the first result whose type differs on all devices; None if there is none."""
+    if len(answers[0]) != len(declared):
         return 0
-    for index, meta in enumerate(said):
-        found = [answer[index] for answer in answers]
-        if meta is not None and meta not in found and None not in found:
+    for index, meta in enumerate(declared):
+        candidates = [answer[index] for answer in answers]
+        if meta is not None and meta not in candidates and None not in candidates:
             return index
     return None
 
 
 @lru_cache(maxsize=65536)
 def _meta_results(target: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...], text: str) -> Results | None:
-    """Return what `target` gives for tensors without data; None where it takes none.
+    """Return the result types of `target` on meta tensors; None if it does not accept them.
 
-    That is the answer of fake tensors in a fraction of their time, but for ops without a kernel for such tensors, for
-    which fake tensors have a substitute, and for by-products that are others on a CPU. Ops of repeated layers, and of
-    ranks that hold alike, are asked once.
+    This is much faster than fake tensors. It fails for ops without a meta kernel, and by-products may have other types
+    than on a CPU; fake tensors handle both. Results are cached for repeated layers and ranks with equal shapes.
     """
     try:
         return _types(target(*_tensors(args, "meta"), **{name: _tensors(value, "meta") for name, value in kwargs}))
     except Exception:
-        return None  # fake tensors tell why
+        return None  # fake tensors report the error
 
 
 @lru_cache(maxsize=65536)
 def _results(
     target: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...], device: str, text: str
 ) -> Results | None:
-    """Return what `target` gives; None where torch cannot tell without the data.
+    """Return the result types of `target` on fake tensors; None if they depend on values.
 
-    Ops of repeated layers are asked once.
+    Results are cached for repeated layers.
     """
     run = fake_tensors.checked(target)
     with unlogged(FAKE_TENSORS), fake_tensors.FakeTensorMode():
@@ -108,7 +107,7 @@ def _results(
         except _UNKNOWN:
             return None
         except Exception as error:
-            # torch ops raise whatever they like; for the user it is one thing: this call is impossible.
+            # torch ops may raise anything. For the user, all of it means that this call is impossible.
             raise UnsupportedError(f"torch rejects it: {str(error).partition(chr(10))[0]}") from None
     return _types(outputs)
 
@@ -123,34 +122,43 @@ def _types(outputs: Any) -> Results:
     )
 
 
-def _computed(target: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...], known: Results) -> list[Results]:
-    """`known` with the element types that a kernel gives, which may differ: pow of truth values by one is one.
+def _computed_types(
+    target: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...], types: Results
+) -> list[Results]:
+    """Return `types` with the element types that a kernel returns; empty if unknown.
 
-    It runs on tensors of one element; there is no answer where the op does not take these, or makes more of them.
+    Fake tensors may have another element type, as for `pow` of booleans by 1. The kernel runs on tensors of at most one
+    element. The types are unknown if it rejects these, or returns more elements.
     """
-    few = tuple(map(_few, args)), tuple((name, _few(value)) for name, value in kwargs)
+    small_arguments = (
+        tuple(map(_with_one_element, args)),
+        tuple((name, _with_one_element(value)) for name, value in kwargs),
+    )
     try:
-        results = _results(target, *few, "cpu", repr(few))
+        results = _results(target, *small_arguments, "cpu", repr(small_arguments))
         if results is None or any(meta is None or math.prod(meta.shape) > 1 for meta in results):
             return []
         with torch.random.fork_rng(devices=()):
-            outputs = target(*_tensors(few[0], "cpu"), **{name: _tensors(value, "cpu") for name, value in few[1]})
+            outputs = target(
+                *_tensors(small_arguments[0], "cpu"),
+                **{name: _tensors(value, "cpu") for name, value in small_arguments[1]},
+            )
     except Exception:
-        # torch ops raise whatever they like, and what they say of these tensors is nothing to the user.
+        # torch ops may raise anything, and errors on these tensors do not concern the user.
         return []
     outputs = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
     return [
         tuple(
             TensorMeta(meta.shape, DTYPES_OF_TORCH[output.dtype]) if meta and output.dtype in DTYPES_OF_TORCH else None
-            for meta, output in zip(known, outputs, strict=True)
+            for meta, output in zip(types, outputs, strict=True)
         )
     ]
 
 
-def _few(value: Any) -> Any:
+def _with_one_element(value: Any) -> Any:
     if isinstance(value, TensorMeta):
         return TensorMeta(tuple(min(size, 1) for size in value.shape), value.dtype)
-    return tuple(map(_few, value)) if isinstance(value, tuple) else value
+    return tuple(map(_with_one_element, value)) if isinstance(value, tuple) else value
 
 
 def _tensors(value: Any, device: str) -> Any:

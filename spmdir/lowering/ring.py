@@ -1,6 +1,6 @@
-"""The ops of rings as graph nodes: rotations, states of packed placements, and what a rank chooses.
+"""Emitters of the ops of rings: rotations, states of packed placements, and assembled blocks.
 
-A rotation is one all_to_all in which each rank sends to one other.
+A rotation is one all_to_all in which each rank sends to one peer.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from spmdir.lowering.site import WAIT, functional
 from spmdir.lowering.wire import packed
 
 Arrive = Callable[[], Node]
-"""Emits the wait for a tensor that is on its way, and returns it."""
+"""Emits the wait for an in-flight tensor, and returns the tensor."""
 
 
 def rotate(
     emit: Emit, mesh: Mesh, rank: int, group_name: GroupName, x: Node, dtype: torch.dtype, op: RotationOp
 ) -> Arrive:
-    """Send `x` to the rank `op.steps` on from `rank` in its ring; return what gives the tensor of the one before."""
+    """Send `x` to the rank `op.steps` after `rank` in its ring; return the wait for the tensor from as many before."""
     axes = tuple(axis for axis in op.axes if mesh.sizes.get(axis) != 1)
     order = mesh.group(rank, axes)
-    at, steps = order.index(rank), op.steps % len(order)
+    position, steps = order.index(rank), op.steps % len(order)
     if not steps:
         return lambda: x
     members, fine = sorted(order), mesh.refine(axes)
     parts = {part for axis in axes for part in fine.parts(axis)}
     group = group_name(fine.merge(axis for axis in fine.axis_names if axis in parts))
-    target, source = order[(at + steps) % len(order)], order[at - steps]
+    target, source = order[(position + steps) % len(order)], order[position - steps]
     sends, receives = ([int(member == other) for member in members] for other in (target, source))
     sent, unpack = packed(emit, emit(aten.unsqueeze.default, x, 0), dtype)
     started = emit(functional.all_to_all_single.default, emit(aten.contiguous.default, sent), receives, sends, group)
@@ -43,39 +43,49 @@ def rotate(
 
 
 def assemble(emit: Emit, mesh: Mesh, rank: int, blocks: Sequence[Node], op: AssembleOp) -> Node:
-    """Return the blocks of all ranks in the order of the ring: the first of `blocks` is that of `rank` itself."""
-    count, at = len(blocks), mesh.group(rank, op.axes).index(rank)
-    return emit(aten.cat.default, [blocks[(at - place) % count] for place in range(count)], op.dim)
+    """Return the blocks of all ranks in ring order.
+
+    Args:
+        blocks: block n is from the rank n places before `rank` in the ring.
+    """
+    count, position = len(blocks), mesh.group(rank, op.axes).index(rank)
+    return emit(aten.cat.default, [blocks[(position - place) % count] for place in range(count)], op.dim)
 
 
 def state(
-    emit: Emit, op: StateOp, values: Sequence[Node], given: Sequence[Kind], told: Sequence[Kind | None]
+    emit: Emit, op: StateOp, values: Sequence[Node], operand_kinds: Sequence[Kind], result_kinds: Sequence[Kind | None]
 ) -> list[Node]:
-    """Return the results of `op` on `values`, which are of the kinds `given`.
+    """Return the results of `op` on `values`.
 
     Args:
-        told: the kinds of the results; None where the IR does not tell, as these are those of the first operands.
+        operand_kinds: the kinds of `values`.
+        result_kinds: the kinds of the results; None if the IR has no sizes. Then they are those of the first operands.
 
     Raises:
-        SpmdirError: the method fails, or gives other tensors; at its place in the plug-in.
+        SpmdirError: the method fails, or returns other kinds; located in the plug-in.
     """
     code = StateCode(op.placement, op.METHOD)
-    results = inline_all(emit, code, values, given)
+    results = inline_all(emit, code, values, operand_kinds)
     kinds = [kind for _, kind in results]
-    known = kinds if op.METHOD in ("finish", "pack") else given
-    require_kinds(code, kinds, [kind or like for kind, like in itertools.zip_longest(told, known[: len(told)])])
+    default_kinds = kinds if op.METHOD in ("finish", "pack") else operand_kinds
+    require_kinds(
+        code,
+        kinds,
+        [kind or like for kind, like in itertools.zip_longest(result_kinds, default_kinds[: len(result_kinds)])],
+    )
     return [node for node, _ in results]
 
 
-def erase_unused(graph: Graph, nodes: Iterable[Node], kept: Container[Node]) -> None:
-    """Erase those of `nodes` that nothing uses, and what is used for them alone.
+def erase_unused(graph: Graph, nodes: Iterable[Node], protected: Container[Node]) -> None:
+    """Erase the `nodes` without users, and their operands that have no other users.
 
-    Collectives, which all ranks issue, inputs and `kept`, which draws random numbers on all ranks, stay.
+    Collectives remain, because all ranks must issue them. Inputs and `protected` nodes remain too. The latter draw
+    random numbers on all ranks.
     """
     pending, erased = [*nodes], set[Node]()
     while pending:
         node = pending.pop()
-        if node in erased or node in kept or node.users or node.op != "call_function" or _is_collective(node):
+        if node in erased or node in protected or node.users or node.op != "call_function" or _is_collective(node):
             continue
         pending += node.all_input_nodes
         graph.erase_node(node)

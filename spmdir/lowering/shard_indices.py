@@ -1,4 +1,4 @@
-"""Indices of a rank's shard as graph nodes: aranges and arithmetic for few ranges, constants for many."""
+"""Emit the indices of a rank's shard: aranges and arithmetic for few ranges, constants for many."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from spmdir.core.intervals import Ranges
 from spmdir.lowering.ranges import FEW, Emit, Pattern, Positions, Table, aten, pattern_of
 
 FOREIGN = -(1 << 62)
-"""What is added to the positions of other ranks, so that they are below 0."""
+"""The offset that makes positions of other ranks negative."""
 
 
 def positions(emit: Emit, ranges: Ranges, device: object) -> Node:
-    """Return the positions of `ranges`, in their order, as a vector of int64."""
+    """Return the positions of `ranges`, in their order, as an int64 vector."""
 
     def arange(start: int, end: int, step: int = 1) -> Node:
         return emit(aten.arange.start_step, start, end, step, dtype=torch.int64, device=device)
@@ -30,7 +30,7 @@ def positions(emit: Emit, ranges: Ranges, device: object) -> Node:
 
 
 def local_index(emit: Emit, index: Node, ranges: Ranges) -> Node:
-    """Return where each position in `index`, of int64, is among those of `ranges`, in their order; -1 where in none."""
+    """Return the local index of each global position in `index`, an int64 tensor; -1 if no range contains it."""
     if not ranges:
         return emit(aten.full_like.default, index, -1)
     if len(ranges) == 1:
@@ -38,8 +38,8 @@ def local_index(emit: Emit, index: Node, ranges: Ranges) -> Node:
         found = emit(aten.sub.Scalar, emit(aten.clamp.default, index, start - 1, end), start)
         return emit(aten.masked_fill.Scalar, found, emit(aten.eq.Scalar, found, end - start), -1)
     offsets = itertools.accumulate((end - start for start, end in ranges), initial=0)
-    placed = sorted((start, end, offset - start) for (start, end), offset in zip(ranges, offsets, strict=False))
-    edges = Table(tuple(edge for start, end, _ in placed for edge in (start, end)))
-    shifts = Table((FOREIGN, *(number for _, _, shift in placed for number in (shift, FOREIGN))))
-    at = emit(aten.bucketize.Tensor, index, edges, right=True)
-    return emit(aten.clamp.default, emit(aten.add.Tensor, index, emit(aten.index.Tensor, shifts, [at])), -1)
+    by_position = sorted((start, end, offset - start) for (start, end), offset in zip(ranges, offsets, strict=False))
+    edges = Table(tuple(edge for start, end, _ in by_position for edge in (start, end)))
+    shifts = Table((FOREIGN, *(number for _, _, shift in by_position for number in (shift, FOREIGN))))
+    range_index = emit(aten.bucketize.Tensor, index, edges, right=True)
+    return emit(aten.clamp.default, emit(aten.add.Tensor, index, emit(aten.index.Tensor, shifts, [range_index])), -1)

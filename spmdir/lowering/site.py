@@ -1,4 +1,4 @@
-"""One collective from the point of view of one rank, and what remains to be done after its wait."""
+"""The inputs and the result of an emitter: a collective on one rank (`Site`), and its message (`Message`)."""
 
 from __future__ import annotations
 
@@ -30,25 +30,26 @@ functional = torch.ops._c10d_functional
 WAIT = functional.wait_tensor.default
 
 IS_COMPUTED = "is_computed"
-"""The key of a node's meta for whether it is a value that the program computes, rather than moves between ranks."""
+"""The key in the metadata of a node for whether the program computes its value, and does not only move it."""
 
 Kind = tuple[tuple[int, ...], torch.dtype]
-"""Shape and element type of what a rank holds."""
+"""Shape and element type of a local tensor."""
 
 
 @attrs.frozen
 class Message:
-    """What a collective sends of one tensor, and what it makes of what arrives.
+    """The message of a collective for one tensor.
 
     Attributes:
-        x: what is sent; the operand if nothing is.
-        finish: what `call` gives, after the wait → the value that the op gives.
+        x: the tensor to send; the operand if nothing is sent.
+        finish: result of `call`, after the wait → value of the op.
         call: the functional collective; None if nothing is sent.
-        arguments: of `call`, between tensor and group.
+        arguments: the arguments of `call` between tensor and group.
         group: the name of the process group.
-        moved: the element type of `x` if no element is changed, so that it may go as another; None if some are.
-        taken: a shape in which `finish` takes what arrives as well, where that is not as `call` gives it.
-        states: the new states that the op gives after its value.
+        moved: the element type of `x` if the collective only moves elements. Then `x` may be sent as a view of another
+            type. None if the collective computes with elements.
+        taken: another shape of the result of `call` that `finish` accepts; None if it accepts only the shape of `call`.
+        states: the new edge states, which are results of the op after its value.
     """
 
     x: Node
@@ -64,9 +65,9 @@ class Message:
         check_fields(self, _FIELDS)
 
     def send(self, emit: Emit) -> Callable[[], Node]:
-        """Call the collective on `x`, made contiguous and viewed as a type that all backends carry if it is moved.
+        """Emit the call on `x`, which is made contiguous. If it only moves elements, all backends can send their type.
 
-        Returns: what waits, and gives what has arrived; `x` if nothing is sent.
+        Returns: a function that emits the wait and returns the received tensor; `x` if nothing is sent.
         """
         if self.call is None:
             return lambda: self.x
@@ -75,33 +76,33 @@ class Message:
         return lambda: unpack(emit(WAIT, sent))
 
     def finished(self, emit: Emit, arrived: Node) -> Node:
-        """Return the value of the op, contiguous unless it is what arrived: some kernels ignore strides."""
+        """Return the value of the op. If it is not `arrived`, it is made contiguous: some kernels ignore strides."""
         value = self.finish(arrived)
         return value if value is arrived else emit(aten.contiguous.default, value)
 
     def sent_and_finished(self, emit: Emit) -> Node:
-        """Return the value of the op, waited for at once."""
+        """Emit the call and the wait; return the value of the op."""
         return self.finished(emit, self.send(emit)())
 
 
 _NODE = instance(Node, expected="a node of the graph, as `site.emit` returns it")
 _FIELDS = {"x": _NODE, "finish": Function("arrived", returns=_NODE)}
-"""Field of a message → its kind, of those that emitters give."""
+"""Field of a message that emitters set → valid values."""
 
 
 @attrs.define(frozen=True, slots=False)
 class Site:
-    """One collective from the point of view of one rank.
+    """One collective on one rank.
 
     Attributes:
-        emit: (op, *arguments) → the node that calls it.
+        emit: (op, *arguments) → the node of the call.
         group_name: axes → the name of their process group.
         mesh: the mesh.
-        rank: in mesh order.
+        rank: the rank, in mesh order.
         meta: the global shape and the element type of the tensor.
         source, target: the shardings of operand and result.
-        argument: the op's literal arguments.
-        states: name → what the ranks keep for it, on this rank, and its kind.
+        argument: the literal arguments of the op, by name.
+        states: name → (edge state on this rank, its kind).
     """
 
     emit: Emit
@@ -119,7 +120,7 @@ class Site:
 
     @cached_property
     def named(self) -> tuple[str, ...]:
-        """Return the axes that the op names, without those of one rank on which its placements change nothing."""
+        """Return the axes that the op names, without axes of one rank on which the local tensor is the global one."""
         return tuple(
             axis
             for axis in self.argument.get("axes", ())
@@ -128,7 +129,7 @@ class Site:
 
     @cached_property
     def axes(self) -> tuple[str, ...]:
-        """Return the axes of the group, in the order that the op names them."""
+        """Return the axes of the group, in the order of the op."""
         return tuple(axis for axis in self.named if self.mesh.sizes[axis] > 1)
 
     def _plain(self, placement: Placement) -> bool:
@@ -162,7 +163,7 @@ class Site:
         return len(self.shape)
 
     def local_type(self, sharding: Sharding) -> TensorMeta:
-        """Return the shape and element type of what this rank has under `sharding`."""
+        """Return the type of the local tensor on this rank under `sharding`."""
         return sharding.local_type(self.meta, self.mesh, self.mesh.coordinate(self.rank))
 
     def local(self, sharding: Sharding) -> tuple[int, ...]:
@@ -170,7 +171,7 @@ class Site:
         return self.local_type(sharding).shape
 
     def partition(self, sharding: Sharding, dim: int, axes: Sequence[str] | None = None) -> DimPartition:
-        """Return how `axes`, by default those that the op names, partition `dim` under `sharding`."""
+        """Return the partition of `dim` by `axes` under `sharding`; by default, the axes that the op names."""
         axes = self.named if axes is None else axes
         nested = [axis for axis in sharding.dim_axes(dim) if axis in axes]
         return partition_of(sharding, dim, nested, self.shape[dim], self.mesh, self.rank)
@@ -193,7 +194,8 @@ class Site:
         moved: torch.dtype | None = None,
         taken: Sequence[int] | None = None,
     ) -> Message:
-        """Return what a functional collective sends of `x` in the group over `axes`; without axes, nothing.
+        """Return the message of a functional collective on `x` in the group over `axes`. Without axes, it sends
+        nothing.
 
         Args:
             moved, taken: see `Message`.
@@ -212,7 +214,7 @@ class Site:
         axes: Sequence[str] | None = None,
         taken: Sequence[int] | None = None,
     ) -> Message:
-        """Call `send` for a collective that changes no element of `x`."""
+        """Call `send` for a collective that only moves elements."""
         return self.send(op, x, *arguments, finish=finish, axes=axes, moved=self.torch_dtype, taken=taken)
 
 
@@ -223,7 +225,7 @@ def here(value: Node) -> Message:
         value: a node.
 
     Raises:
-        ShardingError: it is no node.
+        ShardingError: `value` is not a node.
 
     Example:
         >>> return spmdir.placement.here(x)

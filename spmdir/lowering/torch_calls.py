@@ -1,6 +1,6 @@
-"""The torch calls of ops: arguments by torch's schema, and a check that torch gives what the IR says.
+"""The torch calls of ops: arguments by torch's schema, and a check of result types against the IR.
 
-All but the operands is the same for equal ops, such as those of the layers of a model, so it is worked out once.
+Calls are cached. Equal ops, such as those of repeated layers, differ only in their operands.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from spmdir.torch_interop.schemas import torch_op
 from spmdir.torch_interop.torch_literals import schema, torch_literal
 
 STRIDE_FREE = {"aten.view": "aten.reshape", "aten._unsafe_view": "aten.reshape"}
-"""Op that depends on strides → what is emitted instead: the IR has none, and slices and collectives change them."""
+"""Op that depends on strides → its replacement. The IR has no strides, and slices and collectives change them."""
 
 
 @attrs.frozen
 class Operand:
-    """The operand at `index`, among the arguments of a call."""
+    """A placeholder for operand `index` in the arguments of a call."""
 
     index: int
 
@@ -39,7 +39,7 @@ class TorchCall:
     Attributes:
         target: the overload.
         args, kwargs: its arguments, with an `Operand` for each tensor.
-        is_single: whether it gives one tensor and no list.
+        is_single: whether it returns one tensor, not a list.
         draws: whether it draws random numbers.
     """
 
@@ -54,31 +54,35 @@ class TorchCalls:
     """The calls of the ops of one rank's program.
 
     Args:
-        evaluate: a number of a rank → what it is on this one.
-        device: gives the node that is the device of the program, or that device.
+        evaluate: number that depends on the rank → its value on this rank.
+        device: returns the device of the program, or its node.
     """
 
     def __init__(self, evaluate: Callable[[Local], int], device: Callable[[], Any]):
         self._evaluate, self._device = evaluate, device
-        self._known: dict[object, TorchCall] = {}
+        self._calls: dict[object, TorchCall] = {}
 
-    def of(self, op: ValueOp, given: Results, said: Results) -> TorchCall:
-        """Return the call that `op` is.
+    def of(self, op: ValueOp, operand_types: Results, result_types: Results) -> TorchCall:
+        """Return the torch call of `op`.
 
         Args:
-            given, said: the types of operands and results on this rank; None where the IR does not tell.
+            operand_types, result_types: the local types of operands and results; None if the IR has no sizes.
 
         Raises:
-            UnsupportedError: torch has no such op or argument; or, given tensors as the IR types them, it does not
-                give what the IR says.
+            UnsupportedError: torch has no such op or argument, or its results have other types than in the IR.
         """
-        key = (op.name, op.properties.get("arguments"), op.properties.get("structure"), given, said)
-        if key not in self._known:
-            self._known[key] = call = self._read(op)
-            if None not in given:
-                args, kwargs = filled(call.args, given), filled(call.kwargs, given)
-                check_results(call.target, _fixed(args), tuple((name, _fixed(v)) for name, v in kwargs.items()), said)
-        return self._known[key]
+        key = (op.name, op.properties.get("arguments"), op.properties.get("structure"), operand_types, result_types)
+        if key not in self._calls:
+            self._calls[key] = call = self._read(op)
+            if None not in operand_types:
+                args, kwargs = fill_operands(call.args, operand_types), fill_operands(call.kwargs, operand_types)
+                check_results(
+                    call.target,
+                    _without_nodes(args),
+                    tuple((name, _without_nodes(v)) for name, v in kwargs.items()),
+                    result_types,
+                )
+        return self._calls[key]
 
     def _read(self, op: ValueOp) -> TorchCall:
         target = torch_op(STRIDE_FREE.get(op.name, op.name))
@@ -88,59 +92,61 @@ class TorchCalls:
         return TorchCall(target, args, kwargs, is_single, draws(op.name, op.argument.get("dropout_p", 0)))
 
     def _arguments(self, op: ValueOp, target: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return positional and keyword arguments of the schema, from literals by name and from operands in order."""
+        """Return positional and keyword arguments by the schema: literals by name, operands in order."""
         literals, structure = op.argument, op.structure.data if op.structure else None
         slots = iter(slots_of(structure, len(op.tensors)))
         named = schema(torch_op(op.name))
-        given: list[tuple[bool, Any]] = []
+        positional: list[tuple[bool, Any]] = []
         kwargs: dict[str, Any] = {}
         for name, type_, keyword_only in named:
-            value, known = None, False
+            value, is_given = None, False
             if "Tensor" in type_ and not (structure is None and name in literals):
                 slot = next(slots, None)
                 value = _operands(slot)
-                known = slot is not None
+                is_given = slot is not None
             if name in literals:
-                value, known = torch_literal(literals.pop(name), type_, self._evaluate), True
+                value, is_given = torch_literal(literals.pop(name), type_, self._evaluate), True
             if type_ in ("Device", "Optional[Device]"):
-                # A program lives on one device, that of its inputs; whoever traced it may have used another.
-                value, known = (None, False) if op.operands else (self._device(), True)
-            if keyword_only and known:
+                # A program runs on the device of its inputs, which may differ from the device during tracing.
+                value, is_given = (None, False) if op.operands else (self._device(), True)
+            if keyword_only and is_given:
                 kwargs[name] = value
             elif not keyword_only:
-                given.append((known, value))
+                positional.append((is_given, value))
         if literals:
             raise UnsupportedError(
                 f"has no argument '{next(iter(literals))}'; it takes {', '.join(n for n, _, _ in named)}"
             )
         positions = schema_of(target).arguments
-        while given and not given[-1][0] and positions[len(given) - 1].has_default_value():
-            given.pop()
+        while positional and not positional[-1][0] and positions[len(positional) - 1].has_default_value():
+            positional.pop()
         defaults = (argument.default_value for argument in positions)
-        args = (value if known else default for (known, value), default in zip(given, defaults, strict=False))
+        args = (
+            value if is_given else default for (is_given, value), default in zip(positional, defaults, strict=False)
+        )
         return tuple(args), kwargs
 
 
 def _operands(slot: Any) -> Any:
-    """Return the operands that fill a tensor argument."""
+    """Return the placeholders of a tensor argument."""
     if isinstance(slot, tuple):
-        return [_operands(one) for one in slot]
+        return [_operands(item) for item in slot]
     return None if slot is None else Operand(slot)
 
 
-def filled(value: Any, operands: Sequence[Any]) -> Any:
-    """Return `value` with the operands in place of their `Operand`."""
+def fill_operands(value: Any, operands: Sequence[Any]) -> Any:
+    """Return `value` with each `Operand` replaced by the operand."""
     if type(value) is Operand:
         return operands[value.index]
     if isinstance(value, (list, tuple)):
-        return type(value)([filled(item, operands) for item in value])
+        return type(value)([fill_operands(item, operands) for item in value])
     if isinstance(value, dict):
-        return {name: filled(item, operands) for name, item in value.items()}
+        return {name: fill_operands(item, operands) for name, item in value.items()}
     return value
 
 
-def _fixed(value: Any) -> Any:
-    """Return `value` with lists as tuples; the node that is no operand gives the device of the inputs."""
+def _without_nodes(value: Any) -> Any:
+    """Return `value` with lists as tuples. A node in it is the device of the inputs, and becomes the CPU."""
     if isinstance(value, (list, tuple)):
-        return tuple(map(_fixed, value))
+        return tuple(map(_without_nodes, value))
     return torch.device("cpu") if isinstance(value, fx.Node) else value

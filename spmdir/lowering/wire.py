@@ -1,4 +1,4 @@
-"""What process groups carry: views of element types that some backend does not move, and reductions that none does."""
+"""Element types of messages: views of types that some backends cannot send, and a check of reductions."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from spmdir.lowering.ranges import Emit, aten
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH
 
 Unpack = Callable[[Node], Node]
-"""What has come → the tensor."""
+"""Received tensor → tensor of the original element type."""
 
 
 def _bytes(emit: Emit, x: Node) -> tuple[Node, Unpack]:
-    # A program may be given another floating type than its own, and its bytes are as many as that has.
+    # A program may run with another floating type than in its IR, so the type is read at run time.
     dtype = emit(getattr, x, "dtype")
     sent = emit(aten.view.dtype, emit(aten.unsqueeze.default, x, -1), torch.uint8)
     return sent, lambda came: emit(aten.squeeze.dim, emit(aten.view.dtype, came, dtype), -1)
 
 
 def _parts(emit: Emit, x: Node) -> tuple[Node, Unpack]:
-    # A conjugate that has not been written has no parts to view.
+    # A lazy conjugate has no parts to view.
     sent = emit(aten.view_as_real.default, emit(aten.resolve_conj.default, x))
     return sent, lambda came: emit(aten.view_as_complex.default, came)
 
@@ -36,15 +36,16 @@ MOVED_AS: dict[torch.dtype, Callable[[Emit, Node], tuple[Node, Unpack]]] = {
     torch.complex64: _parts,
     torch.complex128: _parts,
 }
-"""Element type → how it is moved: as a view with one more dimension, the last, so that the others stay as they are.
+"""Element type → a function that returns a view with another type and one more dimension, the last.
 
-gloo moves no i16 and no 8-bit floats, and no complex numbers in all-to-all; NCCL has no i16 and no complex numbers.
-Other types go as they are. Bytes are what no backend looks at, as one that looks for NaN does; parts pass gradients.
+gloo cannot send i16 and 8-bit floats, and complex numbers in all-to-all. NCCL cannot send i16 and complex numbers.
+Other types are sent without a view. Bytes are never checked, for example for NaN. The parts of complex numbers keep
+gradients.
 """
 
 
 def packed(emit: Emit, x: Node, dtype: torch.dtype) -> tuple[Node, Unpack]:
-    """Return `x` of element type `dtype` as a view that backends move, and the function that undoes the view."""
+    """Return `x` of element type `dtype` as a view that backends can send, and the function that undoes the view."""
     return MOVED_AS[dtype](emit, x) if dtype in MOVED_AS else (x, lambda came: came)
 
 

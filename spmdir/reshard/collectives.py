@@ -42,7 +42,8 @@ def _exchange_kernels(sizes: Sizes) -> int:
     return 1 + _concatenations(sizes) + sizes.combined - 1
 
 
-_ring_traffic = functools.partial(Traffic, keeps_bounds=True)
+_bounded_traffic = functools.partial(Traffic, keeps_bounds=True)
+"""Traffic of a collective that sends at least the bytes, in at least the hops, that `QuickBound` assumes."""
 
 _EXCHANGE = CollectiveSpec(
     name="exchange",
@@ -50,7 +51,7 @@ _EXCHANGE = CollectiveSpec(
     moves="elements",
     check=check_exchange,
     axes=exchanged_axes,
-    traffic=_ring_traffic(
+    traffic=_bounded_traffic(
         wire=lambda s: s.moved, copied=_received_copies, kernels=_exchange_kernels, crossing=direct, passes=1
     ),
     buffers=("sent", "received", "joined", "result"),
@@ -69,7 +70,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         clauses=(ON, DIM),
         before="replicated",
         after="shard",
-        traffic=_ring_traffic(copied=lambda s: s.target if s.dim else 0.0, kernels=lambda s: bool(s.dim)),
+        traffic=_bounded_traffic(copied=lambda s: s.target if s.dim else 0.0, kernels=lambda s: bool(s.dim)),
         is_planned=True,
         lower="spmdir.lowering.collectives:slice_message",
     ),
@@ -90,7 +91,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         before="shard",
         after="replicated",
         # On a ring, each rank sends n − 1 shards.
-        traffic=_ring_traffic(
+        traffic=_bounded_traffic(
             wire=lambda s: (s.group - 1) * s.source,
             copied=lambda s: s.source if s.dim else 0.0,
             kernels=lambda s: bool(s.dim),
@@ -109,7 +110,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         before="shard",
         after="shard",
         # A rank sends one chunk to each peer, at most its whole shard.
-        traffic=_ring_traffic(
+        traffic=_bounded_traffic(
             wire=lambda s: min((s.group - 1) * s.chunk, max(s.source, s.target)),
             copied=lambda s: s.chunk * (bool(s.to_dim) + bool(s.dim)),
             packed=lambda s: s.chunk * bool(s.to_dim),
@@ -129,7 +130,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         before="partial",
         after="replicated",
         # A ring reduce-scatter and a ring all-gather, one after the other.
-        traffic=_ring_traffic(wire=lambda s: 2 * (s.group - 1) * s.source / s.group, crossing=ring, passes=2),
+        traffic=_bounded_traffic(wire=lambda s: 2 * (s.group - 1) * s.source / s.group, crossing=ring, passes=2),
         may_be_async=True,
         may_be_bucketed=True,
         is_planned=True,
@@ -141,7 +142,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         clauses=(ON, DIM, OP),
         before="partial",
         after="shard",
-        traffic=_ring_traffic(
+        traffic=_bounded_traffic(
             wire=lambda s: (s.group - 1) * s.target,
             copied=lambda s: s.target if s.dim else 0.0,
             packed=lambda s: s.target if s.dim else 0.0,
@@ -170,7 +171,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         moves="shards",
         check=check_permute,
         axes=permuted_axes,
-        traffic=_ring_traffic(wire=lambda s: s.source, crossing=anywhere),
+        traffic=_bounded_traffic(wire=lambda s: s.source, crossing=anywhere),
         may_be_async=True,
         is_planned=True,
         lower="spmdir.lowering.collectives:permute_message",
@@ -182,7 +183,7 @@ SHIPPED: tuple[CollectiveSpec, ...] = (
         moves="elements",
         check=check_exchange,
         axes=two_round_axes,
-        traffic=_ring_traffic(
+        traffic=_bounded_traffic(
             wire=lambda s: s.moved,
             copied=lambda s: _received_copies(s) + s.moved,
             kernels=lambda s: 2 + _exchange_kernels(s),

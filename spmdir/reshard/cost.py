@@ -59,7 +59,7 @@ def _local_shape(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh) -> tupl
 
 @attrs.frozen
 class Cost:
-    """The bytes that a rank sends, and the time.
+    """The cost of a step: the bytes that a rank sends, and the seconds.
 
     Attributes:
         measured: the lines of the table of costs that contain the time, such as `costs.txt:3`; empty if it is modelled.
@@ -72,7 +72,7 @@ class Cost:
 
 @attrs.frozen
 class Terms:
-    """The terms of the time of a step.
+    """The parts of the seconds of a `Cost`, such as latency and local copies.
 
     Attributes:
         wire_bytes: bytes that a rank sends.
@@ -104,7 +104,7 @@ class Terms:
 
     @property
     def cost(self) -> Cost:
-        """Return the bytes and the time."""
+        """Return the bytes and the seconds as a Cost."""
         return Cost(self.wire_bytes, self.seconds, self.measured)
 
 
@@ -149,7 +149,7 @@ def add_terms(parts: Sequence[Terms]) -> Terms:
 
 
 def step_collectives(step: Step, shape: Sequence[int], itemsize: float, mesh: Mesh) -> StepCollectives:
-    """Return the collectives that `step` costs, on a tensor of global `shape` with elements of `itemsize` bytes."""
+    """Return the collectives of `step` on a tensor of global `shape`. Its cost is the sum of their costs."""
     edge = declared_edge(step, mesh)
     if edge is None:
         return [(step.spec.traffic, step_sizes(step, shape, itemsize, mesh))]
@@ -167,7 +167,7 @@ def declared_edge(step: Step, mesh: Mesh) -> Edge | None:
 
 
 def edge_collectives(edge: Edge, sizes: Sizes, shape: Sequence[int], itemsize: float) -> StepCollectives:
-    """Return the collectives whose costs an edge has.
+    """Return the collectives of an edge. Its cost is the sum of their costs.
 
     Args:
         sizes: the sizes of the edge with elements of `itemsize` bytes.

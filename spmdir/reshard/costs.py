@@ -67,7 +67,7 @@ class Measured:
 
 @attrs.frozen(slots=False, cache_hash=True)
 class Costs:
-    """A table of measured times; `str` returns its text.
+    """A table of measured times, which replace modelled costs; `str` returns its text.
 
     Attributes:
         file: the path of the file.

@@ -62,7 +62,8 @@ def _find_uncombinable(reduced: Sequence[PartialPlacement], created: Sequence[Pa
     if declared := next((p for p in reduced if not isinstance(p, Partial) and edge_between(p, R) is not None), None):
         return f"reduce {declared}, which declares its own step"
     if created and len({*reduced, *created}) > 1:
-        return f"create {created[0]} together with {' and '.join(map(str, dict.fromkeys(reduced or created)))}"
+        others = [str(p) for p in dict.fromkeys((*reduced, *created)) if p != created[0]]
+        return f"create {created[0]} together with {' and '.join(others)}"
     if (created or len(reduced) > 1) and not all(p.splits for p in plugins):
         return f"reduce {plugins[0]} over several axes at once"
     return (

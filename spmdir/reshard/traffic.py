@@ -39,7 +39,9 @@ class Sizes:
 
 @attrs.frozen
 class Traffic:
-    """The cost of a collective.
+    """The cost model of a collective: functions from the sizes of a step to bytes, copies and kernels.
+
+    `cost.terms` evaluates it on a topology.
 
     Attributes:
         wire: bytes that a rank sends.

@@ -1,4 +1,4 @@
-"""The benefit of a rewrite: what the ops that it removes cost, and those that it makes."""
+"""The benefit of a rewrite: the cost of the ops that it removes, minus the cost of the ops that it adds."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from spmdir.rules import RuleSet
 
 
 class RewriteCost(NamedTuple):
-    """What rewrites are compared by: in the order of all but the time, which may not grow.
+    """The cost of ops, as rewrites compare it: all fields but `seconds`, in this order. `seconds` must not grow.
 
     Attributes:
         wire_bytes: bytes that a rank sends.
         collectives: collectives that send.
-        touched_bytes: bytes that local ops, and the packing of collectives, touch.
+        touched_bytes: bytes of the results of local ops, and bytes that collectives pack.
         ops: the number of ops.
-        seconds: the modelled time, of local ops as kernels by themselves.
+        seconds: the modelled time. Each local op counts as one kernel.
     """
 
     wire_bytes: float
@@ -43,7 +43,7 @@ class RewriteCost(NamedTuple):
 
     @property
     def pays(self) -> bool:
-        """Return whether a rewrite pays that changes the cost by this."""
+        """Return whether a rewrite that changes the cost by this is beneficial."""
         return self[:-1] < FREE[:-1] and self.seconds <= 0.0
 
 
@@ -52,73 +52,75 @@ FREE = RewriteCost(0.0, 0, 0.0, 0, 0.0)
 
 @attrs.frozen
 class Pricing:
-    """What ops of a program cost.
+    """Prices of the ops of a global program.
 
     Attributes:
-        mesh: of the program, whose types are global.
-        rules: of its ops.
-        machine: gives what it runs on; asked once something is priced.
+        mesh: the mesh of the program.
+        rules: the rules of its ops.
+        machine: returns the machine of the program. It is called only if an op is priced.
     """
 
     mesh: Mesh
     rules: RuleSet
     machine: Callable[[], Machine]
 
-    def of_op(self, op: ValueOp) -> RewriteCost:
+    def cost_of_op(self, op: ValueOp) -> RewriteCost:
         """Return the cost of an op of the program, all of whose results have shardings."""
         if isinstance(op, WaitOp):
             return RewriteCost(0.0, 0, 0.0, 1, 0.0)
         if isinstance(op, Collective):
             meta = op.metas[0]
-            assert meta is not None  # and no rewrite speaks of buckets
+            assert meta is not None  # no rewrite matches buckets
             return _step_cost(op.step(self.mesh), meta, self.mesh, self.machine().topology)
         results = tuple((meta, sharding) for meta, sharding in zip(op.metas, op.shardings, strict=True))
-        return self._local(op, [sharding_of(value) for value in op.tensors], results)
+        return self._cost_of_local_op(op, [sharding_of(value) for value in op.tensors], results)
 
-    def of_node(self, node: New) -> RewriteCost:
-        """Return the cost of an op that is to be made."""
+    def cost_of_node(self, node: New) -> RewriteCost:
+        """Return the cost of an op that a rewrite would add."""
         if isinstance(node, NewWait):
             return RewriteCost(0.0, 0, 0.0, 1, 0.0)
         if isinstance(node, NewCollective):
             return _step_cost(node.step, meta_at(node), self.mesh, self.machine().topology)
         result = (meta_at(node), node.sharding)
-        return self._local(node.op, [sharding_at(operand) for operand in node.operands], (result,))
+        return self._cost_of_local_op(node.op, [sharding_at(operand) for operand in node.operands], (result,))
 
-    def _local(self, op: ValueOp, operands: Sequence[Sharding | None], results: Sequence[Any]) -> RewriteCost:
-        touched = sum(_touched(meta, sharding, self.mesh) for meta, sharding in results)
+    def _cost_of_local_op(
+        self, op: ValueOp, operands: Sequence[Sharding | None], results: Sequence[Any]
+    ) -> RewriteCost:
+        touched_bytes = sum(_local_bytes(meta, sharding, self.mesh) for meta, sharding in results)
         if not isinstance(op, AtenOp) or None in operands:
-            return RewriteCost(0.0, 0, touched, 1, 0.0)
+            return RewriteCost(0.0, 0, touched_bytes, 1, 0.0)
         call = op.call()
         work = work_alone(self.rules.instantiate(call), op.name, call.operands, tuple(meta for meta, _ in results))
-        needed = tuple(zip(call.operands, operands, strict=True))
-        spent = op_seconds(work, needed, tuple(results), self.mesh, self.machine().topology)  # type: ignore  # None is not there
-        return RewriteCost(0.0, 0, touched, 1, spent)
+        typed_operands = tuple(zip(call.operands, operands, strict=True))
+        seconds = op_seconds(work, typed_operands, tuple(results), self.mesh, self.machine().topology)  # type: ignore  # no operand is None here
+        return RewriteCost(0.0, 0, touched_bytes, 1, seconds)
 
 
-def total(costs: Iterable[RewriteCost]) -> RewriteCost:
+def add_costs(costs: Iterable[RewriteCost]) -> RewriteCost:
     """Return the sum of `costs`."""
     wire, collectives, touched, ops, seconds = zip(FREE, *costs, strict=True)
     return RewriteCost(sum(wire), sum(collectives), sum(touched), sum(ops), sum(seconds))
 
 
-def change(before: RewriteCost, after: RewriteCost) -> RewriteCost:
-    """Return after − before; bytes and times that differ by rounding alone are equal."""
+def subtract_costs(before: RewriteCost, after: RewriteCost) -> RewriteCost:
+    """Return after − before. A difference within rounding errors is 0."""
     return RewriteCost(
-        _change(before.wire_bytes, after.wire_bytes),
+        _difference(before.wire_bytes, after.wire_bytes),
         after.collectives - before.collectives,
         after.touched_bytes - before.touched_bytes,
         after.ops - before.ops,
-        _change(before.seconds, after.seconds),
+        _difference(before.seconds, after.seconds),
     )
 
 
-def _change(before: float, after: float) -> float:
+def _difference(before: float, after: float) -> float:
     return after - before if abs(after - before) > 1e-9 * before else 0.0
 
 
 @lru_cache(maxsize=65536)
 def _step_cost(step: Step, meta: TensorMeta, mesh: Mesh, topology: Topology) -> RewriteCost:
-    """Return the cost of a collective: shards along a dimension other than the first have to be packed."""
+    """Return the cost of a collective. Shards along a dimension other than the first must be packed."""
     sizes = step_sizes(step, meta.shape, meta.dtype.itemsize, mesh)
     if sizes.group == 1:
         return RewriteCost(0.0, 0, 0.0, 1, 0.0)
@@ -129,5 +131,5 @@ def _step_cost(step: Step, meta: TensorMeta, mesh: Mesh, topology: Topology) -> 
 
 
 @lru_cache(maxsize=65536)
-def _touched(meta: TensorMeta, sharding: Sharding, mesh: Mesh) -> float:
+def _local_bytes(meta: TensorMeta, sharding: Sharding, mesh: Mesh) -> float:
     return local_bytes(sharding, meta.shape, meta.dtype.itemsize, mesh)

@@ -1,9 +1,17 @@
-"""What one rewrite makes of one op: match, check the conditions, build, compare the costs.
+"""One rewrite at one op: match the left side, check the conditions, build the right side, compare the costs.
 
-Both sides of a rewrite give the same global value if both are well typed, because an exact step changes how a value is
-laid out and not the value, and a local op computes the same value under every strategy of its rule. So the engine type
-checks what it builds, with the transitions of the collectives and the rules of the ops, and trusts no rewrite. A step
-that enters or leaves a lossy placement does change the value: the engine keeps each of them, on its operand.
+Both sides of a rewrite compute the same global value if both are well typed. The reason is that an exact step changes
+only the layout of a value, and a local op computes the same value under every strategy of its rule. So the engine does
+not rely on rewrites: it type-checks all ops that it builds. A step that enters or leaves a lossy placement does change
+the value. The engine keeps each of these steps, on the same operand.
+
+For example, `gather-of-slice` has the left side `all_gather (slice x on C?, A dim d) on B?, A dim d`. It matches
+
+    %1 = spmd.slice %0 on [tp] dim 0 : tensor<16x8xf32> <tp: S(0)>
+    %2 = spmd.all_gather %1 on [tp] dim 0 : tensor<16x8xf32> <>
+
+with A = [tp], and with empty B and C. The right side is `%0`, which has the sharding of `%2`. The rewrite removes both
+ops, so it applies.
 """
 
 from __future__ import annotations
@@ -19,14 +27,14 @@ from spmdir.dialects.reshard_ops import has_lossy
 from spmdir.dialects.value_op import ValueOp
 from spmdir.reshard.cost import local_bytes
 from spmdir.reshard.steps import Step
-from spmdir.rewrites.benefit import Pricing, RewriteCost, change, total
+from spmdir.rewrites.benefit import Pricing, RewriteCost, add_costs, subtract_costs
 from spmdir.rewrites.building import Builder
-from spmdir.rewrites.matching import Match, matches
+from spmdir.rewrites.matching import Match, find_matches
 from spmdir.rewrites.replacement import (
     NewCollective,
     Node,
-    dying_ops,
     existing_values,
+    find_dying_ops,
     meta_at,
     new_nodes,
     sharding_at,
@@ -38,13 +46,14 @@ from spmdir.rewrites.trace import Attempt, attempt_of
 
 @attrs.frozen
 class Candidate:
-    """A right side that is well typed.
+    """A well-typed right side.
 
     Attributes:
-        dying: the ops that go with the root.
+        replacement: the node that replaces the root.
+        dying: the root, and the ops that lose their last user with it.
         before: the cost of `dying`.
-        after: the cost of what is made.
-        change: how `after` differs from `before`.
+        after: the cost of the new ops.
+        change: `after` − `before`.
     """
 
     replacement: Node
@@ -56,13 +65,13 @@ class Candidate:
 
 @attrs.frozen
 class Engine:
-    """Finds what rewrites make of the ops of one function.
+    """Finds replacements for the ops of one function.
 
     Attributes:
-        pricing: what ops cost; with the mesh of the module, and the rules of its ops.
-        conditions: the tests of the conditions by name.
-        on_attempt: called with each match of a rewrite and what became of it; None if matches are not traced.
-        holds_no_more: whether only rewrites are made by which a rank holds no more.
+        pricing: the prices of ops, with the mesh of the module and the rules of its ops.
+        conditions: name of a condition → its test.
+        on_attempt: called with each match and its outcome; None if matches are not traced.
+        holds_no_more: whether rewrites are rejected that may increase the live memory of a rank.
     """
 
     pricing: Pricing
@@ -70,65 +79,67 @@ class Engine:
     on_attempt: Callable[[Attempt], None] | None = None
     holds_no_more: bool = False
 
-    def cheaper(self, rewrite: Rewrite, root: ValueOp) -> Candidate | None:
-        """Return the cheapest form that `rewrite` gives `root`; None if that does not pay."""
+    def cheapest_replacement(self, rewrite: Rewrite, root: ValueOp) -> Candidate | None:
+        """Return the cheapest replacement of `root` by `rewrite`; None if it is not beneficial."""
         best: Candidate | None = None
         reasons: list[str] = []
-        for found in matches(rewrite.left, root):
-            for candidate in self._candidates(rewrite, found, root, reasons):
+        for match in find_matches(rewrite.left, root):
+            for candidate in self._candidates(rewrite, match, root, reasons):
                 if best is None or (not candidate.change.pays, candidate.change) < (not best.change.pays, best.change):
                     best = candidate
-        pays = best is not None and best.change.pays
+        is_beneficial = best is not None and best.change.pays
         if self.on_attempt is not None and (best is not None or reasons):
             costs = (best.before, best.after) if best else None
-            self.on_attempt(attempt_of(rewrite.name, root, pays, costs, reasons))
-        return best if pays else None
+            self.on_attempt(attempt_of(rewrite.name, root, is_beneficial, costs, reasons))
+        return best if is_beneficial else None
 
-    def _candidates(self, rewrite: Rewrite, found: Match, root: ValueOp, reasons: list[str]) -> list[Candidate]:
-        """Return the well-typed right sides of a match; `reasons` gets why there are none, where somebody asks."""
-        builder = Builder(self.pricing.mesh, rewrite.right, found, self.pricing.rules)
-        if failed := self._failed_condition(rewrite, builder):
-            reasons.append(failed)
+    def _candidates(self, rewrite: Rewrite, match: Match, root: ValueOp, reasons: list[str]) -> list[Candidate]:
+        """Return the well-typed right sides of a match, and append the reasons of rejections to `reasons`."""
+        builder = Builder(self.pricing.mesh, rewrite.right, match, self.pricing.rules)
+        if failed_condition := self._find_failed_condition(rewrite, builder):
+            reasons.append(failed_condition)
             return []
         candidates: list[Candidate] = []
         for replacement in builder.replacements(root):
-            dying = dying_ops(found.ops, replacement)
-            if isinstance(found.function, AtenOp) and found.function not in dying:
-                reasons.append(f"f = {found.function.name} has other users, so it would run twice")
+            dying = find_dying_ops(match.ops, replacement)
+            if isinstance(match.function, AtenOp) and match.function not in dying:
+                reasons.append(f"f = {match.function.name} has other users, so it would run twice")
                 continue
-            if lost := self._changed_lossy_step(dying, replacement):
-                reasons.append(f"does not keep {lost}, which is lossy")
+            if lossy_step := self._find_changed_lossy_step(dying, replacement):
+                reasons.append(f"does not keep {lossy_step}, which is lossy")
                 continue
             if self.holds_no_more and self._may_hold_more(root, replacement, dying):
-                reasons.append("a rank may hold more, and the memory of the machine is a limit")
+                reasons.append("may increase live memory, which has a limit")
                 continue
-            before = total(self.pricing.of_op(op) for op in dying)
-            after = total(self.pricing.of_node(node) for node in new_nodes(replacement))
-            candidates.append(Candidate(replacement, dying, before, after, change(before, after)))
+            before = add_costs(self.pricing.cost_of_op(op) for op in dying)
+            after = add_costs(self.pricing.cost_of_node(node) for node in new_nodes(replacement))
+            candidates.append(Candidate(replacement, dying, before, after, subtract_costs(before, after)))
         if self.on_attempt is not None:
             reasons += [f"does not type-check: {rejection}" for rejection in builder.rejections]
         return candidates
 
     def _may_hold_more(self, root: ValueOp, replacement: Node, dying: list[ValueOp]) -> bool:
-        """Return whether what is made, or what is used by it and was not by the root, is larger than what goes."""
+        """Return whether the new ops, or operands that the root did not have, are larger than the removed values."""
 
         def size(node: Node) -> float:
             meta, sharding = meta_at(node), sharding_at(node)
             return local_bytes(sharding, meta.shape, meta.dtype.itemsize, self.pricing.mesh)
 
-        gone = [sum(map(size, op.results)) for op in dying]
-        kept = {*existing_values(replacement)}.difference(root.operands)
-        return sum(map(size, new_nodes(replacement))) > sum(gone) or sum(map(size, kept)) > sum(gone[1:])
+        dying_bytes = [sum(map(size, op.results)) for op in dying]
+        added_operands = {*existing_values(replacement)}.difference(root.operands)
+        return sum(map(size, new_nodes(replacement))) > sum(dying_bytes) or sum(map(size, added_operands)) > sum(
+            dying_bytes[1:]
+        )
 
-    def _changed_lossy_step(self, dying: list[ValueOp], replacement: Node) -> str | None:
-        """Return a lossy step that is removed, and not made again on its operand, or added; None if all stay."""
+    def _find_changed_lossy_step(self, dying: list[ValueOp], replacement: Node) -> str | None:
+        """Return a lossy step that the replacement removes or adds; None if all remain, on the same operands."""
         nodes = (node for node in new_nodes(replacement) if isinstance(node, NewCollective))
         old: Counter[tuple[Step, Node]] = Counter(
             (step, op.operands[0]) for op in dying if (step := self._lossy_step(op)) is not None
         )
         new = Counter((node.step, node.operand) for node in nodes if node.step.is_lossy(self.pricing.mesh))
         changed = next(iter((old - new) + (new - old)), None)
-        return None if changed is None else _shown(changed[0])
+        return None if changed is None else _step_text(changed[0])
 
     def _lossy_step(self, op: ValueOp) -> Step | None:
         """Return the step of `op` if it is a collective that enters or leaves a lossy placement."""
@@ -137,22 +148,22 @@ class Engine:
         step = op.step(self.pricing.mesh)
         return step if step.is_lossy(self.pricing.mesh) else None
 
-    def _failed_condition(self, rewrite: Rewrite, builder: Builder) -> str | None:
-        """Return the condition that fails; None if all hold, or f has no rule to ask."""
-        found = builder.found
-        for one, other in rewrite.differ:
-            value = found.bindings.get(one)
-            if value == found.bindings.get(other):
-                return f"condition '{one} != {other}' fails: both are {value}"
-        lossy = next(filter(None, map(self._lossy_step, found.ops)), None) if rewrite.is_exact else None
-        if lossy is not None:
-            return f"condition 'exact' fails: {_shown(lossy)} is lossy"
+    def _find_failed_condition(self, rewrite: Rewrite, builder: Builder) -> str | None:
+        """Return a text on the condition that fails; None if all hold, or if f has no rule."""
+        match = builder.match
+        for first_name, second_name in rewrite.differ:
+            value = match.bindings.get(first_name)
+            if value == match.bindings.get(second_name):
+                return f"condition '{first_name} != {second_name}' fails: both are {value}"
+        lossy_step = next(filter(None, map(self._lossy_step, match.ops)), None) if rewrite.is_exact else None
+        if lossy_step is not None:
+            return f"condition 'exact' fails: {_step_text(lossy_step)} is lossy"
         for condition in rewrite.conditions:
-            function, rule = found.function, builder.rule
+            function, rule = match.function, builder.rule
             if isinstance(function, AtenOp) and rule and not self.conditions[condition.name](function, rule):
                 return f"condition 'f {condition.name}' fails for {function.name}"
         return None
 
 
-def _shown(step: Step) -> str:
+def _step_text(step: Step) -> str:
     return f"{step.kind} from <{step.source}> to <{step.target}>"

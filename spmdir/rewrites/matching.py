@@ -1,4 +1,4 @@
-"""Matches of the left side of a rewrite: which ops of the program have its form, and what its variables stand for."""
+"""Matches of the left side of a rewrite: ops of the program that have its form, and the bindings of its variables."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ Bindings = Mapping[str, Any]
 
 @attrs.frozen
 class Match:
-    """One way in which a left side matches.
+    """One match of a left side.
 
     Attributes:
-        ops: the ops that it covers, outermost first.
-        value: what x stands for, where there is no f.
-        function: the op that f stands for.
-        operands: what x stands for in each operand of f; None for those not of the form.
+        bindings: the values of its variables.
+        ops: the matched ops, outermost first.
+        value: the value of x, in a left side without f.
+        function: the op of f.
+        operands: the value of x in each operand of f; None for operands that do not match.
     """
 
     bindings: Bindings
@@ -38,8 +39,8 @@ class Match:
     operands: tuple[SSAValue | None, ...] = ()
 
 
-def matches(term: Term, op: Operation) -> Iterator[Match]:
-    """Return every way in which `op` and the ops that make its operands have the form of `term`."""
+def find_matches(term: Term, op: Operation) -> Iterator[Match]:
+    """Yield all matches of `term` at `op` and the producers of its operands."""
     return _match_op(term, op, {}, ())
 
 
@@ -53,8 +54,8 @@ def _match_op(term: Term, op: Operation, bindings: Bindings, ops: tuple[ValueOp,
 
 
 def _is_local_function(form: Term, op: AtenOp) -> bool:
-    """Return whether `op` has an operand that may be of `form`, has one result, and all about it is decided."""
-    if not any(_may_match(form, value) for value in op.operands):  # which is rare, and cheap to ask
+    """Return whether `op` has an operand that may match `form`, one result, and decided shardings."""
+    if not any(_may_match(form, value) for value in op.operands):  # rejects most ops, and is cheap
         return False
     values = (*op.operands, *op.results)
     decided = all(meta_of(value.type) is not None and sharding_of(value) is not None for value in values)
@@ -73,18 +74,21 @@ def _match_value(term: Term, value: SSAValue, bindings: Bindings, ops: tuple[Val
 
 
 def _match_operands(form: Term, op: ValueOp, bindings: Bindings, ops: tuple[ValueOp, ...]) -> Iterator[Match]:
-    """Return the matches of `f(form, ...)`: one for each binding of axes and reductions that some operand gives."""
-    own = form.dims if isinstance(form, Collective) else set()
+    """Yield the matches of `f(form, ...)`: one for each binding of axes and reductions from an operand."""
+    operand_variables = form.dims if isinstance(form, Collective) else set()
     forms = [list(_match_value(form, operand, bindings, ())) for operand in op.operands]
-    shared: list[Bindings] = []
-    for found in (found for several in forms for found in several):
-        common = {name: value for name, value in found.bindings.items() if name not in own}
-        if common not in shared:
-            shared.append(common)
-    for common in shared:
-        chosen = [next((f for f in several if common.items() <= f.bindings.items()), None) for several in forms]
-        inner = dict.fromkeys(inner for found in chosen if found for inner in found.ops)
-        yield Match(common, (*ops, *inner), None, op, tuple(found and found.value for found in chosen))
+    all_bindings: list[Bindings] = []
+    for match in (match for operand_matches in forms for match in operand_matches):
+        bindings_of_f = {name: value for name, value in match.bindings.items() if name not in operand_variables}
+        if bindings_of_f not in all_bindings:
+            all_bindings.append(bindings_of_f)
+    for bindings_of_f in all_bindings:
+        chosen = [
+            next((f for f in operand_matches if bindings_of_f.items() <= f.bindings.items()), None)
+            for operand_matches in forms
+        ]
+        inner_op = dict.fromkeys(inner_op for match in chosen if match for inner_op in match.ops)
+        yield Match(bindings_of_f, (*ops, *inner_op), None, op, tuple(match and match.value for match in chosen))
 
 
 def _bind(term: Collective, op: ValueOp, bindings: Bindings) -> Iterator[Bindings]:
@@ -94,12 +98,12 @@ def _bind(term: Collective, op: ValueOp, bindings: Bindings) -> Iterator[Binding
     bound = dict(bindings)
     for name, variable in term.variables:
         if name not in argument or bound.setdefault(variable, argument[name]) != argument[name]:
-            return  # a reduction may be omitted where the placement implies it
+            return  # a reduction may be omitted if the placement implies it
     if not isinstance(op, CollectiveOp) or not term.axes:
         yield bound
         return
     axes: Any = argument["axes"]
-    # Rewrites name a dimension, by which S is meant.
+    # A dimension in a rewrite means the placement S.
     if not all(side[axis].splits for side in (op.source, op.target) if side for axis in axes):
         return
     yield from _bind_axes(term.axes, axes, not op.spec.orders_axes, bound)
@@ -108,7 +112,10 @@ def _bind(term: Collective, op: ValueOp, bindings: Bindings) -> Iterator[Binding
 def _bind_axes(
     pattern: tuple[tuple[str, bool], ...], axes: tuple[str, ...], unordered: bool, bindings: Bindings
 ) -> Iterator[Bindings]:
-    """Return every way to read `axes` as the lists of `pattern`, one after the other."""
+    """Yield all bindings by which the lists of `pattern`, concatenated, are `axes`.
+
+    For example, the pattern `A, B?` matches [dp, tp] as A = [dp], B = [tp] and as A = [dp, tp], B = [].
+    """
     if not pattern:
         if not axes:
             yield bindings
@@ -118,8 +125,8 @@ def _bind_axes(
         for length in range(0 if optional else 1, len(axes) + 1):
             yield from _bind_axes(rest, axes[length:], unordered, {**bindings, name: axes[:length]})
         return
-    known = bindings[name]
-    if unordered and set(known) <= set(axes):
-        yield from _bind_axes(rest, tuple(axis for axis in axes if axis not in known), unordered, bindings)
-    elif axes[: len(known)] == known:
-        yield from _bind_axes(rest, axes[len(known) :], unordered, bindings)
+    bound_axes = bindings[name]
+    if unordered and set(bound_axes) <= set(axes):
+        yield from _bind_axes(rest, tuple(axis for axis in axes if axis not in bound_axes), unordered, bindings)
+    elif axes[: len(bound_axes)] == bound_axes:
+        yield from _bind_axes(rest, axes[len(bound_axes) :], unordered, bindings)

@@ -1,7 +1,8 @@
-"""What rewrites see around an op, with a key: at ops of equal keys, as in equal layers, the same rewrite applies.
+"""The neighbourhood of an op that rewrites can match, with a key. Ops with equal keys have the same rewrites.
 
-A key covers one op as deep as left sides of rewrites go. The program changes between two questions, so colours of all
-its nodes, as in `search/colours.py`, would have to be refined after each rewrite.
+Equal layers have equal keys, so a rewrite is found once for all of them. A key covers an op and its producers, as deep
+as left sides of rewrites. The program changes between two ops, so colours of all nodes, as in `search/colours.py`,
+would need a refinement after each rewrite.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ LOCAL = ""
 
 
 def term_kind(term: Term) -> str:
-    """Return the kind of the ops that a term other than `x` may be."""
+    """Return the kind of the ops that a term other than `x` matches."""
     return LOCAL if isinstance(term, Function | Value) else term.op_name
 
 
 @cache
-def op_kind(made_by: type[Any]) -> str | None:
-    """Return the kind of the ops of a class; None for that of the owners of function arguments."""
-    name = getattr(made_by, "name", None)
+def op_kind(op_class: type[Any]) -> str | None:
+    """Return the kind of the ops of a class; None for owners of function arguments."""
+    name = getattr(op_class, "name", None)
     return name if name is None or name.startswith("spmd.") else LOCAL
 
 
 @attrs.frozen(eq=False)
 class Neighbourhood:
-    """The ops that a left side may cover from one root on, and their operands and results.
+    """The ops that a left side may match from one root, with their operands and results.
 
     Attributes:
-        key: equal where rewrites do the same; ops and values of equal neighbourhoods correspond by position.
-        ops: the root, then the ops that make its operands, and so on, as far as left sides go.
+        key: equal if rewrites have the same effect. Then ops and values correspond by position.
+        ops: the root, then the producers of its operands, and so on, as deep as left sides.
         values: the results and operands of the ops.
     """
 
@@ -64,25 +65,25 @@ class Neighbourhoods:
         self._numbers: dict[Hashable, int] = {}
 
     def of(self, root: ValueOp) -> Neighbourhood:
-        """Return the neighbourhood of `root` in the program as it is now."""
+        """Return the neighbourhood of `root` in the current program."""
         ops, level = {root: None}, [root]
         for kinds in self._below.get(op_kind(type(root)) or LOCAL, ()):
-            makers: Any = (value.owner for op in level for value in op.operands)
-            level = list(dict.fromkeys(maker for maker in makers if op_kind(type(maker)) in kinds))
+            producers: Any = (value.owner for op in level for value in op.operands)
+            level = list(dict.fromkeys(producer for producer in producers if op_kind(type(producer)) in kinds))
             ops.update(dict.fromkeys(level))
         values: dict[SSAValue, int] = {}
         form: list[int] = []
         for op in ops:
             form.append(self._op_number(op))
             form += [values.setdefault(value, len(values)) for value in (*op.results, *op.operands)]
-            # A rewrite that replaces the root removes those ops that nothing else uses.
+            # A rewrite of the root removes the ops without other users.
             form.append(op is root or any(use.operation not in ops for value in op.results for use in value.uses))
         return Neighbourhood((*form, None, *map(self._value_number, values)), tuple(ops), tuple(values))
 
     def _op_number(self, op: ValueOp) -> int:
         if op not in self._ops:
-            said = tuple(op.properties.items()), tuple(op.attributes.items())
-            self._ops[op] = self._number((op.name, len(op.results), len(op.operands), *said))
+            literals = tuple(op.properties.items()), tuple(op.attributes.items())
+            self._ops[op] = self._number((op.name, len(op.results), len(op.operands), *literals))
         return self._ops[op]
 
     def _value_number(self, value: SSAValue) -> int:

@@ -1,4 +1,4 @@
-"""What may replace the root of a match: a graph of ops still to be made, and its insertion into the program."""
+"""Replacements of the root of a match: graphs of ops that are not built yet, and their insertion into the program."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from spmdir.reshard.steps import Step
 
 @attrs.frozen
 class NewCollective:
-    """A collective to be done, or started, on a value or on another node."""
+    """A new collective, or its start, on a value or another node."""
 
     operand: Node
     step: Step
@@ -38,7 +38,7 @@ class NewCollective:
 
 @attrs.frozen
 class NewWait:
-    """A wait for a collective that has been started."""
+    """A new wait for a started collective."""
 
     operand: Node
 
@@ -53,10 +53,10 @@ class NewWait:
 
 @attrs.frozen
 class Copy:
-    """`op`, a local function, on other operands, its results in another sharding.
+    """A copy of the local op `op` on other operands, with another sharding of its result.
 
     Attributes:
-        sharding: that of its only result.
+        sharding: the sharding of its only result.
     """
 
     op: AtenOp
@@ -69,14 +69,14 @@ Node = SSAValue | New
 
 
 def sharding_at(node: Node) -> Sharding:
-    """Return the sharding of a value that is there or that is to be made."""
+    """Return the sharding of an existing or new value."""
     sharding = sharding_of(node) if isinstance(node, SSAValue) else node.sharding
     assert sharding is not None
     return sharding
 
 
 def meta_at(node: Node) -> TensorMeta:
-    """Return shape and element type of a value that is there or that is to be made."""
+    """Return shape and element type of an existing or new value."""
     while isinstance(node, NewCollective | NewWait):
         node = node.operand
     value = node if isinstance(node, SSAValue) else node.op.results[0]
@@ -86,21 +86,21 @@ def meta_at(node: Node) -> TensorMeta:
 
 
 def new_nodes(replacement: Node) -> list[New]:
-    """Return what has to be made, operands first; equal nodes are made once."""
-    found: dict[New, None] = {}
+    """Return the distinct new nodes, operands first."""
+    nodes: dict[New, None] = {}
 
     def visit(node: Node) -> None:
         if not isinstance(node, SSAValue):
             for operand in node.operands:
                 visit(operand)
-            found[node] = None
+            nodes[node] = None
 
     visit(replacement)
-    return list(found)
+    return list(nodes)
 
 
 def existing_values(replacement: Node) -> Iterator[SSAValue]:
-    """Return the existing values that the nodes use."""
+    """Yield the existing values that the nodes use."""
     if isinstance(replacement, SSAValue):
         yield replacement
     else:
@@ -108,35 +108,35 @@ def existing_values(replacement: Node) -> Iterator[SSAValue]:
             yield from existing_values(operand)
 
 
-def dying_ops(ops: tuple[ValueOp, ...], replacement: Node) -> list[ValueOp]:
-    """Return those of `ops`, outermost first, that nothing uses once the first one is replaced."""
-    kept = {value.owner for value in existing_values(replacement)}
+def find_dying_ops(ops: tuple[ValueOp, ...], replacement: Node) -> list[ValueOp]:
+    """Return the ops among `ops`, outermost first, that have no users after the replacement of the first one."""
+    used_ops = {value.owner for value in existing_values(replacement)}
     dying = [ops[0]]
     for op in ops[1:]:
         uses = (use for result in op.results for use in result.uses)
-        if op not in dying and op not in kept and all(use.operation in dying for use in uses):
+        if op not in dying and op not in used_ops and all(use.operation in dying for use in uses):
             dying.append(op)
     return dying
 
 
-def moved(node: Node, ops: Mapping[ValueOp, ValueOp], values: Mapping[SSAValue, SSAValue]) -> Node:
-    """Return `node` with other ops and values in the place of those that are there."""
+def translate(node: Node, ops: Mapping[ValueOp, ValueOp], values: Mapping[SSAValue, SSAValue]) -> Node:
+    """Return `node` with each op and value replaced by its image in `ops` and `values`."""
     if isinstance(node, SSAValue):
         return values[node]
     if isinstance(node, Copy):
-        return Copy(ops[node.op], tuple(moved(operand, ops, values) for operand in node.operands), node.sharding)  # type: ignore
-    return attrs.evolve(node, operand=moved(node.operand, ops, values))
+        return Copy(ops[node.op], tuple(translate(operand, ops, values) for operand in node.operands), node.sharding)  # type: ignore
+    return attrs.evolve(node, operand=translate(node.operand, ops, values))
 
 
 def replace(root: ValueOp, replacement: Node, dying: list[ValueOp], names: Names) -> list[SSAValue]:
-    """Insert `replacement` before `root`, and remove `root` and the ops that die with it.
+    """Insert `replacement` before `root`, and remove the dying ops.
 
     Returns: the values whose users changed.
     """
-    made: dict[Node, SSAValue] = {}
+    new_values: dict[Node, SSAValue] = {}
     for new in new_nodes(replacement):
-        op = _make(new, made, root)
-        made[new] = op.results[0]
+        op = _make_op(new, new_values, root)
+        new_values[new] = op.results[0]
         Rewriter.insert_op(op, InsertPoint.before(root))
         if isinstance(new, Copy) and new.op in dying:
             take_name(op.results[0], new.op.results[0])
@@ -145,17 +145,17 @@ def replace(root: ValueOp, replacement: Node, dying: list[ValueOp], names: Names
         else:
             source = new.op.results[0] if isinstance(new, Copy) else op.operands[0]
             names.give(op.results[0], source, op.name.split(".")[1])
-    result = _value(made, replacement)
+    result = _value_of(new_values, replacement)
     root.results[0].replace_all_uses_with(result)
-    gone = {value for op in dying for value in op.results}
-    touched = [value for op in dying for value in op.operands if value not in gone]
+    removed_values = {value for op in dying for value in op.results}
+    touched = [value for op in dying for value in op.operands if value not in removed_values]
     for op in dying:
         Rewriter.erase_op(op)
-    return [*touched, *existing_values(replacement), *made.values(), result]
+    return [*touched, *existing_values(replacement), *new_values.values(), result]
 
 
-def _make(new: New, made: Mapping[Node, SSAValue], root: ValueOp) -> Operation:
-    operands = [_value(made, operand) for operand in new.operands]
+def _make_op(new: New, new_values: Mapping[Node, SSAValue], root: ValueOp) -> Operation:
+    operands = [_value_of(new_values, operand) for operand in new.operands]
     if isinstance(new, NewCollective):
         return collective_class(new.step.kind, new.is_start).of_step(new.step, operands[0], root.location)
     if isinstance(new, NewWait):
@@ -170,5 +170,5 @@ def _make(new: New, made: Mapping[Node, SSAValue], root: ValueOp) -> Operation:
     )
 
 
-def _value(made: Mapping[Node, SSAValue], node: Node) -> SSAValue:
-    return node if isinstance(node, SSAValue) else made[node]
+def _value_of(new_values: Mapping[Node, SSAValue], node: Node) -> SSAValue:
+    return node if isinstance(node, SSAValue) else new_values[node]

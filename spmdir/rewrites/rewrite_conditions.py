@@ -1,6 +1,6 @@
-"""The conditions that a rewrite may ask of `f`, as in `when f is cheap`: named functions, in one table.
+"""The conditions on `f` in rewrites, such as `when f is cheap`: a table of named functions.
 
-A plug-in in Python declares further ones as it does here:
+A Python plug-in declares further conditions in the same way:
 
     @condition("is pointwise")
     def is_pointwise(op, rule):
@@ -19,7 +19,7 @@ from spmdir.rewrites.terms import Rewrite
 from spmdir.rules import OpRule
 
 Test = Callable[[AtenOp, OpRule], bool]
-"""(The op that `f` stands for, its rule) → whether the condition holds."""
+"""(op of `f`, its rule) → whether the condition holds."""
 
 
 @attrs.frozen
@@ -28,7 +28,7 @@ class RewriteCondition:
 
     Attributes:
         name: the words after `f`, two or more letters each.
-        test: (the op, its rule) → whether it holds; its docstring says what the condition means.
+        test: (op, its rule) → whether the condition holds. Its docstring describes the condition.
     """
 
     name: str
@@ -39,32 +39,32 @@ class RewriteCondition:
 
 
 def condition(name: str) -> Callable[[Test], RewriteCondition]:
-    """Return a decorator that makes the condition `name` of a test."""
+    """Return a decorator that turns a test into the condition `name`."""
     return lambda test: RewriteCondition(name, test)
 
 
 @condition("is cheap")
 def is_cheap(op: AtenOp, rule: OpRule) -> bool:
-    """Return whether `f` has no contraction, which every rank would repeat if `f` moved to a replicated value."""
+    """Return whether `f` has no contraction. On a replicated value, every rank would repeat the contraction."""
     return not rule.contracts
 
 
 @condition("keeps dtype")
 def keeps_dtype(op: AtenOp, rule: OpRule) -> bool:
-    """Return whether all operands and results have one element type, so that no sum moves to a narrower one."""
+    """Return whether all operands and results have one element type. Then no sum moves to a narrower type."""
     return len({meta.dtype for meta in (*op.call().operands, *op.metas) if meta}) == 1
 
 
-CONDITIONS: Mapping[str, Test] = {one.name: one for one in (is_cheap, keeps_dtype)}
-"""Condition, the words after `f` → its test."""
+CONDITIONS: Mapping[str, Test] = {condition.name: condition for condition in (is_cheap, keeps_dtype)}
+"""The words after `f` → the test of the condition."""
 
 
-def check_conditions(rewrites: Iterable[Rewrite], known: Mapping[str, Test]) -> None:
+def check_conditions(rewrites: Iterable[Rewrite], tests: Mapping[str, Test]) -> None:
     """Raise ParseError, located, if a rewrite has a condition that is not in `known`."""
-    for asked in (asked for rewrite in rewrites for asked in rewrite.conditions):
-        if asked.name not in known:
+    for condition in (condition for rewrite in rewrites for condition in rewrite.conditions):
+        if condition.name not in tests:
             raise ParseError(
-                f"unknown condition 'f {asked.name}'; expected f and one of {', '.join(known)}, or one "
-                f"that a plug-in adds with @condition{did_you_mean(asked.name, known)}",
-                asked.location,
+                f"unknown condition 'f {condition.name}'; expected f and one of {', '.join(tests)}, or a "
+                f"condition that a plug-in adds with @condition{did_you_mean(condition.name, tests)}",
+                condition.location,
             )

@@ -1,4 +1,4 @@
-"""Files of rewrites as values: the packaged ones as they parse, so that using them needs no parser."""
+"""Read files of rewrites. The shipped file is also stored parsed, so it needs no parser."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from spmdir.core.text_file import read_text_file
 from spmdir.rewrites.terms import Collective, Condition, Function, Rewrite, Value
 
 REWRITES = Path(__file__).with_name("fuse_collectives.rewrites")
-"""The rewrites that come with spmdir."""
+"""The shipped rewrites."""
 
 PARSED = ParsedTexts(REWRITES.with_suffix(".parsed"), (Rewrite, Collective, Function, Value, Condition))
-"""They as they parse; `make parsed-texts` writes them."""
+"""The parsed form of the shipped rewrites; `make parsed-texts` writes it."""
 
 
 @functools.cache
 def read_rewrites(path: Path) -> tuple[Rewrite, ...]:
-    """Return the rewrites in a file, in order; add them to `IRContext.rewrites` for fuse-collectives to use them.
+    """Return the rewrites in a file, in order. fuse-collectives uses the rewrites in `IRContext.rewrites`.
 
     Raises:
-        ParseError: it cannot be read, or does not parse.
+        ParseError: the file cannot be read, or its text is malformed.
     """
     text = read_text_file(path, f"rewrites from '{path}'")
-    kept = PARSED.find(text, str(path))
-    if kept is not None:
-        return kept
-    from spmdir.rewrites.rewrite_text import parse_rewrites  # lark, which few pipelines need
+    parsed = PARSED.find(text, str(path))
+    if parsed is not None:
+        return parsed
+    from spmdir.rewrites.rewrite_text import parse_rewrites  # imports lark, which few pipelines need
 
     return parse_rewrites(text, str(path))

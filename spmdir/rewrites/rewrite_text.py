@@ -1,4 +1,4 @@
-"""Text of rewrites → Rewrite values. `fuse_collectives.rewrites` says what the notation means."""
+"""Parse the text of rewrites into Rewrite values. `fuse_collectives.rewrites` describes the notation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FRIENDLY = {
     "_NEWLINE": "a new line", "COLON": "':'", "COMMA": "','",
     "LPAR": "'('", "RPAR": "')'", "_ARROW": "'=>'", "_DIFFER": "'!='", "_OTHERS": "', ...'", "$END": "the end",
 }  # fmt: skip
-"""Terminal of the grammar → how a message calls it; keywords stand for themselves."""
+"""Terminal of the grammar → its name in error messages. Keywords are their own names."""
 
 
 EXACT = "exact"
@@ -72,33 +72,35 @@ class _Builder(Transformer[Token, Any]):
         return rewrite
 
     def collective(self, items: list[Any]) -> Collective:
-        kind, operand, *given = items
+        kind, operand, *items_of_clauses = items
         if kind not in kinds():
             raise ParseError(
                 f"unknown collective '{kind}'; expected one of {', '.join(kinds())}{did_you_mean(kind, kinds())}",
                 self.at(kind),
             )
-        clauses, found = clauses_of(kind), dict(given)
-        needed = {keyword for keyword, clause in clauses.items() if clause.kind != "flag"}
-        for (keyword, value), (word, _) in itertools.pairwise(given):
-            if keyword in needed and value is None and word not in clauses:
+        clauses, values = clauses_of(kind), dict(items_of_clauses)
+        required = {keyword for keyword, clause in clauses.items() if clause.kind != "flag"}
+        for (keyword, value), (word, _) in itertools.pairwise(items_of_clauses):
+            if keyword in required and value is None and word not in clauses:
                 raise ParseError(
-                    f"'{keyword} {word}' names no variable; expected a small letter, which stands for whatever is "
-                    f"there, as in '{keyword} {keyword[0]}'",
+                    f"'{keyword} {word}' names no variable; expected a small letter that binds the value, "
+                    f"as in '{keyword} {keyword[0]}'",
                     self.at(kind),
                 )
-        fits = needed <= found.keys() <= clauses.keys() and len(found) == len(given)
-        if not fits or any((value is None) == (keyword in needed) for keyword, value in given):
-            said = ", ".join(keyword for keyword, _ in given) or "none"
-            known = ", ".join(keyword if keyword in needed else f"{keyword} or not" for keyword in clauses) or "none"
-            raise ParseError(f"{kind} has the clauses {said}; expected {known}", self.at(kind))
+        is_complete = required <= values.keys() <= clauses.keys() and len(values) == len(items_of_clauses)
+        if not is_complete or any((value is None) == (keyword in required) for keyword, value in items_of_clauses):
+            present = ", ".join(keyword for keyword, _ in items_of_clauses) or "none"
+            expected_clauses = (
+                ", ".join(keyword if keyword in required else f"{keyword} or not" for keyword in clauses) or "none"
+            )
+            raise ParseError(f"{kind} has the clauses {present}; expected {expected_clauses}", self.at(kind))
         spec = spec_of(kind)
         return Collective(
             str(kind) if spec is None else spec.name,
             operand,
-            found.pop("on", ()),
-            tuple((clauses[keyword].argument, value) for keyword, value in found.items() if value is not None),
-            frozenset(clauses[keyword].argument for keyword, value in found.items() if value is None),
+            values.pop("on", ()),
+            tuple((clauses[keyword].argument, value) for keyword, value in values.items() if value is not None),
+            frozenset(clauses[keyword].argument for keyword, value in values.items() if value is None),
             kind.endswith(START),
         )
 
@@ -130,13 +132,16 @@ class _Builder(Transformer[Token, Any]):
 
 def _check_form(rewrite: Rewrite) -> str | None:
     sides = [list(subterms(side)) for side in (rewrite.left, rewrite.right)]
-    functions, made = (sum(isinstance(term, Function) for term in side) for side in sides)
+    left_functions, right_functions = (sum(isinstance(term, Function) for term in side) for side in sides)
     if isinstance(rewrite.left, Value):
-        return "the left side is any tensor at all; expected a collective or f"
-    if (functions, made) not in ((0, 0), (1, 1)):
-        return f"f stands {functions} times on the left and {made} on the right"
-    if rewrite.conditions and not functions:
-        return f"'f {rewrite.conditions[0].name}' is a condition on f, which does not occur"
+        return "the left side matches every tensor; expected a collective or f"
+    if (left_functions, right_functions) not in ((0, 0), (1, 1)):
+        return (
+            f"f occurs {left_functions} times on the left and {right_functions} on the right; "
+            "expected one f on each side, or none"
+        )
+    if rewrite.conditions and not left_functions:
+        return f"'f {rewrite.conditions[0].name}' is a condition on f, but f does not occur; remove the condition"
     return None
 
 
@@ -147,69 +152,72 @@ def _check_variables(rewrite: Rewrite) -> str | None:
         free = {name for term in right if isinstance(term, Collective) for name in term.dims}
     used = variables(rewrite.right) - free | {name for pair in rewrite.differ for name in pair}
     unbound = sorted(used - variables(rewrite.left))
-    return f"the left side does not bind {', '.join(unbound)}, which is used later" if unbound else None
+    return f"{', '.join(unbound)} is not bound; expected it on the left side" if unbound else None
 
 
 def _check_pending(rewrite: Rewrite) -> str | None:
-    """Return what is wrong with the use of what a start gives: only wait may take it, or it is the root; None if
-    nothing."""
+    """Return an error unless the result of each start is the root or the operand of a wait; else None."""
     outermost = [getattr(side, "is_start", False) for side in (rewrite.left, rewrite.right)]
     if outermost[0] != outermost[1]:
-        return "one side starts a collective and the other does not; only wait takes what a start gives"
+        return "only one side is a start of a collective; expected both sides or none, as only wait accepts its result"
     for term in (*subterms(rewrite.left), *subterms(rewrite.right)):
         operand = None if isinstance(term, Value) else term.operand
         waits = isinstance(term, Collective) and term.kind == "wait"
         if waits != getattr(operand, "is_start", False):
-            return "wait takes what a start gives, and nothing else does: wait (all_reduce_start x …)"
+            return (
+                "the operand of wait is not a start, or a start has another user; expected wait (all_reduce_start x …)"
+            )
     return None
 
 
 def _check_targets(rewrite: Rewrite) -> str | None:
-    """Return what is wrong with ops that name no axes; None if at most one takes its sharding from the result."""
-    found = [
+    """Return an error if several ops name no axes; None if at most one takes its sharding from the result."""
+    ops_without_axes = [
         term.kind for term in subterms(rewrite.right) if isinstance(term, Collective) and not names_axes(term.kind)
     ]
-    if len(found) > 1:
-        return f"nothing says in which sharding the result of {found[-1]} is; expected one such op"
+    if len(ops_without_axes) > 1:
+        return (
+            f"the sharding of the result of {ops_without_axes[-1]} is undefined; expected at most one op without axes"
+        )
     return None
 
 
-def lossy_fault(rewrite: Rewrite) -> str | None:
-    """Return what is wrong with a rewrite that moves, adds or drops a step that may be lossy without saying `exact`."""
+def find_lossy_fault(rewrite: Rewrite) -> str | None:
+    """Return an error if a rewrite without `exact` moves, adds or drops a step that may be lossy; else None."""
     if rewrite.is_exact:
         return None
-    left, right = (_unnamed_steps(_at_once(side)) for side in (rewrite.left, rewrite.right))
+    left, right = (_steps_without_axes(_without_starts(side)) for side in (rewrite.left, rewrite.right))
     changed = next(iter((left - right) + (right - left)), None)
     if changed is None:
         return None
     return (
-        f"{changed[0].kind} may be lossy, and the two sides do not have it in the same place; expected `when exact`, "
-        "by which the rewrite applies to exact steps alone"
+        f"{changed[0].kind} may be lossy, and is not at the same place on both sides; add `when exact`, "
+        "which restricts the rewrite to exact steps"
     )
 
 
-def _unnamed_steps(side: Term) -> Counter[tuple[Collective, bool]]:
-    """Return the steps of `side` that name no axes, and so may be those of any placement; and which is the outermost.
+def _steps_without_axes(side: Term) -> Counter[tuple[Collective, bool]]:
+    """Return the steps of `side` that name no axes, each with whether it is the outermost term.
 
-    Two of them are the same step if their operands are the same and both or neither are outermost: the sharding of the
-    result follows from that.
+    Such a step may enter or leave any placement. Two of them are equal if their operands are equal and both or neither
+    are outermost, because that determines the sharding of the result.
     """
     terms = (term for term in subterms(side) if isinstance(term, Collective) and not names_axes(term.kind))
     return Counter((term, term is side) for term in terms)
 
 
-def _at_once(term: Term) -> Term:
-    """Return `term` with collectives done at once in place of being started and waited for."""
+def _without_starts(term: Term) -> Term:
+    """Return `term` with each start and wait replaced by the collective."""
     if isinstance(term, Value):
         return term
-    operand = _at_once(term.operand)
+    operand = _without_starts(term.operand)
     if isinstance(term, Function):
         return Function(operand)
     return operand if term.kind == "wait" else attrs.evolve(term, operand=operand, is_start=False)
 
 
-_CHECKS = (_check_form, _check_variables, _check_pending, _check_targets, lossy_fault)
-"""Each returns what is wrong with a rewrite, or None."""
+_CHECKS = (_check_form, _check_variables, _check_pending, _check_targets, find_lossy_fault)
+"""Each returns an error message for a rewrite, or None."""
 
 
 @functools.cache
@@ -218,10 +226,11 @@ def _parser() -> Lark:
 
 
 def parse_rewrites(text: str, file: str = "<text>") -> tuple[Rewrite, ...]:
-    """Return the rewrites that `text` spells, in order.
+    """Parse rewrites, in order.
 
     Raises:
-        ParseError: malformed text, an unknown collective or an unbound variable; located. SpmdirErrors: several are.
+        ParseError: malformed text, an unknown collective or an unbound variable; located.
+        SpmdirErrors: several such errors.
     """
     check_nesting(text, file)
     try:
@@ -230,9 +239,9 @@ def parse_rewrites(text: str, file: str = "<text>") -> tuple[Rewrite, ...]:
         raise error.orig_exc from None
     except (UnexpectedToken, UnexpectedCharacters) as error:
         names = error.accepts or error.expected if isinstance(error, UnexpectedToken) else error.allowed
-        found = error.token if isinstance(error, UnexpectedToken) else error.char
+        unexpected = error.token if isinstance(error, UnexpectedToken) else error.char
         expected = ", ".join(sorted(FRIENDLY.get(name, f"'{name.lower()}'") for name in names or ()))
         raise ParseError(
-            f"found '{str(found).strip() or 'the end of the line'}', expected {expected}",
+            f"found '{str(unexpected).strip() or 'the end of the line'}', expected {expected}",
             Location(file, error.line, error.column),
         ) from None

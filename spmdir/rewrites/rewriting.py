@@ -1,4 +1,4 @@
-"""Applies the first of several rewrites that pays at an op; what it makes of it is found once for equal ops."""
+"""Apply the first beneficial rewrite at an op. The replacement is found once for ops with equal neighbourhoods."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spmdir.dialects.names import Names
 from spmdir.dialects.value_op import ValueOp
 from spmdir.rewrites.engine import Candidate, Engine
 from spmdir.rewrites.neighbourhood import LOCAL, Neighbourhood, Neighbourhoods, op_kind, term_kind
-from spmdir.rewrites.replacement import moved, replace
+from spmdir.rewrites.replacement import replace, translate
 from spmdir.rewrites.terms import Rewrite, Value, subterms
 
 
@@ -19,7 +19,7 @@ class Rewriting:
     """Rewrites the ops of one function.
 
     Attributes:
-        reach: how far from the root the ops are that the left side of a rewrite covers, at most.
+        reach: the largest distance from the root to an op in the match of a left side.
     """
 
     def __init__(self, rewrites: Sequence[Rewrite], engine: Engine, names: Names):
@@ -30,36 +30,39 @@ class Rewriting:
             inner = None if isinstance(outer.operand, Value) else term_kind(outer.operand)
             self._index.setdefault(term_kind(outer), []).append((inner, rewrite))
         self.reach = max((len(list(subterms(rewrite.left))) - 1 for rewrite in rewrites), default=0)
-        self._tried: dict[tuple[type[Any], tuple[type[Any], ...]], list[Rewrite]] = {}
+        self._rewrites_of_classes: dict[tuple[type[Any], tuple[type[Any], ...]], list[Rewrite]] = {}
         self._neighbourhoods = Neighbourhoods(rewrites)
-        self._known: dict[Hashable, tuple[Neighbourhood, Candidate | None]] = {}
+        self._candidate_of: dict[Hashable, tuple[Neighbourhood, Candidate | None]] = {}
 
     def apply(self, root: ValueOp) -> list[SSAValue]:
-        """Replace `root` by what the first rewrite that pays makes of it.
+        """Apply the first beneficial rewrite at `root`.
 
-        Returns: the values whose users changed; none if `root` stays.
+        Returns: the values whose users changed; none if no rewrite applies.
         """
-        makers = tuple([type(value.owner) for value in root.operands])
-        tried = self._tried.get((type(root), makers))
-        if tried is None:
-            tried = self._tried[type(root), makers] = self._possible(type(root), makers)
-        if not tried:
+        producers = tuple([type(value.owner) for value in root.operands])
+        rewrites = self._rewrites_of_classes.get((type(root), producers))
+        if rewrites is None:
+            rewrites = self._rewrites_of_classes[type(root), producers] = self._possible_rewrites(type(root), producers)
+        if not rewrites:
             return []
-        here = self._neighbourhoods.of(root)
-        known = None if self._engine.on_attempt else self._known.get(here.key)
-        if known is None:
-            found = (self._engine.cheaper(rewrite, root) for rewrite in tried)
-            known = here, next((candidate for candidate in found if candidate is not None), None)
-            self._known[here.key] = known
-        there, candidate = known
+        neighbourhood = self._neighbourhoods.of(root)
+        entry = None if self._engine.on_attempt else self._candidate_of.get(neighbourhood.key)
+        if entry is None:
+            candidates = (self._engine.cheapest_replacement(rewrite, root) for rewrite in rewrites)
+            entry = neighbourhood, next((candidate for candidate in candidates if candidate is not None), None)
+            self._candidate_of[neighbourhood.key] = entry
+        known_neighbourhood, candidate = entry
         if candidate is None:
             return []
-        ops, values = dict(zip(there.ops, here.ops, strict=True)), dict(zip(there.values, here.values, strict=True))
-        replacement = moved(candidate.replacement, ops, values)
+        ops, values = (
+            dict(zip(known_neighbourhood.ops, neighbourhood.ops, strict=True)),
+            dict(zip(known_neighbourhood.values, neighbourhood.values, strict=True)),
+        )
+        replacement = translate(candidate.replacement, ops, values)
         return replace(root, replacement, [ops[op] for op in candidate.dying], self._names)
 
-    def _possible(self, root: type[Any], makers: Sequence[type[Any]]) -> list[Rewrite]:
-        """Return the rewrites whose form an op of class `root` may have, its operands made by ops of `makers`."""
-        below = {op_kind(maker) for maker in makers}
+    def _possible_rewrites(self, root: type[Any], producers: Sequence[type[Any]]) -> list[Rewrite]:
+        """Return the rewrites that may match an op of class `root` whose operands have `producers` of these classes."""
+        operand_kinds = {op_kind(producer) for producer in producers}
         rewrites = self._index.get(op_kind(root) or LOCAL, ())
-        return [rewrite for inner, rewrite in rewrites if inner is None or inner in below]
+        return [rewrite for inner, rewrite in rewrites if inner is None or inner in operand_kinds]

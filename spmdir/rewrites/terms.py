@@ -1,4 +1,4 @@
-"""What a text of rewrites is read into: terms, of which both sides of a rewrite are made, and rewrites."""
+"""Parsed rewrites: the terms of both sides, and the rewrites."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Value:
     """`x`: any tensor.
 
     Attributes:
-        is_open: whether the sharding of a term, here and in other terms, is that which its result has to have: with f
-            and ops that name no axes in it nothing else says it.
+        is_open: whether the sharding of the term follows from its users, not from its operand. This is the case for
+            terms that contain f or an op that names no axes. Other terms have the attribute too.
     """
 
     is_open: ClassVar = False
@@ -30,11 +30,12 @@ class Collective:
     """`all_reduce T on A, B? op r`, `permute T`, `wait T`: an op of the `spmd` dialect on one operand.
 
     Attributes:
-        kind: the name of the op without `spmd.`; that of the collective if it starts one.
-        axes: (variable, whether it may stand for no axes) pairs, joined in order; empty for ops that name no axes.
+        kind: the name of the collective or op without `spmd.`. A start has the kind of its collective.
+        axes: (variable, whether it may bind no axes) pairs; empty for ops that name no axes. Their lists are
+            concatenated.
         variables: (argument of the op, variable) pairs, such as `("dim", "d")`.
         flags: the arguments that are true.
-        is_start: whether it only starts the collective, so that its result goes to `wait`.
+        is_start: whether it only starts the collective. Then its user is a `wait`.
     """
 
     kind: str
@@ -62,7 +63,7 @@ class Collective:
 
 @attrs.frozen
 class Function:
-    """`f(T, ...)`: a torch op; one or more of its operands have the form T, the others stay as they are."""
+    """`f(T, ...)`: a torch op. One or more of its operands have the form T, and the others do not change."""
 
     operand: Term
     is_open: ClassVar = True
@@ -77,7 +78,7 @@ class Condition:
 
     Attributes:
         name: the words after `f`, a key of the table of conditions.
-        location: where it stands in the text.
+        location: its location in the text.
     """
 
     name: str
@@ -89,12 +90,12 @@ class Rewrite:
     """`name: left => right when differ…, conditions…, exact`.
 
     Attributes:
-        left: the pattern that is matched.
-        right: what replaces it.
+        left: the pattern to match.
+        right: the replacement.
         differ: pairs of variables of dimensions that must not be equal.
-        conditions: what `f` must satisfy.
-        is_exact: whether it applies only where no matched step is lossy. Without it, the replacement does the lossy
-            steps of the match, on the same operands.
+        conditions: the conditions on `f`.
+        is_exact: whether no matched step may be lossy. Without it, the replacement contains the lossy steps of the
+            match, on the same operands.
     """
 
     name: str
@@ -107,7 +108,7 @@ class Rewrite:
 
 
 def subterms(term: Term) -> Iterator[Term]:
-    """Return `term` and the terms in it, outermost first; each has one operand at most."""
+    """Yield `term` and its subterms, outermost first. Each term has at most one operand."""
     yield term
     if not isinstance(term, Value):
         yield from subterms(term.operand)
@@ -115,19 +116,21 @@ def subterms(term: Term) -> Iterator[Term]:
 
 def variables(term: Term) -> set[str]:
     """Return all variables in `term`."""
-    found: set[str] = set()
+    names: set[str] = set()
     for inner in subterms(term):
         if isinstance(inner, Collective):
-            found.update(name for name, _ in inner.axes)
-            found.update(name for _, name in inner.variables)
-    return found
+            names.update(name for name, _ in inner.axes)
+            names.update(name for _, name in inner.variables)
+    return names
 
 
 def duplicates(rewrites: Sequence[Rewrite]) -> list[ParseError]:
-    """Return an error, located, for each rewrite whose name one before it has."""
-    first: dict[str, Rewrite] = {}
+    """Return a located error for each rewrite with the name of an earlier one."""
+    first_of_name: dict[str, Rewrite] = {}
     return [
-        ParseError(f"there is a rewrite '{rewrite.name}' at {before.location}; expected another name", rewrite.location)
+        ParseError(
+            f"duplicate rewrite '{rewrite.name}', first declared at {before.location}; rename it", rewrite.location
+        )
         for rewrite in rewrites
-        if (before := first.setdefault(rewrite.name, rewrite)) is not rewrite
+        if (before := first_of_name.setdefault(rewrite.name, rewrite)) is not rewrite
     ]

@@ -1,4 +1,4 @@
-"""What became of a match of a rewrite: applied, or why not. Printed as a remark at the op."""
+"""The outcome of a match of a rewrite: applied, or the reasons why not. It is printed as a remark at the op."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.rewrites.benefit import RewriteCost
 
 REASONS_SHOWN = 3
-"""How many reasons a remark lists."""
+"""The largest number of reasons in a remark."""
 
 _LABELS = ("wire bytes", "collectives", "bytes touched", "ops", "microseconds")
 
 
 @attrs.frozen
 class Attempt:
-    """One rewrite tried at one op whose form is that of its left side.
+    """A rewrite at one op that matches its left side.
 
     Attributes:
         rewrite: the name of the rewrite.
-        root: the op, as `%y = spmd.slice`.
-        location: where the op stands; None if nowhere in a text.
+        root: the op, such as `%y = spmd.slice`.
+        location: the location of the op; None if it has none.
         applied: whether the op was replaced.
-        before: what the ops that go cost; None if nothing type-checks or a condition fails.
-        after: what the ops that come cost; likewise.
-        reasons: the conditions that fail and the ops that do not type-check, where `before` is None.
+        before: the cost of the removed ops; None if no replacement type-checks, or a condition fails.
+        after: the cost of the new ops, or None as for `before`.
+        reasons: if `before` is None, the conditions that fail and the ops that do not type-check.
     """
 
     rewrite: str
@@ -47,8 +47,8 @@ class Attempt:
         return remark_text(f"{self.rewrite} at {self.root}: {text}", self.location)
 
     def _reasons(self) -> str:
-        more = len(self.reasons) - REASONS_SHOWN
-        return "; or ".join(self.reasons[:REASONS_SHOWN]) + (f"; and {more} more" if more > 0 else "")
+        hidden_count = len(self.reasons) - REASONS_SHOWN
+        return "; or ".join(self.reasons[:REASONS_SHOWN]) + (f"; and {hidden_count} more" if hidden_count > 0 else "")
 
 
 def attempt_of(
@@ -58,7 +58,11 @@ def attempt_of(
     costs: tuple[RewriteCost, RewriteCost] | None,
     reasons: Sequence[str],
 ) -> Attempt:
-    """Return the attempt of `rewrite` at `root`; `costs` are those before and after."""
+    """Return the attempt of `rewrite` at `root`.
+
+    Args:
+        costs: the costs before and after.
+    """
     before, after = costs or (None, None)
     shown = () if costs else tuple(dict.fromkeys(reasons))
     results = ", ".join(map(_name, root.results))
@@ -71,6 +75,6 @@ def _name(value: SSAValue) -> str:
 
 
 def _costs(before: RewriteCost, after: RewriteCost) -> str:
-    """Return the costs before and after, the one that decides first told by its place: they compare in order."""
+    """Return the text of both costs. Their fields are compared in this order."""
     sides = ((*cost[:-1], cost.seconds * 1e6) for cost in (before, after))
     return ", ".join(f"{label} {a:g} → {b:g}" for label, a, b in zip(_LABELS, *sides, strict=True))

@@ -277,13 +277,13 @@ class Faulty(Placement):
 @pytest.mark.parametrize(
     ("way", "message", "line"),
     [
-        ("values", "depends on the values of a tensor; it is traced once for all values", "return x if x.sum() > 0"),
-        ("shapes", "depends on the values of a tensor; it is traced once for all values", "return x[x > 0]"),
+        ("values", "depends on the values of a tensor, but is traced once for all values", "return x if x.sum() > 0"),
+        ("shapes", "depends on the values of a tensor, but is traced once for all values", "return x[x > 0]"),
         ("fails", "fails on a tensor of shape [4] and torch.float32: AttributeError: ", "return x.undefined()"),
-        ("shorter", "gives a tensor of shape [3] and torch.float32; expected [4] and torch.float32", "class Faulty"),
-        ("wider", "gives a tensor of shape [4] and torch.float64; expected [4] and torch.float32", "class Faulty"),
+        ("shorter", "returns a tensor of shape [3] and torch.float32; expected [4] and torch.float32", "class Faulty"),
+        ("wider", "returns a tensor of shape [4] and torch.float64; expected [4] and torch.float32", "class Faulty"),
         ("nothing", "returns NoneType; expected a tensor", "class Faulty"),
-        ("splits", "but that shards no dimension; expected a target such as S(0)", "return group.split(x)"),
+        ("splits", "but the target shards no dimension; expected a target such as S(0)", "return group.split(x)"),
     ],
 )
 def test_an_edge_that_goes_wrong_is_told_with_its_line(way: str, message: str, line: str) -> None:

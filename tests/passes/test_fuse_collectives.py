@@ -273,24 +273,27 @@ def test_equal_parts_of_a_program_are_rewritten_as_each_is_by_itself(text: str) 
     [
         ("ab: slicee x on A dim d => x", "1:5: error: unknown collective 'slicee'; expected one of slice, partition,"),
         ("ab: slice x on A => x", "1:5: error: slice has the clauses on; expected on, dim"),
-        ("ab: slice x on A dim d => slice x on A dim e", "1:1: error: the left side does not bind e"),
-        ("ab: slice x on A dim d => slice x on B dim d", "1:1: error: the left side does not bind B"),
-        ("ab: x => x", "1:1: error: the left side is any tensor at all"),
-        ("ab: slice f(x, ...) on A dim d => x", "1:1: error: f stands 1 times on the left and 0 on the right"),
+        ("ab: slice x on A dim d => slice x on A dim e", "1:1: error: e is not bound; expected it on the left side"),
+        ("ab: slice x on A dim d => slice x on B dim d", "1:1: error: B is not bound; expected it on the left side"),
+        ("ab: x => x", "1:1: error: the left side matches every tensor"),
+        ("ab: slice f(x, ...) on A dim d => x", "1:1: error: f occurs 1 times on the left and 0 on the right"),
         ("ab: permute x on A => x", "1:5: error: permute has the clauses on; expected none"),
-        ("ab: wait x => x", "1:1: error: wait takes what a start gives, and nothing else does"),
-        ("ab: slice (all_gather_start x on A dim d) on A dim d => x", "1:1: error: wait takes what a start gives"),
-        ("ab: all_gather_start x on A dim d => x", "1:1: error: one side starts a collective and the other does"),
+        ("ab: wait x => x", "1:1: error: the operand of wait is not a start"),
+        ("ab: slice (all_gather_start x on A dim d) on A dim d => x", "1:1: error: the operand of wait is not a start"),
+        ("ab: all_gather_start x on A dim d => x", "1:1: error: only one side is a start of a collective"),
         (
             "ab: permute x => exchange (permute x)",
-            "1:1: error: nothing says in which sharding the result of permute is",
+            "1:1: error: the sharding of the result of permute is undefined",
         ),
-        ("ab: permute x => x when f is cheap", "1:1: error: 'f is cheap' is a condition on f, which does not occur"),
+        ("ab: permute x => x when f is cheap", "1:1: error: 'f is cheap' is a condition on f, but f does not occur"),
         ("ab slice x on A dim d => x", "1:4: error: found 'slice', expected ':'"),
         ("a: slice x on A dim d => x", "1:1: error: found 'a', expected a name of two letters or more"),
         ("ab: all_reduce x on A op sum => x", "1:5: error: 'op sum' names no variable; expected a small letter"),
-        ("ab: all_reduce x on A op r => x\n" * 2, "2:1: error: there is a rewrite 'ab' at my.rewrites:1:1; expected"),
-        ("ab: x => x\nac: permute x => x\nad: x => x", "3:1: error: the left side is any tensor at all"),
+        (
+            "ab: all_reduce x on A op r => x\n" * 2,
+            "2:1: error: duplicate rewrite 'ab', first declared at my.rewrites:1:1;",
+        ),
+        ("ab: x => x\nac: permute x => x\nad: x => x", "3:1: error: the left side matches every tensor"),
         ("ab: slice x on A dim d => x when d = e", "1:36: error: found '=', expected '!='"),
     ],
 )
@@ -305,7 +308,7 @@ def test_a_wrong_rewrite_of_the_user_cannot_make_a_wrong_program(tmp_path: Path)
     file.write_text(
         "drop-reduction: all_reduce x on A op r => x\nwrong-dim: slice x on A dim d => slice f(x, ...) on A dim d"
     )
-    with pytest.raises(ParseError, match="f stands 0 times on the left"):
+    with pytest.raises(ParseError, match="f occurs 0 times on the left"):
         run_passes(ir.parse(PARTS[0][1]), f"fuse-collectives{{rewrites={file}}}")
     file.write_text("drop-reduction: all_reduce x on A op r => x\n")
     for _, text in PARTS:
@@ -415,7 +418,7 @@ func.func @main(%y: tensor<4xf32>,
 def test_a_rewrite_with_the_name_of_a_packaged_one_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "mine.rewrites"
     file.write_text("gather-of-scatter: broadcast x on A => x\n")
-    said = r"there is a rewrite 'gather-of-scatter' at .*fuse_collectives\.rewrites:"
+    said = r"duplicate rewrite 'gather-of-scatter', first declared at .*fuse_collectives\.rewrites:"
     with pytest.raises(ParseError, match=said) as error:
         run_passes(ir.parse(PARTS[0][1]), f"fuse-collectives{{rewrites={file}}}")
     assert str(error.value.location) == f"{file}:1:1"

@@ -18,7 +18,7 @@ from spmdir.passes.fuse_collectives import REWRITES, FuseCollectivesPass
 from spmdir.pipeline.pipeline import run_passes
 from spmdir.reshard.plan import plan_reshard
 from spmdir.rewrites.rewrite_files import read_rewrites
-from spmdir.rewrites.rewrite_text import lossy_fault, parse_rewrites
+from spmdir.rewrites.rewrite_text import find_lossy_fault, parse_rewrites
 from spmdir.rewrites.trace import Attempt
 from spmdir.simulator.simulate import run_single, simulate
 from tests.placements.lossy_placements import coarse
@@ -107,7 +107,7 @@ def test_the_engine_refuses_by_itself_what_exact_excludes(text: str) -> None:
 
 @pytest.mark.parametrize("rewrite", read_rewrites(REWRITES), ids=lambda rewrite: rewrite.name)
 def test_each_rewrite_says_exact_if_and_only_if_a_step_of_any_placement_changes_its_place(rewrite) -> None:
-    assert (lossy_fault(attrs.evolve(rewrite, is_exact=False)) is not None) == rewrite.is_exact
+    assert (find_lossy_fault(attrs.evolve(rewrite, is_exact=False)) is not None) == rewrite.is_exact
 
 
 SLICED = """spmd.mesh @mesh <tp = 2>
