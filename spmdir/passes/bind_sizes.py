@@ -1,8 +1,8 @@
-"""bind-sizes: a program for any sizes becomes one for given sizes; types, arguments and sizes become numbers.
+"""bind-sizes: replace the symbolic sizes of a program by numbers, in types and in arguments of ops.
 
-What propagate decided is kept where the rules accept it at these sizes. Where they do not, as a dimension may be too
-short for a decision, everything but arguments, results and constraints is decided again with the options that
-propagate had, so that the program runs at these sizes too, with the same shardings.
+If the rules accept the shardings of propagate at these sizes, they are kept. A sharding may be invalid, for example if
+a dimension is too short for it. Then everything except arguments, results and constraints is decided again, with the
+same options of propagate.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from spmdir.pipeline.pipeline import as_pipeline
 
 @dataclass(frozen=True)
 class BindSizesPass(ModulePass):
-    """Puts numbers in the place of symbolic sizes, e.g. bind-sizes{s0=8 s1=128}; decisions are kept where they hold."""
+    """Replaces symbolic sizes by numbers, e.g. bind-sizes{s0=8 s1=128}. Valid decisions are kept."""
 
     name = "bind-sizes"
 
     sizes: dict[str, int] = field(default_factory=dict)
     """The number of each size, by name."""
     examples: bool = False
-    """Whether sizes that are not given get the example that the module has."""
+    """Whether other sizes get the example values of the module."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         assert isinstance(ctx, IRContext)
@@ -52,29 +52,29 @@ class BindSizesPass(ModulePass):
         declared = sizes_op(op)
         if declared is None and not self.sizes:
             return
-        known = open_sizes(op)
-        given = {**(known.hints if self.examples else {}), **self.sizes}
+        symbolic_sizes = open_sizes(op)
+        numbers = {**(symbolic_sizes.hints if self.examples else {}), **self.sizes}
         try:
-            known.check(given)
+            symbolic_sizes.check(numbers)
         except SpmdirError as error:
             raise error.at(location_of(declared or op)) from None
-        assert declared is not None  # for nothing but the declaration allows sizes
+        assert declared is not None  # check() rejects sizes without a declaration
         for function in functions:
-            _bind_function(function, given)
+            _bind_function(function, numbers)
         Rewriter.erase_op(declared)
         for function in functions:
             if any(isinstance(child, AtenOp) and child.sharding for child in function.body.block.ops):
                 _decide(op, function, ctx)
 
 
-def _bind_function(function: FuncOp, given: Mapping[str, int]) -> None:
+def _bind_function(function: FuncOp, numbers: Mapping[str, int]) -> None:
     block = function.body.block
     for argument in block.args:
-        _bind_type(argument, given)
+        _bind_type(argument, numbers)
     for op in list(block.ops):
         if isinstance(op, ValueOp) and not isinstance(op, SizeOp):
             with errors_at(op):
-                _bind_op(op, given)
+                _bind_op(op, numbers)
     for op in reversed(list(block.ops)):
         if isinstance(op, SizeOp):
             Rewriter.erase_op(op)
@@ -83,47 +83,47 @@ def _bind_function(function: FuncOp, given: Mapping[str, int]) -> None:
     outputs = function.attributes.get("spmd.outputs")
     if isinstance(outputs, ArgumentsAttr):
         function.attributes["spmd.outputs"] = ArgumentsAttr(
-            tuple((name, _bound_output(value, given)) for name, value in outputs.data)
+            tuple((name, _bind_output_literal(value, numbers)) for name, value in outputs.data)
         )
 
 
-def _bind_op(op: ValueOp, given: Mapping[str, int]) -> None:
+def _bind_op(op: ValueOp, numbers: Mapping[str, int]) -> None:
     if op.sizes and op.arguments:
-        numbers = [evaluate(size.type.data.size, given) for size in op.sizes]  # type: ignore
-        op.properties["arguments"] = ArgumentsAttr(with_sizes(op.arguments.data, numbers))
+        arguments = [evaluate(size.type.data.size, numbers) for size in op.sizes]  # type: ignore
+        op.properties["arguments"] = ArgumentsAttr(with_sizes(op.arguments.data, arguments))
         op.operands = list(op.tensors)
     for result in op.results:
-        _bind_type(result, given)
+        _bind_type(result, numbers)
 
 
-def _bind_type(value: SSAValue, given: Mapping[str, int]) -> None:
+def _bind_type(value: SSAValue, numbers: Mapping[str, int]) -> None:
     if is_sized(value.type):
-        value._type = bound_type(value.type, given)  # pyright: ignore[reportPrivateUsage]  # keeps its name
+        value._type = bind_tensor_type(value.type, numbers)  # pyright: ignore[reportPrivateUsage]  # keeps its name
 
 
-def bound_type(type_: Attribute, given: Mapping[str, int]) -> Attribute:
+def bind_tensor_type(type_: Attribute, numbers: Mapping[str, int]) -> Attribute:
     """Return the tensor type `type_` with numbers for its symbolic sizes.
 
     Raises:
-        ShardingError: there is no tensor of such a size.
+        ShardingError: a size is negative.
     """
     meta, sizes = meta_of(type_), sizes_of(type_)
     assert meta is not None
-    shape = tuple(evaluate(size, given) for size in sizes)
+    shape = tuple(evaluate(size, numbers) for size in sizes)
     for size, number in zip(sizes, shape, strict=True):
         if number < 0:
-            raise ShardingError(f"the size {size} is {number} where {_shown(given)}; give larger sizes")
+            raise ShardingError(f"the size {size} is {number} where {_assignments_text(numbers)}; give larger sizes")
     return type_of(TensorMeta(shape, meta.dtype))
 
 
-def _bound_output(value: Literal, given: Mapping[str, int]) -> Literal:
+def _bind_output_literal(value: Literal, numbers: Mapping[str, int]) -> Literal:
     if isinstance(value, tuple):
-        return tuple(_bound_output(entry, given) for entry in value)
-    return evaluate(parse_number(value[1:]), given) if isinstance(value, str) and value.startswith("=") else value
+        return tuple(_bind_output_literal(entry, numbers) for entry in value)
+    return evaluate(parse_number(value[1:]), numbers) if isinstance(value, str) and value.startswith("=") else value
 
 
 def _decide(module: ModuleOp, function: FuncOp, ctx: IRContext) -> None:
-    """Keep the decisions that the ops have if the rules accept them all, else decide again with the same options."""
+    """Decide the function again, with the same options, unless the rules accept all its shardings."""
     mesh, decided_by = ir.mesh(module), deciding_pass(function, as_pipeline(ctx.pipeline))
     note_options(function, decided_by, has_open_sizes=False)
     try:
@@ -138,5 +138,5 @@ def _decide(module: ModuleOp, function: FuncOp, ctx: IRContext) -> None:
         decided_by.apply(ctx, module)
 
 
-def _shown(given: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} = {number}" for name, number in given.items())
+def _assignments_text(numbers: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} = {number}" for name, number in numbers.items())

@@ -1,4 +1,4 @@
-"""bucket: one collective for several that are alike and may be at one place of the program."""
+"""bucket: merge similar, independent collectives into one message."""
 
 from __future__ import annotations
 
@@ -30,18 +30,20 @@ from spmdir.transforms.set_order import set_order
 
 @dataclass(frozen=True)
 class BucketPass(LocalPass, MachineOptions):
-    """Joins collectives of one kind, on the same axes, that do not depend on each other."""
+    """Merges independent collectives of the same kind on the same axes into one message."""
 
     name = "bucket"
 
     memory: Memory = None
-    """What a rank may hold: `auto` is what propagate decided for; without a limit what it holds anyway."""
+    """The memory limit of a rank: a size, or `auto` for the limit of propagate. By default, the peak does not rise."""
 
     def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
         machine = self.machine(ctx, function, self.memory)
-        # Outputs are returned before their gradients are given, so no message has parts of both sides.
-        late = backward_ops(function)
-        keys = {op: (key, op in late) for op in function.body.block.ops if (key := _key(op, mesh)) is not None}
+        # Forward outputs are returned before backward starts, so a bucket must not mix forward and backward members.
+        backward = backward_ops(function)
+        keys = {
+            op: (key, op in backward) for op in function.body.block.ops if (key := _bucket_key(op, mesh)) is not None
+        }
         if len(set(keys.values())) == len(keys):
             return
         program, units = rank_program(function, mesh, ctx.rules, machine.topology)
@@ -50,48 +52,52 @@ class BucketPass(LocalPass, MachineOptions):
             for task, ops in enumerate(units)
             if len(ops) == 1 and ops[0] in keys and program.tasks[task].transfer is not None
         }
-        places = BucketPlaces(function)
-        found = merge_collectives(program, by_task, machine.memory if machine.memory < math.inf else 0.0)
-        set_order(function.body.block, [joined([units[task] for task in item], mesh, places) for item in found])
+        places = ArgumentPlaces(function)
+        order = merge_collectives(program, by_task, machine.memory if machine.memory < math.inf else 0.0)
+        set_order(
+            function.body.block, [merge_into_bucket([units[task] for task in item], mesh, places) for item in order]
+        )
 
 
-def _key(op: Operation, mesh: Mesh) -> Hashable | None:
-    """Return what collectives have in common that may be one; None if `op` is none that may be one with others."""
+def _bucket_key(op: Operation, mesh: Mesh) -> Hashable | None:
+    """Return a key that is equal for collectives that may share a bucket; None if `op` cannot be in a bucket."""
     if not isinstance(op, Collective) or op.IS_START or not op.spec.may_be_bucketed:
         return None
-    held = [sharding_of(value) for pair in op.pairs for value in pair]
+    shardings = [sharding_of(value) for pair in op.pairs for value in pair]
     meta = meta_of(op.operands[0].type)
-    if meta is None or any(sharding is None or sharding.has_lossy for sharding in held):
+    if meta is None or any(sharding is None or sharding.has_lossy for sharding in shardings):
         return None
-    # What is gathered again is not held meanwhile, so it is in no message with what is gathered the first time.
+    # A recomputed all-gather is freed in between, so it must not share a bucket with the original.
     return op.name, op.message_of(op.step(mesh)), meta.dtype, RECOMPUTES in op.attributes
 
 
-class BucketPlaces:
-    """The places of a function's arguments and results that values come from or go to."""
+class ArgumentPlaces:
+    """The order of collectives by the argument or result of the function that they belong to."""
 
     def __init__(self, function: FuncOp):
         self.results = {value: place for place, value in enumerate(ir.terminator(function).operands)}
 
-    def of(self, op: Collective) -> tuple[int, int]:
-        """Return the place of the argument that a collective's operand is made of alone, else that of the result that
-        its own is made into, else none."""
-        for value in _makers(op.operands[0]):
+    def place_of(self, op: Collective) -> tuple[int, int]:
+        """Return the sort key of a collective: (0, argument index), (1, result index) or (2, 0).
+
+        The argument is the only source of the collective's operand. The result is computed only from that of the
+        collective. If there is neither, the key is (2, 0)."""
+        for value in _producers(op.operands[0]):
             if isinstance(value, BlockArgument):
                 return 0, value.index
-        return next(((1, self.results[value]) for value in _takers(op.results[0]) if value in self.results), (2, 0))
+        return next(((1, self.results[value]) for value in _users(op.results[0]) if value in self.results), (2, 0))
 
 
-def _makers(value: SSAValue) -> Iterator[SSAValue]:
-    """Yield a value, what it is made of alone, and so on."""
+def _producers(value: SSAValue) -> Iterator[SSAValue]:
+    """Yield a value, the operand of its producer if that has only one, and so on."""
     yield value
     while isinstance(value.owner, Operation) and len(value.owner.operands) == 1:
         value = value.owner.operands[0]
         yield value
 
 
-def _takers(value: SSAValue) -> Iterator[SSAValue]:
-    """Yield a value, what is made of it alone, and so on, as long as nothing else is."""
+def _users(value: SSAValue) -> Iterator[SSAValue]:
+    """Yield a value, the result of its only user if that has one operand and one result, and so on."""
     yield value
     while True:
         users = [use.operation for use in value.uses]
@@ -101,15 +107,15 @@ def _takers(value: SSAValue) -> Iterator[SSAValue]:
         yield value
 
 
-def joined(units: Sequence[Unit], mesh: Mesh, places: BucketPlaces) -> Unit:
-    """Return the op in the place of several units, each a collective; one unit as it is."""
+def merge_into_bucket(units: Sequence[Unit], mesh: Mesh, places: ArgumentPlaces) -> Unit:
+    """Replace several units, each a collective, by one bucket, and return its unit. A single unit is not changed."""
     if len(units) == 1:
         return units[0]
-    ops = sorted((cast(Collective, unit[0]) for unit in units), key=places.of)
-    new = type(ops[0]).joined(ops, mesh)
-    for old, result in zip([result for op in ops for result in op.results], new.results, strict=True):
+    ops = sorted((cast(Collective, unit[0]) for unit in units), key=places.place_of)
+    bucket = type(ops[0]).joined(ops, mesh)
+    for old, result in zip([result for op in ops for result in op.results], bucket.results, strict=True):
         old.replace_all_uses_with(result)
         take_name(result, old)
     for op in ops:
         Rewriter.erase_op(op)
-    return [new]
+    return [bucket]

@@ -1,4 +1,4 @@
-"""xDSL's clean-up passes: the traits of the ops say what they may do, see `spmdir.dialects.aten`."""
+"""xDSL's clean-up passes. The traits of an op define what they may do: see `spmdir.dialects.aten`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from xdsl.transforms.dead_code_elimination import DeadCodeElimination
 
 
 class Canonicalize(CanonicalizePass):
-    """Folds reshards of reshards and drops unused ops."""
+    """Merges a reshard of a reshard into one, removes reshards to the same sharding, and removes unused ops."""
 
 
 class CSE(CommonSubexpressionElimination):
-    """Merges equal ops of equal shardings and drops unused ones."""
+    """Merges equal ops with equal shardings, and removes unused ops."""
 
 
 class DCE(DeadCodeElimination):
-    """Drops ops that nothing uses."""
+    """Removes unused ops."""

@@ -1,7 +1,7 @@
-"""expand: an op that is sharded along a dimension it reduces inside becomes the ops of its rule's `expand` clause.
+"""expand: replace an op that reduces inside a sharded dimension by the ops of its rule's `expand` clause.
 
-`softmax` over a sharded dimension becomes a max, a subtraction, an exponential, a sum and a division, each with
-its own sharding; the partial max and sum are then resharded like any other value. These ops may expand in turn.
+`softmax` over a sharded dimension becomes a max, a subtraction, an exponential, a sum and a division. Each has its own
+sharding. The partial max and sum are then resharded like any other value. These ops may be expanded too.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ from spmdir.rules.local.expansion import Expansion, Value
 from spmdir.rules.strategies.expansion_layout import ExpansionLayout
 
 Layouts = dict[str, ExpansionLayout]
-"""Mesh axis, in nesting order → how the ops of an expansion are sharded over it."""
+"""Mesh axis → the strategies of an expansion's ops on this axis. Axes are in nesting order."""
 
 
 @dataclass(frozen=True)
 class ExpandPass(FunctionPass):
-    """Replaces ops that are sharded along a dimension they reduce inside, such as softmax, by ops that can run so."""
+    """Replaces ops that reduce inside a sharded dimension, such as softmax, by several ops with partial results."""
 
     name = "expand"
     requires: ClassVar[str] = "decided"
@@ -54,30 +54,31 @@ class ExpandPass(FunctionPass):
 
 
 def expand_all(function: FuncOp, mesh: Mesh, ctx: IRContext) -> None:
-    """Replace every op of `function` whose shardings ask for it.
+    """Expand every op of `function` whose shardings require it.
 
     Raises:
-        ShardingError: such an op is ill typed. UnsupportedError: an op of its expansion cannot be sharded as it is.
+        ShardingError: such an op is ill typed.
+        UnsupportedError: an op of its expansion has no strategy for these shardings.
     """
     choice = operand_choice(function, mesh, ctx)
-    expanding: dict[str, bool] = {}
-    found: list[AtenOp] = []
+    has_expansion: dict[str, bool] = {}
+    ops_to_expand: list[AtenOp] = []
     for op in function.body.block.ops:
-        if op.name not in expanding:
+        if op.name not in has_expansion:
             alternatives = ctx.rules.alternatives(op.name) if isinstance(op, AtenOp) else ()
-            expanding[op.name] = any(clause.kind == "expand" for rule in alternatives for clause in rule.clauses)
-        if expanding[op.name] and _is_sharded(op):  # type: ignore  # a torch op
-            found.append(op)  # type: ignore
-    if found:
+            has_expansion[op.name] = any(clause.kind == "expand" for rule in alternatives for clause in rule.clauses)
+        if has_expansion[op.name] and _is_sharded(op):  # type: ignore  # a torch op
+            ops_to_expand.append(op)  # type: ignore
+    if ops_to_expand:
         names = Names(function.body.block)
-        for op in found:
+        for op in ops_to_expand:
             _replace(op, choice, names)
 
 
 def operand_choice(function: FuncOp, mesh: Mesh, ctx: IRContext) -> OperandChoice:
-    """Return the choice of operand shardings by the machine that lower-reshard plans for.
+    """Return the choice of operand shardings, priced for the machine that lower-reshard plans for.
 
-    That is the one of the pipeline, else the one that `function` is decided for.
+    This is the machine of the pipeline, or by default the machine that `function` was decided for.
     """
 
     def planner() -> Planner:
@@ -93,9 +94,9 @@ def _is_sharded(op: AtenOp) -> bool:
 
 
 def _replace(op: AtenOp, choice: OperandChoice, names: Names) -> None:
-    """Put an expansion in the place of `op`, if it cannot run as it is, and note on its first op what it replaces."""
+    """Replace `op` by its expansion, if it needs one. The first op of the expansion has a note of the replaced op."""
     if op.needs is None:
-        _want_operands(op, choice)
+        _decide_operands(op, choice)
     operands, call, needs = tuple(op.operands), op.call(), required_shardings(op)
     ops, results = _expand(op, choice, names)
     if ops != [op]:
@@ -103,14 +104,14 @@ def _replace(op: AtenOp, choice: OperandChoice, names: Names) -> None:
 
 
 def _expand(op: AtenOp, choice: OperandChoice, names: Names) -> tuple[list[AtenOp], list[SSAValue | None]]:
-    """Return the ops that are in the place of `op` then, and their values that are its results; None of absent ones."""
+    """Replace `op` by its expansion, if any. Return the new ops, and the values that replace its results or None."""
     mesh = choice.mesh
-    found = expansion_of(op, mesh, choice.rules)
-    if found is None:
+    expansion_with_layouts = expansion_of(op, mesh, choice.rules)
+    if expansion_with_layouts is None:
         return [op], list(op.results)
-    expansion, layouts = found
+    expansion, layouts = expansion_with_layouts
     values = {Value("operand", index): operand for index, operand in enumerate(op.operands)}
-    made: list[tuple[AtenOp, bool]] = []
+    new_ops: list[tuple[AtenOp, bool]] = []
     for number, part in enumerate(expansion.ops):
         strategies = {axis: layout.strategies[number] for axis, layout in layouts.items()}
         results = [
@@ -129,7 +130,7 @@ def _expand(op: AtenOp, choice: OperandChoice, names: Names) -> tuple[list[AtenO
         for r, result in enumerate(new.results):
             values[Value("op", number, r)] = result
             names.give(result, op.results[0], part.call.name.split(".")[1])
-        made.append((new, any(strategy.rewrite == "expand" for strategy in strategies.values())))  # type: ignore  # a rule expands into torch ops
+        new_ops.append((new, any(strategy.rewrite == "expand" for strategy in strategies.values())))  # type: ignore
     for result, value in zip(op.results, expansion.results, strict=True):
         if value is not None:
             take_name(values[value], result)
@@ -137,10 +138,10 @@ def _expand(op: AtenOp, choice: OperandChoice, names: Names) -> tuple[list[AtenO
     Rewriter.erase_op(op)
     ops: list[AtenOp] = []
     finished: dict[SSAValue, SSAValue | None] = {}
-    for new, expands in made:
+    for new, expands in new_ops:
         results = tuple(new.results)
         if expands and new.needs is None:
-            _want_operands(new, choice)
+            _decide_operands(new, choice)
         inner = _expand(new, choice, names) if expands else ([new], results)
         ops += inner[0]
         finished.update(zip(results, inner[1], strict=True))
@@ -149,49 +150,53 @@ def _expand(op: AtenOp, choice: OperandChoice, names: Names) -> tuple[list[AtenO
 
 
 def expansion_of(op: AtenOp, mesh: Mesh, rules: RuleSet) -> tuple[Expansion, Layouts] | None:
-    """Return the ops that `op` is to be replaced by and how they are sharded; None if it can run as it is.
+    """Return the expansion of `op` and its strategies on each axis; None if `op` needs no expansion.
 
     Raises:
-        ShardingError: the op is ill typed. UnsupportedError: an op of its expansion cannot be sharded as it is.
+        ShardingError: the op is ill typed.
+        UnsupportedError: an op of its expansion has no strategy for these shardings.
     """
     rule, choice = strategies_of(op, mesh, rules)
-    # Only strategies of a factor expand; those that shard several, as text, have local forms of their own.
+    # Only strategies of one factor expand. Strategies written as text, of several factors, have local forms.
     factor = next((strategy.factors[0] for strategy in choice.values() if strategy.rewrite == "expand"), None)
     if rule is None or factor is None:
         return None
     expansion = rule.expansion(factor)
-    fine = mesh.refine(choice)
-    wanted = [sharding.refined(fine) for sharding in required_shardings(op) if sharding is not None]
+    refined_mesh = mesh.refine(choice)
+    needs = [sharding.refined(refined_mesh) for sharding in required_shardings(op) if sharding is not None]
     layouts: Layouts = {}
-    for axis in dict.fromkeys((*(axis for sharding in wanted for axis, _ in sharding.entries), *fine.axis_names)):
-        placed = tuple(sharding[axis] for sharding in wanted)
-        sharded = sharded_factors(choice, fine, without=axis)
-        layout = rule.lay_out(expansion, fine.sizes[axis], sharded, placed)
+    for axis in dict.fromkeys(
+        (*(axis for sharding in needs for axis, _ in sharding.entries), *refined_mesh.axis_names)
+    ):
+        placements = tuple(sharding[axis] for sharding in needs)
+        sharded = sharded_factors(choice, refined_mesh, without=axis)
+        layout = rule.lay_out(expansion, refined_mesh.sizes[axis], sharded, placements)
         if layout is None:
+            texts = ", ".join(map(str, placements))
             raise UnsupportedError(
-                f"'{op.name}' cannot be expanded on axis '{axis}' for operands placed ({', '.join(map(str, placed))}); "
-                "shard them by fewer axes",
+                f"'{op.name}' cannot be expanded on axis '{axis}' for the operand placements ({texts}); "
+                "shard the operands over fewer axes",
                 location_of(op),
             )
         layouts[axis] = layout
     return expansion, layouts
 
 
-def _want_operands(op: AtenOp, choice: OperandChoice) -> None:
-    """Decide on the operands of an op that was sharded by hand, as insert-reshard would."""
-    current = [_known(operand, op) for operand in op.tensors]
+def _decide_operands(op: AtenOp, choice: OperandChoice) -> None:
+    """Decide the operand shardings of an op that was sharded by hand, in the same way as insert-reshard."""
+    current = [_decided_sharding(operand, op) for operand in op.tensors]
     _set_needs(op, choice.cheapest(op, current))
 
 
-def _known(value: SSAValue, user: AtenOp) -> Sharding:
-    sharding = sharding_of(value)
+def _decided_sharding(operand: SSAValue, user: AtenOp) -> Sharding:
+    sharding = sharding_of(operand)
     if sharding is None or sharding.open_axes:
         raise ShardingError(f"an operand of '{user.name}' has no sharding yet; run propagate first", location_of(user))
     return sharding
 
 
 def _set_needs(op: Operation, needs: Sequence[Sharding]) -> None:
-    """Note the shardings in which `op` wants its operands, where these have others."""
+    """Write the attribute `needs` of `op`, if operands have other shardings than it needs."""
     differing = tuple(
         None if need == sharding_of(value) else need for need, value in zip(needs, op.operands, strict=False)
     )

@@ -1,4 +1,4 @@
-"""fit-memory: a rank does work again instead of holding what it gave, until its program fits into its memory."""
+"""fit-memory: recompute values, gather them again or copy them to the host, until the program fits the memory."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from spmdir.schedule.repeated_tasks import insert_repeats
 from spmdir.transforms.repeat import may_repeat, repeat
 
 HOLDERS = 5
-"""How many of the largest buffers an error names."""
+"""The number of the largest buffers that an error lists."""
 
 
 @attrs.frozen(eq=False)
 class MemoryDecision:
-    """What is done about the memory of a function.
+    """The recomputations and host copies that were chosen for a function.
 
     Attributes:
-        program, units: the function before, and the ops of each of its tasks.
-        values: buffer → the value of it that may be copied to the host.
+        program, units: the function before any change, and the ops of each of its tasks.
+        values: buffer → its value, if that may be copied to the host.
     """
 
     fitted: Fitted
@@ -52,35 +52,35 @@ class MemoryDecision:
 
 @dataclass(frozen=True)
 class FitMemoryPass(LocalPass, MachineOptions):
-    """Gathers weights again, recomputes values or keeps them on the host, if a rank holds more than its memory."""
+    """Gathers weights again, recomputes values or copies them to the host, until a rank fits into its memory."""
 
     name = "fit-memory"
     produces: ClassVar[str | None] = None
 
     budget: Memory = "auto"
-    """What a rank may hold: `auto` is what propagate decided for, `least` as little as can be reached."""
+    """The memory limit of a rank: a size, `auto` for the limit of propagate, or `least` for the smallest peak."""
 
     offload: bool = True
-    """Whether values may be copied to the memory of the host and back, where the topology has a bandwidth to there."""
+    """Whether values may be copied to the host and back. This requires a host bandwidth in the topology."""
 
     remarks: bool = False
-    """Whether to print a remark that lists what is recomputed or copied, the memory that this frees and its time."""
+    """Whether to print a remark with the repeated and copied values, the memory that this frees, and its time."""
 
     def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
-        """Let units of `function` run again, and copy values to the host, as few as its memory asks for.
+        """Repeat units of `function` and copy values to the host, as few as the memory limit requires.
 
         Raises:
-            ShardingError: it holds more however much runs again; located.
+            ShardingError: no choice fits the limit; located.
         """
         decision = self.decide(ctx, function, mesh)
         if decision is not None:
             self.carry_out(function, decision)
 
     def decide(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> MemoryDecision | None:
-        """Return what runs again and what is copied in `function`; None if its memory has no limit.
+        """Choose the units of `function` to repeat and the values to copy. Returns None if there is no limit.
 
         Raises:
-            ShardingError: it holds more however much runs again; located.
+            ShardingError: no choice fits the limit; located.
         """
         machine = self.machine(ctx, function, self.budget)
         if machine.memory == math.inf:
@@ -89,12 +89,12 @@ class FitMemoryPass(LocalPass, MachineOptions):
         program, units = rank_program(function, mesh, ctx.rules, machine.topology, memory)
         values, copies = copyable_values(memory, machine.topology) if self.offload else ({}, {})
         fitted = fit(program, machine.memory, list(map(may_repeat, units)), copies)
-        if 0 < machine.memory < fitted.peak:  # 0 asks for the least
+        if 0 < machine.memory < fitted.peak:  # a budget of 0 means `least`
             raise _over_budget(fitted, machine.memory, function)
         return MemoryDecision(fitted, program, units, values)
 
     def carry_out(self, function: FuncOp, decision: MemoryDecision) -> None:
-        """Change `function` as was decided for it."""
+        """Change `function` according to the decision."""
         program, units = decision.program, decision.units
         for added in decision.fitted.rounds:
             units = repeat(function, program, units, added, decision.values)
@@ -104,32 +104,31 @@ class FitMemoryPass(LocalPass, MachineOptions):
 
 
 def _explanation(fitted: Fitted) -> str:
-    told = [f"a rank holds {size_text(fitted.peak)} at once"]
-    gathered = [task for task in fitted.recomputed if task.transfer]
-    computed = [task for task in fitted.recomputed if not task.transfer and task.allocates]
-    for does, tasks in (("gathers again", gathered), ("recomputes", computed)):
+    parts = [f"a rank holds {size_text(fitted.peak)} at once"]
+    gathers = [task for task in fitted.recomputed if task.transfer]
+    recomputations = [task for task in fitted.recomputed if not task.transfer and task.allocates]
+    for action, tasks in (("gathers again", gathers), ("recomputes", recomputations)):
         if tasks:
             size = sum(fitted.program.buffers[buffer].bytes for task in tasks for buffer in task.allocates)
-            spent = 1e3 * sum(map(task_seconds, tasks))
-            told.append(f"{does} {size_text(size)} in {spent:.4g} ms")
+            milliseconds = 1e3 * sum(map(task_seconds, tasks))
+            parts.append(f"{action} {size_text(size)} in {milliseconds:.4g} ms")
     if fitted.copies:
         size = sum(fitted.program.buffers[buffer].bytes for task in fitted.copies for buffer in task.allocates)
-        spent = 1e3 * sum(map(task_seconds, fitted.copies))
-        told.append(f"keeps {size_text(size)} on the host, with copies of {spent:.4g} ms")
-    return "; ".join(told)
+        milliseconds = 1e3 * sum(map(task_seconds, fitted.copies))
+        parts.append(f"keeps {size_text(size)} on the host, with copies of {milliseconds:.4g} ms")
+    return "; ".join(parts)
 
 
 def _over_budget(fitted: Fitted, budget: float, function: FuncOp) -> ShardingError:
-    """Return the error of a program that holds more than `budget`, however much of it runs again."""
+    """Return the error for a program whose smallest peak exceeds `budget`."""
     program = fitted.program
-    peak, at, live = find_peak(program)
-    where = "before the first op" if at is None else f"at {program.tasks[at].name}"
-    held = sorted((program.buffers[buffer] for buffer in live), key=lambda buffer: -buffer.bytes)
-    largest = ", ".join(f"{buffer.name} {size_text(buffer.bytes)}" for buffer in held[:HOLDERS])
+    peak, task, live = find_peak(program)
+    where = "before the first op" if task is None else f"at {program.tasks[task].name}"
+    buffers = sorted((program.buffers[buffer] for buffer in live), key=lambda buffer: -buffer.bytes)
+    largest = ", ".join(f"{buffer.name} {size_text(buffer.bytes)}" for buffer in buffers[:HOLDERS])
     return ShardingError(
-        f"a rank holds {size_text(peak)} at once, {where}, the least that is found however much is recomputed, of "
-        f"these {largest}; expected at most {size_text(budget)}, the option `budget` of fit-memory or the memory that "
-        f"propagate decided for: give the program more ranks, shard its inputs, or raise the limit to "
-        f"budget={math.ceil(peak)}",
+        f"a rank needs at least {size_text(peak)} of memory, {where}, even with recomputation; the largest buffers are "
+        f"{largest}; expected at most {size_text(budget)}, the option `budget` of fit-memory or the memory limit of "
+        f"propagate: use more ranks, shard the inputs of the program, or raise the limit to budget={math.ceil(peak)}",
         location_of(function),
     )

@@ -1,9 +1,9 @@
-"""Contractions over reshaped tensors become einsums over the tensors themselves.
+"""fold-views: replace a contraction of reshaped tensors by an einsum of the original tensors.
 
     view(mm(view x, t w))  ⇒  einsum "abc,dc->abd" x, w
 
-A flattened dimension can be sharded only along its outermost part; as dimensions of an einsum, batch, sequence
-and heads are sharded separately. The rules say which ops are views and which are products of their operands.
+A flattened dimension can be sharded only along its outermost part. As dimensions of an einsum, batch, sequence and
+heads can be sharded separately. The rules define which ops are views and which are products.
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ from spmdir.rules import RuleSet
 
 
 class _Views:
-    """The views that have been made; equal ones are shared.
+    """Creates views, and shares equal ones.
 
     Attributes:
-        hints: examples of symbolic sizes.
-        names: the names of the block in which they are made.
+        hints: symbolic size → its example value.
+        names: the value names of the block.
     """
 
     def __init__(self, sizes: SizeValues, hints: Mapping[str, int], names: Names):
         self._sizes, self.hints, self.names = sizes, hints, names
-        self._made: dict[tuple[SSAValue, tuple[Extent, ...]], SSAValue] = {}
+        self._views: dict[tuple[SSAValue, tuple[Extent, ...]], SSAValue] = {}
 
     def view(self, value: SSAValue, shape: tuple[Extent, ...], anchor: AtenOp) -> SSAValue:
-        """Return `value` as `shape`, by an op before `anchor` if there is none yet."""
-        if (value, shape) not in self._made:
+        """Return a view of `value` with shape `shape`. A new view is inserted before `anchor`."""
+        if (value, shape) not in self._views:
             meta = meta_of(value.type)
             assert meta is not None
             arguments, sizes = self._sizes.operands((("shape", shape),))
@@ -62,13 +62,13 @@ class _Views:
             )
             Rewriter.insert_op(view, InsertPoint.before(anchor))
             self.names.give(view.results[0], value, "reshape")
-            self._made[value, shape] = view.results[0]
-        return self._made[value, shape]
+            self._views[value, shape] = view.results[0]
+        return self._views[value, shape]
 
 
 @dataclass(frozen=True)
 class FoldViewsPass(FunctionPass):
-    """Turns contractions over views into einsums over what is viewed, so that each dimension can be sharded."""
+    """Replaces contractions of views by einsums of the original tensors, whose dimensions can all be sharded."""
 
     name = "fold-views"
 
@@ -89,12 +89,12 @@ class FoldViewsPass(FunctionPass):
             return kept.can_reshape(value, [evaluate(size, hints) for size in shape])
 
         products = [op for op in block.ops if isinstance(op, AtenOp) and len(op.tensors) == 2]
-        closed = _stops(
+        opaque_views = _opaque_views(
             [op for op in products if not kept.shardings.keys().isdisjoint(op.tensors)], ctx.rules, may_split
         )
         for op in products:
             if op.parent is not None:
-                _fold(op, ctx.rules, views, may_split, closed)
+                _fold(op, ctx.rules, views, may_split, opaque_views)
         for op in reversed(list(block.ops)):
             unused = isinstance(op, AtenOp) and not any(result.uses for result in op.results)
             if unused and view_rule(op, ctx.rules):
@@ -102,30 +102,30 @@ class FoldViewsPass(FunctionPass):
         merge_sizes(block)
 
 
-def _stops(products: Sequence[AtenOp], rules: RuleSet, may_split: MaySplit) -> frozenset[AtenOp]:
-    """Return the views that products of kept operands are not seen through.
+def _opaque_views(products: Sequence[AtenOp], rules: RuleSet, may_split: MaySplit) -> frozenset[AtenOp]:
+    """Return the views that are not folded into products of kept operands.
 
-    Other products are not seen through them either. The gradient of a kept weight is then computed in the shape of the
-    weight, from the reshard of the activation gradient that the product with the weight needs anyway.
+    These views are not folded into other products either. The gradient of a kept weight then has the shape of the
+    weight. It is computed from a reshard of the activation gradient that the product with the weight needs too.
     """
-    seen = (see_through_views(op, rules, may_split) for op in products)
-    return frozenset(view for contraction in seen if contraction for view in contraction.stops)
+    contractions = (see_through_views(op, rules, may_split) for op in products)
+    return frozenset(view for contraction in contractions if contraction for view in contraction.stops)
 
 
-def _fold(op: AtenOp, rules: RuleSet, views: _Views, may_split: MaySplit, closed: Collection[AtenOp]) -> None:
-    contraction = see_through_views(op, rules, may_split, closed)
+def _fold(op: AtenOp, rules: RuleSet, views: _Views, may_split: MaySplit, opaque_views: Collection[AtenOp]) -> None:
+    contraction = see_through_views(op, rules, may_split, opaque_views)
     if contraction is not None and contraction.split and contraction.is_einsum:
-        _emit(op, contraction, views)
+        _replace_by_einsum(op, contraction, views)
 
 
-def _emit(op: AtenOp, contraction: ViewedContraction, views: _Views) -> None:
+def _replace_by_einsum(op: AtenOp, contraction: ViewedContraction, views: _Views) -> None:
     names = iter(string.ascii_lowercase)
     letters: dict[int, str] = {}
     terms, operands = [], []
     result = contraction.tensors[2].value
     anchor = op
     for tensor in contraction.tensors[:2]:
-        operands.append(_separated(tensor, contraction, anchor, views))
+        operands.append(_split_dimensions(tensor, contraction, anchor, views))
         term = ""
         for dim in tensor.dims:
             for letter in dim:
@@ -153,16 +153,16 @@ def _emit(op: AtenOp, contraction: ViewedContraction, views: _Views) -> None:
         value = views.view(value, sizes_of(result.type), anchor)
     take_name(value, result)
     result.replace_all_uses_with(value)
-    users = result.owner
-    while isinstance(users, AtenOp) and users is not op:
-        before = users.operands[0].owner
-        Rewriter.erase_op(users)
-        users = before
+    op_after = result.owner
+    while isinstance(op_after, AtenOp) and op_after is not op:
+        op_before = op_after.operands[0].owner
+        Rewriter.erase_op(op_after)
+        op_after = op_before
     Rewriter.erase_op(op)
 
 
-def _separated(tensor: ViewedTensor, contraction: ViewedContraction, anchor: AtenOp, views: _Views) -> SSAValue:
-    """Return the tensor with one dimension per letter; a view splits dimensions of several letters."""
+def _split_dimensions(tensor: ViewedTensor, contraction: ViewedContraction, anchor: AtenOp, views: _Views) -> SSAValue:
+    """Return the tensor with one dimension for each letter. If a dimension has several letters, a view splits it."""
     if not tensor.is_split:
         return tensor.value
     shape = contraction.shape(tensor)

@@ -1,4 +1,4 @@
-"""inline: calls → the bodies of the functions that they call."""
+"""inline: replace calls by the bodies of the called functions."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from spmdir.transforms.layers.inlining import inline
 
 @dataclass(frozen=True)
 class InlinePass(ModulePass):
-    """Replace each call by the body of the function it calls, and drop private functions that nothing calls any more.
+    """Replaces each call by the body of the called function, and removes private functions.
 
-    Shardings that the called function annotates on its arguments and results become constraints. The call of an
-    outlined layer is replaced as if it had not been outlined.
+    Sharding annotations on the arguments and results of the called function become constraints, except for calls of
+    outlined layers: these are restored to the program before outline-layers.
     """
 
     name = "inline"

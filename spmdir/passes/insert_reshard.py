@@ -1,4 +1,4 @@
-"""A reshard wherever an operand's sharding is not the one its op needs; afterwards the type check holds."""
+"""insert-reshard: insert a reshard where an op needs another sharding of its operand. The result is well typed."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ from spmdir.pipeline.base_passes import FunctionPass
 
 @attrs.frozen
 class _Reshards:
-    """The reshards made so far, by value and sharding."""
+    """The reshards inserted so far, by value and sharding."""
 
     names: Names
-    made: dict[tuple[SSAValue, Sharding], SSAValue] = attrs.field(factory=dict)
+    values: dict[tuple[SSAValue, Sharding], SSAValue] = attrs.field(factory=dict)
 
-    def resharded(self, value: SSAValue, wanted: Sharding, user: Operation) -> SSAValue:
-        """Return `value` in the wanted sharding, by a reshard before `user` unless one was made already."""
-        if sharding_of(value) == wanted:
+    def reshard(self, value: SSAValue, target: Sharding, user: Operation) -> SSAValue:
+        """Return `value` in the sharding `target`. A new reshard is inserted before `user`."""
+        if sharding_of(value) == target:
             return value
-        key = (value, wanted)
-        if key not in self.made:
-            reshard = ReshardOp.build(value, wanted, user.location)
-            self.names.give(reshard.results[0], value, "reshard")
-            Rewriter.insert_op(reshard, InsertPoint.before(user))
-            self.made[key] = reshard.results[0]
-        return self.made[key]
+        key = (value, target)
+        if key not in self.values:
+            op = ReshardOp.build(value, target, user.location)
+            self.names.give(op.results[0], value, "reshard")
+            Rewriter.insert_op(op, InsertPoint.before(user))
+            self.values[key] = op.results[0]
+        return self.values[key]
 
 
 @dataclass(frozen=True)
 class InsertReshardPass(FunctionPass):
-    """Puts a spmd.reshard before each use that needs another sharding; one serves all users that need the same."""
+    """Inserts a spmd.reshard before each use in another sharding. Users with the same need share it."""
 
     name = "insert-reshard"
     requires: ClassVar[str] = "decided"
@@ -61,90 +61,90 @@ class InsertReshardPass(FunctionPass):
 
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
         mesh = ir.mesh(module)
-        function.attributes.pop(GIVEN, None)  # what is decided again is what propagate gave
+        function.attributes.pop(GIVEN, None)  # only the output of propagate can be decided again
         expand_all(function, mesh, ctx)
         choice = operand_choice(function, mesh, ctx)
-        made = _Reshards(Names(function.body.block))
-        wanted_by: dict[Hashable, tuple[Sharding, ...]] = {}
+        reshards = _Reshards(Names(function.body.block))
+        needs_by_key: dict[Hashable, tuple[Sharding, ...]] = {}
         constraints: list[_Constraint] = []
         for user in list(function.body.block.ops):
             if isinstance(user, AtenOp):
                 operands = tuple(user.operands)
-                shardings = tuple([_known(operand, user) for operand in operands])
-                for index, wanted in enumerate(_wanted(user, shardings, choice, wanted_by)):
-                    if wanted != shardings[index]:
-                        user.operands[index] = made.resharded(operands[index], wanted, user)
+                shardings = tuple([_decided_sharding(operand, user) for operand in operands])
+                for index, target in enumerate(_needed_shardings(user, shardings, choice, needs_by_key)):
+                    if target != shardings[index]:
+                        user.operands[index] = reshards.reshard(operands[index], target, user)
                 user.properties.pop("needs", None)
             elif isinstance(user, (ConstraintOp, ReshardOp)):
-                constraints += _replace_constraint(made, user)
+                constraints += _replace_constraint(reshards, user)
         end = ir.terminator(function)
         for index, value in enumerate(end.operands):
-            asked = function_attrs(function, "res_attrs", index).get("spmd.sharding")
-            wanted = needed_result(asked, value, mesh)
-            end.operands[index] = made.resharded(value, wanted, end)
+            annotation = function_attrs(function, "res_attrs", index).get("spmd.sharding")
+            target = needed_result(annotation, value, mesh)
+            end.operands[index] = reshards.reshard(value, target, end)
         for constraint in constraints:
             constraint.remark_if_unused()
 
 
 @attrs.frozen
 class _Constraint:
-    """A constraint that asks for placements which nothing gets unasked, after it became a reshard.
+    """A constraint to plug-in placements that was replaced by a reshard.
 
     Attributes:
-        value: what the reshard gives.
-        location: that of the constraint.
+        value: the result of the reshard.
+        location: the location of the constraint.
     """
 
     value: SSAValue
     location: Location | None
 
     def remark_if_unused(self) -> None:
-        """Print a remark to stderr if no op takes the value as the constraint says, and nothing is lost by that."""
+        """Print a remark to stderr if only reshards use the value, and none of them rounds it by a lossy placement."""
         users = [use.operation for use in self.value.uses]
         sharding = sharding_of(self.value)
         if not all(isinstance(user, ReshardOp) for user in users) or (users and has_lossy(sharding)):
             return
-        name = text_name(self.value.owner.operands[0])  # type: ignore[union-attr]  # a reshard gives it
-        taken = "its users take it in other shardings" if users else "nothing uses it"
+        name = text_name(self.value.owner.operands[0])  # type: ignore[union-attr]  # its producer is a reshard
+        reason = "its users need other shardings" if users else "nothing uses it"
         text = (
-            f"the constraint of {name} to <{sharding}> has no effect: {taken}; remove it, or give the op that should "
+            f"the constraint of {name} to <{sharding}> has no effect: {reason}; remove it, or give the op that should "
             "use it a strategy with this placement"
         )
         print_remark(text, self.location)
 
 
-def _wanted(
-    op: AtenOp, current: tuple[Sharding, ...], choice: OperandChoice, known: dict[Hashable, tuple[Sharding, ...]]
+def _needed_shardings(
+    op: AtenOp, current: tuple[Sharding, ...], choice: OperandChoice, needs_by_key: dict[Hashable, tuple[Sharding, ...]]
 ) -> tuple[Sharding, ...]:
-    """Return the operand shardings of an op: as propagate decided, else those that reach its results in least time.
+    """Return the needed operand shardings of an op: those of propagate, or by default those that are cheapest to reach.
 
     Args:
-        known: what was found for the ops before, by all that it depends on.
+        needs_by_key: a cache of the result for equal ops.
     """
     if op.needs:
         return tuple(need or has for need, has in zip(op.needs.data, current, strict=True))
     types = [meta_of(value.type) for value in (*op.operands, *op.results)]
     key = (op.name, is_split(op), current, *types, *map(op.properties.get, ("arguments", "structure", "sharding")))
-    if key not in known:
-        known[key] = choice.cheapest(op, current)
-    return known[key]
+    if key not in needs_by_key:
+        needs_by_key[key] = choice.cheapest(op, current)
+    return needs_by_key[key]
 
 
-def _known(value: SSAValue, user: ValueOp) -> Sharding:
-    sharding = sharding_of(value)
+def _decided_sharding(operand: SSAValue, user: ValueOp) -> Sharding:
+    sharding = sharding_of(operand)
     if sharding is None or sharding.open_axes:
         raise ShardingError(f"an operand of '{user.name}' has no sharding yet; run propagate first", location_of(user))
     return sharding
 
 
-def _replace_constraint(made: _Reshards, op: ConstraintOp | ReshardOp) -> list[_Constraint]:
-    """Put a reshard in the place of `op`; return what is to be looked at once all users are known."""
-    wanted = op.target
-    if wanted is None or wanted.open_axes:
+def _replace_constraint(reshards: _Reshards, op: ConstraintOp | ReshardOp) -> list[_Constraint]:
+    """Replace `op` by a reshard. Return it as a _Constraint if its target has plug-in placements."""
+    target = op.target
+    if target is None or target.open_axes:
         raise ShardingError(f"'{op.name}' leaves an axis open; run propagate first", location_of(op))
     operand, location = op.operands[0], location_of(op)
-    is_special = isinstance(op, ConstraintOp) and bool(plugins(placement for _, placement in wanted.entries))
-    value = made.resharded(operand, wanted, op)
+    is_special = isinstance(op, ConstraintOp) and bool(plugins(placement for _, placement in target.entries))
+    value = reshards.reshard(operand, target, op)
     if value is not op.results[0]:
         op.results[0].replace_all_uses_with(value)
         Rewriter.erase_op(op)

@@ -1,7 +1,7 @@
-"""localize: types of one rank instead of global ones, and literal arguments to match.
+"""localize: replace global types by those of one rank, and adapt the sizes among the literal arguments.
 
-A dimension that is sharded evenly gets its plain local size. Where ranks differ the type says `?`, `of` keeps the
-global shape, and a size among the literal arguments becomes `size(extent, axes)`, which each rank evaluates.
+An evenly sharded dimension gets its local size. If the sizes of ranks differ, the type has `?`, and `of` contains the
+global shape. A size among the literal arguments becomes `size(extent, axes)`, which each rank evaluates.
 """
 
 from __future__ import annotations
@@ -47,42 +47,44 @@ from spmdir.rules.strategies.split_products import SPLIT
 from spmdir.transforms.replace_by_local_form import replace_by_local_form, retype
 
 
-def join_blocks(function: FuncOp, mesh: Mesh) -> None:
-    """Replace each gather in a local `function` by `spmd.assemble` where a ring before it had all blocks here.
+def replace_gathers_by_assembles(function: FuncOp, mesh: Mesh) -> None:
+    """Replace each gather in a local `function` by `spmd.assemble`, if a ring has sent all blocks to this rank.
 
-    The ring is one that a product of the same value is split into, along the same axes.
+    The ring is that of a split product of the same value along the same axes.
     """
     rings: dict[tuple[SSAValue, tuple[str, ...]], list[SSAValue]] = {}
-    root: dict[SSAValue, SSAValue] = {}
+    root_of: dict[SSAValue, SSAValue] = {}
     for op in list(function.body.block.ops):
         if isinstance(op, WaitOp) and isinstance(start := op.operands[0].owner, RotateStartOp):
-            held = start.operands[0]
-            first = root[op.results[0]] = root.get(held, held)
-            rings.setdefault((first, start.axes), [first]).append(op.results[0])
+            block = start.operands[0]
+            root_value = root_of[op.results[0]] = root_of.get(block, block)
+            rings.setdefault((root_value, start.axes), [root_value]).append(op.results[0])
         elif isinstance(op, Collective) and op.spec.traits == ("shard", "replicated") and len(op.operands) == 1:
             blocks = rings.get((op.operands[0], op.axes), [])
             if not op.IS_START and len(blocks) == mesh.group_size(op.axes):
-                _join(op, blocks, mesh)
+                _assemble_blocks(op, blocks, mesh)
 
 
-def _join(op: Collective, blocks: list[SSAValue], mesh: Mesh) -> None:
-    """Put the `blocks` of the operand of the gather `op` together in its place."""
-    (value,), (result,) = op.operands, op.results
-    call = Call(op.name, tuple(filter(None, [global_type(value, mesh)])), (), (global_type(result, mesh),))
+def _assemble_blocks(op: Collective, blocks: list[SSAValue], mesh: Mesh) -> None:
+    """Replace the gather `op` by an op that assembles the `blocks` of its operand."""
+    (operand,), (result,) = op.operands, op.results
+    call = Call(op.name, tuple(filter(None, [global_type(operand, mesh)])), (), (global_type(result, mesh),))
     arguments = (("axes", op.axes), ("dim", op.dim))
-    new: Operation = AssembleOp.build_op(blocks, op.metas, arguments, op.shardings, location=op.location)
+    assemble: Operation = AssembleOp.build_op(blocks, op.metas, arguments, op.shardings, location=op.location)
     if op.of is not None:
-        new.properties["of"] = op.of
-    new.attributes[NOTE] = make_note(op, call, [sharding_of(value)], places_among([new], [value], new.results))
-    Rewriter.insert_op(new, InsertPoint.before(op))
-    take_name(new.results[0], result)
-    result.replace_all_uses_with(new.results[0])
+        assemble.properties["of"] = op.of
+    assemble.attributes[NOTE] = make_note(
+        op, call, [sharding_of(operand)], places_among([assemble], [operand], assemble.results)
+    )
+    Rewriter.insert_op(assemble, InsertPoint.before(op))
+    take_name(assemble.results[0], result)
+    result.replace_all_uses_with(assemble.results[0])
     Rewriter.erase_op(op)
 
 
 @dataclass(frozen=True)
 class LocalizePass(ModulePass):
-    """Replace global types by those of one rank, and sizes and offsets among the arguments to match."""
+    """Replaces global types by those of one rank, and adapts sizes and offsets among the arguments."""
 
     name = "localize"
     requires: ClassVar[str] = "decided"
@@ -99,7 +101,7 @@ class LocalizePass(ModulePass):
 
 
 def local_size(dim: int, size: int, sharding: Sharding, mesh: Mesh) -> int | Local:
-    """Return the local length of dimension `dim` with `size` elements: an int if all ranks agree."""
+    """Return the local size of dimension `dim` with `size` elements: an int if it is equal on all ranks."""
     axes = sharding.dim_axes(dim)
     if sharding.is_even(dim, size, mesh):
         return size // mesh.group_size(axes)
@@ -107,18 +109,18 @@ def local_size(dim: int, size: int, sharding: Sharding, mesh: Mesh) -> int | Loc
 
 
 def local_sizes(meta: TensorMeta, sharding: Sharding, mesh: Mesh) -> tuple[int | Local, ...]:
-    """Return the local lengths of the dimensions of a tensor of type `meta`: an int where all ranks agree.
+    """Return the local sizes of a tensor of type `meta`. A size is an int if it is equal on all ranks.
 
     Raises:
-        UnsupportedError: ranks hold something else than their shards, of sizes that differ.
+        UnsupportedError: a plug-in placement has local tensors of different sizes that are not shards.
     """
     if not sharding.has_own_type:
         return tuple(local_size(dim, size, sharding, mesh) for dim, size in enumerate(meta.shape))
     sizes = common_type(sharding, meta, mesh).shape
     if DYNAMIC in sizes:
         raise UnsupportedError(
-            f"takes the sizes of its result, which differ between the ranks of <{sharding}> and are no shards; "
-            "expected a sharding such as S(0): give it to a spmd.constraint on the result"
+            f"requires the sizes of its result as arguments, but local tensors of <{sharding}> differ in size and are "
+            "not shards; expected a sharding such as S(0): add a spmd.constraint with it on the result"
         )
     return sizes
 
@@ -128,16 +130,16 @@ def _localize(function: FuncOp, mesh: Mesh, rules: RuleSet) -> None:
     for op in block.ops:
         _reject_unfinished(op)
     raise_all([*argument_errors(function), *result_errors(function, mesh)])
-    known: dict[object, _Typed] = {}
-    # Last op first: an op is then read while its operands still have their global types.
+    typed_by_key: dict[object, _LocalTyping] = {}
+    # From the last op to the first: the operands of an op still have global types when it is processed.
     for op in reversed(list(block.ops)):
-        if isinstance(op, CallOp):  # of a layer, which is localized too
+        if isinstance(op, CallOp):  # calls a layer, which is localized too
             for result in op.results:
                 _localize_value(result, mesh)
         if not isinstance(op, ValueOp):
             continue
-        typed = _typed(op, mesh, rules, known) if isinstance(op, AtenOp) else None
-        op.attributes.pop(EXPANSION, None)  # which speaks of global values
+        typed = _local_typing(op, mesh, rules, typed_by_key) if isinstance(op, AtenOp) else None
+        op.attributes.pop(EXPANSION, None)  # its shardings and types are global
         of = tuple([_localize_value(result, mesh) for result in op.results])
         if any(entry is not None for entry in of):
             op.properties["of"] = ShapesAttr(of)
@@ -152,7 +154,7 @@ def _localize(function: FuncOp, mesh: Mesh, rules: RuleSet) -> None:
     returned = ir.terminator(function).operand_types
     function.properties["function_type"] = FunctionType.from_lists([a.type for a in block.args], returned)
     write_stage(function, "local")
-    join_blocks(function, mesh)
+    replace_gathers_by_assembles(function, mesh)
     trust(function)
 
 
@@ -172,14 +174,14 @@ def _reject_unfinished(op: Any) -> None:
 
 
 @attrs.frozen
-class _Typed:
-    """What localize does to equal ops.
+class _LocalTyping:
+    """How localize changes an op, and all ops that are equal to it.
 
     Attributes:
-        rule: None if there is none.
-        choice: the strategies that the shardings use.
+        rule: the rule of the op, if it has one.
+        choice: the strategies that the shardings correspond to.
         has_form: whether the local form of the rule replaces the op.
-        arguments: the arguments of one rank where they are others.
+        arguments: the arguments of one rank; None if they do not change.
     """
 
     rule: OpRule | None
@@ -188,42 +190,42 @@ class _Typed:
     arguments: ArgumentsAttr | None = None
 
 
-def _typed(op: AtenOp, mesh: Mesh, rules: RuleSet, known: dict[object, _Typed]) -> _Typed:
-    """Return what is done to `op`, noted in `known`: a program has few ops that differ in what this depends on.
+def _local_typing(op: AtenOp, mesh: Mesh, rules: RuleSet, typed_by_key: dict[object, _LocalTyping]) -> _LocalTyping:
+    """Return how localize changes `op`, from the cache `typed_by_key` if an equal op was seen before.
 
     Raises:
-        SpmdirError: `op` is ill typed, or no rank can do its share of it; located.
+        SpmdirError: `op` is ill typed, or cannot run on one rank; located.
     """
     properties = op.properties
     operands = tuple([(meta_of(operand.type), sharding_of(operand)) for operand in op.operands])
     key = (op.name, is_split(op), operands, op.metas, *map(properties.get, ("arguments", "structure", "sharding")))
-    if key not in known:
-        known[key] = _type_of_op(op, mesh, rules)
-    return known[key]
+    if key not in typed_by_key:
+        typed_by_key[key] = _compute_local_typing(op, mesh, rules)
+    return typed_by_key[key]
 
 
-def _type_of_op(op: AtenOp, mesh: Mesh, rules: RuleSet) -> _Typed:
+def _compute_local_typing(op: AtenOp, mesh: Mesh, rules: RuleSet) -> _LocalTyping:
     rule, choice = strategies_of(op, mesh, rules)
     rewrites = {strategy.rewrite for strategy in choice.values()}
     if "expand" in rewrites:
         raise UnsupportedError(
-            f"'{op.name}' reduces inside along a dimension that is sharded; run expand first",
+            f"'{op.name}' reduces inside a sharded dimension; run expand first",
             location_of(op),
         )
     has_form = bool(rewrites & {"local", SPLIT})
     if rule is None or has_form:
-        return _Typed(rule, choice, has_form)
+        return _LocalTyping(rule, choice, has_form)
     meta, sharding = rule.call.results[0], op.shardings[0]
     if not rule.shape_arguments or meta is None or not sharding:
-        return _Typed(rule, choice)
+        return _LocalTyping(rule, choice)
     with errors_at(op, UnsupportedError):
         sizes = local_sizes(meta, sharding, mesh)
     arguments = {**op.argument, **{name: sizes for name in rule.shape_arguments if name in op.argument}}
-    return _Typed(rule, choice, False, ArgumentsAttr(tuple(sorted(arguments.items()))))
+    return _LocalTyping(rule, choice, False, ArgumentsAttr(tuple(sorted(arguments.items()))))
 
 
 def _localize_value(value: SSAValue, mesh: Mesh) -> Of | None:
-    """Give a value its local type; return its global type if the local one does not tell it."""
+    """Set the local type of a value. Return its global type if that does not follow from the local one."""
     meta, sharding = meta_of(value.type), sharding_of(value)
     if meta is None or sharding is None:
         return None
@@ -234,7 +236,7 @@ def _localize_value(value: SSAValue, mesh: Mesh) -> Of | None:
 
 @lru_cache(maxsize=65536)
 def _local_type(meta: TensorMeta, sharding: Sharding, mesh: Mesh) -> tuple[TensorMeta, Of | None]:
-    """Return the type that the ranks have in common of a tensor, and its global type if that does not tell it."""
+    """Return the local type of a tensor on all ranks, and its global type if that does not follow from it."""
     traits = {placement.trait for _, placement in sharding.entries}
     if traits <= {"partial"}:
         return meta, None

@@ -1,4 +1,4 @@
-"""Reshards → collectives: the planner's cheapest steps, found together for all reshards of one value."""
+"""lower-reshard: replace reshards by the planner's cheapest steps. All reshards of one value are planned together."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ from spmdir.search.shared_messages import Dependence, shared_values, without_lat
 
 
 def add_states(step: Step, value: SSAValue, before: Operation, mesh: Mesh, names: Names) -> list[SSAValue]:
-    """Return new arguments of the function around `before`: what ranks keep for `step`, on a form of `value`."""
+    """Add arguments to the function for the edge states that ranks keep for `step` of a reshard of `value`."""
     meta, function = meta_of(value.type), before.parent_op()
-    assert meta is not None and isinstance(function, FuncOp)  # it is resharded in a function
-    found = step_states(step, meta, mesh)
-    if not found:
+    assert meta is not None and isinstance(function, FuncOp)  # reshards are in functions
+    edge_states = step_states(step, meta, mesh)
+    if not edge_states:
         return []
     arguments: list[SSAValue] = []
-    for state in found:
+    for state in edge_states:
         block = function.body.block
         argument = block.insert_arg(type_of(state.meta), len(block.args))
         names.give(argument, value, state.name)
-        said = signature_attrs(None, "input", state.sharding).data
-        attributes = {**said, "spmd.state": StringAttr(state.initial)}
-        _append(function, "arg_attrs", len(block.args), DictionaryAttr(attributes))
+        sharding_attributes = signature_attrs(None, "input", state.sharding).data
+        attributes = {**sharding_attributes, "spmd.state": StringAttr(state.initial)}
+        _append_attributes(function, "arg_attrs", len(block.args), DictionaryAttr(attributes))
         arguments.append(argument)
     _retype(function)
     return arguments
 
 
 def return_states(op: Operation, states: Sequence[SSAValue]) -> None:
-    """Return the new states that `op` gives from its function, under the names of `states`, which it took."""
+    """Return the new edge states, results of `op` after the first, from its function under the names of `states`."""
     function = op.parent_op()
     if not states:
         return
@@ -65,13 +65,13 @@ def return_states(op: Operation, states: Sequence[SSAValue]) -> None:
     for state, new in zip(states, op.results[1:], strict=True):
         end.operands = [*end.operands, new]
         attributes = signature_attrs(name_of(state), "state", sharding_of(state))
-        _append(function, "res_attrs", len(end.operands), attributes)
+        _append_attributes(function, "res_attrs", len(end.operands), attributes)
     _retype(function)
 
 
-def _append(function: FuncOp, which: str, count: int, last: DictionaryAttr) -> None:
-    given = [DictionaryAttr(function_attrs(function, which, index)) for index in range(count - 1)]
-    function.properties[which] = ArrayAttr([*given, last])
+def _append_attributes(function: FuncOp, attribute_name: str, count: int, new: DictionaryAttr) -> None:
+    attributes = [DictionaryAttr(function_attrs(function, attribute_name, index)) for index in range(count - 1)]
+    function.properties[attribute_name] = ArrayAttr([*attributes, new])
 
 
 def _retype(function: FuncOp) -> None:
@@ -82,7 +82,7 @@ def _retype(function: FuncOp) -> None:
 
 @dataclass(frozen=True)
 class LowerReshardPass(FunctionPass, MachineOptions):
-    """Turns each spmd.reshard into the cheapest collectives; reshards of one value share their steps."""
+    """Replaces each spmd.reshard by the cheapest steps of the planner. Reshards of one value share steps."""
 
     name = "lower-reshard"
     requires: ClassVar[str] = "resharded"
@@ -91,19 +91,19 @@ class LowerReshardPass(FunctionPass, MachineOptions):
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
         reshards: dict[SSAValue, list[SpmdOp]] = {}
         for reshard in function.body.block.ops:
-            if type(reshard) is ReshardOp or type(reshard) is ConstraintOp:  # isinstance is slow on other ops
+            if type(reshard) is ReshardOp or type(reshard) is ConstraintOp:  # isinstance is slow for other ops
                 reshards.setdefault(_origin(reshard), []).append(reshard)
         if not reshards:
-            return  # the file of a machine that nothing is priced by need not be there
+            return  # without reshards, the file of the machine may be missing
         machine, pipeline = self.machine_with_remark(ctx, function), as_pipeline(ctx.pipeline)
         names, planner = Names(function.body.block), Planner(ir.mesh(module), machine.topology, ctx.collectives)
         shared: set[SSAValue] = set()
         if is_for_shared_messages(function, pipeline):
             shared = _shared_values(function, pipeline.rules)
-        of_shared = attrs.evolve(planner, topology=without_latency(machine.topology))
-        for of_value in reshards.values():
-            value = _origin(of_value[0])
-            _lower(value, of_value, of_shared if value in shared else planner, names)
+        planner_of_shared = attrs.evolve(planner, topology=without_latency(machine.topology))
+        for reshards_of_value in reshards.values():
+            value = _origin(reshards_of_value[0])
+            _lower(value, reshards_of_value, planner_of_shared if value in shared else planner, names)
 
 
 def _shared_values(function: FuncOp, rules: RuleSet) -> set[SSAValue]:
@@ -118,7 +118,7 @@ def _shared_values(function: FuncOp, rules: RuleSet) -> set[SSAValue]:
 
 
 def _origin(op: SpmdOp) -> SSAValue:
-    """Return the value that `op` reshards, through earlier reshards that are exact."""
+    """Return the value that `op` reshards, before all earlier exact reshards."""
     value = op.operands[0]
     while isinstance(value.owner, (ReshardOp, ConstraintOp)) and not value.owner.has_lossy:
         value = value.owner.operands[0]
@@ -126,35 +126,37 @@ def _origin(op: SpmdOp) -> SSAValue:
 
 
 def _lower(value: SSAValue, reshards: Sequence[SpmdOp], planner: Planner, names: Names) -> None:
-    """Replace `reshards`, in program order, of `value`; each step is done before the first one that needs it."""
+    """Replace `reshards` of `value`, in program order. Each step is inserted before the first reshard that needs it."""
     source, meta = sharding_of(value), meta_of(value.type)
     assert meta is not None
     if source is None:
         raise ShardingError("the resharded value has no sharding; run propagate first", location_of(reshards[0]))
-    taken = _taken(reshards)
-    targets = {_target(reshard): location_of(reshard) for reshard in reversed(taken)}
+    used = _used_reshards(reshards)
+    targets = {_target(reshard): location_of(reshard) for reshard in reversed(used)}
     for target, location in targets.items():
         try:
             planner.plan(meta, source, target)
         except SpmdirError as error:
             raise type(error)(f"cannot reshard from <{source}> to <{target}>: {error.message}", location) from None
     tree = plan_tree(meta, source, tuple(reversed(targets)), planner).steps if targets else {}
-    made = {source: value}
-    given = {_target(reshard): reshard.results[0] for reshard in reversed(reshards)}
-    for reshard in taken:
-        _make(_target(reshard), tree, made, reshard, planner, names)
-        reshard.results[0].replace_all_uses_with(made[_target(reshard)])
-    for target, result in list(made.items())[1:]:
-        take_name(result, given[target]) if target in given else names.give(result, value, tree[target].kind)
+    values = {source: value}
+    result_by_target = {_target(reshard): reshard.results[0] for reshard in reversed(reshards)}
+    for reshard in used:
+        _lower_to(_target(reshard), tree, values, reshard, planner, names)
+        reshard.results[0].replace_all_uses_with(values[_target(reshard)])
+    for target, result in list(values.items())[1:]:
+        if target in result_by_target:
+            take_name(result, result_by_target[target])
+        else:
+            names.give(result, value, tree[target].kind)
     for reshard in reversed(reshards):
         Rewriter.erase_op(reshard)
 
 
-def _taken(reshards: Sequence[SpmdOp]) -> list[SpmdOp]:
-    """Return those of the `reshards` of one value whose results other ops take.
+def _used_reshards(reshards: Sequence[SpmdOp]) -> list[SpmdOp]:
+    """Return the `reshards` of one value that have a user other than these reshards.
 
-    All are planned from that value, so a sharding that only leads to another one, as of a constraint that no op
-    follows, need not be made.
+    All of them are planned from the original value, so a sharding that only other reshards use is not needed.
     """
     group = {*reshards}
     return [op for op in reshards if any(use.operation not in group for use in op.results[0].uses)]
@@ -163,26 +165,26 @@ def _taken(reshards: Sequence[SpmdOp]) -> list[SpmdOp]:
 def _target(op: SpmdOp) -> Sharding:
     target = op.target
     if target is None or target.open_axes:
-        raise ShardingError(f"'{op.name}' does not say how to place every axis; run propagate first", location_of(op))
+        raise ShardingError(f"'{op.name}' leaves an axis open; run propagate first", location_of(op))
     return target
 
 
-def _make(
+def _lower_to(
     target: Sharding,
     tree: Mapping[Sharding, Step],
-    made: dict[Sharding, SSAValue],
-    before: Operation,
+    values: dict[Sharding, SSAValue],
+    user: Operation,
     planner: Planner,
     names: Names,
 ) -> None:
-    """Do the steps to `target` that are not in `made` yet, before the op `before`."""
-    if target in made:
+    """Insert the steps to `target` that are not in `values` yet, before `user`."""
+    if target in values:
         return
     step = tree[target]
-    _make(step.source, tree, made, before, planner, names)
-    origin = next(iter(made.values()))
-    states = add_states(step, origin, before, planner.mesh, names)
-    op = build_collective(step, made[step.source], before.location, states)
-    Rewriter.insert_op(op, InsertPoint.before(before))
+    _lower_to(step.source, tree, values, user, planner, names)
+    origin = next(iter(values.values()))
+    states = add_states(step, origin, user, planner.mesh, names)
+    op = build_collective(step, values[step.source], user.location, states)
+    Rewriter.insert_op(op, InsertPoint.before(user))
     return_states(op, states)
-    made[target] = op.results[0]
+    values[target] = op.results[0]

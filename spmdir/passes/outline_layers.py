@@ -1,4 +1,4 @@
-"""outline-layers: equal layers → functions, and calls of these."""
+"""outline-layers: replace equal layers by calls of one function."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from spmdir.transforms.layers.outline import outline_layers
 
 @dataclass(frozen=True)
 class OutlineLayersPass(ModulePass):
-    """Makes a function of each layer that is there more than once, forward and backward, with calls in their places.
+    """Replaces parts of the program that repeat, such as the layers of a model, by calls of one function.
 
-    `inline` undoes it. A layer that differs from the others is a function of its own, whose name says which it is.
+    `inline` reverses this. A layer that differs becomes a separate function, with its number in the name.
     """
 
     name = "outline-layers"

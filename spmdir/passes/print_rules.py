@@ -1,4 +1,4 @@
-"""The rule of every op, written beside it."""
+"""print-rules: add the rule of each op to the op as an attribute."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from spmdir.rules.strategies.obstacle import Dropped
 
 @dataclass(frozen=True)
 class PrintRulesPass(FunctionPass):
-    """Notes on every op, as `spmd.rule`, its rule with its own factors and their sizes.
+    """Adds `spmd.rule` to each op: its rule with the factors of this call and their sizes.
 
-    As `spmd.strategies`, it lists the strategies that the op offers and, for those that it does not, why.
+    It also adds `spmd.strategies`: the strategies of the op, and why others are excluded.
     """
 
     name = "print-rules"
@@ -35,10 +35,10 @@ class PrintRulesPass(FunctionPass):
     needs_numbers: ClassVar = False
 
     strategies: Literal["plug-ins", "all", "none"] = "plug-ins"
-    """Of which placements strategies are listed: the plug-ins that the function names, all, or none."""
+    """The placements whose strategies are listed: the plug-ins that the function names, all, or none."""
 
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
-        plugins = _named(function) if self.strategies != "none" else ()
+        plugins = _plugin_placements(function) if self.strategies != "none" else ()
         counts: dict[int, list[str]] = {}
         for axis, count in ir.mesh(module).axes if plugins or self.strategies == "all" else ():
             counts.setdefault(count, []).append(axis)
@@ -46,28 +46,30 @@ class PrintRulesPass(FunctionPass):
             if isinstance(child, AtenOp):
                 rule = rule_of(child, ctx.rules)
                 child.attributes["spmd.rule"] = StringAttr(rule.text() if rule else "none: replicated only")
-                found = [text for c, axes in counts.items() if rule for text in self._listed(rule, c, axes, plugins)]
-                if found:
-                    child.attributes["spmd.strategies"] = ArrayAttr(map(StringAttr, found))
+                texts = [
+                    text for c, axes in counts.items() if rule for text in self._strategy_texts(rule, c, axes, plugins)
+                ]
+                if texts:
+                    child.attributes["spmd.strategies"] = ArrayAttr(map(StringAttr, texts))
 
-    def _listed(
+    def _strategy_texts(
         self, rule: OpRule, count: int, axes: Sequence[str], placements: tuple[Placement, ...]
     ) -> Iterator[str]:
-        for one in rule.considered(count, placements=placements):
-            if self.strategies == "all" or _is_of_plugins(one):
-                yield f"{', '.join(axes)}: {one}"
+        for strategy in rule.considered(count, placements=placements):
+            if self.strategies == "all" or _uses_plugins(strategy):
+                yield f"{', '.join(axes)}: {strategy}"
 
 
-def _named(function: FuncOp) -> tuple[Placement, ...]:
+def _plugin_placements(function: FuncOp) -> tuple[Placement, ...]:
     """Return the plug-in placements that a function names."""
     attributes = [function_attrs(function, "arg_attrs", index) for index in range(len(function.args))]
     attributes += [function_attrs(function, "res_attrs", i) for i in range(len(function.function_type.outputs))]
-    shardings = [found["spmd.sharding"].data for found in attributes if "spmd.sharding" in found]
-    made = [s for op in function.body.block.ops if isinstance(op, ValueOp) for s in op.shardings]
-    return plugins_of((*shardings, *made))
+    shardings = [entries["spmd.sharding"].data for entries in attributes if "spmd.sharding" in entries]
+    op_shardings = [s for op in function.body.block.ops if isinstance(op, ValueOp) for s in op.shardings]
+    return plugins_of((*shardings, *op_shardings))
 
 
-def _is_of_plugins(one: Strategy | Dropped) -> bool:
-    if isinstance(one, Strategy):
-        return bool(one.text or plugins((*one.operands, *one.results)))
-    return one.placement is None or bool(plugins([one.placement]))
+def _uses_plugins(strategy: Strategy | Dropped) -> bool:
+    if isinstance(strategy, Strategy):
+        return bool(strategy.text or plugins((*strategy.operands, *strategy.results)))
+    return strategy.placement is None or bool(plugins([strategy.placement]))

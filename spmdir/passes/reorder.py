@@ -1,4 +1,4 @@
-"""reorder: ops in an order in which collectives and copies are under way while the accelerator has other work."""
+"""reorder: change the order of ops, so that transfers run while the accelerator computes."""
 
 from __future__ import annotations
 
@@ -26,16 +26,15 @@ from spmdir.transforms.set_order import set_order
 
 @dataclass(frozen=True)
 class ReorderPass(LocalPass, MachineOptions):
-    """Moves starts of collectives and copies before, and waits for them behind, what can run meanwhile."""
+    """Moves starts of collectives and copies up and their waits down, so that other ops run in between."""
 
     name = "reorder"
 
     mode: Literal["full", "simple"] = "full"
-    """`full` lists ops by modelled times and may move any; `simple` moves starts up and waits down past others, goes by
-    no times, and keeps the order of all else."""
+    """`full` may move any op, and uses modelled times. `simple` only moves starts up and waits down, without times."""
 
     memory: Memory = None
-    """What a rank may hold: `auto` is what propagate decided for; without a limit what it holds anyway."""
+    """The memory limit of a rank: a size, or `auto` for the limit of propagate. By default, the peak does not rise."""
 
     def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
         if not any(isinstance(op, (Collective, HostCopyOp)) and op.IS_START for op in function.body.block.ops):

@@ -1,4 +1,4 @@
-"""split-async: a start and a wait for each collective and each copy, so that other ops can run between them."""
+"""split-async: replace each collective and copy by a start and a wait, so that other ops can run between them."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from spmdir.pipeline.base_passes import LocalPass
 
 @dataclass(frozen=True)
 class SplitAsyncPass(LocalPass):
-    """Replaces each collective, and each copy to or from the host, by its start, and a wait right behind it."""
+    """Replaces each collective, and each copy to or from the host, by a start directly followed by a wait."""
 
     name = "split-async"
 
     def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
         names = Names(function.body.block)
         for form, (op, *_) in list(units_of(function.body.block)):
-            if form is None and isinstance(op, (Collective, HostCopyOp)) and (starts := _starting(op)):
+            if form is None and isinstance(op, (Collective, HostCopyOp)) and (starts := _start_class(op)):
                 _split(op, starts, names)
 
 
-def _starting(op: Collective | HostCopyOp) -> type[Collective | HostCopyOp] | None:
-    """Return the class of the op that starts what `op` does; None if there is none."""
+def _start_class(op: Collective | HostCopyOp) -> type[Collective | HostCopyOp] | None:
+    """Return the class of the op that starts this collective or copy; None if it cannot be split."""
     if isinstance(op, HostCopyOp):
         return STARTS.get(type(op))
     return collective_class(op.spec.name, starts=True) if op.spec.may_be_async and not op.IS_START else None
@@ -42,12 +42,14 @@ def _split(op: Collective | HostCopyOp, starts: type[Collective | HostCopyOp], n
     start = starts.create(
         operands=op.operands, result_types=types, properties=dict(op.properties), location=op.location
     )
-    kept = {name: value for name, value in op.properties.items() if name != "arguments"}
-    wait = WaitOp.create(operands=start.results, result_types=op.result_types, properties=kept, location=op.location)
+    wait_properties = {name: value for name, value in op.properties.items() if name != "arguments"}
+    wait = WaitOp.create(
+        operands=start.results, result_types=op.result_types, properties=wait_properties, location=op.location
+    )
     Rewriter.insert_op([start, wait], InsertPoint.before(op))
-    does = "start" if isinstance(op, Collective) else starts.name.removeprefix("spmd.")
+    suffix = "start" if isinstance(op, Collective) else starts.name.removeprefix("spmd.")
     for old, started, new in zip(op.results, start.results, wait.results, strict=True):
-        names.give(started, old, does)
+        names.give(started, old, suffix)
         old.replace_all_uses_with(new)
         take_name(new, old)
     Rewriter.erase_op(op)

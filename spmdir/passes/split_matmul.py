@@ -1,4 +1,4 @@
-"""split-matmul: matrix products beside a collective become rings, in which a block is sent while one is multiplied."""
+"""split-matmul: replace a product next to a collective by a ring, which sends one block while it multiplies another."""
 
 from __future__ import annotations
 
@@ -35,29 +35,29 @@ from spmdir.rules.strategies import split_products
 from spmdir.schedule.simulate import simulate
 
 Split = Callable[[Collective, Sequence[AtenOp]], None]
-"""Splits products beside a collective: (the collective, the ops that it takes, or that take of it) → nothing."""
+"""Splits products next to a collective: (the collective, the producers or users to split) → None."""
 
 
 class Trials:
-    """Splits copies of products; what equal ones save is found once."""
+    """Computes the time that a split saves, on copies of the products. Equal products are tried once."""
 
     def __init__(self, ctx: IRContext, mesh: MeshOp, topology: Topology):
         self._ctx, self._mesh, self._topology = ctx, mesh, topology
-        self._known: dict[Hashable, float] = {}
+        self._saved: dict[Hashable, float] = {}
 
     def saved(
         self, collective: Operation, chosen: Sequence[Operation], split: Callable[[Any, Sequence[Any]], None]
     ) -> float:
-        """Return the modelled seconds that `split` of a collective and of the ops `chosen` beside it saves a rank."""
+        """Return the seconds that `split` saves on a rank, for a collective and its users or producers `chosen`."""
         gathers = any(operand.owner is collective for op in chosen for operand in op.operands)
         ops = [collective, *chosen] if gathers else [*chosen, collective]
         key = _key(ops)
-        if key not in self._known:
+        if key not in self._saved:
             trials = [_cut_out(ops, self._mesh) for _ in range(2)]
             split(trials[1].copies[collective], [trials[1].copies[op] for op in chosen])
             before, after = (self._seconds(trial.module) for trial in trials)
-            self._known[key] = before - after
-        return self._known[key]
+            self._saved[key] = before - after
+        return self._saved[key]
 
     def _seconds(self, module: ModuleOp) -> float:
         run_trial(self._ctx, module, "localize")
@@ -66,19 +66,19 @@ class Trials:
 
 
 def _key(ops: Sequence[Operation]) -> Hashable:
-    """Return what is equal for ops that compute the same on values laid out alike, of which others use the same."""
+    """Return a key that is equal for equal ops on values of equal types, shardings and outside uses."""
     numbers: dict[SSAValue, int] = {}
-    found: list[Hashable] = []
+    parts: list[Hashable] = []
     for op in ops:
         values = [numbers.setdefault(value, len(numbers)) for value in (*op.operands, *op.results)]
-        found += [op.name, *values, op.properties.get("arguments"), op.properties.get("structure")]
+        parts += [op.name, *values, op.properties.get("arguments"), op.properties.get("structure")]
     used = [any(use.operation not in ops for use in value.uses) for value in numbers]
-    return (*found, *used, *((meta_of(value.type), sharding_of(value)) for value in numbers))
+    return (*parts, *used, *((meta_of(value.type), sharding_of(value)) for value in numbers))
 
 
 @attrs.frozen
 class _Trial:
-    """A program of copies of some ops.
+    """A program with copies of some ops.
 
     Attributes:
         copies: op → its copy.
@@ -89,30 +89,32 @@ class _Trial:
 
 
 def _cut_out(ops: Sequence[Operation], mesh: MeshOp) -> _Trial:
-    """Return a program of copies of `ops` alone: what they take is given, and what others use of them returned."""
+    """Return a program with copies of `ops`. Its arguments are their inputs, its results the values used outside."""
     inside = [result for op in ops for result in op.results]
-    given = [value for value in dict.fromkeys(value for op in ops for value in op.operands) if value not in inside]
-    block = Block(arg_types=[value.type for value in given])
-    values: dict[SSAValue, SSAValue] = dict(zip(given, block.args, strict=True))
+    inputs = [value for value in dict.fromkeys(value for op in ops for value in op.operands) if value not in inside]
+    block = Block(arg_types=[value.type for value in inputs])
+    values: dict[SSAValue, SSAValue] = dict(zip(inputs, block.args, strict=True))
     copies = {op: op.clone(values) for op in ops}
     block.add_ops(copies.values())
-    used = [value for value in inside if any(use.operation not in ops for use in value.uses)]
-    block.add_op(ReturnOp(*(values[value] for value in used)))
-    function = FuncOp("trial", (block.arg_types, [value.type for value in used]), Region(block))
-    held = ({"spmd.sharding": sharding_attr(sharding)} if (sharding := sharding_of(v)) else {} for v in given)
-    function.properties["arg_attrs"] = ArrayAttr(map(DictionaryAttr, held))
+    outputs = [value for value in inside if any(use.operation not in ops for use in value.uses)]
+    block.add_op(ReturnOp(*(values[value] for value in outputs)))
+    function = FuncOp("trial", (block.arg_types, [value.type for value in outputs]), Region(block))
+    input_attributes = (
+        {"spmd.sharding": sharding_attr(sharding)} if (sharding := sharding_of(v)) else {} for v in inputs
+    )
+    function.properties["arg_attrs"] = ArrayAttr(map(DictionaryAttr, input_attributes))
     return _Trial(ModuleOp([mesh.clone(), function]), copies)
 
 
 @dataclass(frozen=True)
 class SplitMatmulPass(FunctionPass, MachineOptions):
-    """Splits matrix products beside an all_gather or a reduce_scatter into the steps of rings, where that is faster.
+    """Splits matrix products next to an all_gather or a reduce_scatter into the steps of a ring, if that saves time.
 
-    Left alone are gathers of what no product makes, as of parameters, and scatters that no product waits for, as of
-    their gradients: a schedule hides these behind other ops.
+    Gathers that do not depend on a product, as of parameters, are not split. The same holds for scatters that no
+    product depends on, as of gradients. A schedule hides these while other ops run.
 
     Options:
-        always: split wherever a ring is possible, whatever it takes.
+        always: split wherever a ring is possible, even if it takes longer.
     """
 
     name = "split-matmul"
@@ -120,91 +122,91 @@ class SplitMatmulPass(FunctionPass, MachineOptions):
     always: bool = False
 
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
-        trials: Trials | None = None  # the file of a machine that nothing is priced by need not be there
-        for collective, choices in _Sites(function.body.block, ir.mesh(module), ctx.rules, self.always).all():
+        trials: Trials | None = None  # the file of the machine may be missing if nothing is priced
+        for collective, choices in _Sites(function.body.block, ir.mesh(module), ctx.rules, self.always).candidates():
             split = _SPLITS[collective.spec.traits]
             if self.always:
                 split(collective, choices[0])
                 continue
             trials = trials or Trials(ctx, ir.mesh_op(module), self.machine_with_remark(ctx, function).topology)
-            saved = [trials.saved(collective, chosen, split) for chosen in choices]
-            if max(saved) > 0.0:
-                split(collective, choices[saved.index(max(saved))])
+            seconds_saved = [trials.saved(collective, chosen, split) for chosen in choices]
+            if max(seconds_saved) > 0.0:
+                split(collective, choices[seconds_saved.index(max(seconds_saved))])
 
 
 class _Sites:
-    """The places in a function where products may be split.
+    """The collectives of a function with the products next to them that may be split.
 
     Attributes:
-        products: the ops that contract.
-        splittable: those of them that may be split.
-        place: op → its number in program order.
+        products: the contractions.
+        splittable: the contractions that may be split.
+        number_of: op → its number in program order.
     """
 
     def __init__(self, block: Block, mesh: Mesh, rules: RuleSet, everywhere: bool):
         self.block, self.mesh, self.rules, self.everywhere = block, mesh, rules, everywhere
-        self.place = {op: number for number, op in enumerate(block.ops)}
+        self.number_of = {op: number for number, op in enumerate(block.ops)}
         instances = {op: rule for op in block.ops if isinstance(op, AtenOp) and (rule := rule_of(op, rules))}
         self.products = {op for op, rule in instances.items() if rule.contracts}
         self.splittable = {op for op, rule in instances.items() if split_products.may_be_split(rule)}
 
-    def all(self) -> Iterator[tuple[Collective, Sequence[Sequence[AtenOp]]]]:
-        """Yield each collective with the ops of which some may be split beside it, which the caller may do at once."""
-        behind, before = self._behind_products(), self._before_products()
+    def candidates(self) -> Iterator[tuple[Collective, Sequence[Sequence[AtenOp]]]]:
+        """Yield each collective with the choices of ops to split. The caller may split one before it continues."""
+        after_products, before_products = self._values_after_products(), self._values_before_products()
         for op in list(self.block.ops):
             if not isinstance(op, Collective) or op.IS_START or len(op.operands) != 1 or len(op.axes) != 1:
                 continue
-            if op.spec.traits == _GATHER and (self.everywhere or op.operands[0] in behind):
+            if op.spec.traits == _GATHER and (self.everywhere or op.operands[0] in after_products):
                 choices = [(user,) for user in self._ready_users(op) if self._may_gather(user, op)]
-            elif op.spec.traits == _SCATTER and (self.everywhere or op.results[0] in before):
-                added = self._added(op.operands[0])
-                choices = [added] if added and all(self._may_scatter(one, op) for one in added) else []
+            elif op.spec.traits == _SCATTER and (self.everywhere or op.results[0] in before_products):
+                summed = self._summed_products(op.operands[0])
+                choices = [summed] if summed and all(self._may_scatter(summand, op) for summand in summed) else []
             else:
                 continue
             if choices:
                 yield op, choices
-                if any(is_split(one) for chosen in choices for one in chosen):
-                    self.place = {op: number for number, op in enumerate(self.block.ops)}
+                if any(is_split(product) for chosen in choices for product in chosen):
+                    self.number_of = {op: number for number, op in enumerate(self.block.ops)}
 
-    def _behind_products(self) -> set[SSAValue]:
-        """Return the values that some product is needed for."""
-        found: set[SSAValue] = set()
+    def _values_after_products(self) -> set[SSAValue]:
+        """Return the values that depend on a product."""
+        values: set[SSAValue] = set()
         for op in self.block.ops:
-            if op in self.products or not found.isdisjoint(op.operands):
-                found.update(op.results)
-        return found
+            if op in self.products or not values.isdisjoint(op.operands):
+                values.update(op.results)
+        return values
 
-    def _before_products(self) -> set[SSAValue]:
-        """Return the values that are needed for some product."""
-        found: set[SSAValue] = set()
+    def _values_before_products(self) -> set[SSAValue]:
+        """Return the values that a product depends on."""
+        values: set[SSAValue] = set()
         for op in reversed(list(self.block.ops)):
-            if op in self.products or not found.isdisjoint(op.results):
-                found.update(op.operands)
-        return found
+            if op in self.products or not values.isdisjoint(op.results):
+                values.update(op.operands)
+        return values
 
     def _ready_users(self, gather: Collective) -> Iterator[AtenOp]:
-        """Yield the products of what is gathered that may stand in front of all other users."""
+        """Yield the products of the gathered value that may be moved before all its other users."""
         users = list(dict.fromkeys(use.operation for use in gather.results[0].uses))
-        first = min(map(self.place.__getitem__, users), default=0)
+        first_place = min(map(self.number_of.__getitem__, users), default=0)
         for user in users:
             if isinstance(user, AtenOp) and user in self.splittable and not is_split(user):
-                makers = [value.owner for value in user.operands]
-                if all(isinstance(maker, Block) or self.place[maker] < first for maker in makers):
+                producers = [value.owner for value in user.operands]
+                if all(isinstance(producer, Block) or self.number_of[producer] < first_place for producer in producers):
                     yield user
 
-    def _added(self, value: SSAValue) -> tuple[AtenOp, ...]:
-        """Return the products whose sum is `value`, with the ops that add them up; () if it is anything else."""
+    def _summed_products(self, value: SSAValue) -> tuple[AtenOp, ...]:
+        """Return the products whose sum is `value`, and the ops that add them; () if `value` is not such a sum."""
         op = value.owner
         if not isinstance(op, AtenOp) or is_split(op) or len(list(value.uses)) != 1 or len(op.results) != 1:
             return ()
         if op in self.splittable:
             return (op,)
-        parts = [self._added(operand) if operand.type == value.type else () for operand in op.operands]
-        return (*(one for part in parts for one in part), op) if parts and all(parts) else ()
+        summands = [self._summed_products(operand) if operand.type == value.type else () for operand in op.operands]
+        return (*(summand for part in summands for summand in part), op) if summands and all(summands) else ()
 
     def _may_gather(self, product: AtenOp, gather: Collective) -> bool:
-        given = [gather.operands[0] if value is gather.results[0] else value for value in product.operands]
-        return self._is_typed(product, list(map(sharding_of, given)), product.shardings[0], gather.axes[0])
+        operands = [gather.operands[0] if value is gather.results[0] else value for value in product.operands]
+        return self._is_typed(product, list(map(sharding_of, operands)), product.shardings[0], gather.axes[0])
 
     def _may_scatter(self, op: AtenOp, scatter: Collective) -> bool:
         if op in self.splittable:
@@ -214,26 +216,26 @@ class _Sites:
     def _is_typed(
         self, op: AtenOp, operands: Sequence[Sharding | None], result: Sharding | None, axis: str | None = None
     ) -> bool:
-        """Return whether `op` may be sharded so; it must be split along `axis` if that is given."""
+        """Return whether `op` may have these shardings. If `axis` is given, the op must also be split along it."""
         rule = rule_of(op, self.rules)
         try:
-            choice = match(rule, operands, [result], self.mesh, may_split=axis is not None)  # type: ignore  # it is decided
+            choice = match(rule, operands, [result], self.mesh, may_split=axis is not None)  # type: ignore
         except ShardingError:
             return False
         return axis is None or (axis in choice and choice[axis].rewrite == split_products.SPLIT)
 
 
-def _gather(gather: Collective, chosen: Sequence[AtenOp]) -> None:
-    """Let the steps of a product gather its operand; other users of the gather get it behind these."""
+def _split_gathered(gather: Collective, chosen: Sequence[AtenOp]) -> None:
+    """Split a product, so that its steps gather its operand. The gather moves after it, for other users if any."""
     (product,), (value,), (gathered,) = chosen, gather.operands, gather.results
     users = {use.operation for use in gathered.uses}
-    first: Operation = gather
-    while first not in users:
-        assert first.next_op is not None  # what uses a value is behind it
-        first = first.next_op
-    if product is not first:
+    first_user: Operation = gather
+    while first_user not in users:
+        assert first_user.next_op is not None  # users of a value follow its producer
+        first_user = first_user.next_op
+    if product is not first_user:
         product.detach()
-        Rewriter.insert_op(product, InsertPoint.before(first))
+        Rewriter.insert_op(product, InsertPoint.before(first_user))
     gather.detach()
     Rewriter.insert_op(gather, InsertPoint.after(product))
     product.operands = [value if operand is gathered else operand for operand in product.operands]
@@ -242,8 +244,8 @@ def _gather(gather: Collective, chosen: Sequence[AtenOp]) -> None:
         Rewriter.erase_op(gather)
 
 
-def _scatter(scatter: Collective, chosen: Sequence[AtenOp]) -> None:
-    """Let the steps of products scatter their results, which other ops add up, the last one to what is scattered."""
+def _split_scattered(scatter: Collective, chosen: Sequence[AtenOp]) -> None:
+    """Split products, so that their steps scatter the results. The last op of `chosen` computes the scattered sum."""
     for op in chosen:
         if all(operand.owner not in chosen for operand in op.operands):
             op.attributes[SPLIT] = UnitAttr()
@@ -255,5 +257,5 @@ def _scatter(scatter: Collective, chosen: Sequence[AtenOp]) -> None:
 
 _GATHER, _SCATTER = ("shard", "replicated"), ("partial", "shard")
 
-_SPLITS: Mapping[tuple[str | None, str | None], Split] = {_GATHER: _gather, _SCATTER: _scatter}
-"""Traits of the axes of a collective → what splits products beside it."""
+_SPLITS: Mapping[tuple[str | None, str | None], Split] = {_GATHER: _split_gathered, _SCATTER: _split_scattered}
+"""Traits of the axes of a collective → the function that splits products next to it."""

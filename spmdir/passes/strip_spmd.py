@@ -1,4 +1,4 @@
-"""strip-spmd: turn a partitioned program into the single-device program that it computes."""
+"""strip-spmd: convert a sharded program back to its single-device program."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from spmdir.pipeline.noted_options import NOTE as DECIDED_BY
 
 @dataclass(frozen=True)
 class StripSpmdPass(ModulePass):
-    """Removes the mesh, all shardings and all spmd ops: what is left is the single-device program."""
+    """Removes the mesh, all shardings and all spmd ops. The result is the single-device program."""
 
     name = "strip-spmd"
     takes_layers: ClassVar[bool] = True
@@ -46,7 +46,7 @@ class StripSpmdPass(ModulePass):
 
 
 def _strip(op: Operation) -> None:
-    """Remove an op that keeps its value, and from another op what it says of shardings."""
+    """Replace a spmd op by its operands. Remove the shardings and `spmd.` attributes from any other op."""
     if isinstance(op, SpmdOp):
         _replace(op, list(op.operands))
     elif isinstance(op, ValueOp):
@@ -67,7 +67,7 @@ def _replace(op: Operation, values: list[SSAValue]) -> None:
 def _without_shardings(attrs: ArrayAttr[DictionaryAttr] | None) -> ArrayAttr[DictionaryAttr] | None:
     if attrs is None:
         return None
-    gone = ("spmd.sharding", "spmd.like")
+    removed = ("spmd.sharding", "spmd.like")
     return ArrayAttr(
-        [DictionaryAttr({k: value for k, value in entry.data.items() if k not in gone}) for entry in attrs]
+        [DictionaryAttr({k: value for k, value in entry.data.items() if k not in removed}) for entry in attrs]
     )

@@ -1,6 +1,6 @@
-"""The type check of the distributed program: a program that passes computes what its single-device form computes.
+"""verify-spmd: type-check the distributed program. A well-typed program computes the same values as on one device.
 
-The program of one rank passes if the global one that it says it is passes, and localize makes it of that.
+The program of one rank is well typed if its global program is, and if localize converts that into the same ops.
 """
 
 from __future__ import annotations
@@ -39,48 +39,54 @@ from spmdir.pipeline.base_passes import flat_functions, reject_open_sizes
 from spmdir.reshard.plan import plan_reshard
 
 
-def compare(found: FuncOp, made: FuncOp) -> None:
-    """Raise SpmdirError, located, unless `found` is `made`, which may have further arguments."""
-    errors = [*_arguments(found, made)]
-    values: dict[SSAValue, SSAValue] = dict(zip(found.args, made.args, strict=False))
-    for op, expected in zip_longest(found.body.block.ops, made.body.block.ops):
+def check_equal(function: FuncOp, expected_function: FuncOp) -> None:
+    """Raise a located SpmdirError unless the functions are equal. Further arguments of one of them are allowed."""
+    errors = [*_argument_differences(function, expected_function)]
+    values: dict[SSAValue, SSAValue] = dict(zip(function.args, expected_function.args, strict=False))
+    for op, expected in zip_longest(function.body.block.ops, expected_function.body.block.ops):
         message = _difference(op, expected, values)
         if message:
-            errors.append(ShardingError(message, location_of(op or found)))
-            break  # what follows would differ because of this
+            errors.append(ShardingError(message, location_of(op or function)))
+            break  # further differences may be consequences of this one
         values.update(zip(op.results, expected.results, strict=True))
     raise_all(errors)
 
 
-def _arguments(found: FuncOp, made: FuncOp) -> list[SpmdirError]:
+def _argument_differences(function: FuncOp, expected_function: FuncOp) -> list[SpmdirError]:
     errors: list[SpmdirError] = []
-    for index, (argument, expected) in enumerate(zip(found.args, made.args, strict=False)):
-        has, wanted = (function_attrs(function, "arg_attrs", index) for function in (found, made))
-        if argument.type != expected.type or has != wanted:
-            texts = (_argument(a.type, attributes) for a, attributes in ((expected, wanted), (argument, has)))
+    for index, (argument, expected) in enumerate(zip(function.args, expected_function.args, strict=False)):
+        argument_attributes, expected_attributes = (
+            function_attrs(checked, "arg_attrs", index) for checked in (function, expected_function)
+        )
+        if argument.type != expected.type or argument_attributes != expected_attributes:
+            expected_text = _argument_text(expected.type, expected_attributes)
+            text = _argument_text(argument.type, argument_attributes)
             errors.append(
-                ShardingError("argument {} is {} by its sharding, found {}".format(index, *texts), location_of(found))
+                ShardingError(
+                    f"argument {index} must have type {expected_text} according to its sharding, found {text}",
+                    location_of(function),
+                )
             )
     return errors
 
 
-def _argument(type_: Any, attributes: dict[str, Any]) -> str:
+def _argument_text(type_: Any, attributes: dict[str, Any]) -> str:
     return f"{print_type(type_)} of {attributes['spmd.of']}" if "spmd.of" in attributes else print_type(type_)
 
 
 def _difference(op: Operation | None, expected: Operation | None, values: dict[SSAValue, SSAValue]) -> str | None:
-    """Return how `op` differs from `expected`, where `values` maps its values to the expected ones; None if not."""
+    """Return how `op` differs from `expected`; None if it does not. `values` maps values to expected ones."""
     if op is None or expected is None:
-        return f"the function has {'fewer' if op is None else 'more'} ops than localize gives it; run localize again"
+        return f"the function has {'fewer' if op is None else 'more'} ops than the output of localize; run it again"
     if tuple(map(values.get, op.operands)) != tuple(expected.operands):
-        return f"'{op.name}' takes other operands than localize gives '{expected.name}' here; run localize again"
-    kept = [(type(o), o.properties, o.result_types, o.attributes.get(NOTE)) for o in (op, expected)]
-    if kept[0] == kept[1]:
+        return f"'{op.name}' has other operands than '{expected.name}' in the output of localize; run localize again"
+    compared = [(type(o), o.properties, o.result_types, o.attributes.get(NOTE)) for o in (op, expected)]
+    if compared[0] == compared[1]:
         return None
-    return f"found `{_text(op)}` where localize makes `{_text(expected)}` of the program; run localize again"
+    return f"found `{_op_text(op)}`; expected `{_op_text(expected)}`, the output of localize; run localize again"
 
 
-def _text(op: Operation) -> str:
+def _op_text(op: Operation) -> str:
     if not isinstance(op, ValueOp):
         return op.name
     return op.name + print_tail((), op.arguments, op.sharding, op.needs, op.of, tuple(op.result_types))
@@ -88,10 +94,10 @@ def _text(op: Operation) -> str:
 
 @dataclass(frozen=True)
 class VerifySpmdPass(ModulePass):
-    """Rejects a program in which an op, a collective or a function result has shardings that it cannot have.
+    """Rejects a program if an op, a collective or a function result has invalid shardings.
 
     Options:
-        before-reshard: results may still be in another sharding than the function promises; insert-reshard is to come.
+        before-reshard: accept results in another sharding than declared, as before insert-reshard.
     """
 
     name = "verify-spmd"
@@ -107,13 +113,13 @@ class VerifySpmdPass(ModulePass):
                 _check(function, ir.mesh(op), ctx, results=not self.before_reshard)
 
     def _check_local(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
-        """Raise SpmdirError unless `function` is what localize makes of the global function that it stands for."""
+        """Raise SpmdirError unless localize converts the global program of `function` to `function`."""
         reject_open_sizes(module, self.name)
         restored = globalize(module, function, ctx)
         verify(restored)
         _check(ir.main_function(restored), ir.mesh(restored), ctx)
         LocalizePass().apply(ctx, restored)
-        compare(function, ir.main_function(restored))
+        check_equal(function, ir.main_function(restored))
         trust(function)
 
 
@@ -121,8 +127,7 @@ def _check(function: FuncOp, mesh: Mesh, ctx: IRContext, results: bool = True) -
     """Raise SpmdirError unless a function with global types is well typed.
 
     Args:
-        results: whether results must have the shardings that the function promises, unless operands are still to be
-            resharded.
+        results: whether results must have their declared shardings. This is not checked if an op has `needs`.
     """
     errors: list[SpmdirError] = [*argument_errors(function)]
     for child in function.body.block.ops:
@@ -136,17 +141,17 @@ def _check(function: FuncOp, mesh: Mesh, ctx: IRContext, results: bool = True) -
 
 
 def _check_op(op: Operation, mesh: Mesh, ctx: IRContext) -> None:
-    """Raise a located SpmdirError unless `op` is well typed; collectives are so if the module verifies."""
+    """Raise a located SpmdirError unless `op` is well typed. The verifier checks collectives."""
     location = location_of(op)
     if isinstance(op, AtenOp):
         strategies_of(op, mesh, ctx.rules)
     elif isinstance(op, (ReshardOp, ConstraintOp)):
         source, target, meta = op.source, op.target, meta_of(op.operands[0].type)
         if source is None or target is None or meta is None or source.open_axes or target.open_axes:
-            raise ShardingError(f"'{op.name}' has an axis that is still open; run propagate first", location)
+            raise ShardingError(f"'{op.name}' has an open axis; run propagate first", location)
         with errors_at(op):
             plan_reshard(meta.shape, meta.dtype, source, target, mesh)
     elif isinstance(op, ConstantOp):
         sharding = op.shardings[0]
         if sharding is None or sharding.entries:
-            raise ShardingError(f"every rank holds all of a constant; expected <>, found <{sharding}>", location)
+            raise ShardingError(f"a constant must be replicated; expected <>, found <{sharding}>", location)

@@ -31,7 +31,7 @@ from spmdir.dialects.names import Names, distinguish, name_of, text_name
 from spmdir.dialects.ring import RotationOp
 from spmdir.dialects.shard_index_ops import ShardIndexOp
 from spmdir.dialects.verifier import verify
-from spmdir.passes.bucket import BucketPlaces, joined
+from spmdir.passes.bucket import ArgumentPlaces, merge_into_bucket
 from spmdir.passes.split_async import SplitAsyncPass
 from spmdir.pipeline.base_passes import LocalPass
 from spmdir.pipeline.pipeline import Pipeline
@@ -77,12 +77,12 @@ class FollowPass(LocalPass):
     def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
         wanted = [unit for _, unit in units_of(ir.main_function(self.reference).body.block)]
         units = {_key(unit): unit for _, unit in units_of(function.body.block)}
-        places = BucketPlaces(function)
+        places = ArgumentPlaces(function)
         for unit in wanted:
             if len(unit[0].results) > 1 and (isinstance(unit[0], WaitOp) or _is_whole(unit[0])):
                 members = [units.pop((name,), None) for name in _key(unit)]
                 if None not in members:
-                    units[_key(unit)] = joined(members, mesh, places)  # type: ignore  # none is None
+                    units[_key(unit)] = merge_into_bucket(members, mesh, places)  # type: ignore  # none is None
         set_order(function.body.block, units.values())
         if any(isinstance(op, (Collective, HostCopyOp)) and op.IS_START for unit in wanted for op in unit):
             SplitAsyncPass().schedule(ctx, function, mesh)

@@ -382,7 +382,7 @@ def test_rewrites_and_conditions_of_plug_ins_are_those_of_the_context(holds: boo
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("only=exchange-thrice", "there is no rewrite 'exchange-thrice'; there are slice-of-all-reduce,"),
+        ("only=exchange-thrice", "unknown rewrite 'exchange-thrice'; expected one of slice-of-all-reduce,"),
         ("only=exchange-thrice", "did you mean 'exchange-twice'?"),
         ("rewrites=missing.rewrites", "cannot read rewrites from 'missing.rewrites'"),
     ],

@@ -11,4 +11,4 @@ func.func @step(%x: tensor<4x32xf32> {spmd.sharding = #spmd.sharding<@mesh>}) ->
   return %dx : tensor<4x32xf32>
 }
 
-// ! %s:5:1: error: a rank holds 2.56 kB at once, at %wide, the least that is found however much is recomputed, of these %wide 1.024 kB, x 512 B, %mask 512 B, %y 512 B; expected at most 1 kB, the option `budget` of fit-memory or the memory that propagate decided for: give the program more ranks, shard its inputs, or raise the limit to budget=2560
+// ! %s:5:1: error: a rank needs at least 2.56 kB of memory, at %wide, even with recomputation; the largest buffers are %wide 1.024 kB, x 512 B, %mask 512 B, %y 512 B; expected at most 1 kB, the option `budget` of fit-memory or the memory limit of propagate: use more ranks, shard the inputs of the program, or raise the limit to budget=2560

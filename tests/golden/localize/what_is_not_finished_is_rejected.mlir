@@ -52,7 +52,7 @@ func.func @main(%x: tensor<2xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0
 spmd.mesh @mesh <tp = 2>
 
 func.func @main(%x: tensor<2x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> tensor<2x4xf32> {
-  // expected-error@+1 {{reduces inside along a dimension that is sharded; run expand first}}
+  // expected-error@+1 {{reduces inside a sharded dimension; run expand first}}
   %0 = aten._softmax(%x) {dim = 1, half_to_float = false} : tensor<2x4xf32> <tp: S(1)>
   return %0 : tensor<2x4xf32>
 }

@@ -2,7 +2,7 @@
 spmd.mesh @mesh <dp = 2>
 
 func.func @main(%x: tensor<16xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<16xf32> {
-  // expected-error@+1 {{'spmd.constraint' does not say how to place every axis; run propagate first}}
+  // expected-error@+1 {{'spmd.constraint' leaves an axis open; run propagate first}}
   %y = spmd.constraint %x : tensor<16xf32> <dp: ?>
   return %y : tensor<16xf32>
 }

@@ -51,7 +51,7 @@ func.func @main(%x: tensor<16xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: P(
 spmd.mesh @mesh <dp = 2>
 
 func.func @main() -> tensor<4xui8> {
-  // expected-error@+1 {{every rank holds all of a constant; expected <>, found <dp: S(0)>}}
+  // expected-error@+1 {{a constant must be replicated; expected <>, found <dp: S(0)>}}
   %y = spmd.constant value "00010203" : tensor<4xui8> <dp: S(0)>
   return %y : tensor<4xui8>
 }
