@@ -27,7 +27,7 @@ from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import Names
 from spmdir.dialects.value_op import ValueOp
 from spmdir.pipeline.base_passes import global_functions, reject_open_sizes
-from spmdir.pipeline.limited_memory import most_bytes, peak_bytes, restore
+from spmdir.pipeline.limited_memory import peak_bound, peak_bytes, restore
 from spmdir.pipeline.machine_options import MachineOptions
 from spmdir.pipeline.noted_options import Memory
 from spmdir.pipeline.options import Count
@@ -143,7 +143,7 @@ class FuseCollectivesPass(ModulePass, MachineOptions):
 
 def _fits(module: ModuleOp, original: ModuleOp, context: IRContext, limit: float) -> bool:
     """Return whether the peak of a rank is at most `limit`, or at most the peak of the `original` of `module`."""
-    if limit == math.inf or max(most_bytes(function, ir.mesh(module)) for function in ir.functions(module)) <= limit:
+    if limit == math.inf or max(peak_bound(function, ir.mesh(module)) for function in ir.functions(module)) <= limit:
         return True
     peak = peak_bytes(module, context)
     return peak <= limit or peak <= peak_bytes(original, context)

@@ -39,7 +39,7 @@ from spmdir.dialects.sizes import SizeOp, sizes_op
 from spmdir.dialects.stage import PASSES_RUN, write_stage
 from spmdir.passes.mesh_search import MeshSearch
 from spmdir.pipeline.base_passes import FunctionPass
-from spmdir.pipeline.limited_memory import most_bytes
+from spmdir.pipeline.limited_memory import peak_bound
 from spmdir.pipeline.noted_options import Memory, memory_limit, note_options, remark_other_costs
 from spmdir.pipeline.options import Count
 from spmdir.reshard.cost import node_count
@@ -179,7 +179,7 @@ class PropagatePass(FunctionPass):
         best = min(searches, key=lambda one: one.free.cost)
         _reject_refused_keeps(best)
         solution, seconds = best.free, best.write(best.free)
-        if machine.memory < math.inf and machine.memory < most_bytes(function, mesh):
+        if machine.memory < math.inf and machine.memory < peak_bound(function, mesh):
             best, solution = self._limited(function, best, searches, machine.memory)
             seconds = best.write(solution)
         if self.overlap == "schedule":

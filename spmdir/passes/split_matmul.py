@@ -122,7 +122,8 @@ class SplitMatmulPass(FunctionPass, MachineOptions):
     always: bool = False
 
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
-        trials: Trials | None = None  # the file of the machine may be missing if nothing is priced
+        # Created at the first price: a missing machine file is an error only if something is priced.
+        trials: Trials | None = None
         for collective, choices in _Sites(function.body.block, ir.mesh(module), ctx.rules, self.always).candidates():
             split = _SPLITS[collective.spec.traits]
             if self.always:

@@ -1,4 +1,4 @@
-"""The command-line tools. A Ctrl-C while one is still being imported ends it in one line, as later ones do.
+"""The command-line tools. Ctrl-C during the import of a tool prints one line, not a traceback.
 
 May import: core, reshard, dialects, plugins, transforms, pipeline, passes, torch_interop, lowering, simulator,
 importer, plans, report, explanation, pictures, language_server, checking, and the names of spmdir.
@@ -12,7 +12,7 @@ import sys
 from types import TracebackType
 
 
-def _ended(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _exit_on_interrupt(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if issubclass(kind, KeyboardInterrupt):
         print("interrupted", file=sys.stderr, flush=True)
         os._exit(130)
@@ -21,6 +21,6 @@ def _ended(kind: type[BaseException], error: BaseException, trace: TracebackType
 
 SCRIPTS = ("spmd", "spmd-lsp", "spmd-opt", "spmd-reduce", "spmd-run", "spmd-translate")
 
-# Only in the process of a tool: a script of ours, or `python -m`, which has not named its module yet.
+# Only in the process of a tool: one of the scripts, or `python -m`, where argv does not contain the module yet.
 if sys.argv and (sys.argv[0] == "-m" or os.path.basename(sys.argv[0]) in SCRIPTS):
-    sys.excepthook = _ended
+    sys.excepthook = _exit_on_interrupt

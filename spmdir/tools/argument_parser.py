@@ -1,4 +1,4 @@
-"""The parser of command lines that all tools share: common options, the types of their values, errors with hints."""
+"""The command-line parser of all tools: shared options, types of values, and errors with hints."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHELLS = ("bash", "zsh", "tcsh")
 
 
 class _PrintCompletion(argparse.Action):
-    """Prints a completion script for a shell, and ends the tool."""
+    """Print a completion script for a shell, and exit."""
 
     def __call__(self, parser: argparse.ArgumentParser, *values: Any) -> NoReturn:
         assert isinstance(parser, ArgumentParser)
@@ -33,14 +33,14 @@ class _PrintCompletion(argparse.Action):
 class ArgumentParser(argparse.ArgumentParser):
     """An argument parser whose errors are SpmdirErrors that name the nearest option.
 
-    It has the options that several tools share: each `add_` method is the one place where an option is described.
+    Each `add_` method adds options that several tools share.
     """
 
     passes: Sequence[str] = ()
     """The passes of a tool that accepts each pass as a flag."""
 
     def __init__(self, prog: str, is_whole: bool = True, add_help: bool = True, **options: Any):
-        """Make a parser; a whole one, which is not a part or a subcommand, has `--version` and `--print-completion`."""
+        """Create a parser. With `is_whole`, it is that of a tool, and has `--version` and `--print-completion`."""
         raw = argparse.RawDescriptionHelpFormatter
         super().__init__(prog, formatter_class=raw, allow_abbrev=False, add_help=False, **options)
         if add_help:
@@ -56,11 +56,11 @@ class ArgumentParser(argparse.ArgumentParser):
             )
 
     def with_subcommands(self) -> ArgumentParser:
-        """Return a parser that has the options of all subcommands, from which completion scripts are made."""
+        """Return a parser with the options of all subcommands, for completion scripts."""
         return self
 
     def add_input(self, name: str = "input", is_optional: bool = False, about: str = "") -> None:
-        """Add the positional argument that names a program."""
+        """Add the positional argument for a program."""
         if is_optional:
             explained = "The program as IR text; - or no argument reads stdin."
             self.add_argument(name, nargs="?", default="-", help=explained)
@@ -83,21 +83,19 @@ class ArgumentParser(argparse.ArgumentParser):
         )
 
     def add_color(self) -> None:
-        """Add the option for coloured output; see `in_colour`."""
+        """Add the option for coloured output: see `in_colour`."""
         explained = "Colour the output; auto, the default, does so on a terminal unless NO_COLOR is set."
         self.add_argument("--color", choices=("auto", "always", "never"), default="auto", help=explained)
 
     def add_machine(self) -> None:
-        """Add the options that choose the machine that costs are modelled for."""
-        explained = (
-            "Model costs for this machine, a preset or a .toml file (default: what the program was decided for)."
-        )
+        """Add the options for the machine of modelled costs."""
+        explained = "Model costs for this machine, a preset or a .toml file (default: the machine of propagate)."
         self.add_argument("--topology", metavar="NAME", help=explained)
-        explained = "Take measured times from FILE where it has them, instead of modelled ones."
+        explained = "Use measured times from FILE in place of modelled ones, for the lines that FILE has."
         self.add_argument("--costs", metavar="FILE", help=explained)
 
     def add_pipeline(self) -> None:
-        """Add the options that choose the passes which a program at any stage still needs."""
+        """Add the options for the pipeline of passes that a program at any stage still needs."""
         self.add_plugins()
         self.add_argument(
             "-p",
@@ -113,14 +111,15 @@ class ArgumentParser(argparse.ArgumentParser):
         """Return the options in `argv`.
 
         Args:
-            passes: names of passes, which are flags too.
-            moved: options that another command has, and that command.
+            passes: names of passes, which are also flags.
+            moved: option of another command → that command, for the hint of the error.
         """
         self.passes = passes
         options, unknown = self.parse_known_intermixed_args(argv)
         if unknown:
-            name, known = unknown[0].partition("=")[0], [*self._option_string_actions, *(f"--{one}" for one in passes)]
-            hint = f"; use `{moved[name]}`" if moved and name in moved else did_you_mean(name, known)
+            name = unknown[0].partition("=")[0]
+            option_names = [*self._option_string_actions, *(f"--{pass_name}" for pass_name in passes)]
+            hint = f"; use `{moved[name]}`" if moved and name in moved else did_you_mean(name, option_names)
             self.error(f"unknown option '{name}'{hint}")
         return options
 
@@ -129,15 +128,15 @@ class ArgumentParser(argparse.ArgumentParser):
 
 
 def pipeline_of(options: argparse.Namespace) -> Pipeline:
-    """Return the pipeline that the options of `add_pipeline` and `add_machine` choose."""
-    from spmdir.pipeline.pipeline import STANDARD, Pipeline  # which --help does without
+    """Return the pipeline for the options of `add_pipeline` and `add_machine`."""
+    from spmdir.pipeline.pipeline import STANDARD, Pipeline  # --help does not need it
 
     topology, costs = (getattr(options, name, None) for name in ("topology", "costs"))
     return Pipeline(options.pass_pipeline or STANDARD, plugins=options.load_plugin, topology=topology, costs=costs)
 
 
-def mesh_axes(text: str) -> list[tuple[str, int]]:
-    """Return name and size of each mesh axis in `dp=2,tp=4` or `2x4`, whose axes are a, b, …
+def parse_mesh_axes(text: str) -> list[tuple[str, int]]:
+    """Return the name and size of each mesh axis in `dp=2,tp=4`, or in `2x4` with the names a, b, …
 
     Raises:
         ParseError: the text is malformed.
@@ -155,7 +154,7 @@ def mesh_axes(text: str) -> list[tuple[str, int]]:
 
 
 def parse_sizes(text: str) -> dict[str, int]:
-    """Return the number of each size in `s0=8,s1=5`; for argparse.
+    """Return the number of each symbolic size in `s0=8,s1=5`, for argparse.
 
     Raises:
         ArgumentTypeError: the text is malformed.
@@ -169,10 +168,10 @@ def parse_sizes(text: str) -> dict[str, int]:
     return sizes
 
 
-def count(of: str, least: int, most: int) -> Callable[[str], int]:
+def number_parser(noun: str, least: int, most: int) -> Callable[[str], int]:
     """Return a function for argparse that reads a number of `of`, an integer from `least` to `most`.
 
-    It raises ArgumentTypeError for any other text.
+    The function raises ArgumentTypeError for any other text.
     """
 
     def read(text: str) -> int:
@@ -182,7 +181,7 @@ def count(of: str, least: int, most: int) -> Callable[[str], int]:
             number = least - 1
         if not least <= number <= most:
             expected = f"expected a number from {least} to {most}"
-            raise argparse.ArgumentTypeError(f"invalid number of {of} {shown(text)}; {expected}")
+            raise argparse.ArgumentTypeError(f"invalid number of {noun} {shown(text)}; {expected}")
         return number
 
     return read

@@ -1,4 +1,4 @@
-"""What the command-line tools share: reading, writing, and how errors and warnings reach the user."""
+"""Reading, writing, errors and warnings of the command-line tools."""
 
 from __future__ import annotations
 
@@ -19,32 +19,31 @@ from spmdir.core.progress import shown_on_terminal
 from spmdir.core.text_file import decoded, read_text_file, write_text_file
 
 
-def in_colour(when: str, stream: TextIO | None) -> bool:
-    """Return whether what goes to `stream`, None if it is closed, is in colour, as `--color` says; see no-color.org."""
+def in_colour(color: str, stream: TextIO | None) -> bool:
+    """Return whether to colour output, by the value of `--color` and no-color.org. `stream` is None if it is closed."""
     is_terminal = stream is not None and stream.isatty()
-    return when == "always" or (when == "auto" and is_terminal and not os.environ.get("NO_COLOR"))
+    return color == "always" or (color == "auto" and is_terminal and not os.environ.get("NO_COLOR"))
 
 
-def print_with_axes(text: str, axes: Sequence[str], when: str) -> None:
-    """Print a text, each of `axes` in its colour if `--color` says so by `when`."""
-    if in_colour(when, sys.stdout):
+def print_with_axes(text: str, axes: Sequence[str], color: str) -> None:
+    """Print a text, with coloured `axes` according to the value of `--color`."""
+    if in_colour(color, sys.stdout):
         from spmdir.tools.terminal import axes_in_colour
 
         text = axes_in_colour(text, axes)
     write_text(None, f"{text}\n")
 
 
-def guarded(body: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int:
-    """Return the exit status of a tool: what `body` returns, 1 after an error, 2 after an internal one, 130 after
-    Ctrl-C.
+def run_tool(body: Callable[[Sequence[str]], int], argv: Sequence[str] | None) -> int:
+    """Run the `body` of a tool and return the exit status: that of `body`, or 1, 2 or 130 after an exception.
 
-    Errors, among them what plug-ins raise, and warnings go to stderr, one a line; a traceback appears only when
-    SPMDIR_DEBUG is set.
+    The status is 1 after an error, 2 after an internal error, and 130 after Ctrl-C. Errors, including exceptions of
+    plug-ins, and warnings are printed to stderr, one on each line. A traceback is printed only if SPMDIR_DEBUG is set.
     """
     try:
         with shown_warnings(lambda warning: print(warning, file=sys.stderr)), shown_on_terminal():
             status = body(sys.argv[1:] if argv is None else argv)
-        if sys.stdout is not None:  # as `>&-` leaves it
+        if sys.stdout is not None:  # it is None after `>&-`
             sys.stdout.flush()
         return status
     except SpmdirError as error:
@@ -53,25 +52,25 @@ def guarded(body: Callable[[Sequence[str]], int], argv: Sequence[str] | None) ->
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr, flush=True)
         if argv is None:
-            # The process is ours, and what was begun has been undone; to end it tidily would leave time for more.
+            # The process belongs to the tool, and cleanup has run. A regular exit could be interrupted again.
             os._exit(130)
         return 130
     except (BrokenPipeError, RecursionError, MemoryError) as error:
-        if isinstance(error, RecursionError) and _is_of_plugin(error):
+        if isinstance(error, RecursionError) and _print_plugin_error(error):
             return 1
         if isinstance(error, BrokenPipeError):
-            _drop_output()  # the reader has left, as in `spmd-opt … | head`
+            _drop_output()  # the reader has closed the pipe, as in `spmd-opt … | head`
         else:
             print(f"error: the input is nested too deeply or too large: {type(error).__name__}", file=sys.stderr)
         return 1
     except SystemExit as error:
-        if _is_of_plugin(error):
+        if _print_plugin_error(error):
             return 1
         raise
     except BaseException as error:  # xDSL has errors that are not Exceptions
         if os.environ.get("SPMDIR_DEBUG"):
             raise
-        if _is_of_plugin(error):
+        if _print_plugin_error(error):
             return 1
         if isinstance(error, OSError) and error.filename is None and error.errno in _FULL:
             _drop_output()
@@ -85,8 +84,8 @@ def guarded(body: Callable[[Sequence[str]], int], argv: Sequence[str] | None) ->
         return 2
 
 
-def _is_of_plugin(error: BaseException) -> bool:
-    """Return whether code of a plug-in raised `error`; it is printed then, at its line."""
+def _print_plugin_error(error: BaseException) -> bool:
+    """If code of a plug-in raised `error`, print it with the line of the plug-in. Return whether that was so."""
     failure = plugin_failure(error)
     if failure is not None:
         print(failure, file=sys.stderr)
@@ -94,10 +93,10 @@ def _is_of_plugin(error: BaseException) -> bool:
 
 
 def run_in_process(command: Sequence[str], text: str) -> tuple[int, str, str]:
-    """Return exit status, stdout and stderr of a tool with arguments, run in this process with `text` on its stdin.
+    """Run a tool in this process with `text` on stdin, and return exit status, stdout and stderr.
 
     Raises:
-        SystemExit: the tool ends early, as `--help` does.
+        SystemExit: the tool exits early, as for `--help`.
     """
     tool, *arguments = command
     main = import_module(f"spmdir.tools.{tool.replace('-', '_')}").main
@@ -112,17 +111,17 @@ def run_in_process(command: Sequence[str], text: str) -> tuple[int, str, str]:
 
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-"""The errors of a write to a device that is full."""
+"""The error numbers of a write to a full or broken device."""
 
 
 def _drop_output() -> None:
-    """Discard what stdout still buffers, so that Python does not complain again at exit."""
+    """Discard the buffer of stdout: Python would print another error at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextmanager
 def shown_warnings(show: Callable[[SpmdirWarning], None]) -> Iterator[None]:
-    """Hand every SpmdirWarning issued inside to `show`, repeated ones too."""
+    """Call `show` for each SpmdirWarning in the context, also for repeated ones."""
     with warnings.catch_warnings():
         warnings.simplefilter("always", SpmdirWarning)
         default = warnings.showwarning
@@ -145,7 +144,7 @@ def shown_warnings(show: Callable[[SpmdirWarning], None]) -> Iterator[None]:
 
 
 def read_text(path: str) -> tuple[str, str]:
-    """Return text and display name of the file at `path`; `-` is stdin.
+    """Return the text and the display name of the file at `path`. `-` is stdin.
 
     Raises:
         SpmdirError: the file cannot be read or is not UTF-8 text.
@@ -156,13 +155,13 @@ def read_text(path: str) -> tuple[str, str]:
 
 
 def write_text(path: str | None, text: str, about: str = "-") -> None:
-    """Write `text` to the file at `path` atomically; None and `-` are stdout.
+    """Write `text` to the file at `path` atomically. None and `-` are stdout.
 
     Args:
-        about: the file that was read, where the text is no new form of it: it is not written over.
+        about: the input file, if it must not be overwritten, because `text` is a report and not a new form of it.
 
     Raises:
-        SpmdirError: the file cannot be written, or is the one that was read.
+        SpmdirError: the file cannot be written, or is the input file.
     """
     if path is None or path == "-":
         if sys.stdout is None:
@@ -170,5 +169,5 @@ def write_text(path: str | None, text: str, about: str = "-") -> None:
         sys.stdout.write(text)
         return
     if about != "-" and os.path.exists(path) and os.path.samefile(path, about):
-        raise SpmdirError(f"cannot write '{path}': it is what was read, and would be lost; expected another file")
+        raise SpmdirError(f"cannot write '{path}': it is the input file; expected another file")
     write_text_file(path, text)

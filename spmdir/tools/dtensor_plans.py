@@ -1,4 +1,4 @@
-"""The plans of torch's DTensor for a reshard, as steps of the planner, so that one cost model prices both."""
+"""DTensor's plans for a reshard as steps of spmdir's planner, to price both with one cost model."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from spmdir.reshard.collectives import collectives_between
 from spmdir.reshard.steps import Step, make_step
 
 PLANNERS = {"DTensor, greedy": False, "DTensor, min-cost": True}
-"""Name of a planner → what `use_graph_based_transform` is for it; the first is DTensor's default."""
+"""Name of a planner → its value of `use_graph_based_transform`. The first planner is DTensor's default."""
 
 Plans = dict[str, list[Step] | str]
-"""Name of a planner → its steps, or the reason why it has none. Steps over several axes at once are not merged."""
+"""Name of a planner → its steps, or the reason why it has no plan. Each step is over one axis."""
 
 
 def dtensor_plans(shape: Sequence[int], source: Sharding, target: Sharding, mesh: Mesh) -> Plans:
-    """Return the plans of one reshard."""
+    """Return DTensor's plans for one reshard."""
     with dtensor_planner(mesh) as plans:
         return plans(shape, source, target)
 
 
 @contextmanager
 def dtensor_planner(mesh: Mesh) -> Iterator[Callable[[Sequence[int], Sharding, Sharding], Plans]]:
-    """Yield (shape, source, target) → the plans of that reshard, for many reshards on one mesh.
+    """Yield a function (shape, source, target) → the plans of that reshard, for many reshards on one mesh.
 
-    Works on DTensor's own planners, in a process group of one process that pretends to be all ranks.
+    It calls DTensor's planners, with a fake process group for all ranks.
     """
     import torch.distributed as dist
 
@@ -47,7 +47,8 @@ def dtensor_planner(mesh: Mesh) -> Iterator[Callable[[Sequence[int], Sharding, S
                 return dict.fromkeys(PLANNERS, f"has no {foreign[0]}")
             before, after = (_spec(sharding, device_mesh, tuple(shape), mesh) for sharding in (source, target))
             return {
-                name: _planned(before, after, graph, source, mesh, tuple(shape)) for name, graph in PLANNERS.items()
+                name: _plan_reshard(before, after, graph, source, mesh, tuple(shape))
+                for name, graph in PLANNERS.items()
             }
 
         yield plans
@@ -60,10 +61,10 @@ def _spec(sharding: Sharding, device_mesh: Any, shape: tuple[int, ...], mesh: Me
 
     from spmdir.torch_interop.dtensor_planner import spec
 
-    def placement(own: Placement) -> Any:
-        if own.dim is not None:
-            return tensor.Shard(own.dim)
-        return tensor.Partial(own.op) if own.op else tensor.Replicate()
+    def placement(own_placement: Placement) -> Any:
+        if own_placement.dim is not None:
+            return tensor.Shard(own_placement.dim)
+        return tensor.Partial(own_placement.op) if own_placement.op else tensor.Replicate()
 
     number = {axis: index for index, axis in enumerate(mesh.axis_names)}
     axes_of = {dim: axes for dim in range(len(shape)) if (axes := sharding.dim_axes(dim))}
@@ -71,37 +72,37 @@ def _spec(sharding: Sharding, device_mesh: Any, shape: tuple[int, ...], mesh: Me
     return spec(device_mesh, [placement(sharding[axis]) for axis in mesh.axis_names], shape, order)
 
 
-def _planned(
-    source: Any, target: Any, graph: bool, here: Sharding, mesh: Mesh, shape: tuple[int, ...]
+def _plan_reshard(
+    source: Any, target: Any, uses_graph: bool, sharding: Sharding, mesh: Mesh, shape: tuple[int, ...]
 ) -> list[Step] | str:
     from spmdir.torch_interop.dtensor_planner import transitions
 
     try:
-        infos = transitions(source, target, graph)
+        infos = transitions(source, target, uses_graph)
     except Exception as error:
-        # Whatever its planner raises is its answer.
+        # Any exception of DTensor's planner is reported as its result.
         return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
     steps: list[Step] = []
     for info in infos:
         axis = mesh.axis_names[info.mesh_dim]
-        before, after = (_own(placement) for placement in info.src_dst_placements)
-        found = collectives_between(before.trait, after.trait)
-        if not found:
-            return f"plans {before} to {after} on [{axis}] in one step, which it cannot run"
-        kind = found[0].name
+        before, after = (_to_placement(placement) for placement in info.src_dst_placements)
+        kinds = collectives_between(before.trait, after.trait)
+        if not kinds:
+            return f"plans {before} to {after} on [{axis}] in one step, for which there is no collective"
+        kind = kinds[0].name
         dim, to_dim = (before.dim, after.dim) if before.dim is not None else (after.dim, None)
         try:
             step = make_step(
-                kind, here, mesh, shape, axes=(axis,), dim=dim, to_dim=to_dim, reduction=after.op or before.op
+                kind, sharding, mesh, shape, axes=(axis,), dim=dim, to_dim=to_dim, reduction=after.op or before.op
             )
         except ShardingError as error:
             return f"{kind} on [{axis}] is not a step here: {error.message}"
         steps.append(step)
-        here = step.target
+        sharding = step.target
     return steps
 
 
-def _own(placement: Any) -> Placement:
+def _to_placement(placement: Any) -> Placement:
     if placement.is_partial():
         return Partial(placement.reduce_op)
     return R if placement.is_replicate() else Shard(placement.dim)

@@ -1,9 +1,9 @@
-"""Golden files: a program, the command that runs on it, and what it prints, in one text.
+"""Golden files: a program, a command, and the expected output of the command in one text.
 
-The first line is a RUN line as lit reads it: `// RUN: spmd-opt %s --propagate`, or `// RUN: not spmd-opt …` where the
-exit status is 1. `%s` is the program. A command may pipe into others: `// RUN: spmd-opt %s --localize | spmd report -`.
-The comments that end a part are its expectation: `// | ` before each line of stdout, `// ! ` before each line of
-stderr, and `// $ ` before each command that the output is piped into. docs/golden-tests.md describes the format.
+The first line is a RUN line, as in lit: `// RUN: spmd-opt %s --propagate`, or `// RUN: not spmd-opt …` to expect exit
+status 1. `%s` is the program. Commands may be piped: `// RUN: spmd-opt %s --localize | spmd report -`.
+The comments at the end of a part are its expectation. Lines of stdout start with `// | `, lines of stderr with `// ! `,
+and further commands of a pipe with `// $ `. docs/golden-tests.md describes the format.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ class Golden:
 
     Attributes:
         fails: whether the RUN line ends with exit status 1.
-        commands: tool and arguments of each command of the RUN line. The program is on stdin of the first one, where
-            `%s` is replaced by `-`; the output of each command is on stdin of the next.
-        parts: source and expectation of each part.
+        commands: the tool and the arguments of each command in the RUN line. The first reads the program from stdin:
+            `-` replaces `%s`. Each other command reads the output of the command before.
+        parts: the source and the expectation of each part.
     """
 
     fails: bool
@@ -51,7 +51,7 @@ class Golden:
 
 
 def read_golden(text: str, file: str) -> Golden:
-    """Return the contents of the golden file `file`, which has the text `text`.
+    """Parse the `text` of the golden file `file`.
 
     Raises:
         ParseError: the first line is not the RUN line of a golden file.
@@ -59,7 +59,7 @@ def read_golden(text: str, file: str) -> Golden:
     line, start = text.partition("\n")[0].rstrip(), Location(file, 1, 1)
     run = _RUN.match(line)
     if run is None:
-        expected = "expected `// RUN: spmd-opt %s …` or `// RUN: not spmd-opt %s …`; it may pipe into spmd or spmd-opt"
+        expected = "expected `// RUN: spmd-opt %s …` or `// RUN: not spmd-opt %s …`, with pipes to spmd or spmd-opt"
         raise ParseError(f"invalid RUN line of a golden file: {shown(line)}; {expected}", start)
     try:
         commands = [shlex.split(part.replace("%S", os.path.dirname(file) or ".")) for part in run[2].split("|")]
@@ -69,11 +69,11 @@ def read_golden(text: str, file: str) -> Golden:
         raise ParseError("a golden file cannot run golden files; leave out --golden", start)
     commands[0] = ["-" if word == "%s" else word for word in commands[0]]
     parts = [part for _, part in parts_of(text)] if "--split-input-file" in commands[0] else [text]
-    return Golden(bool(run[1]), tuple(map(tuple, commands)), tuple(map(_without_expectation, parts)))
+    return Golden(bool(run[1]), tuple(map(tuple, commands)), tuple(map(_split_expectation, parts)))
 
 
-def updated(text: str, file: str, run: Run) -> str:
-    """Return the text of the golden file `file` with the expectations that hold now.
+def update_golden(text: str, file: str, run: Run) -> str:
+    """Return the text of the golden file `file` with its expectations replaced by the current output.
 
     Raises:
         SpmdirError: the first line is not a RUN line, or the exit status is not the expected one.
@@ -81,15 +81,15 @@ def updated(text: str, file: str, run: Run) -> str:
     golden, start = read_golden(text, file), Location(file, 1, 1)
     tool, written, has_failed, messages = golden.commands[0][0], "", False, ""
     for index, (source, expected) in enumerate(golden.parts):
-        # A part alone, on the lines that it has in the file.
+        # Blank lines before the part keep its line numbers.
         ir = "\n" * written.count("\n") + re.sub(r"\A// -----.*", "", source)
         status, transcript, errors = _transcript(golden, ir, run, start)
         if "--verify-diagnostics" in golden.commands[0]:
             transcript = ""
         has_failed, messages = has_failed or status != 0, messages + errors
-        last = index == len(golden.parts) - 1
+        last_index = index == len(golden.parts) - 1
         is_empty = not transcript and not expected
-        written += source if is_empty else source.rstrip("\n") + f"\n\n{transcript}" + "\n" * (not last)
+        written += source if is_empty else source.rstrip("\n") + f"\n\n{transcript}" + "\n" * (not last_index)
     if golden.fails and not has_failed:
         raise SpmdirError(f"{tool} succeeded; `// RUN: not {tool} …` expects an error", start)
     if has_failed and not golden.fails:
@@ -99,20 +99,21 @@ def updated(text: str, file: str, run: Run) -> str:
 
 
 def _transcript(golden: Golden, text: str, run: Run, start: Location) -> tuple[int, str, str]:
-    """Return the exit status, the expectation and the errors of the commands of a golden file on a program."""
+    """Run the commands of a golden file on a program. Return the exit status, the expectation and the errors."""
     transcript, messages, status = "", "", 0
     for index, command in enumerate(golden.commands):
         try:
             status, text, errors = run(command, text)
         except SystemExit:  # of --version and --help
-            raise SpmdirError(f"{command[0]} ends before it reads the program", start) from None
+            message = f"{command[0]} exited before it read the program; remove --help and --version"
+            raise SpmdirError(message, start) from None
         if status == 2:
             raise SpmdirError(errors.strip(), start)
         if index:
-            transcript += _marked("// $", shlex.join(command))
+            transcript += _prefix_lines("// $", shlex.join(command))
         else:
             text, errors = text.replace("<stdin>", "%s"), errors.replace("<stdin>", "%s")
-        transcript += _marked("// |", text) + _marked("// !", errors)
+        transcript += _prefix_lines("// |", text) + _prefix_lines("// !", errors)
         messages += errors
         if status:
             break
@@ -120,7 +121,7 @@ def _transcript(golden: Golden, text: str, run: Run, start: Location) -> tuple[i
 
 
 def difference(text: str, new: str) -> str:
-    """Return the lines in which the golden file `text` differs from the up-to-date `new`, as a unified diff."""
+    """Return a unified diff from the golden file `text` to its updated text `new`."""
     lines = difflib.unified_diff(text.splitlines(), new.splitlines(), "expected", "found", lineterm="", n=8)
     return "\n".join(lines)
 
@@ -135,36 +136,36 @@ def golden_files(paths: Sequence[str]) -> Iterator[str]:
         if not os.path.isdir(path):
             yield path
             continue
-        found = sorted(str(file) for file in Path(path).rglob("*.mlir") if file.is_file())
-        if not found:
+        files = sorted(str(file) for file in Path(path).rglob("*.mlir") if file.is_file())
+        if not files:
             raise SpmdirError(f"found no .mlir file in '{path}'; expected golden files")
-        yield from found
+        yield from files
 
 
 def check_files(paths: Sequence[str], run: Run, update: Callable[[str, str], None] | None) -> Iterator[SpmdirError]:
-    """Yield an error for each golden file in `paths` that does not hold.
+    """Yield an error for each golden file in `paths` with another output than expected.
 
     Args:
-        update: (path, text) → None, writes a file whose expectations have changed; None only compares.
+        update: (path, text) → None, which writes an updated file. None only compares.
     """
     for path in golden_files(paths):
         try:
             text = read_text_file(path, f"'{path}'")
-            new = updated(text, path, run)
+            new = update_golden(text, path, run)
         except SpmdirError as error:
             yield error
             continue
         if new == text:
             continue
         if update is None:
-            hint = "the output differs; run with --update-golden if the change is meant"
+            hint = "the output differs; run with --update-golden if the change is intended"
             yield SpmdirError(f"{hint}\n{difference(text, new)}", Location(path, 1, 1))
         else:
             update(path, new)
 
 
-def _without_expectation(part: str) -> tuple[str, str]:
-    """Return source and expectation of a part: the comments that end it are the expectation."""
+def _split_expectation(part: str) -> tuple[str, str]:
+    """Return the source and the expectation of a part. The expectation is the comments at its end."""
     lines = part.rstrip("\n").splitlines(keepends=True)
     start = len(lines)
     while start and lines[start - 1].startswith(_MARKS):
@@ -172,5 +173,5 @@ def _without_expectation(part: str) -> tuple[str, str]:
     return ("".join(lines[:start]), "".join(lines[start:])) if start < len(lines) else (part, "")
 
 
-def _marked(mark: str, text: str) -> str:
+def _prefix_lines(mark: str, text: str) -> str:
     return "".join(f"{mark} {line}".rstrip() + "\n" for line in text.splitlines())

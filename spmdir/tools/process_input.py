@@ -1,4 +1,4 @@
-"""One input of `spmd-opt`: its parts parsed, run through the pipeline, printed, and checked on demand."""
+"""Process one input of `spmd-opt`: parse its parts, run the pipeline, and print or check the result."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def process(text: str, file: str, pipeline: Pipeline, options: argparse.Namespac
     Raises:
         SpmdirErrors: all errors of all parts of the input.
     """
-    treat = _check_expectations if options.verify_diagnostics else _transform
+    process_part = _check_expectations if options.verify_diagnostics else _transform
     outputs, errors = [], []
     for first_line, part in parts_of(text) if options.split_input_file else [(1, text)]:
         try:
-            outputs.append(treat(part, file, first_line, pipeline, options))
+            outputs.append(process_part(part, file, first_line, pipeline, options))
         except SpmdirError as error:
             errors += flat(error)
     if errors:
@@ -59,7 +59,7 @@ def _transform(text: str, file: str, first_line: int, pipeline: Pipeline, option
     watch.lap("parse")
     if options.verify_roundtrip:
         check_roundtrip(module)
-    context = pipeline.context() if pipeline.steps else None  # it loads the rules
+    context = pipeline.context() if pipeline.steps else None  # context() loads the rules
     trials = [] if context is None else context.trials
     with Instrumentation(pipeline.steps, options, watch, print_ir, trials).around(module) as after:
         run_passes(module, pipeline, options.verify_each, context=context, after=after)
@@ -71,29 +71,29 @@ def _transform(text: str, file: str, first_line: int, pipeline: Pipeline, option
         output = print_ir(module)
     watch.lap("print")
     if options.timing and (rules := pipeline.rules).instances:
-        watch.of_these(rules.clock.seconds, f"rules of {rules.instances} different calls")
+        watch.print_part(rules.clock.seconds, f"rules of {rules.instances} different calls")
     if options.verify_roundtrip:
         check_roundtrip(module)
     return output
 
 
 def check_roundtrip(module: ModuleOp) -> None:
-    """Raise SpmdirError unless the custom and the generic form of `module` are read back as the same module."""
+    """Raise SpmdirError unless the custom and the generic form of `module` parse to an equal module."""
     from spmdir.dialects import ir
 
     expected = ir.print_ir(module)
     for form, generic in (("custom", False), ("generic", True)):
         try:
-            found = ir.print_ir(ir.parse(ir.print_ir(module, generic=generic), f"<{form} form>"))
+            reread = ir.print_ir(ir.parse(ir.print_ir(module, generic=generic), f"<{form} form>"))
         except SpmdirError as error:
-            raise error.at(None, f"the {form} form is not read back") from None
-        if found != expected:
-            number, one, other = _first_difference(expected, found)
-            difference = f"line {number} is '{one}' before and '{other}' after"
-            raise SpmdirError(f"the {form} form is read back as another module: {difference}")
+            raise error.at(None, f"the {form} form cannot be parsed") from None
+        if reread != expected:
+            number, before, after = _first_difference(expected, reread)
+            difference = f"line {number} is '{before}' before and '{after}' after"
+            raise SpmdirError(f"the {form} form parses to another module: {difference}")
 
 
-def _first_difference(one: str, other: str) -> tuple[int, str, str]:
-    """Return the number of the first line in which two texts differ, and what they have there."""
-    lines = zip_longest(one.splitlines(), other.splitlines(), fillvalue="")
+def _first_difference(before: str, after: str) -> tuple[int, str, str]:
+    """Return the number of the first line in which two texts differ, and both lines."""
+    lines = zip_longest(before.splitlines(), after.splitlines(), fillvalue="")
     return next((number, left, right) for number, (left, right) in enumerate(lines, 1) if left != right)

@@ -1,7 +1,8 @@
-"""The search of `spmd-reduce`: deletions and smaller numbers are kept while the program is still of interest.
+"""The search of `spmd-reduce`: try deletions and smaller sizes, and keep those for which the failure still shows.
 
-Deletions are tried in halves, quarters, … of each list (delta debugging), so that a program of n ops of which few
-matter takes about log n tries for each op that stays. All steps are repeated until none changes anything.
+Each step lists possible deletions. Halves of the list are tried first, then quarters, and so on (delta debugging:
+Zeller and Hildebrandt, 2002). If few of n ops are needed, this takes about log n tries for each of them. All steps are
+repeated until none changes the program.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from xdsl.utils.exceptions import VerifyException
 
 from spmdir.core.errors import SpmdirError
 from spmdir.dialects import ir
-from spmdir.tools.reducer_steps import STEPS, Deletion, smaller
+from spmdir.tools.reducer_steps import STEPS, Deletion, size_replacements
 
 
 @attrs.frozen
 class TrialProgram:
-    """A program, and the arguments of the tool that is run on it; none where a command tests it."""
+    """A program, and the arguments of the tool that runs on it. There are none if a shell command tests it."""
 
     text: str
     arguments: tuple[str, ...] = ()
@@ -29,11 +30,11 @@ class TrialProgram:
 
 @attrs.frozen
 class ReducedProgram:
-    """What is left.
+    """The result of a reduction.
 
     Attributes:
-        probes: how many candidates were tested.
-        finished: whether nothing more can be taken away; False if time was up.
+        probes: the number of tested candidates.
+        finished: whether no further deletion is possible; False after a timeout.
     """
 
     candidate: TrialProgram
@@ -42,10 +43,10 @@ class ReducedProgram:
 
 
 _ENTRY = re.compile(r"(?:[^,{}]|\{[^{}]*\})+")
-"""An entry of a list, as `a{x=1,2}` of `a{x=1,2},b`."""
+"""An entry of a comma-separated list, such as `a{x=1,2}` in `a{x=1,2},b`."""
 
 
-class _TimeIsUp(Exception):
+class _Timeout(Exception):
     pass
 
 
@@ -53,22 +54,22 @@ class _TimeIsUp(Exception):
 class _Search:
     current: TrialProgram
     is_interesting: Callable[[TrialProgram], bool]
-    verified: bool
+    verifies: bool
     deadline: float
     seen: set[TrialProgram] = attrs.field(factory=set)
     probes: int = 0
 
     def accept(self, candidate: TrialProgram) -> bool:
-        """Return whether `candidate` is valid and of interest; it is the current one from then on."""
+        """Return whether `candidate` is valid and shows the failure. If so, it becomes the current program."""
         if candidate in self.seen:
             return False
         self.seen.add(candidate)
         try:
-            ir.parse(candidate.text, verify_module=self.verified)
+            ir.parse(candidate.text, verify_module=self.verifies)
         except SpmdirError:
             return False
         if time.monotonic() > self.deadline:
-            raise _TimeIsUp
+            raise _Timeout
         self.probes += 1
         if not self.is_interesting(candidate):
             return False
@@ -79,50 +80,50 @@ class _Search:
         return self.accept(attrs.evolve(self.current, text=text))
 
     def delete(self, step: Callable[[ModuleOp], list[Deletion]]) -> None:
-        """Delete what can be deleted of what `step` lists, many at once first."""
+        """Apply the deletions that `step` lists, in large chunks first."""
         size = len(step(self.module()))
         while size:
             start = 0
             while True:
                 module = self.module()
-                chosen = step(module)[start : start + size]
-                if not chosen:
+                deletions = step(module)[start : start + size]
+                if not deletions:
                     break
-                if not self.accept_text(_deleted(module, chosen)):
+                if not self.accept_text(_text_without(module, deletions)):
                     start += size
             size //= 2
 
     def module(self) -> ModuleOp:
-        return ir.parse(self.current.text, verify_module=self.verified)
+        return ir.parse(self.current.text, verify_module=self.verifies)
 
     def shorten_arguments(self) -> None:
-        """Drop arguments of the tool, such as passes, and entries of lists in them; the last one first."""
+        """Remove arguments of the tool, such as passes, and entries of lists in them, from the last to the first."""
         for index in range(len(self.current.arguments) - 1, 0, -1):
-            given = self.current.arguments
-            if self.accept(attrs.evolve(self.current, arguments=(*given[:index], *given[index + 1 :]))):
+            arguments = self.current.arguments
+            if self.accept(attrs.evolve(self.current, arguments=(*arguments[:index], *arguments[index + 1 :]))):
                 continue
-            entries = _ENTRY.findall(given[index])
-            for entry in reversed(range(len(entries))):
-                fewer = [*entries[:entry], *entries[entry + 1 :]]
-                shorter = (*given[:index], ",".join(fewer), *given[index + 1 :])
+            entries = _ENTRY.findall(arguments[index])
+            for index_of_entry in reversed(range(len(entries))):
+                fewer = [*entries[:index_of_entry], *entries[index_of_entry + 1 :]]
+                shorter = (*arguments[:index], ",".join(fewer), *arguments[index + 1 :])
                 if fewer and self.accept(attrs.evolve(self.current, arguments=shorter)):
                     entries = fewer
 
     def run(self) -> None:
-        before = None
-        while before != self.current:
-            before = self.current
+        previous = None
+        while previous != self.current:
+            previous = self.current
             self.shorten_arguments()
             for step in STEPS:
                 self.delete(step)
-            for number in range(len(smaller(self.current.text))):
-                # The text has changed, and equal sizes may have become one.
-                for texts in smaller(self.current.text)[number : number + 1]:
+            for number in range(len(size_replacements(self.current.text))):
+                # The text may have changed: equal sizes are one entry.
+                for texts in size_replacements(self.current.text)[number : number + 1]:
                     any(map(self.accept_text, texts()))
 
 
-def _deleted(module: ModuleOp, deletions: list[Deletion]) -> str:
-    """Return the text of `module` without what is deleted; empty if that cannot be taken away."""
+def _text_without(module: ModuleOp, deletions: list[Deletion]) -> str:
+    """Apply deletions to `module` and return its text, or an empty text if that fails."""
     try:
         for deletion in deletions:
             deletion()
@@ -134,29 +135,31 @@ def _deleted(module: ModuleOp, deletions: list[Deletion]) -> str:
 def reduce(
     candidate: TrialProgram, is_interesting: Callable[[TrialProgram], bool], timeout: float, filename: str = "<text>"
 ) -> ReducedProgram:
-    """Return the least form of `candidate` that is found, each try of which reads, verifies and is of interest.
+    """Reduce a program for as long as it shows the failure.
+
+    If `candidate` verifies, so does each smaller program.
 
     Args:
-        is_interesting: whether a candidate still shows what is looked for; called with valid candidates alone.
-        timeout: seconds, after which what was found so far is returned.
+        is_interesting: whether a candidate shows the failure. It is called only with valid candidates.
+        timeout: seconds. Afterwards, the smallest program so far is returned.
 
     Raises:
-        SpmdirError: the candidate does not parse, or is not of interest as spmdir prints it.
+        SpmdirError: the candidate does not parse, or does not show the failure after it was parsed and printed.
     """
     module = ir.parse(candidate.text, filename, verify_module=False)
     try:
         ir.verify(module)
-        verified = True
+        verifies = True
     except SpmdirError:
-        verified = False  # that may be what is looked for
+        verifies = False  # this may be the failure
     start = attrs.evolve(candidate, text=ir.print_ir(module))
     if not is_interesting(start):
         raise SpmdirError(
-            f"{filename}: the program, as spmdir prints it, does not pass the test; expected one that does"
+            f"{filename}: the program does not show the failure after it was parsed and printed; expected one that does"
         )
-    search = _Search(start, is_interesting, verified, time.monotonic() + timeout)
+    search = _Search(start, is_interesting, verifies, time.monotonic() + timeout)
     try:
         search.run()
-    except _TimeIsUp:
+    except _Timeout:
         return ReducedProgram(search.current, search.probes, False)
     return ReducedProgram(search.current, search.probes, True)

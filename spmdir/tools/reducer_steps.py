@@ -1,4 +1,4 @@
-"""What `spmd-reduce` may take away from a program: each step lists single deletions, or smaller forms of it."""
+"""The steps of `spmd-reduce`: each lists single deletions, or smaller forms, of a program."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from spmdir.passes.inline import InlinePass
 from spmdir.transforms.layers.inlining import calls_in
 
 Deletion = Callable[[], None]
-"""Takes one thing away from the module for which it was listed."""
+"""Deletes one part of the module for which it was listed."""
 
 
-def inlined(module: ModuleOp) -> list[Deletion]:
-    """List the replacement of all calls by what they call, if there are calls."""
+def call_replacements(module: ModuleOp) -> list[Deletion]:
+    """List one change that inlines all calls, if there are calls."""
     calls = any(calls_in(function) for function in _functions(module))
     return [partial(InlinePass().apply, Context(), module)] if calls else []
 
@@ -40,63 +40,63 @@ def declarations(module: ModuleOp) -> list[Deletion]:
 
 def results(module: ModuleOp) -> list[Deletion]:
     """List the results of the functions, the last one first."""
-    found = [(function, index) for function in _functions(module) for index in range(_count(function))]
-    return [partial(_drop_result, function, index) for function, index in reversed(found)]
+    indices = [(function, index) for function in _functions(module) for index in range(_result_count(function))]
+    return [partial(_drop_result, function, index) for function, index in reversed(indices)]
 
 
 def ops(module: ModuleOp) -> list[Deletion]:
-    """List the ops, users first; an argument takes the place of a result that is still used."""
-    found = [(function, op) for function in _functions(module) for op in function.body.block.ops]
-    return [partial(_drop_op, function, op) for function, op in reversed(found) if not isinstance(op, ReturnOp)]
+    """List the ops, users first. A new argument replaces each result that is still used."""
+    all_ops = [(function, op) for function in _functions(module) for op in function.body.block.ops]
+    return [partial(_drop_op, function, op) for function, op in reversed(all_ops) if not isinstance(op, ReturnOp)]
 
 
 def arguments(module: ModuleOp) -> list[Deletion]:
-    """List the arguments that nothing uses, the last one first."""
-    found = [
+    """List the unused arguments, the last one first."""
+    unused = [
         (function, value.index) for function in _functions(module) for value in function.args if not any(value.uses)
     ]
-    return [partial(_drop_argument, function, index) for function, index in reversed(found)]
+    return [partial(_drop_argument, function, index) for function, index in reversed(unused)]
 
 
 def mesh_axes(module: ModuleOp) -> list[Deletion]:
-    """List the axes of the mesh; an axis goes from all shardings and collectives too."""
-    declared = [op for op in module.body.block.ops if isinstance(op, MeshOp)]
-    return [partial(_drop_axis, module, op, axis) for op in declared for axis in op.mesh.axis_names]
+    """List the axes of the mesh. An axis is also removed from all shardings and collectives."""
+    mesh_ops = [op for op in module.body.block.ops if isinstance(op, MeshOp)]
+    return [partial(_drop_axis, module, op, axis) for op in mesh_ops for axis in op.mesh.axis_names]
 
 
 def shardings(module: ModuleOp) -> list[Deletion]:
-    """List the entries of shardings: of arguments, results and ops, one axis each."""
-    found: list[Deletion] = []
+    """List the entries of the shardings of arguments and results, one axis each."""
+    deletions: list[Deletion] = []
     for function in _functions(module):
-        for which, count in (("arg_attrs", len(function.args)), ("res_attrs", _count(function))):
+        for attribute_name, count in (("arg_attrs", len(function.args)), ("res_attrs", _result_count(function))):
             for index in range(count):
-                sharding = function_attrs(function, which, index).get("spmd.sharding")
+                sharding = function_attrs(function, attribute_name, index).get("spmd.sharding")
                 for axis, _ in sharding.data.entries if isinstance(sharding, ShardingAttr) else ():
-                    found.append(partial(_drop_entry, function, which, index, axis))
-    return found
+                    deletions.append(partial(_drop_entry, function, attribute_name, index, axis))
+    return deletions
 
 
 def attributes(module: ModuleOp) -> list[Deletion]:
-    """List the attributes of functions, arguments, results and ops, and what passes decided of ops."""
-    found: list[Deletion] = []
+    """List the attributes of functions, arguments, results and ops, and the shardings and `needs` of ops."""
+    deletions: list[Deletion] = []
     for function in _functions(module):
-        found += [partial(_pop, function.attributes, name) for name in function.attributes]
-        for which, count in (("arg_attrs", len(function.args)), ("res_attrs", _count(function))):
+        deletions += [partial(_pop, function.attributes, name) for name in function.attributes]
+        for attribute_name, count in (("arg_attrs", len(function.args)), ("res_attrs", _result_count(function))):
             for index in range(count):
-                for name in function_attrs(function, which, index):
-                    found.append(partial(_drop_attribute, function, which, index, name))
+                for name in function_attrs(function, attribute_name, index):
+                    deletions.append(partial(_drop_attribute, function, attribute_name, index, name))
         for op in function.body.block.ops:
-            found += [partial(_pop, op.attributes, name) for name in op.attributes]
-            found += [partial(_pop, op.properties, name) for name in ("needs", "sharding") if name in op.properties]
-    return found
+            deletions += [partial(_pop, op.attributes, name) for name in op.attributes]
+            deletions += [partial(_pop, op.properties, name) for name in ("needs", "sharding") if name in op.properties]
+    return deletions
 
 
-STEPS = (inlined, declarations, results, ops, arguments, mesh_axes, shardings, attributes)
-"""The steps that delete, in the order in which they are tried."""
+STEPS = (call_replacements, declarations, results, ops, arguments, mesh_axes, shardings, attributes)
+"""The deletion steps, in the order in which they are tried."""
 
 
-def smaller(text: str) -> list[Callable[[], Iterator[str]]]:
-    """List, for each number that may be less, what yields the texts in which it is, the smallest number first."""
+def size_replacements(text: str) -> list[Callable[[], Iterator[str]]]:
+    """List, for each size in `text`, a function that yields texts with smaller sizes, the smallest first."""
     mesh = re.search(r"^spmd\.mesh.*$", text, re.MULTILINE)
     axes = re.compile(r"(?<== )[0-9]+").finditer(text, mesh.start(), mesh.end()) if mesh else ()
     dims = {int(dim) for shape in _SHAPE.findall(text) for dim in shape.split("x") if dim.isdecimal()}
@@ -107,12 +107,12 @@ def smaller(text: str) -> list[Callable[[], Iterator[str]]]:
 
 
 def _with_axis_sizes(text: str, start: int, end: int) -> Iterator[str]:
-    for new in _below(int(text[start:end]), 2):
+    for new in _powers_of_two_below(int(text[start:end]), 2):
         yield f"{text[:start]}{new}{text[end:]}"
 
 
 def _with_sizes(text: str, size: int) -> Iterator[str]:
-    for new in _below(size, 1):
+    for new in _powers_of_two_below(size, 1):
         yield _with_size(text, size, new)
 
 
@@ -120,7 +120,7 @@ _SHAPE = re.compile(r"(?<=tensor<)(?:[0-9?]+x)+")
 _LITERAL = re.compile(r"(?<== )(?:\[[-0-9, ]+\]|[0-9]+)(?=[,}])")
 
 
-def _below(size: int, least: int) -> list[int]:
+def _powers_of_two_below(size: int, least: int) -> list[int]:
     """Return the powers of two below `size`."""
     return [1 << bits for bits in range(size.bit_length()) if least <= 1 << bits < size]
 
@@ -138,13 +138,13 @@ def _with_size(text: str, old: int, new: int) -> str:
     return "".join(lines)
 
 
-def ops_in(module: ModuleOp) -> int:
-    """Return how many ops the functions have, returns aside."""
+def count_ops(module: ModuleOp) -> int:
+    """Return the number of ops in the functions, without returns."""
     return len(ops(module))
 
 
 def _functions(module: ModuleOp) -> list[FuncOp]:
-    """Return the functions that a program may have; one that does not verify has others too."""
+    """Return the functions with one block that ends in a return. An invalid program may have others."""
     bodies = ((function, function.body.blocks) for function in ir.functions(module))
     return [f for f, blocks in bodies if len(blocks) == 1 and isinstance(blocks[0].last_op, ReturnOp)]
 
@@ -153,7 +153,7 @@ def _pop(entries: MutableMapping[str, Attribute], name: str) -> None:
     del entries[name]
 
 
-def _count(function: FuncOp) -> int:
+def _result_count(function: FuncOp) -> int:
     return len(function.function_type.outputs.data)
 
 
@@ -167,8 +167,8 @@ def _retype(function: FuncOp) -> None:
 
 
 def _drop_result(function: FuncOp, index: int) -> None:
-    last = ir.terminator(function)
-    last.operands = [value for at, value in enumerate(last.operands) if at != index]
+    returned = ir.terminator(function)
+    returned.operands = [value for position, value in enumerate(returned.operands) if position != index]
     function.res_attrs = _without(function.res_attrs, index)
     _retype(function)
 
@@ -183,48 +183,50 @@ def _drop_op(function: FuncOp, op: Operation) -> None:
     for result in op.results:
         if not any(result.uses):
             continue
-        held = [DictionaryAttr(function_attrs(function, "arg_attrs", index)) for index in range(len(function.args))]
+        arg_attrs = [
+            DictionaryAttr(function_attrs(function, "arg_attrs", index)) for index in range(len(function.args))
+        ]
         sharding = sharding_of(result)
-        held.append(DictionaryAttr({} if sharding is None else {"spmd.sharding": ShardingAttr(sharding)}))
+        arg_attrs.append(DictionaryAttr({} if sharding is None else {"spmd.sharding": ShardingAttr(sharding)}))
         argument = function.body.block.insert_arg(result.type, len(function.args))
         argument.name_hint = result.name_hint
         result.replace_all_uses_with(argument)
-        function.arg_attrs = ArrayAttr(held)
+        function.arg_attrs = ArrayAttr(arg_attrs)
     Rewriter.erase_op(op)
     _retype(function)
 
 
-def _set_attribute(function: FuncOp, which: str, index: int, name: str, value: Attribute | None) -> None:
-    count = len(function.args) if which == "arg_attrs" else _count(function)
-    entries = [function_attrs(function, which, at) for at in range(count)]
+def _set_attribute(function: FuncOp, attribute_name: str, index: int, name: str, value: Attribute | None) -> None:
+    count = len(function.args) if attribute_name == "arg_attrs" else _result_count(function)
+    entries = [function_attrs(function, attribute_name, position) for position in range(count)]
     entries[index].pop(name, None)
     if value is not None:
         entries[index][name] = value
-    function.properties[which] = ArrayAttr([DictionaryAttr(entry) for entry in entries])
+    function.properties[attribute_name] = ArrayAttr([DictionaryAttr(entry) for entry in entries])
 
 
-def _drop_attribute(function: FuncOp, which: str, index: int, name: str) -> None:
-    _set_attribute(function, which, index, name, None)
+def _drop_attribute(function: FuncOp, attribute_name: str, index: int, name: str) -> None:
+    _set_attribute(function, attribute_name, index, name, None)
 
 
-def _drop_entry(function: FuncOp, which: str, index: int, axis: str) -> None:
-    sharding = function_attrs(function, which, index)["spmd.sharding"].data
-    kept = Sharding([entry for entry in sharding.entries if entry[0] != axis], sharding.mesh)
-    _set_attribute(function, which, index, "spmd.sharding", ShardingAttr(kept))
+def _drop_entry(function: FuncOp, attribute_name: str, index: int, axis: str) -> None:
+    sharding = function_attrs(function, attribute_name, index)["spmd.sharding"].data
+    remaining = Sharding([entry for entry in sharding.entries if entry[0] != axis], sharding.mesh)
+    _set_attribute(function, attribute_name, index, "spmd.sharding", ShardingAttr(remaining))
 
 
 def _drop_axis(module: ModuleOp, mesh_op: MeshOp, axis: str) -> None:
     mesh = mesh_op.mesh
-    kept = tuple(entry for entry in mesh.axes if entry[0] != axis)
-    inside = mesh.intra_node and tuple(name for name in mesh.intra_node if name != axis)
-    mesh_op.declared = MeshAttr(attrs.evolve(mesh, axes=kept, intra_node=inside))
+    axes = tuple(entry for entry in mesh.axes if entry[0] != axis)
+    intra_node = mesh.intra_node and tuple(name for name in mesh.intra_node if name != axis)
+    mesh_op.declared = MeshAttr(attrs.evolve(mesh, axes=axes, intra_node=intra_node))
     for function in _functions(module):
-        for which, count in (("arg_attrs", len(function.args)), ("res_attrs", _count(function))):
+        for attribute_name, count in (("arg_attrs", len(function.args)), ("res_attrs", _result_count(function))):
             for index in range(count):
-                sharding = function_attrs(function, which, index).get("spmd.sharding")
+                sharding = function_attrs(function, attribute_name, index).get("spmd.sharding")
                 if isinstance(sharding, ShardingAttr):
-                    value = ShardingAttr(_off_axis(sharding.data, axis))
-                    _set_attribute(function, which, index, "spmd.sharding", value)
+                    value = ShardingAttr(_without_axis(sharding.data, axis))
+                    _set_attribute(function, attribute_name, index, "spmd.sharding", value)
         for op in list(function.body.block.ops):
             if isinstance(op, ValueOp):
                 _drop_axis_of_op(op, axis)
@@ -232,23 +234,23 @@ def _drop_axis(module: ModuleOp, mesh_op: MeshOp, axis: str) -> None:
 
 def _drop_axis_of_op(op: ValueOp, axis: str) -> None:
     for name in DECIDED:
-        held = op.properties.get(name)
-        if isinstance(held, ShardingsAttr):
-            op.properties[name] = ShardingsAttr(tuple(s and _off_axis(s, axis) for s in held.data))
+        shardings = op.properties.get(name)
+        if isinstance(shardings, ShardingsAttr):
+            op.properties[name] = ShardingsAttr(tuple(s and _without_axis(s, axis) for s in shardings.data))
     if not isinstance(op, Collective) or not op.spec.names_axes:
         return
-    kept = tuple(name for name in op.axes if _root(name) != axis)
-    if kept:
-        op.properties["arguments"] = ArgumentsAttr(tuple(sorted({**op.argument, "axes": kept}.items())))
+    axes = tuple(name for name in op.axes if _root_axis(name) != axis)
+    if axes:
+        op.properties["arguments"] = ArgumentsAttr(tuple(sorted({**op.argument, "axes": axes}.items())))
     else:
         op.results[0].replace_all_uses_with(op.operands[0])
         Rewriter.erase_op(op)
 
 
-def _off_axis(sharding: Sharding, axis: str) -> Sharding:
-    return Sharding([entry for entry in sharding.entries if _root(entry[0]) != axis], sharding.mesh)
+def _without_axis(sharding: Sharding, axis: str) -> Sharding:
+    return Sharding([entry for entry in sharding.entries if _root_axis(entry[0]) != axis], sharding.mesh)
 
 
-def _root(axis: str) -> str:
-    """Return the axis of which `axis` is a sub-axis, or itself."""
+def _root_axis(axis: str) -> str:
+    """Return the mesh axis of a sub-axis, or `axis` itself."""
     return axis.partition("(")[0]

@@ -1,4 +1,4 @@
-"""Reproducers: the module before a pass that failed, and the pipeline that fails on it, as one input of `spmd-opt`."""
+"""Reproducers: an input of `spmd-opt` with the module before a failed pass, and a pipeline of this pass."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _CONFIGURATION = re.compile(r"^// configuration: -pass-pipeline='([^\n]*)'$", re
 
 
 def reproducer(step: Step, text: str) -> str:
-    """Return the input on which `--run-reproducer` runs the pass `step` on the module `text`."""
+    """Return an input for `--run-reproducer` that runs the pass `step` on the module `text`."""
     return f"// configuration: -pass-pipeline='builtin.module({step})'\n\n{text}"
 
 
 def pipeline_in(text: str, file: str) -> str:
-    """Return the pipeline that the reproducer `text` names.
+    """Return the pipeline in the first lines of the reproducer `text`.
 
     Raises:
-        ParseError: it names none.
+        ParseError: there is no pipeline.
     """
-    found = _CONFIGURATION.search(text)
-    if found is None:
+    match = _CONFIGURATION.search(text)
+    if match is None:
         expected = "expected a line `// configuration: -pass-pipeline='…'`"
-        raise ParseError(f"no reproducer: {expected}", Location(file, 1, 1))
-    return found[1]
+        raise ParseError(f"the input is not a reproducer; {expected}", Location(file, 1, 1))
+    return match[1]

@@ -1,4 +1,4 @@
-"""Scripts that make shells complete the subcommands and options of a tool."""
+"""Scripts with which shells complete the subcommands and options of a tool."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _INPUTS = ("input", "before", "after")
 
 
 def completion_script(parser: argparse.ArgumentParser, passes: Sequence[str], shell: str) -> str:
-    """Return the script for a shell. The function changes `parser`, which cannot be used afterwards.
+    """Return the script for a shell. This changes `parser`, which cannot be used afterwards.
 
     Args:
         passes: the passes that the tool accepts as flags.
@@ -26,7 +26,7 @@ def completion_script(parser: argparse.ArgumentParser, passes: Sequence[str], sh
         SpmdirError: shtab is not installed.
     """
     if find_spec("shtab") is None:
-        raise SpmdirError("completion needs shtab, which is not installed; run pip install 'spmdir[completion]'")
+        raise SpmdirError("completion requires the package shtab; run pip install 'spmdir[completion]'")
     import shtab
 
     prefix = re.sub(r"\W", "_", parser.prog)
@@ -37,12 +37,12 @@ def completion_script(parser: argparse.ArgumentParser, passes: Sequence[str], sh
     }
     for action in _actions(parser):
         if action.metavar in _FILES or (not action.option_strings and action.dest in _INPUTS):
-            action.complete = shtab.FILE  # type: ignore[attr-defined]  # shtab's way to be told
+            action.complete = shtab.FILE  # type: ignore[attr-defined]  # shtab reads this attribute
         elif passes and action.metavar in ("PASS", "PIPELINE"):
             action.complete = pipeline  # type: ignore[attr-defined]
     for name in passes:
         parser.add_argument(f"--{name}", action="store_true", help=f"run the pass {name}")
-    preamble = _names(prefix, passes) if shell == "bash" and passes else ""
+    preamble = _pipeline_function(prefix, passes) if shell == "bash" and passes else ""
     return shtab.complete(parser, shell, root_prefix=prefix, preamble=preamble)
 
 
@@ -55,7 +55,7 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
                 yield from _actions(subparser)
 
 
-def _names(prefix: str, passes: Sequence[str]) -> str:
+def _pipeline_function(prefix: str, passes: Sequence[str]) -> str:
     """Return a bash function that completes the last name of a pipeline."""
     return (
         f"_{prefix}_passes() {{\n"

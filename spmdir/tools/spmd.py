@@ -1,4 +1,4 @@
-"""`spmd`: the command that answers questions about a program; each subcommand is a module that runs on demand."""
+"""`spmd`: reports and checks of programs, rules and placements. Each subcommand is a module that is imported on use."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from types import MappingProxyType, ModuleType
 
 from spmdir.core.errors import SpmdirError, did_you_mean
 from spmdir.tools.argument_parser import ArgumentParser
-from spmdir.tools.command import guarded
+from spmdir.tools.command import run_tool
 
 SUBCOMMANDS: Mapping[str, str] = MappingProxyType(
     {
         "report": "Print where a rank spends time and memory in one step.",
-        "explain": "Explain the shardings and reshards of values, or show what another sharding would change.",
+        "explain": "Explain the sharding or reshard of a value, or what another sharding would change.",
         "diff": "Compare two partitioned programs: time, bytes sent, memory, collectives and shardings.",
         "plan-reshard": "Print the cheapest plan from one sharding to another, its cost and a lower bound.",
         "check-placement": "Check that the placements of plug-ins obey the laws of placements.",
         "check-rules": "Check sharding rules by running their ops on simulated ranks.",
     }
 )
-"""Each subcommand with the sentence that describes it; its module is `spmd_` and its name.
+"""Subcommand → its description. Its module is `spmd_` and its name.
 
-A module has `EXAMPLES`, the text that ends its help, `add_options(parser)`, and `run(options)`, which returns the exit
-status.
+A module has `EXAMPLES`, the end of its help, `add_options(parser)`, and `run(options)`, which returns the exit status.
 """
 
 _DESCRIPTION = "Answer questions about a program and about the rules and placements that it is partitioned with."
@@ -31,8 +30,8 @@ _EPILOG = "Each subcommand has its own options: see `spmd SUBCOMMAND --help`. To
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tool on `argv` (the process's arguments when None) and return its exit status."""
-    return guarded(_main, argv)
+    """Run the tool on `argv`, by default the arguments of the process, and return the exit status."""
+    return run_tool(_main, argv)
 
 
 def _main(argv: Sequence[str]) -> int:
@@ -54,7 +53,7 @@ def module_of(name: str) -> ModuleType:
 
 
 def argument_parser(name: str = "") -> ArgumentParser:
-    """Return the options of a subcommand, or those of the command itself."""
+    """Return the parser of a subcommand, or of the command itself."""
     if not name:
         return _CommandParser("spmd", usage="spmd SUBCOMMAND [options]", description=_DESCRIPTION, epilog=_epilog())
     module, prog = module_of(name), f"spmd {name}"

@@ -1,4 +1,4 @@
-"""`spmd check-placement`: check the laws of placements on the placements that a file declares."""
+"""`spmd check-placement`: check that the placements of a file obey the laws of placements."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ examples:
   spmd check-placement cyclic.py --quick  check a few examples of each law, in seconds
   spmd check-placement --list-laws        list the laws
 
-A placement class is checked with some values of its fields, or with those of its `examples`, a tuple of texts. Then
-it is checked with other integers in its fields, some of them random.
+A placement class is checked with some values of its fields, or with its `examples`, a tuple of texts. Then it is
+checked with other integers in its fields, some of them random.
 """
 
 
@@ -38,7 +38,7 @@ def run(options: argparse.Namespace) -> int:
         return 0
     if not options.files:
         expected = "expected Python files or modules that declare placements"
-        raise SpmdirError(f"nothing to check; {expected}; see spmd check-placement --help")
+        raise SpmdirError(f"no file was named; {expected}; see spmd check-placement --help")
     effort = Effort(options.quick, tuple(options.law))
     errors: list[SpmdirError] = []
     for verdict in (verdict for path in options.files for verdict in verdicts_of(path, effort)):

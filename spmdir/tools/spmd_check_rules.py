@@ -34,7 +34,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_output()
     world = "Run on these numbers of ranks (default: 2,3,4)."
     parser.add_argument("--world", type=_counts, default=(2, 3, 4), metavar="COUNTS", help=world)
-    samples = "Take further samples from samples() in this Python file, which is executed."
+    samples = "Also use the samples of samples() in this Python file, which is executed."
     parser.add_argument("--samples", metavar="FILE", help=samples)
     repeated: Any = {"action": "append", "default": []}
     placement = "Check only the strategies that this placement adds. The option may be repeated."
@@ -43,7 +43,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--packaged", action="store_true", help="Use no samples of torch's OpInfos.")
     missing = "Do not search for correct strategies that the rule lacks."
     parser.add_argument("--no-missing", action="store_true", help=missing)
-    progress = "Print a line to stderr for each op that is done, also where stderr is not a terminal."
+    progress = "Print a line to stderr for each op that is done, also if stderr is not a terminal."
     parser.add_argument("--progress", action="store_true", help=progress)
     processes = "Use N worker processes (default: one for each core)."
     parser.add_argument("--processes", type=integer, metavar="N", help=processes)

@@ -1,4 +1,4 @@
-"""`spmd diff`: what differs between two partitioned programs, by meaning."""
+"""`spmd diff`: compare two partitioned programs by their values, costs and collectives."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def add_options(parser: ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the differences."""
     if options.before == options.after == "-":
-        raise SpmdirError("both programs are `-`, and stdin holds one program; give a file for one of them")
+        raise SpmdirError("both programs are `-`, but stdin contains one program; expected a file for one of them")
     texts = [read_text(path) for path in (options.before, options.after)]
     from spmdir.dialects import ir
     from spmdir.explanation.difference import diff

@@ -1,11 +1,11 @@
-"""`spmd explain`: why values are sharded and resharded as they are."""
+"""`spmd explain`: explain the shardings and reshards of values."""
 
 from __future__ import annotations
 
 import argparse
 
 from spmdir.core.errors import shown
-from spmdir.tools.argument_parser import ArgumentParser, count, pipeline_of
+from spmdir.tools.argument_parser import ArgumentParser, number_parser, pipeline_of
 from spmdir.tools.command import print_with_axes, read_text
 
 EXAMPLES = """\
@@ -17,7 +17,7 @@ examples:
   spmd explain in.mlir --set '%w = tp: S(1)'   the effect of sharding %w this way
   spmd explain in.mlir --drop-annotation %x    the effect of removing the annotation of %x
 
-The program is one before propagate; its shardings count as annotations of the user. "Next best" is the decision
+The program is an input of propagate. Its shardings are annotations of the user. "Next best" is the decision
 when the chosen strategy is not allowed, in all equal layers, with the time of the whole program for that decision.
 """
 
@@ -26,11 +26,11 @@ def add_options(parser: ArgumentParser) -> None:
     """Add the options of the subcommand."""
     parser.add_input()
     parser.add_argument("values", nargs="*", metavar="VALUE", help="Explain the value of this name, such as %%mm.")
-    places = "Explain the values of this place: file.py:12, a module path or a glob. The option may be repeated."
+    places = "Explain the values of this source line (file.py:12), module path or glob. The option may be repeated."
     parser.add_argument("--at", action="append", default=[], metavar="PLACE", help=places)
     most = "Explain at most N values of each place (default: 3)."
-    parser.add_argument("--most", type=count("values", 1, 10**6), default=3, metavar="N", help=most)
-    group = parser.add_argument_group("what if", "Decide again with a change, and print what differs.")
+    parser.add_argument("--most", type=number_parser("values", 1, 10**6), default=3, metavar="N", help=most)
+    group = parser.add_argument_group("what if", "Decide again with a change, and print the differences.")
     for name, explained in (
         ("set", "Give the values of PLACE this sharding."),
         ("forbid", "Forbid these placements for the values of PLACE."),
@@ -46,7 +46,7 @@ def add_options(parser: ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the explanations, or what differs after the changes."""
+    """Print the explanations, or the differences after the changes."""
     text, file = read_text(options.input)
     from spmdir.dialects import ir
     from spmdir.explanation.decided import DecidedProgram

@@ -8,20 +8,20 @@ from importlib.util import find_spec
 from spmdir import __version__
 from spmdir.core.errors import SpmdirError
 from spmdir.tools.argument_parser import ArgumentParser
-from spmdir.tools.command import guarded
+from spmdir.tools.command import run_tool
 
 _DESCRIPTION = "Serve an editor as a language server for programs, rules and rewrites, over stdin and stdout."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tool on `argv` (the process's arguments when None) and return its exit status."""
-    return guarded(_main, argv)
+    """Run the tool on `argv`, by default the arguments of the process, and return the exit status."""
+    return run_tool(_main, argv)
 
 
 def _main(argv: Sequence[str]) -> int:
     options = argument_parser().parse(argv)
     if find_spec("pygls") is None:
-        raise SpmdirError("the language server needs pygls, which is not installed; run pip install 'spmdir[lsp]'")
+        raise SpmdirError("the language server requires the package pygls; run pip install 'spmdir[lsp]'")
     from spmdir.language_server.server import language_server
     from spmdir.pipeline.pipeline import Pipeline
 

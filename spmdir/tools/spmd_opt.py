@@ -1,4 +1,4 @@
-"""`spmd-opt`: read textual IR, run passes over it, print it."""
+"""`spmd-opt`: parse textual IR, run passes, and print the result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from spmdir.core.errors import SpmdirErrors
 from spmdir.pipeline.pass_table import PASSES, PassTable
 from spmdir.tools.argument_parser import ArgumentParser
-from spmdir.tools.command import guarded, in_colour, read_text, run_in_process, write_text
+from spmdir.tools.command import in_colour, read_text, run_in_process, run_tool, write_text
 
 if TYPE_CHECKING:
     from importlib.abc import InspectLoader
@@ -35,7 +35,7 @@ examples:
 Errors print as `file:line:col: error: …` and give exit status 1; then nothing is written.
 """
 
-_MOVED: Mapping[str, str] = MappingProxyType(
+_MOVED_OPTIONS: Mapping[str, str] = MappingProxyType(
     {
         "--cost-by": "spmd report --by",
         "--cost-report": "spmd report --view cost",
@@ -48,25 +48,25 @@ _MOVED: Mapping[str, str] = MappingProxyType(
         "--trace": "spmd report --format perfetto",
     }
 )
-"""Options that people may look for here, and the command that has them."""
+"""Option of another command → that command, for the hint of the error."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tool on `argv` (the process's arguments when None) and return its exit status."""
+    """Run the tool on `argv`, by default the arguments of the process, and return the exit status."""
     if argv is None:
-        # The process is ours, and its IR lives until it ends: collecting garbage only costs time.
+        # The IR lives until the process ends, so garbage collection would only cost time.
         gc.disable()
-    return guarded(_main, argv)
+    return run_tool(_main, argv)
 
 
 def _main(argv: Sequence[str]) -> int:
     plugins, rest = plugin_parser().parse_known_args(argv)
     passes = _passes(plugins.load_plugin)
     texts, rest = split_pass_flags(rest, passes)
-    if "--help" in rest or "-h" in rest:  # the help lists the passes, whose files are read for it
+    if "--help" in rest or "-h" in rest:  # the help lists the passes, so it reads their files
         print(argument_parser(epilog=f"{pass_summaries(passes)}\n\n{_EXAMPLES}").format_help(), end="")
         return 0
-    options = argument_parser().parse(rest, tuple(passes), _MOVED)
+    options = argument_parser().parse(rest, tuple(passes), _MOVED_OPTIONS)
     if options.list_passes:
         print(pass_table(passes))
         return 0
@@ -82,7 +82,7 @@ def _main(argv: Sequence[str]) -> int:
 
 
 def _run(texts: Sequence[str], plugins: Sequence[str], options: argparse.Namespace) -> str:
-    # From here on xDSL is needed, which --help and --version do without.
+    # These imports load xDSL, which --help and --version do not need.
     from spmdir.pipeline.options import load_pass
     from spmdir.pipeline.pipeline import Pipeline, parse_steps
     from spmdir.tools.process_input import process
@@ -120,14 +120,14 @@ def _check_golden(paths: Sequence[str], update: bool) -> int:
 
 
 def plugin_parser() -> ArgumentParser:
-    """Return the options that are read before all others, since plug-ins bring passes and so flags."""
+    """Return the parser of --load-plugin. Plug-ins add passes, and so flags, so they are loaded first."""
     parser = ArgumentParser("spmd-opt", is_whole=False, add_help=False)
     parser.add_plugins()
     return parser
 
 
 def argument_parser(epilog: str | None = None) -> ArgumentParser:
-    """Return the options other than pass flags."""
+    """Return the parser of all options except pass flags."""
     parser = ArgumentParser(
         "spmd-opt",
         usage='spmd-opt [options] [--PASS[="option=value …"] …] [in.mlir]',
@@ -144,15 +144,15 @@ def argument_parser(epilog: str | None = None) -> ArgumentParser:
     _add_flag(group, "verify-diagnostics", explained, has_alias=False)
     explained = "Check these golden files, and those in these folders."
     group.add_argument("--golden", nargs="+", metavar="PATH", help=explained)
-    _add_flag(group, "update-golden", "With --golden: write the expectations that hold now.", has_alias=False)
-    _add_flag(group, "run-reproducer", "Run the pipeline that the input names in its first line.", has_alias=False)
+    _add_flag(group, "update-golden", "With --golden: write the current output as expectations.", has_alias=False)
+    _add_flag(group, "run-reproducer", "Run the pipeline in the first line of the input.", has_alias=False)
 
     group = parser.add_argument_group("passes")
     explained = "Run the passes in this text, as in 'a,b{option=value}'."
     group.add_argument("-p", "--pass-pipeline", metavar="PIPELINE", help=explained)
     explained = "Verify the IR after each pass, or only after the last (default: each)."
     group.add_argument("--verify-each", action=argparse.BooleanOptionalAction, default=True, help=explained)
-    explained = "Check that input and result parse back from their custom and generic text."
+    explained = "Check that input and result, printed in custom and generic form, parse to equal modules."
     _add_flag(group, "verify-roundtrip", explained, has_alias=False)
     _add_flag(group, "dump-pass-pipeline", "Print the pipeline as text to stderr.", has_alias=False)
     explained = "If a pass fails, write the module before it and the pass to FILE."
@@ -169,10 +169,10 @@ def argument_parser(epilog: str | None = None) -> ArgumentParser:
     for when in ("before", "after"):
         _add_flag(group, f"print-ir-{when}-all", f"Print the IR {when} each pass to stderr.")
         options = (f"--print-ir-{when}", f"--mlir-print-ir-{when}")
-        explained = f"Print the IR {when} this pass to stderr; several names have commas."
+        explained = f"Print the IR {when} this pass to stderr. Several names are separated by commas."
         group.add_argument(*options, action="append", default=[], metavar="PASS", help=explained)
     _add_flag(group, "print-ir-after-change", "Print the IR after each pass that changes it to stderr.")
-    _add_flag(group, "timing", "Print the seconds that each stage takes to stderr.")
+    _add_flag(group, "timing", "Print the wall time of parsing, of each pass and of printing to stderr.")
     parser.add_machine()
     return parser
 
@@ -180,13 +180,13 @@ def argument_parser(epilog: str | None = None) -> ArgumentParser:
 def _add_flag(
     group: argparse._ArgumentGroup, name: str, explained: str, has_alias: bool = True, **options: Any
 ) -> None:
-    """Add the flag `name`, and its alias with the prefix that MLIR's tools have."""
+    """Add the flag `name`, and an alias with the prefix of MLIR's tools."""
     names = (f"--{name}", f"--mlir-{name}") if has_alias else (f"--{name}",)
     group.add_argument(*names, action="store_true", help=explained, **options)
 
 
 def split_pass_flags(argv: Sequence[str], passes: Collection[str]) -> tuple[list[str], list[str]]:
-    """Return the pipelines that pass flags, `-p` and `--pass-pipeline` spell, in order, and the other arguments.
+    """Return the texts of pipelines in pass flags, `-p` and `--pass-pipeline`, in order, and the other arguments.
 
     A flag is `--NAME`, `--NAME=options` or `--NAME{options}` for a NAME in `passes`.
     """
@@ -206,13 +206,13 @@ def split_pass_flags(argv: Sequence[str], passes: Collection[str]) -> tuple[list
 
 
 def pass_summaries(passes: PassTable) -> str:
-    """Return the passes, one a line, each with what it does."""
+    """Return the passes with their descriptions, one on each line."""
     lines = [f"  --{name:<22}{_summary(entry)}" for name, entry in passes.items()]
-    return "\n".join(["passes, whose options --list-passes shows:", *lines])
+    return "\n".join(["passes (--list-passes prints their options):", *lines])
 
 
 def pass_table(passes: PassTable) -> str:
-    """Return the passes, one a line, each followed by its options."""
+    """Return the passes with their descriptions, stages and options."""
     from spmdir.pipeline.options import describe
 
     lines = ["passes:"]
@@ -223,14 +223,14 @@ def pass_table(passes: PassTable) -> str:
 
 
 def _summary(entry: str | type) -> str:
-    """Return the first line of a pass's docstring; from its source, since to import passes takes long."""
+    """Return the first line of a pass's docstring. It is read from the source: importing the passes is slow."""
     if isinstance(entry, type):
         return (entry.__doc__ or "").strip().partition("\n")[0]
-    home, _, name = entry.partition(":")
-    spec = find_spec(home)
-    source = cast("InspectLoader", spec.loader).get_source(home) if spec else None
-    found = re.search(rf'^class {name}\(.*\):\n +"""(.*?)(?:"""|$)', source or "", re.MULTILINE)
-    return found[1] if found else ""
+    module_name, _, name = entry.partition(":")
+    spec = find_spec(module_name)
+    source = cast("InspectLoader", spec.loader).get_source(module_name) if spec else None
+    match = re.search(rf'^class {name}\(.*\):\n +"""(.*?)(?:"""|$)', source or "", re.MULTILINE)
+    return match[1] if match else ""
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`spmd plan-reshard`: the plan of a reshard, its cost, and a lower bound of the cost."""
+"""`spmd plan-reshard`: print the plan of a reshard, its cost, and a lower bound on the bytes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from spmdir.reshard.plan import plan_reshard
 from spmdir.reshard.step_errors import step_errors
 from spmdir.reshard.steps import Step
 from spmdir.reshard.topology import DEFAULT, TOPOLOGIES, Topology
-from spmdir.tools.argument_parser import ArgumentParser, mesh_axes
+from spmdir.tools.argument_parser import ArgumentParser, parse_mesh_axes
 from spmdir.tools.command import print_with_axes
 
 EXAMPLES = """\
@@ -31,9 +31,9 @@ examples:
   spmd plan-reshard "dp: S(0), tp: P" "tp: S(1)" --mesh dp=2,tp=4 --shape 128x256 --dtype bf16
   spmd plan-reshard "S(0), S(0)" "S(1), S(1)" --mesh 2x8 --intra b --shape 4096x4096 --topology h100x8
 
-A sharding is a list of `axis: placement`, or one placement for each axis in mesh order. The axes of a mesh given by
-sizes alone are a, b, c, … The cheapest plan depends on the topology: on `flat` it sends the fewest bytes. If torch is
-installed, the plans of DTensor's two planners follow with the same prices.
+A sharding is a list of `axis: placement`, or one placement for each axis in mesh order. If a mesh has sizes only, its
+axes are a, b, c, … The cheapest plan depends on the topology: on `flat`, it sends the fewest bytes. If torch is
+installed, the plans of DTensor's two planners are printed too, with the same cost model.
 """
 
 
@@ -42,7 +42,7 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("source", help="The sharding before.")
     parser.add_argument("target", help="The sharding after.")
     mesh = "The mesh: sizes, as in 2x8, or names and sizes, as in dp=2,tp=8."
-    parser.add_argument("--mesh", required=True, type=mesh_axes, metavar="AXES", help=mesh)
+    parser.add_argument("--mesh", required=True, type=parse_mesh_axes, metavar="AXES", help=mesh)
     intra = "The axes whose ranks are inside one node, separated by commas (default: all)."
     parser.add_argument("--intra", type=_names, metavar="AXES", help=intra)
     shape = "The global shape of the tensor, as in 4096x4096."
@@ -97,7 +97,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _sharding(text: str, mesh: Mesh) -> Sharding:
-    """Return a sharding from its text, or from one placement for each axis of the mesh."""
+    """Parse a sharding, or one placement for each axis of the mesh."""
     parts = list(split_entries(text))
     if not text.strip() or ":" in text:
         return as_sharding(text, mesh)
@@ -122,8 +122,8 @@ def _lines(
         (f"  {step} -> <{step.target}>", size_text(cost.wire_bytes), time_text(cost.seconds))
         for step, cost in zip(steps, costs, strict=True)
     ]
-    wire, seconds = math.fsum(c.wire_bytes for c in costs), math.fsum(c.seconds for c in costs)
-    ratio = f"  {wire / bound:.2f}x" if bound else ""
-    rows.insert(0, (name, size_text(wire), time_text(seconds) + ratio))
-    width, sent = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
-    return [f"{text.ljust(width)}  {wired.rjust(sent)}  {time}" for text, wired, time in rows]
+    total_wire_bytes, seconds = math.fsum(c.wire_bytes for c in costs), math.fsum(c.seconds for c in costs)
+    ratio = f"  {total_wire_bytes / bound:.2f}x" if bound else ""
+    rows.insert(0, (name, size_text(total_wire_bytes), time_text(seconds) + ratio))
+    width, wire_width = max(len(row[0]) for row in rows), max(len(row[1]) for row in rows)
+    return [f"{text.ljust(width)}  {wire_text.rjust(wire_width)}  {time}" for text, wire_text, time in rows]

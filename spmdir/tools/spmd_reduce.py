@@ -1,4 +1,4 @@
-"""`spmd-reduce`: make a program that shows a failure as small as it gets."""
+"""`spmd-reduce`: reduce a program that shows a failure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from spmdir.core.errors import SpmdirError, did_you_mean, print_remark
 from spmdir.core.number_text import real
 from spmdir.plugins import load_plugins
 from spmdir.tools.argument_parser import ArgumentParser
-from spmdir.tools.command import guarded, read_text, run_in_process, write_text
+from spmdir.tools.command import read_text, run_in_process, run_tool, write_text
 
-_DESCRIPTION = "Make a program that shows a failure as small as possible, together with the passes that show it."
+_DESCRIPTION = "Reduce a program that shows a failure, and the passes that lead to it."
 _EXAMPLES = """\
 examples:
   spmd-reduce in.mlir --run 'spmd-opt --propagate --localize' --expect-error 'run .* before'
@@ -25,20 +25,20 @@ examples:
   spmd-reduce in.mlir --run 'spmd-opt --fuse-collectives' --expect-output 'spmd.all_to_all' -o small.mlir
   spmd-reduce in.mlir --test './is-interesting.sh {}'
 
-The reducer drops functions, results, ops, arguments, mesh axes and shardings, and shrinks sizes, while the failure
-still shows. --run names a tool of spmdir, which runs in this process in milliseconds; its arguments, such as passes,
-are reduced too. --test names a shell command, and exit status 0 means that the failure shows. The command gets the
-program on stdin, and in a file whose name replaces {}. If the input verifies, so does each smaller program.
+The reducer removes functions, results, ops, arguments, mesh axes and shardings, and reduces sizes, as long as the
+program shows the failure. --run is a tool of spmdir, which runs in this process in milliseconds. Its arguments, such as
+passes, are reduced too. --test is a shell command: exit status 0 means that the program shows the failure. The command
+reads the program on stdin, or in a file whose name replaces {}. If the input verifies, so does each smaller program.
 """
 _SHELL = ("|", ">", "<", "&&", "||", ";")
-"""Words by which a shell joins commands and files."""
+"""Shell operators, which --run does not support."""
 
 _TOOLS = ("spmd", "spmd-opt", "spmd-run", "spmd-translate")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tool on `argv` (the process's arguments when None) and return its exit status."""
-    return guarded(_main, argv)
+    """Run the tool on `argv`, by default the arguments of the process, and return the exit status."""
+    return run_tool(_main, argv)
 
 
 def _main(argv: Sequence[str]) -> int:
@@ -48,7 +48,7 @@ def _main(argv: Sequence[str]) -> int:
     _check(options)
     from spmdir.dialects import ir
     from spmdir.tools.reducer import TrialProgram, reduce
-    from spmdir.tools.reducer_steps import ops_in
+    from spmdir.tools.reducer_steps import count_ops
 
     try:
         arguments = tuple(shlex.split(options.run or ""))
@@ -58,31 +58,32 @@ def _main(argv: Sequence[str]) -> int:
         raise SpmdirError("--run is empty; expected a command such as 'spmd-opt --propagate'")
     plugins = tuple(f"--load-plugin={plugin}" for plugin in options.load_plugin)
     if options.run and arguments[:1] not in [(tool,) for tool in _TOOLS]:
-        found = arguments[0] if arguments else ""
+        tool = arguments[0] if arguments else ""
         raise SpmdirError(
-            f"--run cannot run '{found}'; expected one of {', '.join(_TOOLS)}, or --test{did_you_mean(found, _TOOLS)}"
+            f"--run cannot run '{tool}'; expected one of {', '.join(_TOOLS)}, or --test{did_you_mean(tool, _TOOLS)}"
         )
     if shell := next((word for word in arguments if word in _SHELL), None):
-        raise SpmdirError(f"--run runs one tool without a shell, and has '{shell}'; expected one tool, or --test")
+        raise SpmdirError(f"--run runs one tool without a shell, but contains '{shell}'; expected one tool, or --test")
     test = _run_test(options.expect_error, options.expect_output) if options.run else _command_test(options)
     printed: list[str] = []
 
-    def is_interesting(one: TrialProgram) -> bool:
-        holds, printed[:] = test(one.text, (*one.arguments, *plugins))
-        return holds
+    def is_interesting(program: TrialProgram) -> bool:
+        shows_failure, printed[:] = test(program.text, (*program.arguments, *plugins))
+        return shows_failure
 
     try:
-        found = reduce(TrialProgram(text, arguments), is_interesting, options.timeout, file)
+        reduced = reduce(TrialProgram(text, arguments), is_interesting, options.timeout, file)
     except SpmdirError as error:
-        said = "".join(printed).strip()
-        error.message += f"; it printed:\n{said}" if said else "; it printed nothing" if printed else ""
+        output = "".join(printed).strip()
+        error.message += f"; it printed:\n{output}" if output else "; it printed nothing" if printed else ""
         raise
-    ending = "" if found.finished else f"; stopped after {options.timeout:g} s, more may go"
-    before, left = (ops_in(ir.parse(one, verify_module=False)) for one in (text, found.candidate.text))
-    print_remark(f"{left} of {before} ops are left, {found.probes} tries{ending}")
+    ending = "" if reduced.finished else f"; stopped after {options.timeout:g} s, so more may be possible"
+    programs = (text, reduced.candidate.text)
+    op_count_before, op_count = (count_ops(ir.parse(program, verify_module=False)) for program in programs)
+    print_remark(f"{op_count} of {op_count_before} ops are left, {reduced.probes} tries{ending}")
     if options.run:
-        print_remark(shlex.join((*found.candidate.arguments, *plugins)))
-    write_text(options.output, found.candidate.text)
+        print_remark(shlex.join((*reduced.candidate.arguments, *plugins)))
+    write_text(options.output, reduced.candidate.text)
     return 0
 
 
@@ -91,11 +92,11 @@ def argument_parser() -> ArgumentParser:
     parser = ArgumentParser("spmd-reduce", description=_DESCRIPTION, epilog=_EXAMPLES)
     parser.add_input(is_optional=True)
     parser.add_plugins()
-    explained = "Run this tool of spmdir, with arguments, on each program."
+    explained = "Run this tool of spmdir with its arguments on each program."
     parser.add_argument("--run", metavar="COMMAND", help=explained)
-    explained = "With --run: the failure is an error whose text on stderr matches REGEX."
+    explained = "With --run: the failure is an error with text on stderr that matches REGEX."
     parser.add_argument("--expect-error", metavar="REGEX", help=explained)
-    explained = "With --run: the failure is a success whose text on stdout matches REGEX."
+    explained = "With --run: the failure is a success with text on stdout that matches REGEX."
     parser.add_argument("--expect-output", metavar="REGEX", help=explained)
     explained = "Run this shell command on each program; exit status 0 means that the failure shows."
     parser.add_argument("--test", metavar="COMMAND", help=explained)
@@ -118,9 +119,9 @@ def _seconds(text: str) -> float:
 def _check(options: argparse.Namespace) -> None:
     if (options.test is None) == (options.run is None):
         raise SpmdirError("expected one of --test COMMAND and --run COMMAND; see spmd-reduce --help")
-    expected = [one for one in (options.expect_error, options.expect_output) if one is not None]
+    expected = [regex for regex in (options.expect_error, options.expect_output) if regex is not None]
     if len(expected) != int(options.run is not None):
-        raise SpmdirError("--run needs one of --expect-error REGEX and --expect-output REGEX, --test neither")
+        raise SpmdirError("--run requires one of --expect-error REGEX and --expect-output REGEX, --test none")
     for text in expected:
         try:
             re.compile(text)
@@ -128,11 +129,11 @@ def _check(options: argparse.Namespace) -> None:
             raise SpmdirError(f"'{text}' is not a regular expression: {error}") from None
 
 
-Test = Callable[[str, Sequence[str]], tuple[bool, list[str]]]
-"""(Program, arguments) → whether it is of interest, and what the tool printed to stdout and stderr."""
+InterestTest = Callable[[str, Sequence[str]], tuple[bool, list[str]]]
+"""(program, arguments) → whether the failure shows, and the output on stdout and stderr."""
 
 
-def _run_test(error: str | None, output: str | None) -> Test:
+def _run_test(error: str | None, output: str | None) -> InterestTest:
     def test(text: str, arguments: Sequence[str]) -> tuple[bool, list[str]]:
         try:
             status, stdout, stderr = run_in_process(arguments, text)
@@ -145,7 +146,7 @@ def _run_test(error: str | None, output: str | None) -> Test:
     return test
 
 
-def _command_test(options: argparse.Namespace) -> Test:
+def _command_test(options: argparse.Namespace) -> InterestTest:
     limit = options.timeout if math.isfinite(options.timeout) else None
 
     def test(text: str, _: Sequence[str]) -> tuple[bool, list[str]]:
@@ -153,12 +154,12 @@ def _command_test(options: argparse.Namespace) -> Test:
             file.write(text)
             file.flush()
             command = options.test.replace("{}", shlex.quote(file.name))
-            given: dict[str, Any] = {"input": text.encode(), "capture_output": True}
+            options_of_run: dict[str, Any] = {"input": text.encode(), "capture_output": True}
             try:
-                done = subprocess.run(command, shell=True, check=False, timeout=limit, **given)
+                process = subprocess.run(command, shell=True, check=False, timeout=limit, **options_of_run)
             except subprocess.TimeoutExpired:
                 return False, [f"nothing within {limit:g} s"]
-        return done.returncode == 0, [one.decode(errors="replace") for one in (done.stdout, done.stderr)]
+        return process.returncode == 0, [stream.decode(errors="replace") for stream in (process.stdout, process.stderr)]
 
     return test
 

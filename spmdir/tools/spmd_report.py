@@ -1,4 +1,4 @@
-"""`spmd report`: where a rank spends time and memory in one step."""
+"""`spmd report`: print where a rank spends time and memory in one step."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from spmdir import report
 from spmdir.core.errors import SpmdirError, did_you_mean, shown
-from spmdir.tools.argument_parser import ArgumentParser, count, pipeline_of
+from spmdir.tools.argument_parser import ArgumentParser, number_parser, pipeline_of
 from spmdir.tools.command import in_colour, read_text, write_text
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ examples:
   spmd report decided.mlir --by line --sort exposed    the source lines with the most exposed communication
   spmd report decided.mlir --by memory,layer --sort held -o held.csv
   spmd report decided.mlir --view cost                 bytes and time of collectives and of compute
-  spmd report step.mlir --view schedule,timeline       what of the communication is exposed, and when each op runs
+  spmd report step.mlir --view schedule,timeline       the exposed communication, and when each op runs
   spmd report step.mlir -o report.html                 a page with graph, timeline, memory and explanations
   spmd report step.mlir --format perfetto -o step.trace
 
-The program may be at any stage; the passes that it still needs run on a copy. Equal layers share one row.
+The program may be at any stage: the passes that it still needs run first, on a copy. Equal layers share one row.
 """
 
 
@@ -47,11 +47,11 @@ def add_options(parser: ArgumentParser) -> None:
     parser.add_argument("--sort", default="time", metavar="COLUMN", help=f"{columns}(default: time).")
     rows = "Print the first N rows of the table, or all (default: 20)."
     parser.add_argument("--rows", type=_rows, default=20, metavar="N", help=rows)
-    parser.add_argument("--no-fold", action="store_true", help="Print a row for each of several equal layers.")
+    parser.add_argument("--no-fold", action="store_true", help="Print a separate row for each of several equal layers.")
     formats = "Write this format (default: chosen by the extension of the output file)."
     parser.add_argument("--format", choices=_FORMATS, help=formats)
     reasons = "Explain the shardings of N values on the HTML page (default: as many as take 4 s)."
-    parser.add_argument("--reasons", type=count("values", 0, 100), metavar="N", help=reasons)
+    parser.add_argument("--reasons", type=number_parser("values", 0, 100), metavar="N", help=reasons)
     parser.add_output()
     parser.add_color()
     parser.add_machine()
@@ -84,7 +84,7 @@ def _check(options: argparse.Namespace, format: str) -> None:
 
 
 class _Report:
-    """One program, from which each view and each format is made on demand."""
+    """The views and formats of one program, each computed on demand."""
 
     def __init__(self, module: ModuleOp, pipeline: Pipeline, options: argparse.Namespace):
         self.module, self.pipeline, self._options = module, pipeline, options
@@ -92,9 +92,9 @@ class _Report:
 
     @cached_property
     def table(self) -> CostTable:
-        given = self._options
+        options = self._options
         return report.cost_table(
-            self.module, given.by, given.sort, given.rows, fold=not given.no_fold, pipeline=self.pipeline
+            self.module, options.by, options.sort, options.rows, fold=not options.no_fold, pipeline=self.pipeline
         )
 
     @cached_property
@@ -144,7 +144,7 @@ _VIEWS: Mapping[str, _Writer] = MappingProxyType(
         "timeline": lambda of: of.schedule.timeline(),
     }
 )
-"""Each view with the function that prints it."""
+"""View → the function that returns its text."""
 
 _FORMATS: Mapping[str, _Writer] = MappingProxyType(
     {
@@ -156,7 +156,7 @@ _FORMATS: Mapping[str, _Writer] = MappingProxyType(
         "perfetto": _Report.perfetto,
     }
 )
-"""Each output format with the function that writes it."""
+"""Output format → the function that returns its text."""
 
 _EXTENSIONS: Mapping[str, str] = MappingProxyType(
     {
@@ -173,11 +173,11 @@ _EXTENSIONS: Mapping[str, str] = MappingProxyType(
         ".txt": "text",
     }
 )
-"""The extensions of file names that choose a format: the first that fits. A name without an extension means text."""
+"""Extension of a file name → format. The first match counts. A name without an extension means text."""
 
 
 def format_of(output: str) -> str:
-    """Return the format that the name of an output file chooses.
+    """Return the format for the name of an output file.
 
     Raises:
         SpmdirError: no format has this extension.
@@ -201,4 +201,4 @@ def _views(text: str) -> tuple[str, ...]:
 
 
 def _rows(text: str) -> int | None:
-    return None if text == "all" else count("rows", 1, 10**9)(text)
+    return None if text == "all" else number_parser("rows", 1, 10**9)(text)

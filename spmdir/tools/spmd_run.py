@@ -12,8 +12,8 @@ from spmdir.core.errors import SpmdirError, SpmdirErrors, UnsupportedError, show
 from spmdir.core.number_text import integer, real
 from spmdir.dialects.values import is_given, signature_kind, signature_name
 from spmdir.pipeline.pipeline import Pipeline
-from spmdir.tools.argument_parser import ArgumentParser, count, parse_sizes, pipeline_of
-from spmdir.tools.command import guarded, read_text
+from spmdir.tools.argument_parser import ArgumentParser, number_parser, parse_sizes, pipeline_of
+from spmdir.tools.command import read_text, run_tool
 
 if TYPE_CHECKING:
     import torch
@@ -30,19 +30,19 @@ examples:
   spmd-run in.mlir --check              compare them with those of one device; the exit status is 1 if they differ
   spmd-run in.mlir --check --dtype f64  compare in double precision, with a tolerance to match
 
-The program may be at any stage; the passes that it still needs run first. The error of an output is the largest
+The program may be at any stage: the passes that it still needs run first. The error of an output is the largest
 difference of an element, divided by the largest element of the output. Integer inputs are 0 and 1, which are valid
 as indices and as masks. If a placement is lossy, such as Quantised, the error of each of its steps is compared with
-the bound that the placement declares. The outputs are then compared with one device as if these steps were exact.
+the bound of the placement. The outputs that are compared with one device then have exact steps instead.
 """
 TOLERANCES = {"f64": 1e-9, "f32": 1e-4, "f16": 1e-2, "bf16": 5e-2, "complex<f64>": 1e-9, "complex<f32>": 1e-4}
-"""Element type → the error that a check lets pass: sums of a few thousand terms in another order; others are exact."""
+"""Element type → the default tolerance, for sums of a few thousand terms in another order. Other types are exact."""
 _FLOATS = ("f64", "f32", "f16", "bf16")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tool on `argv` (the process's arguments when None) and return its exit status."""
-    return guarded(_main, argv)
+    """Run the tool on `argv`, by default the arguments of the process, and return the exit status."""
+    return run_tool(_main, argv)
 
 
 def _main(argv: Sequence[str]) -> int:
@@ -63,17 +63,18 @@ def _run(options: argparse.Namespace, text: str, file: str, pipeline: Pipeline) 
     if options.sizes or open_sizes(module).symbols:
         module = bind_sizes(module, options.sizes, pipeline)
     inputs, state_dict = random_inputs(module, options.seed, options.dtype)
-    placed = localize(module, pipeline)
-    given = {"state_dict": state_dict, "seed": options.seed, "pipeline": pipeline}
-    outputs = simulate(placed, inputs, interleavings=options.interleavings, **given)
+    local_module = localize(module, pipeline)
+    arguments = {"state_dict": state_dict, "seed": options.seed, "pipeline": pipeline}
+    outputs = simulate(local_module, inputs, interleavings=options.interleavings, **arguments)
     if not options.check:
         print(*outputs, sep="\n")
         return 0
-    expected = run_single(module, _held(module, inputs), _held(module, state_dict), options.seed)
+    rounded_inputs, rounded_state = _rounded_arguments(module, inputs), _rounded_arguments(module, state_dict)
+    expected = run_single(module, rounded_inputs, rounded_state, options.seed)
     check_element_types(outputs, expected, options.dtype)
     lossy, exact = lossy_placements(module), None
     if lossy:
-        measured = measure_errors(placed, inputs, **given)
+        measured = measure_errors(local_module, inputs, **arguments)
         report_steps(measured.errors, [placement for placement in lossy if placement not in measured.used])
         exact = measured.outputs
     report(outputs, expected, options.tolerance, exact)
@@ -89,7 +90,7 @@ def argument_parser() -> ArgumentParser:
     seed = "Seed the random inputs and random ops with N (default: 0)."
     parser.add_argument("--seed", type=_seed, default=0, metavar="N", help=seed)
     orders = "Run N more times, in random orders of the ranks with collectives in flight; all runs must agree exactly."
-    parser.add_argument("--interleavings", type=count("orders", 0, 10**9), default=0, metavar="N", help=orders)
+    parser.add_argument("--interleavings", type=number_parser("orders", 0, 10**9), default=0, metavar="N", help=orders)
     dtype = "Use this element type for floating-point inputs (default: that of the program)."
     parser.add_argument("--dtype", choices=_FLOATS, help=dtype)
     sizes = "Use these numbers for symbolic sizes, as in s0=8,s1=5."
@@ -125,10 +126,10 @@ def random_inputs(
     """Return random global tensors for the arguments of a program: its inputs, and its parameters and buffers.
 
     Args:
-        dtype: element type of the floating ones; None takes the program's.
+        dtype: the element type of floating-point tensors; None for that of the program.
 
     Raises:
-        SpmdirError: there is no memory for a tensor of such a size.
+        SpmdirError: there is not enough memory for a tensor.
     """
     import torch
 
@@ -145,7 +146,7 @@ def random_inputs(
         meta = global_type(argument, mesh)
         if signature_kind(function, "arg_attrs", argument.index) == "state":
             continue
-        assert meta is not None  # a verified function has tensor arguments alone
+        assert meta is not None  # a verified function has only tensor arguments
         shape = meta.shape
         try:
             if meta.dtype.is_inexact:
@@ -153,36 +154,36 @@ def random_inputs(
             else:
                 value = torch.randint(0, 2, shape, generator=generator)
         except (RuntimeError, TypeError):
-            message = f"argument {argument.index} has the shape {list(shape)}, for which there is no memory"
+            message = f"not enough memory for argument {argument.index} of shape {list(shape)}; expected smaller sizes"
             raise SpmdirError(message, location_of(function)) from None
-        wanted = DTYPES[dtype] if dtype and meta.dtype.name in _FLOATS else meta.dtype
+        element_type = DTYPES[dtype] if dtype and meta.dtype.name in _FLOATS else meta.dtype
         if dtype in ("f64", "f32") and meta.dtype.is_complex:
-            wanted = DTYPES[dtype].complex
+            element_type = DTYPES[dtype].complex
         name = signature_name(function, "arg_attrs", argument.index)
-        target = inputs if is_given(function, argument.index) else state_dict
-        target[name] = value.to(TORCH_DTYPES[wanted])
+        tensors = inputs if is_given(function, argument.index) else state_dict
+        tensors[name] = value.to(TORCH_DTYPES[element_type])
     return inputs, state_dict
 
 
-def _held(module: ModuleOp, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Return the arguments `tensors`, by name, as ranks hold them: some have placements of lower precision."""
+def _rounded_arguments(module: ModuleOp, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the arguments by name, rounded as on the ranks if a placement has a lower precision."""
     from spmdir.dialects import ir
     from spmdir.dialects.values import sharding_of
     from spmdir.simulator.distribution import collect, distribute
 
     mesh, function = ir.mesh(module), ir.main_function(module)
-    held = dict(tensors)
+    rounded = dict(tensors)
     for argument in function.args:
         name, sharding = signature_name(function, "arg_attrs", argument.index), sharding_of(argument)
-        if name in held and sharding is not None and sharding.has_own_type:
-            value = held[name]
+        if name in rounded and sharding is not None and sharding.has_own_type:
+            value = rounded[name]
             shards = distribute(value, sharding, mesh, lambda like: like.new_zeros(like.shape))
-            held[name] = collect(shards, sharding, mesh, tuple(value.shape), value.dtype)
-    return held
+            rounded[name] = collect(shards, sharding, mesh, tuple(value.shape), value.dtype)
+    return rounded
 
 
 def lossy_placements(module: ModuleOp) -> list[Placement]:
-    """Return the lossy placements in the shardings of a program, each once; the passes add no others."""
+    """Return the lossy placements in the shardings of a program. Passes do not add others."""
     from spmdir.dialects import ir
     from spmdir.dialects.values import function_attrs, sharding_of
 
@@ -190,8 +191,8 @@ def lossy_placements(module: ModuleOp) -> list[Placement]:
     for function in ir.functions(module):
         values = [*function.args, *(result for op in function.body.block.ops for result in op.results)]
         results = range(len(function.function_type.outputs.data))
-        wanted = [function_attrs(function, "res_attrs", index).get("spmd.sharding") for index in results]
-        shardings += [*map(sharding_of, values), *(getattr(attribute, "data", None) for attribute in wanted)]
+        annotations = [function_attrs(function, "res_attrs", index).get("spmd.sharding") for index in results]
+        shardings += [*map(sharding_of, values), *(getattr(attribute, "data", None) for attribute in annotations)]
     entries = (entry for sharding in shardings if sharding is not None for entry in sharding.entries)
     return list(dict.fromkeys(placement for _, placement in entries if placement.error))
 
@@ -202,21 +203,21 @@ def report(
     """Print the error of each output.
 
     Args:
-        tolerance: what passes, lossy steps included; None for that of the element type, without them.
-        exact: the outputs if lossy steps are exact; those that were found if None.
+        tolerance: the largest error, including lossy steps; None for that of the element type, without lossy steps.
+        exact: the outputs with exact instead of lossy steps; None if there are no lossy steps.
 
     Raises:
-        SpmdirErrors: outputs that differ by more.
+        SpmdirErrors: outputs with larger errors.
     """
     differences: list[SpmdirError] = []
-    for index, (found, right, compared) in enumerate(zip(outputs, expected, exact or outputs, strict=True)):
-        compared = compared if tolerance is None else found
-        error, limit = relative_error(compared, right), tolerance_of(right) if tolerance is None else tolerance
+    for index, (output, reference, compared) in enumerate(zip(outputs, expected, exact or outputs, strict=True)):
+        compared = compared if tolerance is None else output
+        error, limit = relative_error(compared, reference), tolerance_of(reference) if tolerance is None else tolerance
         if math.isnan(error):
             print(f"output {index}: no finite element, infinities and NaN agree")
             continue
-        whole = "" if found is compared else f"{relative_error(found, right):.1e}, without lossy steps "
-        print(f"output {index}: max relative error {whole}{error:.1e}, tolerance {limit:.0e}")
+        lossy_text = "" if output is compared else f"{relative_error(output, reference):.1e}, without lossy steps "
+        print(f"output {index}: max relative error {lossy_text}{error:.1e}, tolerance {limit:.0e}")
         if error > limit:
             differences.append(
                 SpmdirError(f"output {index} differs from one device by {error:.1e}; expected {limit:.0e}")
@@ -226,37 +227,35 @@ def report(
 
 
 def report_steps(errors: Sequence[MeasuredError], unused: Sequence[Placement]) -> None:
-    """Print how far each lossy step is off, and the lossy placements of the program that lose nothing.
+    """Print the error of each lossy step, and the lossy placements that no step uses.
 
     Args:
-        unused: those that no step enters or leaves.
+        unused: placements that no step enters or leaves.
 
     Raises:
-        SpmdirErrors: steps that are off by more than their placement declares.
+        SpmdirErrors: steps with a larger error than their placement declares.
     """
-    lines = [*map(str, errors), *(f"{one}: no step enters or leaves it, so nothing is lost by it" for one in unused)]
+    lines = [*map(str, errors), *(f"{placement}: no step enters or leaves it" for placement in unused)]
     print("\n".join(lines) + "\n" * bool(lines), end="")
-    if beyond := [error for error in errors if not error.is_within]:
-        raise SpmdirErrors(
-            [SpmdirError(f"{error}; expected no more: correct `error` of the placement") for error in beyond]
-        )
+    if violations := [error for error in errors if not error.is_within]:
+        raise SpmdirErrors([SpmdirError(f"{error}; correct `error` of the placement") for error in violations])
 
 
 def check_element_types(outputs: Sequence[Any], expected: Sequence[Any], dtype: str | None) -> None:
-    """Raise UnsupportedError if outputs have another element type than one device's, by what `--dtype` replaced.
+    """Raise UnsupportedError if `--dtype` leads to other element types of outputs on the ranks than on one device.
 
-    An op or a local form that names an element type, as `dtype = f32` does, keeps it whatever its operands have.
+    An op or a local form with an explicit element type, such as `dtype = f32`, does not follow its operands.
     """
-    for number, (found, right) in enumerate(zip(outputs, expected, strict=True)):
-        types = [getattr(value, "dtype", None) for value in (found, right)]
+    for number, (output, reference) in enumerate(zip(outputs, expected, strict=True)):
+        types = [getattr(value, "dtype", None) for value in (output, reference)]
         if dtype and types[0] != types[1]:
             raise UnsupportedError(
-                f"output {number} is of {types[0]} on ranks and of {types[1]} on one device with --dtype {dtype}: the "
-                "program of a rank names element types; leave out --dtype, or write the program for this type"
+                f"output {number} has type {types[0]} on ranks and {types[1]} on one device with --dtype {dtype}: the "
+                "program of a rank has explicit element types; omit --dtype, or write the program for this type"
             )
 
 
-def relative_error(found: Any, right: Any) -> float:
+def relative_error(output: Any, reference: Any) -> float:
     """Return the largest difference of an element over the largest element of `right`.
 
     It is infinite for outputs of different kinds or infinities elsewhere, and NaN if `right` has no finite element and
@@ -264,28 +263,28 @@ def relative_error(found: Any, right: Any) -> float:
     """
     import torch
 
-    if not isinstance(found, torch.Tensor) or not isinstance(right, torch.Tensor):
-        return 0.0 if found == right else float("inf")
-    if found.shape != right.shape or found.dtype != right.dtype:
+    if not isinstance(output, torch.Tensor) or not isinstance(reference, torch.Tensor):
+        return 0.0 if output == reference else float("inf")
+    if output.shape != reference.shape or output.dtype != reference.dtype:
         return float("inf")
-    wide = torch.complex128 if right.is_complex() else torch.float64
-    found, right = found.to(wide), right.to(wide)
-    finite = torch.isfinite(right)
-    same = torch.equal(found[~finite].nan_to_num(1), right[~finite].nan_to_num(1))
-    if not same or not found[finite].isfinite().all():
+    wide = torch.complex128 if reference.is_complex() else torch.float64
+    output, reference = output.to(wide), reference.to(wide)
+    finite = torch.isfinite(reference)
+    are_others_equal = torch.equal(output[~finite].nan_to_num(1), reference[~finite].nan_to_num(1))
+    if not are_others_equal or not output[finite].isfinite().all():
         return float("inf")
     if not finite.any():
-        return float("nan") if right.numel() else 0.0
-    difference, size = (found - right)[finite].abs().max().item(), right[finite].abs().max().item()
+        return float("nan") if reference.numel() else 0.0
+    difference, size = (output - reference)[finite].abs().max().item(), reference[finite].abs().max().item()
     return difference / size if size else float("inf") if difference else 0.0
 
 
 def tolerance_of(value: Any) -> float:
-    """Return the default tolerance for an output."""
+    """Return the default tolerance for an output, by its element type."""
     from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
-    found = getattr(value, "dtype", None)
-    return next((limit for name, limit in TOLERANCES.items() if TORCH_DTYPES[DTYPES[name]] == found), 0.0)
+    dtype = getattr(value, "dtype", None)
+    return next((limit for name, limit in TOLERANCES.items() if TORCH_DTYPES[DTYPES[name]] == dtype), 0.0)
 
 
 if __name__ == "__main__":

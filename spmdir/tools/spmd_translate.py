@@ -15,8 +15,8 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.number_text import integer
 from spmdir.core.placement.sharding_plan import ShardingPlan, read_plan
 from spmdir.pipeline.pipeline import Pipeline
-from spmdir.tools.argument_parser import ArgumentParser, mesh_axes, parse_sizes, pipeline_of
-from spmdir.tools.command import guarded, read_text, write_text
+from spmdir.tools.argument_parser import ArgumentParser, parse_mesh_axes, parse_sizes, pipeline_of
+from spmdir.tools.command import read_text, run_tool, write_text
 
 if TYPE_CHECKING:
     import torch
@@ -40,12 +40,12 @@ The layouts of [activations] apply only while a model is captured: see spmdir.pa
 
 
 _RECIPE = re.compile(r"[\w\s*(),]+")
-"""What a recipe is made of, which a path with an ending is not."""
+"""The characters of a recipe. A path with an extension does not match."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the tool on `argv` (the process's arguments when None) and return its exit status."""
-    return guarded(_main, argv)
+    """Run the tool on `argv`, by default the arguments of the process, and return the exit status."""
+    return run_tool(_main, argv)
 
 
 def _main(argv: Sequence[str]) -> int:
@@ -83,10 +83,10 @@ def argument_parser() -> ArgumentParser:
     parser.add_output()
 
     group = parser.add_argument_group("with --import-pt2")
-    explained = "Load a MODEL also if loading it runs code that it contains."
+    explained = "Load MODEL even if loading it executes code from the file."
     group.add_argument("--trust", action="store_true", help=explained)
     explained = "The mesh: names and sizes, as in dp=2,tp=4, or sizes, as in 2x4."
-    group.add_argument("--mesh", type=mesh_axes, metavar="AXES", help=explained)
+    group.add_argument("--mesh", type=parse_mesh_axes, metavar="AXES", help=explained)
     explained = "Annotate the program with a plan file, or with a recipe such as fsdp*tp."
     group.add_argument("--shardings", metavar="PLAN", help=explained)
     explained = "Replicate an op without a rule and warn, or reject it (default: warn)."
@@ -128,12 +128,11 @@ def import_pt2(
     check: bool = False,
     debuginfo: bool = True,
 ) -> str:
-    """Return the textual IR of the exported program at `path`, with the shardings of a plan file or recipe.
+    """Import the exported program at `path`, with a plan file or recipe, and return its textual IR.
 
     Args:
-        trust: load what runs code too.
-        check: run the exported program and the imported one on random inputs, and compare them; what was compared is
-            printed to stderr.
+        trust: load the file even if loading it executes code from it.
+        check: compare the exported and the imported program on random inputs, and print the comparison to stderr.
         debuginfo: print locations.
 
     Raises:
@@ -152,7 +151,7 @@ def import_pt2(
 
 
 def _plan(text: str, program: torch.export.ExportedProgram, mesh: Mesh) -> ShardingPlan:
-    """Return the plan in the file that `text` names, or that it stands for as a recipe.
+    """Return the plan of a recipe or of the plan file `text`.
 
     Raises:
         SpmdirError: the file cannot be read or is not a plan, or the recipe does not fit the program.
@@ -168,14 +167,14 @@ def _plan(text: str, program: torch.export.ExportedProgram, mesh: Mesh) -> Shard
 def emit_fx(
     text: str, file: str, rank: int, sizes: Mapping[str, int] | None = None, pipeline: Pipeline | None = None
 ) -> str:
-    """Return Python that defines the program of `rank` as a torch module, and the process groups that it uses.
+    """Return Python source that defines the program of `rank` as a torch module, and its process groups.
 
     Args:
-        text: of a program at any stage after import.
-        file: the name of its file, for errors.
+        text: the text of a program at any stage after import.
+        file: the name of the file, for errors.
         rank: from 0 on.
         sizes: numbers for symbolic sizes by name.
-        pipeline: whose remaining passes are run; the standard one if None.
+        pipeline: the pipeline whose remaining passes run; None for the standard pipeline.
 
     Raises:
         SpmdirError: the text is malformed or cannot be lowered.
@@ -188,22 +187,22 @@ def emit_fx(
 
 
 def python_source(graph_module: GraphModule, mesh: Mesh, rank: int) -> str:
-    """Return Python that defines `graph_module`, its constants written out, and `connect`, which makes its groups."""
+    """Return Python source of `graph_module`, with literal constants, and of `connect`, which creates its groups."""
     from spmdir.lowering.process_groups import symbolic_axes
 
     nodes = graph_module.graph.nodes
     texts = {arg for node in nodes for arg in node.args if isinstance(arg, str)}
     groups = {name: axes for name in sorted(texts) if (axes := symbolic_axes(name))}
-    fine = mesh.refine(axis for axes in groups.values() for axis in axes)
-    parts = {name: tuple(part for axis in axes for part in fine.parts(axis)) for name, axes in groups.items()}
+    refined_mesh = mesh.refine(axis for axes in groups.values() for axis in axes)
+    parts = {name: tuple(part for axis in axes for part in refined_mesh.parts(axis)) for name, axes in groups.items()}
     constants = {str(node.target): graph_module.get_buffer(node.target) for node in nodes if node.op == "get_attr"}
-    own = {"import spmdir.lowering.offload\n" for node in nodes if getattr(node.target, "namespace", "") == "spmdir"}
+    namespaces = {getattr(node.target, "namespace", "") for node in nodes}
     return _SOURCE.format(
-        imports="".join(own),
+        imports="import spmdir.lowering.offload\n" if "spmdir" in namespaces else "",
         rank=rank,
         place=f"rank {rank} of mesh {mesh}",
-        sizes=tuple(size for _, size in fine.axes),
-        axes=fine.axis_names,
+        sizes=tuple(size for _, size in refined_mesh.axes),
+        axes=refined_mesh.axis_names,
         groups=", ".join(f"{name!r}: {axes}" for name, axes in parts.items()),
         constants="".join(f"\n        {_constant(name, value)}" for name, value in constants.items()),
         forward=textwrap.indent(graph_module.code.strip(), "    "),
@@ -218,8 +217,8 @@ def _constant(name: str, value: torch.Tensor) -> str:
 _SOURCE = '''\
 """The program of {place}.
 
-Run one process a rank, each with its own program: call `torch.distributed.init_process_group()`, then `connect()`,
-then `Rank{rank}()(…)` on the local inputs.
+Run one process for each rank, with the program of that rank. Call `torch.distributed.init_process_group()`, then
+`connect()`, then `Rank{rank}()(…)` on the local inputs.
 """
 
 from math import inf, nan
@@ -233,11 +232,11 @@ GROUPS = {{{groups}}}
 
 
 def connect(device_type="cpu"):
-    """Make the process groups over the axes of the mesh, under the names that the program gives them."""
+    """Create the process groups over mesh axes, with the names that the program uses."""
     mesh = init_device_mesh(device_type, {sizes}, mesh_dim_names={axes})
     for name, axes in GROUPS.items():
         group = (mesh[axes[0]] if len(axes) == 1 else mesh[axes]._flatten()).get_group()
-        if "#" in name:  # a stream, which is a group of its own
+        if "#" in name:  # a stream has a separate group
             ranks = torch.distributed.get_process_group_ranks(group)
             group = torch.distributed.new_group(ranks, use_local_synchronization=True)
         torch.distributed.distributed_c10d._register_process_group(name, group)

@@ -25,7 +25,7 @@ from spmdir.core.placement.sharding_plan import read_plan
 from spmdir.core.placement.standard import parse_placement
 from spmdir.rewrites.rewrite_text import parse_rewrites
 from spmdir.tools import spmd, spmd_opt, spmd_run, spmd_translate
-from spmdir.tools.argument_parser import mesh_axes
+from spmdir.tools.argument_parser import parse_mesh_axes
 from spmdir.tools.command import run_in_process
 from spmdir.tools.golden import read_golden
 from tests.fuzz.batch import Kind, Wrong
@@ -169,7 +169,7 @@ DIRECT: dict[str, Callable[[str], object]] = {
     "placement": parse_placement,
     "rewrites": parse_rewrites,
     "plan": lambda text: read_plan(text, "plan.toml", MESH),
-    "mesh": lambda text: Mesh(mesh_axes(text)),
+    "mesh": lambda text: Mesh(parse_mesh_axes(text)),
 }
 """Formats that are read by one function: text → its value."""
 

@@ -297,7 +297,7 @@ def test_a_report_is_not_written_over_its_program(tmp_path: Path, capsys: pytest
     link.symlink_to(program)
     for output in (program, link):
         assert spmd.main(["report", str(program), "--format", "csv", "-o", str(output)]) == 1
-        assert "it is what was read" in capsys.readouterr().err
+        assert "it is the input file" in capsys.readouterr().err
     assert program.read_text().startswith("spmd.mesh")
 
 

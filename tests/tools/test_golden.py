@@ -9,7 +9,7 @@ import pytest
 
 from spmdir.core.errors import ParseError, SpmdirError
 from spmdir.tools import spmd_opt
-from spmdir.tools.golden import read_golden, updated
+from spmdir.tools.golden import read_golden, update_golden
 
 
 def run(command: Sequence[str], text: str) -> tuple[int, str, str]:
@@ -44,8 +44,8 @@ def run(command: Sequence[str], text: str) -> tuple[int, str, str]:
 def test_an_update_writes_each_expectation_under_its_part_and_changes_nothing_the_second_time(
     text: str, expected: str
 ) -> None:
-    assert updated(text, "in.mlir", run) == expected
-    assert updated(expected, "in.mlir", run) == expected
+    assert update_golden(text, "in.mlir", run) == expected
+    assert update_golden(expected, "in.mlir", run) == expected
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_arguments_are_those_of_a_shell_and_name_the_folder_of_the_file() -> Non
 )
 def test_another_exit_status_than_that_of_the_run_line_is_an_error(text: str, message: str) -> None:
     with pytest.raises(SpmdirError) as error:
-        updated(text, "in.mlir", run)
+        update_golden(text, "in.mlir", run)
     assert message in error.value.message
 
 
@@ -97,7 +97,7 @@ def test_the_tool_checks_and_updates_folders(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--version", "ends before it reads the program"),
+        ("--version", "exited before it read the program"),
         ("--golden .", "cannot run golden files"),
         ('"abc', "cannot be split into arguments"),
     ],

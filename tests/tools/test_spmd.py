@@ -60,10 +60,10 @@ def test_each_subcommand_has_a_help(name: str, capsys: pytest.CaptureFixture[str
         (["report", MLP, "--rows", "0"], "invalid number of rows '0'; expected a number from 1 to"),
         (["report", MLP, "--by", "modul"], "a table of costs is by 'modul'; expected one of op, line, module,"),
         (["report", MLP, "-o", "a.cvs"], "no format has the extension of 'a.cvs'; expected trace.json,"),
-        (["diff", "-", "-"], "both programs are `-`, and stdin holds one program; give a file for one of them"),
+        (["diff", "-", "-"], "both programs are `-`, but stdin contains one program; expected a file for one of them"),
         (
             ["check-placement"],
-            "nothing to check; expected Python files or modules that declare placements; see spmd che",
+            "no file was named; expected Python files or modules that declare placements; see spmd che",
         ),
         (["explain", MLP, "--set", "%w"], "invalid change '%w'; expected 'PLACE = SHARDING', as in '%x = dp: S(0)'"),
     ],

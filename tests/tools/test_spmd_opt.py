@@ -239,7 +239,7 @@ def test_a_reproducer_fails_as_the_run_that_left_it(run) -> None:
 
 
 def test_an_input_that_names_no_pipeline_is_no_reproducer(run) -> None:
-    assert run("in.mlir", "--run-reproducer")[2].startswith("in.mlir:1:1: error: no reproducer")
+    assert run("in.mlir", "--run-reproducer")[2].startswith("in.mlir:1:1: error: the input is not a reproducer")
 
 
 def test_a_round_trip_through_both_forms_is_checked(run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +250,7 @@ def test_a_round_trip_through_both_forms_is_checked(run, monkeypatch: pytest.Mon
         return printed(module, generic, debuginfo).replace("aten.relu", "aten.abs" if generic else "aten.relu")
 
     monkeypatch.setattr(ir, "print_ir", misprinted)
-    error = "error: the generic form is read back as another module: line 4 is '  %0 = aten.relu(%x)"
+    error = "error: the generic form parses to another module: line 4 is '  %0 = aten.relu(%x)"
     assert run("in.mlir", "--verify-roundtrip")[2].startswith(error)
 
 

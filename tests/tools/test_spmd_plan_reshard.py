@@ -34,7 +34,7 @@ def test_dtensor_is_given_the_nesting_order(capsys) -> None:
 
 def test_a_step_that_dtensor_plans_and_cannot_run_is_told(capsys) -> None:
     lines = printed(capsys, "S(0)", "P", "--mesh", "8", "--shape", "4096x4096")
-    assert "DTensor, greedy: plans S(0) to P(sum) on [a] in one step, which it cannot run" in lines
+    assert "DTensor, greedy: plans S(0) to P(sum) on [a] in one step, for which there is no collective" in lines
 
 
 def test_axes_nodes_element_type_and_topology_are_options(capsys, tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_what_was_found_is_kept_when_time_is_up() -> None:
 
 
 def test_a_program_that_is_not_of_interest_is_an_error() -> None:
-    with pytest.raises(SpmdirError, match="does not pass the test"):
+    with pytest.raises(SpmdirError, match="does not show the failure"):
         reduce(TrialProgram(MLP), lambda candidate: False, timeout=60)
 
 
@@ -169,11 +169,11 @@ def test_a_program_that_is_not_of_interest_is_an_error() -> None:
     [
         ((), "error: expected one of --test COMMAND and --run COMMAND"),
         (("--test", "true", "--run", "spmd-opt"), "error: expected one of --test COMMAND and --run COMMAND"),
-        (("--run", "spmd-opt"), "error: --run needs one of --expect-error REGEX and --expect-output REGEX"),
+        (("--run", "spmd-opt"), "error: --run requires one of --expect-error REGEX and --expect-output REGEX"),
         (("--run", "spmd-opt", "--expect-error", "("), "error: '(' is not a regular expression"),
         (("--run", "spmd-ran", "--expect-error", "x"), "did you mean 'spmd-run'?"),
         (("--test", "true", "--timeout", "soon"), "'soon' is not a time; expected seconds, as in 60"),
-        (("--run", "spmd-opt", "--expect-error", "x"), "does not pass the test; expected one that does"),
+        (("--run", "spmd-opt", "--expect-error", "x"), "does not show the failure"),
     ],
 )
 def test_wrong_options_are_errors(tmp_path, capsys, options: tuple[str, ...], message: str) -> None:
@@ -193,13 +193,13 @@ def failing(tmp_path: Path, capsys: pytest.CaptureFixture[str], *options: str) -
 
 def test_a_program_that_does_not_pass_the_test_shows_what_the_tool_printed(tmp_path, capsys) -> None:
     said = failing(tmp_path, capsys, "--run", "spmd-opt --propagate", "--expect-error", "no such words")
-    assert "does not pass the test" in said and "no strategy of its rule gives" in said
+    assert "does not show the failure" in said and "no strategy of its rule gives" in said
     assert "it printed:\nhello" in failing(tmp_path, capsys, "--test", "echo hello; false")
 
 
 def test_a_pipe_in_run_is_an_error_that_names_test(tmp_path, capsys) -> None:
     said = failing(tmp_path, capsys, "--run", "spmd-opt | grep x", "--expect-output", "x")
-    assert "has '|'; expected one tool, or --test" in said
+    assert "contains '|'; expected one tool, or --test" in said
 
 
 def test_calls_are_inlined_and_ops_are_counted(tmp_path, capsys) -> None:

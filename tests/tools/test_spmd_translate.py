@@ -197,7 +197,7 @@ def emitted(tmp_path: Path, capsys: pytest.CaptureFixture[str], plugin: str, *ar
         (["--import-pt2", __file__, "--mesh", "dp=2"], f"error: '{__file__}' cannot be loaded; expected what torch"),
         (
             ["--import-pt2", "MODEL", "--mesh", "dp=2,tp=2", "--shardings", "fsdp(dp)*tp"],
-            "error: tp does not know the layers of Model",
+            "error: tp finds no layers to shard in Model",
         ),
         (["--import-pt2", "MODEL", "--mesh", "dp=2", "--shardings", "fsdb"], "error: 'fsdb' is not a recipe; expected"),
         (["--import-pt2", "MODEL", "--mesh", "dp=2", "--shardings", "fsdp.toml"], "error: cannot read 'fsdp.toml'"),

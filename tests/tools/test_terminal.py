@@ -23,7 +23,7 @@ from spmdir.core import progress
 from spmdir.core.axis_colors import axis_color
 from spmdir.report.shares import table
 from spmdir.tools import spmd
-from spmdir.tools.command import guarded, in_colour, write_text
+from spmdir.tools.command import in_colour, run_tool, write_text
 from spmdir.tools.terminal import ir_in_colour, table_in_colour
 
 PROGRAM = """spmd.mesh @mesh <dp = 2, tp = 4>
@@ -156,7 +156,7 @@ def test_progress_is_gone_before_something_is_printed_to_a_pipe(monkeypatch: pyt
         sys.stdout.flush()
         return 0
 
-    assert guarded(body, []) == 0
+    assert run_tool(body, []) == 0
     assert pipe.getvalue() == "result\n" and len(pipe.shown) >= 2
     assert "pass 1 of 2" in pipe.shown[0] and "pass 2 of 2" in terminal.getvalue()
     for shown in pipe.shown:
@@ -192,12 +192,12 @@ def test_the_reader_of_a_pipe_prints_to_a_terminal_without_progress() -> None:
 
 def test_a_stream_that_is_closed_is_no_terminal(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setattr(sys, "stdout", None)
-    assert guarded(lambda argv: write_text(None, "result") or 0, []) == 1
+    assert run_tool(lambda argv: write_text(None, "result") or 0, []) == 1
     assert capsys.readouterr().err == "error: cannot write the output: standard output is closed\n"
-    assert guarded(lambda argv: 0, []) == 0
+    assert run_tool(lambda argv: 0, []) == 0
     assert not in_colour("auto", sys.stdout)
     monkeypatch.setattr(sys, "stderr", None)
-    assert guarded(lambda argv: 0, []) == 0
+    assert run_tool(lambda argv: 0, []) == 0
 
 
 def test_no_progress_is_shown_where_stderr_is_no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A call, or several, for every rule, by family as in dialects/aten/*.rules."""
+"""One or more calls for each rule, by family as in spmdir/rules/aten/*.rules."""
 
 from __future__ import annotations
 
