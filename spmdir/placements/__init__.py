@@ -1,4 +1,4 @@
-"""Placements beside the standard ones: a file each, written as any plug-in is.
+"""The placements other than the standard ones. Each file is written like a plug-in.
 
 May import: core.
 Start with cyclic.py.

@@ -1,12 +1,12 @@
-"""`Cyclic(dim, block)`: block-cyclic, the layout of ScaLAPACK's matrices.
+"""`Cyclic(dim, block)`: the block-cyclic layout, as in ScaLAPACK.
 
-A dimension is partitioned into blocks of `block` elements, which are dealt to the ranks in turn. With `Cyclic(0, 2)`,
-three ranks hold of ten rows
+A dimension is partitioned into blocks of `block` elements, which are assigned to the ranks in turn. With
+`Cyclic(0, 2)`, three ranks have these of ten rows:
 
     rank 0: 0 1 6 7     rank 1: 2 3 8 9     rank 2: 4 5
 
-Where work shrinks from one end of a matrix to the other, as in a factorisation or under a causal mask, all ranks keep
-about as much of it.
+In a factorisation or under a causal mask, the work decreases from one end of a matrix to the other. This layout
+balances it between the ranks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spmdir.core.placement.base import ShardPlacement
 
 @attrs.frozen
 class Cyclic(ShardPlacement):
-    """Rank i holds the blocks i, i + n, i + 2n, … of n ranks; the last block may be short."""
+    """Rank i of n has the blocks i, i + n, i + 2n, … The last block may be shorter."""
 
     text: ClassVar[str] = "Cyclic({dim}, {block})"
     dim: int
@@ -32,9 +32,9 @@ class Cyclic(ShardPlacement):
         return joined((start, min(start + self.block, size)) for start in starts)
 
     def runs(self, size: int, count: int) -> tuple[Run, ...]:
-        rounds, rest = divmod(size, self.block * count)
-        full, last = divmod(rest, self.block)
-        last_round = ((0, full, self.block), (full, 1, last), (full + 1, count - full - 1, 0))
+        rounds, remaining = divmod(size, self.block * count)
+        full, short = divmod(remaining, self.block)
+        last_round = ((0, full, self.block), (full, 1, short), (full + 1, count - full - 1, 0))
         return summed_runs([(rounds, ((0, count, self.block),)), (1, last_round)], count)
 
     def stretches(self, size: int, count: int) -> int:
@@ -47,5 +47,5 @@ class Cyclic(ShardPlacement):
         return None if self.block % inner else Cyclic(self.dim, self.block // inner)
 
     def inside(self, outer: int) -> Cyclic:
-        # Every block is dealt alike where complete rounds fill it.
+        # Complete rounds fill each outer block, so all of them are assigned in the same way.
         return self

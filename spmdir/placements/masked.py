@@ -1,9 +1,8 @@
-"""`Masked`: a partial sum in which every element is nonzero on one rank at most.
+"""`Masked`: a partial sum in which each element is nonzero on at most one rank.
 
-A lookup in a table whose rows are sharded results in it: each rank has the rows that it found and zeros elsewhere.
-DTensor calls it `_MaskPartial`. It is a partial sum and becomes one without communication, but it passes more ops than
-a sum
-does: where f(0) = 0, the sum of f over the ranks is f of the sum, so a reduction can wait until after the activation.
+A lookup in a table with sharded rows has this result: each rank has the rows that it found, and zeros elsewhere.
+DTensor calls it `_MaskPartial`. It converts to `P(sum)` without communication, but more ops pass it on. If f(0) = 0,
+the sum of f over the ranks is f of the sum. So the reduction can run after the activation function f.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from spmdir.core.placement.standard import Partial
 SUM = Partial("sum")
 
 LOOKUPS = ("aten.embedding",)
-"""Ops that leave zeros where a rank does not hold the row; their sums over ranks are masked."""
+"""Ops whose local result is zero for rows of other ranks. Their partial sums are masked."""
 
 KEEPS_ZERO = (
     "relu", "gelu", "silu", "tanh", "sin", "sinh", "asin", "asinh", "atan", "atanh", "tan", "erf", "erfinv", "expm1",
     "log1p", "abs", "neg", "sqrt", "sign", "floor", "ceil", "trunc", "round", "frac", "deg2rad", "leaky_relu", "elu",
     "hardswish", "mish", "softshrink",
 )  # fmt: skip
-"""Pointwise ops of one tensor that make 0 of 0, whatever their other arguments."""
+"""Pointwise ops of one tensor with f(0) = 0 for all other arguments."""
 
 
 def _positive_exponent(rule: Any) -> bool:
@@ -34,25 +33,25 @@ def _positive_exponent(rule: Any) -> bool:
 
 
 SCALES = ("aten.mul.Tensor", "aten.mul.Scalar", "aten.div.Tensor", "aten.div.Scalar")
-"""Pointwise ops that pass a partial sum in one of their operands, element by element."""
+"""Pointwise ops that pass a partial sum in one operand on."""
 
 KEEPS_ZERO_IF: dict[str, Callable[[Any], bool]] = {"aten.pow.Tensor_Scalar": _positive_exponent}
-"""Pointwise ops of one tensor that make 0 of 0 for some of their arguments."""
+"""Pointwise ops of one tensor → whether f(0) = 0 for the arguments of a call."""
 
 
 @attrs.frozen
 class Masked(PartialPlacement):
-    """The value is the sum of the ranks' partial values, and each element comes from one of them."""
+    """The value is the sum over the ranks. Each element is nonzero on at most one of them."""
 
     text: ClassVar[str] = "Masked"
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
-        partials, rest = [], tensor
+        partials, remaining = [], tensor
         for _ in range(count - 1):
-            here = noise(tensor).real > 0
-            partials.append(rest.where(here, 0))
-            rest = rest.where(~here, 0)
-        return [*partials, rest.clone()]
+            is_on_rank = noise(tensor).real > 0
+            partials.append(remaining.where(is_on_rank, 0))
+            remaining = remaining.where(~is_on_rank, 0)
+        return [*partials, remaining.clone()]
 
     def passes(self, clause: str, reductions: tuple[str, ...]) -> bool:
         return clause in ("moves", "carries")
@@ -68,8 +67,11 @@ class Masked(PartialPlacement):
         if rule.name in SCALES:
             summed = (strategy for strategy in strategies if SUM in strategy.operands)
             yield from (
-                attrs.evolve(one, operands=self._of(one.operands), results=self._of(one.results)) for one in summed
+                attrs.evolve(
+                    linear, operands=self._replace_sums(linear.operands), results=self._replace_sums(linear.results)
+                )
+                for linear in summed
             )
 
-    def _of(self, placements: Sequence[Placement]) -> tuple[Placement, ...]:
+    def _replace_sums(self, placements: Sequence[Placement]) -> tuple[Placement, ...]:
         return tuple(self if placement == SUM else placement for placement in placements)

@@ -1,11 +1,11 @@
-"""`Norm(p)`: a partial p-norm. The value is (Σ |x_r|^p)^(1/p) of the partial values, their maximum where p is infinite.
+"""`Norm(p)`: a partial p-norm. The value is (Σ |x_r|^p)^(1/p) of the partial values x_r, or their maximum if p is inf.
 
-The norm of a tensor whose elements are sharded is the norm of the ranks' norms. With this placement it need not be
-reduced at once: the norms of many gradients can be stacked, the norm of those be taken, and one number be reduced, as
-clipping by the norm of all gradients wants. DTensor calls it `_NormPartial`.
+The norm of a sharded tensor is the norm of the ranks' norms. With this placement, the reduction can run later. For
+example, to clip gradients, the partial norms of all gradients are stacked, and only the norm of the stack is reduced.
+DTensor calls this placement `_NormPartial`.
 
-Norms are never negative; a tensor that has negative elements cannot have this placement, nor one whose p-th powers
-its element type cannot hold, as the squares of 1e30 and 1e-30 in f32.
+A tensor with negative elements cannot have this placement. The same holds if p-th powers of elements overflow or
+underflow, such as the squares of 1e30 and 1e-30 in f32.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Norm(PartialPlacement):
 
     text: ClassVar[str] = "Norm({p})"
     examples: ClassVar[tuple[str, ...]] = ("Norm(2)", "Norm(1)", "Norm(3.5)", "Norm(inf)")
-    identity: ClassVar[float | None] = None  # a rank that holds a value alone would give its absolute value
+    identity: ClassVar[float | None] = None  # of a negative value, one rank alone would return the absolute value
     p: float = attrs.field(converter=float, validator=attrs.validators.gt(0))
 
     @property
@@ -42,10 +42,13 @@ class Norm(PartialPlacement):
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
         if tensor.numel() and (tensor < 0).any():
-            raise UnsupportedError(f"a value with the placement {self} has negative elements; norms have none")
+            raise UnsupportedError(f"a value with the placement {self} has negative elements; expected none in a norm")
         powers = self.before(tensor)
         if (powers.isinf() & ~tensor.isinf() | (powers == 0) & (tensor != 0)).any():
-            raise UnsupportedError(f"a value with the placement {self} has elements whose powers the type cannot hold")
+            raise UnsupportedError(
+                f"a value with the placement {self} has elements whose powers overflow or underflow; "
+                "expected an element type with a larger range"
+            )
         weights = [abs(noise(tensor.new_ones(tensor.shape))) + 0.25 for _ in range(count)]
         total = self.collect(weights, tensor.shape)
         return [tensor * (weight / total) for weight in weights]
@@ -55,7 +58,7 @@ class Norm(PartialPlacement):
         return dtype in (F64, F32, BF16)
 
     def passes(self, clause: str, reductions: tuple[str, ...]) -> bool:
-        # Zeros on all ranks, which some of these ops fill in, are a norm of zero.
+        # Some of these ops fill in zeros. Zeros on all ranks are a norm of zero.
         return clause in ("moves", "carries")
 
     def lift(self, rule: Any, strategies: Sequence[Any]) -> Iterable[Any]:

@@ -1,16 +1,16 @@
-"""`Padded(d)`: every rank holds a shard of one length, the last ones padded.
+"""`Padded(d)`: shards of equal length. Shorter shards are padded.
 
-Dimension d is sharded as by `S(d)`, and shards that are shorter than the first one, ⌈size / ranks⌉, have padding at
-their end, as FSDP and kernels of fixed sizes want. Of seven rows, two ranks hold
+Dimension d is sharded as by `S(d)`. Shards that are shorter than the first one, ⌈size / ranks⌉, have padding at the
+end. FSDP and kernels of fixed sizes require such shards. Two ranks have these of seven rows:
 
     rank 0: 0 1 2 3     rank 1: 4 5 6 ·
 
-What padding holds is not defined: zeros where a tensor is padded, and whatever ops make of them. So the ops that may
-have it are pointwise ones, and contractions and views that keep the dimension as it is; a sum over it would add the
-padding. Integers are not padded, since an index or a divisor that padding holds may be an error.
+The contents of the padding are undefined: it starts as zeros, and ops change it. So only pointwise ops, and
+contractions and views that keep the dimension, accept a padded operand. A sum over the dimension would include the
+padding. Integer tensors are not padded: an index or a divisor in the padding could be invalid.
 
-Several axes may pad one dimension: the inner one shards what the outer one holds. Between `S(d)` and `Padded(d)`
-nothing is sent.
+Several axes may pad one dimension: the inner axis shards the padded shard of the outer one. A conversion between `S(d)`
+and `Padded(d)` sends nothing.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from spmdir.core.placement.standard import R, Shard
 
 @attrs.frozen
 class Padded(Placement):
-    """Rank i has chunk i of dimension `along` as `torch.chunk` makes them, padded to the length of the first."""
+    """Rank i has chunk i of dimension `along`, as of `torch.chunk`, padded to the length of the first chunk."""
 
     text: ClassVar[str] = "Padded({along})"
     along: int = attrs.field(validator=attrs.validators.ge(0))
@@ -52,31 +52,31 @@ class Padded(Placement):
         return (*shape[: self.along], -(-shape[self.along] // count), *shape[self.along + 1 :]), dtype
 
     def held_ranges(self, shape: tuple[int, ...], count: int, index: int) -> Mapping[int, Ranges]:
-        start, own = chunk(shape[self.along], count, index)
-        return {self.along: ((start, start + own),)}
+        start, length = chunk(shape[self.along], count, index)
+        return {self.along: ((start, start + length),)}
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
         chunks = (chunk(tensor.shape[self.along], count, index) for index in range(count))
         shape = self.local_type(tuple(tensor.shape), None, count, 0)[0]  # type: ignore[arg-type]
-        return [self._padded(tensor.narrow(self.along, start, own), shape) for start, own in chunks]
+        return [self._pad(tensor.narrow(self.along, start, length), shape) for start, length in chunks]
 
     def collect(self, shards: Sequence[Any], shape: tuple[int, ...]) -> Any:
         tensor = shards[0].new_empty(shape)
         for index, shard in enumerate(shards):
-            start, own = chunk(shape[self.along], len(shards), index)
-            tensor.narrow(self.along, start, own).copy_(shard.narrow(self.along, 0, own))
+            start, length = chunk(shape[self.along], len(shards), index)
+            tensor.narrow(self.along, start, length).copy_(shard.narrow(self.along, 0, length))
         return tensor
 
     def edges(self) -> Iterable[Edge]:
         yield Edge(lambda x, group: x.narrow(self.along, 0, group.shape[self.along]), target=f"S({self.along})")
-        yield Edge(lambda x, group: self._padded(x, group.shape), source=f"S({self.along})")
+        yield Edge(lambda x, group: self._pad(x, group.shape), source=f"S({self.along})")
         yield Edge(self._gather, target="R", by="all_gather")
         yield Edge(self._slice, source="R")
 
     def lift(self, rule: Any, strategies: Sequence[Any]) -> Iterable[Any]:
         for strategy in strategies:
-            padded = self._of(strategy)
-            if self in (*padded.operands, *padded.results) and _keeps_positions(rule, strategy):
+            padded = self._pad_strategy(strategy)
+            if self in (*padded.operands, *padded.results) and _ignores_padding(rule, strategy):
                 yield padded
 
     def _gather(self, x: Any, group: Any) -> Any:
@@ -84,16 +84,16 @@ class Padded(Placement):
         return together.narrow(self.along, 0, group.shape[self.along])
 
     def _slice(self, x: Any, group: Any) -> Any:
-        start, own = chunk(x.shape[self.along], group.size, group.index)
-        return self._padded(x.narrow(self.along, start, own), group.shape)
+        start, length = chunk(x.shape[self.along], group.size, group.index)
+        return self._pad(x.narrow(self.along, start, length), group.shape)
 
-    def _padded(self, x: Any, shape: Sequence[int]) -> Any:
+    def _pad(self, x: Any, shape: Sequence[int]) -> Any:
         padded = x.new_zeros(shape)
         padded.narrow(self.along, 0, x.shape[self.along]).copy_(x)
         return padded
 
-    def _of(self, strategy: Any) -> Any:
-        """Return `strategy` with padded shards for shards by S, each of its own dimension."""
+    def _pad_strategy(self, strategy: Any) -> Any:
+        """Return `strategy` with `Padded(d)` in place of each `S(d)`."""
 
         def padded(placements: Sequence[Placement]) -> tuple[Placement, ...]:
             return tuple(parse_placement(f"Padded({p.dim})") if isinstance(p, Shard) else p for p in placements)
@@ -101,11 +101,11 @@ class Padded(Placement):
         return attrs.evolve(strategy, operands=padded(strategy.operands), results=padded(strategy.results))
 
 
-def _keeps_positions(rule: Any, strategy: Any) -> bool:
-    """Return whether an op computes each position of what `strategy` shards from that position, and takes any numbers.
+def _ignores_padding(rule: Any, strategy: Any) -> bool:
+    """Return whether padding along the sharded factor of `strategy` does not change the other elements of the results.
 
-    What fills a dimension alone and is in all results is computed so; ops that look at other dimensions as a whole may
-    reject what padding holds, as factorisations do, so they are left out.
+    The op must compute each position along the factor from the same position of its operands, for any values there.
+    Ops with unsharded dimensions, such as factorisations, are excluded: they may fail for the values in the padding.
     """
     if strategy.rewrite or len(strategy.factors) != 1:
         return False
@@ -116,5 +116,5 @@ def _keeps_positions(rule: Any, strategy: Any) -> bool:
         return False
     results = [{f for dim in dims for f in dim} for dims in rule.result_dims if dims is not None]
     used = {f for dims in rule.operand_dims for dim in dims for f in dim}
-    is_elementwise = all(used <= made_of for made_of in results) and not any(rule.active("unsharded"))
-    return all(factor in made_of for made_of in results) and (is_elementwise or rule.is_view or rule.contracts)
+    is_elementwise = all(used <= dims for dims in results) and not any(rule.active("unsharded"))
+    return all(factor in dims for dims in results) and (is_elementwise or rule.is_view or rule.contracts)

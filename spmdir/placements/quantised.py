@@ -1,12 +1,12 @@
 """`Quantised`: a partial sum that is sent as 8-bit integers.
 
-Ranks hold partial values as for `P(sum)`. Where they are summed, each rank sends its own as integers of one byte,
-with one f32 scale for what it sends to a rank, and adds up what it gets in f32: a quarter of the bytes of that. It is
-lossy, so it occurs only where it is asked for.
+The ranks have partial values as for `P(sum)`. To reduce them, each rank sends its values as integers of one byte, with
+one f32 scale for each receiver. The receivers add them in f32. This sends a quarter of the bytes of an f32 reduction.
+The placement is lossy, so the search never chooses it: the user must annotate it.
 
-A partial value x is sent as q = round(x / s) with s = max |x| / 127, so each of its elements is off by at most s / 2,
-and the sum over ranks by at most the sum of their max |x| / 254. `error` says that, with one part in a thousand for the
-rounding of s and of the division.
+A partial value x is sent as q = round(x / s) with s = max |x| / 127. So the error of each element is at most s / 2, and
+the error of the sum at most the sum of max |x| / 254 over the ranks. `error` is this bound, plus one part in a thousand
+for the rounding of s and of the division.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spmdir.core.placement.standard import Partial
 
 @attrs.frozen
 class Quantised(PartialPlacement):
-    """A partial sum; gathers and scatters of it send one byte an element."""
+    """A partial sum. Its reductions to `R` and to shards send one byte for each element."""
 
     text: ClassVar[str] = "Quantised"
     error: ClassVar[ErrorBound] = ErrorBound(1.001 / 254)
@@ -47,31 +47,31 @@ class Quantised(PartialPlacement):
 
 def _gather(x: Any, group: Any) -> Any:
     """Return the sum of the partial values `x` over the ranks, of the same shape."""
-    return _summed(group.all_gather(_packed(x[None])[0]), x)
+    return _unpack_sum(group.all_gather(_pack(x[None])[0]), x)
 
 
 def _scatter(x: Any, group: Any) -> Any:
     """Return this rank's shard of the sum of the partial values `x` over the ranks."""
     shards = group.split(x)
-    return group.keep(_summed(group.all_to_all(_packed(shards)), shards[0]))
+    return group.keep(_unpack_sum(group.all_to_all(_pack(shards)), shards[0]))
 
 
-def _packed(shards: Any) -> Any:
-    """Return [n, …] as [n, bytes]: for each shard its elements as integers of one byte, then its scale, an f32."""
+def _pack(shards: Any) -> Any:
+    """Pack shards [n, …] as [n, bytes]: the elements of each shard as 8-bit integers, then its scale as an f32."""
     import torch
 
-    # Copied, not converted: a program may run in another precision than the one that it was traced in.
+    # copy_, not a conversion: a program may run in another precision than the traced one.
     flat = shards.new_empty(shards.shape, dtype=torch.float32).copy_(shards)
     flat = flat.reshape(len(shards), math.prod(shards.shape[1:]))
-    # All groups send something, or ranks that hold elements would wait for those that hold none.
+    # Send a scale even without elements: ranks with elements would wait for it.
     scale = flat.abs().amax(1, keepdim=True) / 127 if flat.numel() else flat.new_zeros(len(flat), 1)
-    # A scale near the least number is too small by its rounding; the clamp keeps the sign then.
+    # A subnormal scale may be rounded down, so the quotient may exceed 127. The clamp prevents a change of sign.
     rounded = (flat / scale.where(scale > 0, 1)).round().clamp(-127, 127).to(torch.int8)
     return torch.cat([rounded, scale.contiguous().view(torch.int8)], 1)
 
 
-def _summed(packed: Any, like: Any) -> Any:
-    """Return the sum of the n shards in `packed`, [n, bytes], of the shape and type of `like`."""
+def _unpack_sum(packed: Any, like: Any) -> Any:
+    """Return the sum of the n shards in `packed`, [n, bytes], with the shape and dtype of `like`."""
     import torch
 
     size = math.prod(like.shape)

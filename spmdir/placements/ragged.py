@@ -1,7 +1,7 @@
-"""`Ragged(dim, [sizes])`: every rank holds one range, of a length of its own.
+"""`Ragged(dim, [sizes])`: each rank has one range, with a separate length.
 
-For data that comes in unequal amounts: sequences packed by length, experts with unequal numbers of tokens, machines of
-unequal speed. With `Ragged(0, [1, 6, 3])`, three ranks hold of ten rows
+It is for unequal amounts of data: sequences packed by length, experts with unequal numbers of tokens, or machines of
+unequal speed. With `Ragged(0, [1, 6, 3])`, three ranks have these of ten rows:
 
     rank 0: 0           rank 1: 1 2 3 4 5 6     rank 2: 7 8 9
 """
@@ -18,18 +18,18 @@ from spmdir.core.intervals import Ranges
 from spmdir.core.placement.base import ShardPlacement
 
 
-def _no_negative_size(_: Any, __: Any, sizes: tuple[int, ...]) -> None:
+def _check_sizes(_: Any, __: Any, sizes: tuple[int, ...]) -> None:
     if not sizes or min(sizes) < 0:
-        raise ShardingError(f"the sizes {list(sizes)} shard nothing; expected one of at least 0 for each rank")
+        raise ShardingError(f"invalid sizes {list(sizes)}; expected one size of at least 0 for each rank")
 
 
 @attrs.frozen
 class Ragged(ShardPlacement):
-    """Rank i holds `sizes[i]` elements, behind those of the ranks before it."""
+    """Rank i has `sizes[i]` elements. They follow those of rank i - 1."""
 
     text: ClassVar[str] = "Ragged({dim}, {sizes})"
     dim: int
-    sizes: tuple[int, ...] = attrs.field(converter=tuple, validator=_no_negative_size)
+    sizes: tuple[int, ...] = attrs.field(converter=tuple, validator=_check_sizes)
 
     def ranges(self, size: int, count: int, index: int) -> Ranges:
         ends = list(accumulate(self.sizes[: index + 1]))
@@ -37,11 +37,13 @@ class Ragged(ShardPlacement):
 
     def check(self, shape: tuple[int, ...], count: int) -> None:
         if len(self.sizes) != count:
-            raise ShardingError(f"{self} is for {len(self.sizes)} ranks, and the axis has {count}; give a size a rank")
+            raise ShardingError(
+                f"{self} has {len(self.sizes)} sizes, but the axis has {count} ranks; expected one size for each rank"
+            )
         if sum(self.sizes) != shape[self.dim]:
             raise ShardingError(
-                f"the sizes of {self} make {sum(self.sizes)}, and dimension {self.dim} holds {shape[self.dim]}; "
-                "expected sizes that add up to it"
+                f"the sizes of {self} add up to {sum(self.sizes)}; "
+                f"expected {shape[self.dim]}, the size of dimension {self.dim}"
             )
 
     def scaled(self, inner: int) -> Ragged:

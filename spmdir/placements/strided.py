@@ -1,18 +1,18 @@
-"""`Strided(dim, split)`: every rank has a shard of each of `split` blocks of a dimension.
+"""`Strided(dim, split)`: each rank has a shard of each of `split` blocks of a dimension.
 
-Two things are laid out so:
-
-- The nesting order of FSDP over tensor parallelism. Weights are sharded by `tp` first and then by `dp`, but where
-  placements are listed in the order of the mesh's axes, `dp` stands first: `dp: Strided(0, 2), tp: S(0)` with two ranks
-  on `tp` gives every rank the rows that `tp: S(0), dp: S(0)` gives it.
-- Flattening. A dimension of 4 × 6 elements whose inner part is sharded is one of 24 elements of which ranks have shards
-  of 4 blocks: `S(1)` becomes `Strided(0, 4)`.
-
-With `Strided(0, 2)`, two ranks hold of eight rows
+With `Strided(0, 2)`, two ranks have these of eight rows:
 
     rank 0: 0 1 4 5     rank 1: 2 3 6 7
 
-It is what DTensor calls `_StridedShard`, uneven sizes included.
+There are two uses:
+
+- FSDP over tensor parallelism shards weights along `tp` first, and then along `dp`. A sharding in the order of the mesh
+  axes lists `dp` first. With two ranks on `tp`, `dp: Strided(0, 2), tp: S(0)` assigns the same rows as
+  `tp: S(0), dp: S(0)`.
+- If a 4 × 6 tensor with `S(1)` is flattened to 24 elements, each rank has a shard of each of 4 blocks: the placement
+  becomes `Strided(0, 4)`.
+
+DTensor calls it `_StridedShard`, also for uneven sizes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from spmdir.core.placement.standard import Shard
 
 @attrs.frozen
 class Strided(ShardPlacement):
-    """Rank i has chunk i of each of `split` blocks; both as `torch.chunk` makes them."""
+    """Rank i has chunk i of each of `split` blocks. Blocks and chunks are those of `torch.chunk`."""
 
     text: ClassVar[str] = "Strided({dim}, {split})"
     dim: int
@@ -36,10 +36,10 @@ class Strided(ShardPlacement):
 
     def ranges(self, size: int, count: int, index: int) -> Ranges:
         ranges = []
-        for stretch in range(self.split):
-            start, extent = chunk(size, self.split, stretch)
-            offset, own = chunk(extent, count, index)
-            ranges.append((start + offset, start + offset + own))
+        for block in range(self.split):
+            start, extent = chunk(size, self.split, block)
+            offset, length = chunk(extent, count, index)
+            ranges.append((start + offset, start + offset + length))
         return joined(ranges)
 
     def runs(self, size: int, count: int) -> tuple[Run, ...]:

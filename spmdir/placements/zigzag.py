@@ -1,13 +1,13 @@
-"""`ZigZag(dim)`: a chunk from the front and the one as far from the back, for equal work under a causal mask.
+"""`ZigZag(dim)`: each rank has one chunk from the front and one from the back, to balance work under a causal mask.
 
-A dimension is partitioned into twice as many chunks as there are ranks, n, as `torch.chunk` does; rank i has the chunks
-i and 2n - 1 - i. With `ZigZag(0)`, three ranks hold of twelve rows
+A dimension is partitioned into 2n chunks for n ranks, as by `torch.chunk`. Rank i has the chunks i and 2n - 1 - i. With
+`ZigZag(0)`, three ranks have these of twelve rows:
 
     rank 0: 0 1 10 11     rank 1: 2 3 8 9     rank 2: 4 5 6 7
 
-In causal attention position p has p + 1 keys. Where a sequence is sharded so over the positions of its queries, every
-rank has as many pairs of query and key; with S the last rank has nearly twice the mean. It is the layout of causal
-context parallelism.
+In causal attention, the query at position p has p + 1 keys. If queries are sharded by `ZigZag`, all ranks have the same
+number of pairs of a query and a key. If they are sharded by `S`, the last rank has nearly twice the mean. Causal
+context parallelism uses this layout.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from spmdir.core.placement.base import ShardPlacement
 
 @attrs.frozen
 class ZigZag(ShardPlacement):
-    """Rank i of n holds the chunks i and 2n - 1 - i of 2n."""
+    """Rank i of n has the chunks i and 2n - 1 - i of 2n."""
 
     text: ClassVar[str] = "ZigZag({dim})"
     dim: int
 
     def ranges(self, size: int, count: int, index: int) -> Ranges:
-        chunks = (chunk(size, 2 * count, at) for at in (index, 2 * count - 1 - index))
-        return joined((offset, offset + own) for offset, own in chunks)
+        chunks = (chunk(size, 2 * count, position) for position in (index, 2 * count - 1 - index))
+        return joined((offset, offset + length) for offset, length in chunks)
 
     def runs(self, size: int, count: int) -> tuple[Run, ...]:
         front, back = [], []
-        for first, number, own in chunk_runs(size, 2 * count):
-            low, middle, high = first, min(max(first, count), first + number), first + number
-            front += [(low, middle - low, own)] if low < middle else []
-            back += [(2 * count - high, high - middle, own)] if middle < high else []
+        for start, number, length in chunk_runs(size, 2 * count):
+            low, middle, high = start, min(max(start, count), start + number), start + number
+            front += [(low, middle - low, length)] if low < middle else []
+            back += [(2 * count - high, high - middle, length)] if middle < high else []
         return summed_runs([(1, front), (1, back[::-1])], count)
 
     def stretches(self, size: int, count: int) -> int:
