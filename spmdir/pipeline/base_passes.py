@@ -1,4 +1,4 @@
-"""Base classes of passes, and the checks that a module is at the stage that a pass requires."""
+"""Base classes of passes, and checks that a module is at the stage that a pass requires."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from spmdir.dialects.stage import is_at_least, is_local, write_stage, written_st
 
 
 class FunctionPass(ModulePass):
-    """A pass that changes each function of a module by itself: it has `run_on_function` in the place of `apply`.
+    """A pass that changes each function separately: it defines `run_on_function` in place of `apply`.
 
     Attributes:
-        needs_numbers: whether symbolic sizes must have been bound to numbers before.
-        takes_layers: whether it runs once on each outlined layer, as one that treats each op by itself may.
-        requires: the stage of a program that is complete for this pass.
-        produces: the stage that it takes such a program to; None if it keeps the stage.
+        needs_numbers: whether symbolic sizes must be bound to numbers before.
+        takes_layers: whether it runs once on each outlined layer. This requires that it processes each op separately.
+        requires: the stage that the pass requires.
+        produces: the stage of its output; None if it keeps the stage.
     """
 
     needs_numbers: ClassVar[bool] = True
@@ -43,7 +43,7 @@ class FunctionPass(ModulePass):
         """Run the pass on each function of `op`.
 
         Raises:
-            SpmdirError: a function is not at the stage that the pass is for; located.
+            SpmdirError: a function is at a wrong stage; located.
         """
         assert isinstance(ctx, IRContext)
         if self.needs_numbers:
@@ -53,17 +53,17 @@ class FunctionPass(ModulePass):
                 self.run_on_function(ctx, op, function)
 
     def run_on_function(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> None:
-        """Change `function`, which has global types and calls no other, in place."""
+        """Change `function` in place. It has global types and no calls."""
         raise NotImplementedError(f"{type(self).__name__}.run_on_function")
 
 
 @dataclass(frozen=True)
 class LocalPass(ModulePass):
-    """A pass that changes each function of one rank in place, and keeps it as well typed as it was.
+    """A pass that changes the program of one rank in place, and preserves well-typedness.
 
     Attributes:
-        requires: the stage of a program that is complete for this pass.
-        produces: the stage that it takes such a program to; None if it keeps the stage.
+        requires: the stage that the pass requires.
+        produces: the stage of its output; None if it keeps the stage.
     """
 
     requires: ClassVar[str] = "local"
@@ -73,7 +73,7 @@ class LocalPass(ModulePass):
         """Run the pass on each function of `op`.
 
         Raises:
-            SpmdirError: a function is not the program of one rank; located.
+            SpmdirError: a function does not have the types of one rank; located.
         """
         assert isinstance(ctx, IRContext)
         reject_open_sizes(op, self.name)
@@ -85,38 +85,38 @@ class LocalPass(ModulePass):
                 trust(function)
 
     def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
-        """Change `function`, which has local types."""
+        """Change `function` in place. It has local types."""
         raise NotImplementedError(f"{type(self).__name__}.schedule")
 
 
 @contextmanager
 def advancing(function: FuncOp, requires: str, produces: str | None) -> Iterator[None]:
-    """Write the stage `produces` on `function` at the end, if it is at the stage `requires` now.
+    """Write the stage `produces` to `function` at the end of the context, if it is at the stage `requires` or later.
 
-    A later stage stays, unless the pass leaves ops that it does not admit, such as further reshards.
+    A later stage is kept, unless the pass adds ops that this stage does not allow, such as reshards.
     """
-    before = stage_of(function) if produces else requires
+    stage_before = stage_of(function) if produces else requires
     yield
-    if produces and is_at_least(before, requires):
-        now, last = written_stage(function) or before, last_stage(function)
-        stage = now if is_at_least(now, produces) else produces
-        write_stage(function, stage if is_at_least(last, stage) else last)
+    if produces and is_at_least(stage_before, requires):
+        stage_after, latest_stage = written_stage(function) or stage_before, last_stage(function)
+        stage = stage_after if is_at_least(stage_after, produces) else produces
+        write_stage(function, stage if is_at_least(latest_stage, stage) else latest_stage)
 
 
 def global_functions(module: ModuleOp, pass_name: str, with_layers: bool = False) -> list[FuncOp]:
     """Return the functions of `module`, for a pass that reads global types.
 
     Args:
-        with_layers: whether calls may stand for outlined layers.
+        with_layers: whether calls of outlined layers are allowed.
 
     Raises:
-        UnsupportedError: there is none, one calls another, or localize has made its types those of one rank; located.
+        UnsupportedError: there is no function, or one has calls or the types of one rank; located.
     """
     functions = flat_functions(module, with_layers)
     for function in functions:
         if is_local(function):
             raise UnsupportedError(
-                f"the types are those of one rank, and {pass_name} needs the global ones; "
+                f"the program has the types of one rank, but {pass_name} requires global types; "
                 f"run {pass_name} before localize",
                 location_of(function),
             )
@@ -127,13 +127,13 @@ def local_functions(module: ModuleOp, pass_name: str) -> list[FuncOp]:
     """Return the functions of `module`, for a pass that works on the program of one rank.
 
     Raises:
-        UnsupportedError: there is none, one calls another, or has global types; located.
+        UnsupportedError: there is no function, or one has calls or global types; located.
     """
     functions = flat_functions(module)
     for function in functions:
         if not is_local(function):
             raise UnsupportedError(
-                f"the types are global ones, and {pass_name} needs those of one rank; run {pass_name} after localize",
+                f"the program has global types, but {pass_name} requires local types; run {pass_name} after localize",
                 location_of(function),
             )
     return functions
@@ -143,28 +143,28 @@ def flat_functions(module: ModuleOp, with_layers: bool = False) -> list[FuncOp]:
     """Return the functions of `module`.
 
     Args:
-        with_layers: whether calls may stand for outlined layers.
+        with_layers: whether calls of outlined layers are allowed.
 
     Raises:
-        UnsupportedError: there is none, or one calls another; located.
+        UnsupportedError: there is no function, or one has calls; located.
     """
     functions = ir.functions(module)
     if not functions:
         raise UnsupportedError("the module has no function; expected one or more", location_of(module))
     for function in functions:
         for op in function.body.block.ops:
-            # isinstance is slow on ops that are others
+            # isinstance is slow for other ops
             if type(op) is CallOp and not (with_layers and layer_named(op)):
                 raise UnsupportedError(f"calls {op.callee}; run inline first", location_of(op))
     return functions
 
 
 def reject_open_sizes(module: ModuleOp, pass_name: str) -> None:
-    """Raise UnsupportedError if sizes of `module` are symbolic, for a pass that works with numbers."""
-    declared = sizes_op(module)
-    if declared is not None:
-        example = " ".join(f"{name}={hint}" for name, hint in declared.sizes.data.hints.items())
+    """Raise UnsupportedError if `module` has symbolic sizes, for a pass that requires numbers."""
+    sizes = sizes_op(module)
+    if sizes is not None:
+        example = " ".join(f"{name}={hint}" for name, hint in sizes.sizes.data.hints.items())
         raise UnsupportedError(
-            f'{pass_name} needs the sizes of the program as numbers; run bind-sizes first: --bind-sizes="{example}"',
-            location_of(declared),
+            f'{pass_name} requires numbers for symbolic sizes; run bind-sizes first: --bind-sizes="{example}"',
+            location_of(sizes),
         )

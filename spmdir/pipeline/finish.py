@@ -1,4 +1,4 @@
-"""The rest of a pipeline: what a module at any stage still needs before it can be emitted."""
+"""Run the passes of a pipeline that a module at any stage still needs before it can be emitted."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from spmdir.pipeline.pipeline import Pipeline, Step, run_passes
 from spmdir.transforms.layers.inlining import inline
 
 _RESHARDING = ("insert-reshard", "lower-reshard")
-"""The passes that take a decided program to one with collectives."""
+"""The passes from a decided program to one with collectives."""
 
 
 def localize(module: ModuleOp, pipeline: Pipeline, sizes: Mapping[str, int] | None = None) -> ModuleOp:
-    """Return the program of one rank, of `module` at any stage: a copy, unless nothing is to be done.
+    """Return the program of one rank for `module` at any stage. It is a copy, unless no pass has to run.
 
-    The passes of `pipeline` that the module still needs are run, with insert-reshard and lower-reshard if it decides
-    without them, and localize. A program that is local already is type-checked, unless localize made it as it is.
+    This runs the passes of `pipeline` that the module still needs, and localize. If the pipeline contains propagate but
+    not insert-reshard or lower-reshard, these run too. A local program is type-checked, unless it is an unchanged
+    output of localize.
 
     Args:
-        sizes: the numbers of its symbolic sizes; it may have none left if they are omitted.
+        sizes: numbers for symbolic sizes. Without them, the module must not have symbolic sizes.
 
     Raises:
         SpmdirError: a pass rejects the module, or a size is missing.
@@ -51,7 +52,7 @@ def localize(module: ModuleOp, pipeline: Pipeline, sizes: Mapping[str, int] | No
 
 
 def bind_sizes(module: ModuleOp, sizes: Mapping[str, int], pipeline: Pipeline) -> ModuleOp:
-    """Return a copy of `module` with numbers for its symbolic sizes; it is decided for its examples first, if need be.
+    """Return a copy of `module` with numbers for symbolic sizes. If needed, propagate decides it first.
 
     Raises:
         SpmdirError: a size is missing, or the program was not traced for it.
@@ -63,13 +64,13 @@ def bind_sizes(module: ModuleOp, sizes: Mapping[str, int], pipeline: Pipeline) -
             raise SpmdirError(f"size '{name}' is {number!r}; expected an int")
     copy = inline_layers(module).clone()
     function = ir.main_function(copy)
-    deciding = remaining_passes(pipeline.through("propagate"), function).steps if is_undecided(function) else ()
+    deciding_steps = remaining_passes(pipeline.through("propagate"), function).steps if is_undecided(function) else ()
     options = tuple((name, str(number)) for name, number in sizes.items())
-    return run_passes(copy, pipeline.with_steps((*deciding, Step("bind-sizes", options))))
+    return run_passes(copy, pipeline.with_steps((*deciding_steps, Step("bind-sizes", options))))
 
 
 def bind_examples(module: ModuleOp, pipeline: Pipeline) -> ModuleOp:
-    """Return `module` if it has no symbolic sizes; else a copy with the numbers of their examples, as `bind_sizes`.
+    """Return `module`, or a copy with the example values of its symbolic sizes, as by `bind_sizes`.
 
     Raises:
         SpmdirError: the program cannot be decided.
@@ -79,21 +80,21 @@ def bind_examples(module: ModuleOp, pipeline: Pipeline) -> ModuleOp:
 
 
 def add_reshard_passes(pipeline: Pipeline) -> Pipeline:
-    """Return a pipeline with the missing passes up to lower-reshard after a `propagate`, each after the one before."""
-    for before, name in itertools.pairwise(("propagate", *_RESHARDING)):
+    """Add insert-reshard and lower-reshard to a pipeline with propagate, if they are missing."""
+    for previous, name in itertools.pairwise(("propagate", *_RESHARDING)):
         names = [step.name for step in pipeline.steps]
-        if before in names and name not in names:
-            done, then = pipeline.through(before), pipeline.after(before)
-            pipeline = pipeline.with_steps((*done.steps, Step(name), *then.steps))
+        if previous in names and name not in names:
+            first_part, last_part = pipeline.through(previous), pipeline.after(previous)
+            pipeline = pipeline.with_steps((*first_part.steps, Step(name), *last_part.steps))
     return pipeline
 
 
 def remaining_passes(pipeline: Pipeline, function: FuncOp) -> Pipeline:
-    """Return the steps of `pipeline` that a program still needs: those after the last one that produces its stage.
+    """Return the steps of `pipeline` that a program still needs: those after the last step that produces its stage.
 
     A pass that keeps the stage, such as `expand`, runs again if the program is at the stage that it requires. A pass of
-    a plug-in does not if it is recorded on the function. A program written by hand may have collectives and results
-    that are still to be resharded: then `insert-reshard` and `lower-reshard` run again. Its collectives stay.
+    a plug-in does not run again if it is recorded on the function. A hand-written program with collectives may have
+    results that need a reshard. Then `insert-reshard` and `lower-reshard` run again, and its collectives do not change.
 
     Args:
         function: the main function of the program.
@@ -102,15 +103,19 @@ def remaining_passes(pipeline: Pipeline, function: FuncOp) -> Pipeline:
     `expand,insert-reshard,lower-reshard,localize`.
     """
     steps, stage = pipeline.steps, stage_of(function)
-    produced = [getattr(made, "produces", None) for made in pipeline.made()]
-    done = [index for index, each in enumerate(produced, 1) if each is not None and is_at_least(stage, each)]
-    start = max(done, default=0)
+    produced = [getattr(pass_, "produces", None) for pass_ in pipeline.made()]
+    finished = [
+        index
+        for index, stage_produced in enumerate(produced, 1)
+        if stage_produced is not None and is_at_least(stage, stage_produced)
+    ]
+    start = max(finished, default=0)
     if stage == "lowered" and written_stage(function) is None:
         start = len(pipeline.before("localize").steps)
     decided = max((index for index in range(start) if steps[index].name == "propagate"), default=0)
-    again = () if is_local(function) or not has_open_results(function) else _RESHARDING
+    repeated = () if is_local(function) or not has_open_results(function) else _RESHARDING
     already_run = Counter(passes_run(function)) - Counter(step.name for step in steps[decided:start])
-    remaining = [step for step in steps[decided:start] if step.name in again]
+    remaining = [step for step in steps[decided:start] if step.name in repeated]
     for step in steps[start:]:
         if already_run[step.name] > 0:
             already_run[step.name] -= 1
@@ -120,7 +125,7 @@ def remaining_passes(pipeline: Pipeline, function: FuncOp) -> Pipeline:
 
 
 def inline_calls(module: ModuleOp) -> ModuleOp:
-    """Return `module` if its functions call none; else a copy with the calls inlined.
+    """Return `module` if it has no calls, or else a copy with inlined calls.
 
     Raises:
         SpmdirError: a call cannot be inlined.
@@ -131,7 +136,7 @@ def inline_calls(module: ModuleOp) -> ModuleOp:
 
 
 def inline_layers(module: ModuleOp) -> ModuleOp:
-    """Return `module` if no layers of it are outlined; else a copy in which they are inlined."""
+    """Return `module` if it has no outlined layers, or else a copy with inlined layers."""
     if not is_outlined(module):
         return module
     copy = module.clone()
@@ -140,7 +145,7 @@ def inline_layers(module: ModuleOp) -> ModuleOp:
 
 
 def names_in_layers(module: ModuleOp) -> dict[str, str]:
-    """Return, by the name of each value of a layer's function, its name in the first of these layers if inlined."""
+    """Return name of a value in the function of a layer → its name in the first such layer after inlining."""
     values: dict[str, SSAValue] = {}
     if is_outlined(module):
         inline(module.clone(), layers_only=True, named=values)
@@ -148,12 +153,12 @@ def names_in_layers(module: ModuleOp) -> dict[str, str]:
 
 
 def resolve_names(module: ModuleOp, texts: Sequence[str], known: Container[str]) -> dict[str, str]:
-    """Return each text → the name of the value that it names once layers are inlined, or else the text itself.
+    """Return text → the name of the same value after layers are inlined, or the text itself.
 
     Args:
-        texts: names of values, of which those of a layer's function name the value in the first of the equal layers;
-            and texts that name other things, which stay.
-        known: the names of the values if layers are inlined, which stay.
+        texts: names of values, and other texts, which do not change. The name of a value in the function of a layer is
+            replaced by that of the value in the first of the equal layers.
+        known: the names of all values after layers are inlined. These do not change.
     """
     needs_layers = any(text.startswith("%") and text not in known for text in texts)
     names = names_in_layers(module) if needs_layers else {}

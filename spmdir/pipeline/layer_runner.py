@@ -1,4 +1,4 @@
-"""The one place where passes meet outlined layers: a pass that has to see the whole program sees the layers inlined."""
+"""Run passes on a program with outlined layers, and inline the layers for passes that need the whole program."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from spmdir.transforms.layers.outline import outline_layers
 
 
 def is_outlined(module: ModuleOp) -> bool:
-    """Return whether layers of `module` are functions."""
+    """Return whether `module` has outlined layers."""
     return any(layer_named(function) is not None for function in ir.functions(module))
 
 
 class LayerRunner:
-    """Runs the passes of one pipeline on a module, and inlines and outlines its layers between them.
+    """Runs the passes of one pipeline on a module. Inlines and outlines its layers in between.
 
-    A pass whose class has `takes_layers = True` runs once on each layer. Passes without `takes_layers` see the layers
-    inlined, because their result may depend on several layers. After the last of such passes the layers are outlined
-    again; passes in between that treat each function by itself see them inlined too.
+    A pass with `takes_layers = True` runs once on each outlined layer. For other passes, the layers are inlined: the
+    result may depend on several layers. After the last of several such passes, the layers are outlined again. A
+    FunctionPass with `takes_layers` between two of them runs on the inlined program.
     """
 
     def __init__(self, context: Context, module: ModuleOp):
         self._context, self._module, self._is_inlined = context, module, False
 
-    def apply(self, made: ModulePass, following: Sequence[ModulePass]) -> None:
-        """Run a pass on the module in place; its layers are outlined after the last pass.
+    def apply(self, pass_: ModulePass, following: Sequence[ModulePass]) -> None:
+        """Run a pass on the module in place. After the last pass, its layers are outlined.
 
         Args:
-            following: the passes that run on it after this one.
+            following: the passes that run after this one.
         """
-        if not _takes_layers(made) and is_outlined(self._module):
+        if not _takes_layers(pass_) and is_outlined(self._module):
             inline(self._module, layers_only=True)
             self._is_inlined = True
-        made.apply(self._context, self._module)
+        pass_.apply(self._context, self._module)
         if self._is_inlined and not _stays_inlined(following):
             self._outline(self._module)
             self._is_inlined = False
 
     def module(self) -> ModuleOp:
-        """Return the module with its layers outlined: a copy if they are inlined just now."""
+        """Return the module with outlined layers: a copy, if the layers are currently inlined."""
         if not self._is_inlined:
             return self._module
         copy = self._module.clone()
@@ -59,12 +59,12 @@ class LayerRunner:
         outline_layers(module, self._context.rules)
 
 
-def _takes_layers(step: ModulePass) -> bool:
-    return getattr(step, "takes_layers", False)
+def _takes_layers(pass_: ModulePass) -> bool:
+    return getattr(pass_, "takes_layers", False)
 
 
 def _stays_inlined(following: Sequence[ModulePass]) -> bool:
-    """Return whether the next pass that does not treat each function by itself sees the whole program."""
-    seeing = (step for step in following if not (_takes_layers(step) and isinstance(step, FunctionPass)))
-    found = next(seeing, None)
-    return found is not None and not _takes_layers(found)
+    """Return whether layers stay inlined: the next pass other than a FunctionPass with `takes_layers` needs that."""
+    other_passes = (step for step in following if not (_takes_layers(step) and isinstance(step, FunctionPass)))
+    next_pass = next(other_passes, None)
+    return next_pass is not None and not _takes_layers(next_pass)

@@ -1,4 +1,4 @@
-"""Whether a decided program fits into the memory that its machine has, and the undoing of one that does not."""
+"""Peak memory of a decided program: a quick bound, the modelled peak, and `restore` for a program that does not fit."""
 
 from __future__ import annotations
 
@@ -24,91 +24,93 @@ from spmdir.schedule.memory import peak_bytes as most_live_bytes
 from spmdir.schedule.program import Buffer, Program, Task
 
 
-def most_bytes(function: FuncOp, mesh: Mesh) -> float:
-    """Return a bound on what a rank holds at once in a decided function, before or after its reshards are inserted.
+def peak_bound(function: FuncOp, mesh: Mesh) -> float:
+    """Return an upper bound on the peak bytes of a rank for a decided function, before or after insert-reshard.
 
-    It is quick to find: no view shares memory, a resharded value is held as whole as some step may make it, and what
-    an op or a step holds inside is a multiple of what it takes and gives.
+    The bound is quick to compute. It assumes that views do not share memory, that a reshard allocates the whole value,
+    and that the temporary buffers of an op or a step are a multiple of its operands and results.
     """
     return _Bound(function, mesh).run()
 
 
 class _Bound:
-    """A decided function as a program of tasks, one an op, that hold at least what its ops hold."""
+    """A decided function as a program with one task for each op. Each task allocates at least the memory of its op."""
 
     def __init__(self, function: FuncOp, mesh: Mesh):
         self.function, self.mesh = function, mesh
-        self.copies: dict[SSAValue, dict[Sharding | None, int]] = {}  # the buffers of a value and of its reshards
+        self.copies: dict[
+            SSAValue, dict[Sharding | None, int]
+        ] = {}  # value → sharding → the buffer of the value or of its reshard
         self.buffers: list[Buffer] = []
         self.tasks: list[Task] = []
-        self._makes: list[int] = []  # by the current op, as the next two
+        self._makes: list[int] = []  # of the current op, like the next two attributes
         self._reads: list[int] = []
         self._transient = 0.0
-        self._most_buffers = max(len(spec.buffers) for spec in collectives())  # what ops hold inside counts as often
+        self._most_buffers = max(len(spec.buffers) for spec in collectives())  # the factor for temporary buffers
         self._sizes: dict[tuple[object, Sharding | None], float] = {}
 
     def run(self) -> float:
         """Return the most bytes that are live at once."""
-        inputs = tuple([self._hold(argument, sharding_of(argument)) for argument in self.function.args])
+        inputs = tuple([self._define(argument, sharding_of(argument)) for argument in self.function.args])
         self._makes = []
         for op in self.function.body.block.ops:
             if isinstance(op, ValueOp):
-                self._op(op)
+                self._add_op(op)
         outputs: list[int] = []
         for index, value in enumerate(ir.terminator(self.function).operands):
-            wanted = function_attrs(self.function, "res_attrs", index).get("spmd.sharding")
-            self._transient += self._most_buffers * self._use(value, wanted.data if wanted else None)
+            annotation = function_attrs(self.function, "res_attrs", index).get("spmd.sharding")
+            self._transient += self._most_buffers * self._read(value, annotation.data if annotation else None)
             outputs += self.copies.get(value, {}).values()
         self._end_task()
         return most_live_bytes(Program(tuple(self.tasks), tuple(self.buffers), inputs, tuple(outputs)))
 
-    def _op(self, op: ValueOp) -> None:
-        wanted = op.needs.data if op.needs else (None,) * len(op.operands)
-        taken = sum(self._use(value, need) for value, need in zip(op.operands, wanted, strict=False))
-        given = sum(self._whole(value) for value in op.operands) if isinstance(op, SpmdOp) else 0.0
+    def _add_op(self, op: ValueOp) -> None:
+        needs = op.needs.data if op.needs else (None,) * len(op.operands)
+        operand_bytes = sum(self._read(value, need) for value, need in zip(op.operands, needs, strict=False))
+        whole_bytes = sum(self._whole_bytes(value) for value in op.operands) if isinstance(op, SpmdOp) else 0.0
         for result in op.results:
-            self._hold(result, sharding_of(result))
-            given += self._size(result, sharding_of(result))
-        self._transient = self._most_buffers * (taken + given)
+            self._define(result, sharding_of(result))
+            whole_bytes += self._shard_bytes(result, sharding_of(result))
+        self._transient = self._most_buffers * (operand_bytes + whole_bytes)
         self._end_task()
 
     def _end_task(self) -> None:
-        """Add the task of the current op, and begin the next one."""
+        """Add the task of the current op, and start the next one."""
         makes, reads = tuple(self._makes), tuple(self._reads)
         self.tasks.append(Task("", "", "", 0.0, allocates=makes, reads=reads, transient=self._transient))
         self._makes, self._reads, self._transient = [], [], 0.0
 
-    def _use(self, value: SSAValue, need: Sharding | None) -> float:
-        """Use a value, and what was made of it, resharded if it is needed otherwise; return what that takes at most."""
-        own = self.copies.get(value)
-        if own is None:
+    def _read(self, value: SSAValue, need: Sharding | None) -> float:
+        """Record a use of a value in the sharding `need`, and return an upper bound on its bytes."""
+        copies = self.copies.get(value)
+        if copies is None:
             return 0.0  # a size
-        made = sharding_of(value)
-        need = made if need is None else need
-        if need not in own:
-            self._hold(value, need)
-            if len(own) > 2:  # what a step gives on the way to one copy may be kept for another
-                own.setdefault(None, self._allocate(self._whole(value)))
-        self._reads += own.values()
-        return self._size(value, need) + (self._whole(value) if need != made else 0.0)
+        sharding = sharding_of(value)
+        need = sharding if need is None else need
+        if need not in copies:
+            self._define(value, need)
+            if len(copies) > 2:  # an intermediate value of one reshard may stay live for another
+                copies.setdefault(None, self._allocate(self._whole_bytes(value)))
+        self._reads += copies.values()
+        return self._shard_bytes(value, need) + (self._whole_bytes(value) if need != sharding else 0.0)
 
-    def _hold(self, value: SSAValue, sharding: Sharding | None) -> int:
-        buffer = self._allocate(self._size(value, sharding))
+    def _define(self, value: SSAValue, sharding: Sharding | None) -> int:
+        buffer = self._allocate(self._shard_bytes(value, sharding))
         self.copies.setdefault(value, {})[sharding] = buffer
         return buffer
 
     def _allocate(self, size: float) -> int:
-        """Return the number of a new buffer, which the current op makes."""
+        """Return the number of a new buffer that the current op allocates."""
         self.buffers.append(Buffer("", size, "activations"))
         self._makes.append(len(self.buffers) - 1)
         return len(self.buffers) - 1
 
-    def _whole(self, value: SSAValue) -> float:
+    def _whole_bytes(self, value: SSAValue) -> float:
         meta = meta_of(value.type)
         return float(meta.bytes) if meta else 0.0
 
-    def _size(self, value: SSAValue, sharding: Sharding | None) -> float:
-        """Return the bytes of a value on the rank that holds most of it."""
+    def _shard_bytes(self, value: SSAValue, sharding: Sharding | None) -> float:
+        """Return the bytes of the largest local shard of a value."""
         meta = meta_of(value.type)
         if (meta, sharding) not in self._sizes:
             own = sharding or Sharding()
@@ -118,23 +120,23 @@ class _Bound:
 
 
 def peak_bytes(module: ModuleOp, context: IRContext) -> float:
-    """Return the most bytes that a rank holds at once in a decided program, which is localized on a copy.
+    """Return the modelled peak bytes of a rank for a decided program. A copy of it is localized.
 
     Raises:
-        SpmdirError: it cannot be partitioned.
+        SpmdirError: the program cannot be localized.
     """
-    # fuse-collectives asks what its own result holds.
+    # fuse-collectives calls this function for its own output.
     steps = tuple(step for step in parse_steps(PARTITIONING) if step.name != "fuse-collectives")
     local = run_trial(context, module.clone(), steps)
-    memories = [live_memory(one, ir.mesh(local), context.rules, {}) for one in ir.functions(local)]
+    memories = [live_memory(function, ir.mesh(local), context.rules, {}) for function in ir.functions(local)]
     return max(most_live_bytes(memory.program) for memory in memories)
 
 
 def restore(module: ModuleOp, original: ModuleOp) -> None:
-    """Put copies of the functions of `original` in the place of those of `module`."""
+    """Replace the functions of `module` by copies of those of `original`."""
     for old, new in zip(ir.functions(module), ir.functions(original.clone()), strict=True):
         new.detach()
         block = old.parent
-        assert block is not None  # that of the module
+        assert block is not None  # the block of the module
         block.insert_op_before(new, old)
         Rewriter.erase_op(old)

@@ -1,4 +1,4 @@
-"""The options `topology` and `costs` of passes that price by a machine."""
+"""The options `topology` and `costs` of passes with a cost model."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from spmdir.pipeline.pipeline import as_pipeline
 
 @dataclass(frozen=True)
 class MachineOptions:
-    """The machine that a pass prices by; by default the one that propagate decided for."""
+    """The machine of a pass's cost model: by default, the machine that propagate used."""
 
     name: ClassVar[str]
 
     topology: str = "auto"
-    """What the mesh runs on, a preset or a TOML file. `auto` is what propagate decided for."""
+    """The machine: a preset or a TOML file. `auto` is the machine that propagate used."""
 
     costs: str = ""
-    """A file of measured times, which come before those of the topology; those of propagate if none is given."""
+    """A file of measured times. They take precedence over modelled times. By default, the file that propagate used."""
 
     def machine(self, context: IRContext, function: FuncOp, memory: Memory = "auto") -> Machine:
-        """Return the machine that the options name, with the limit `memory`, else the one `function` is decided for.
+        """Return the machine of the options, by default the one that `function` was decided for, with limit `memory`.
 
         Raises:
-            SpmdirError: there is no such machine, or a file cannot be read.
+            SpmdirError: the machine is unknown, or a file cannot be read.
         """
         return machine_of(function, as_pipeline(context.pipeline), self.topology, self.costs, memory)
 
     def machine_with_remark(self, context: IRContext, function: FuncOp, memory: Memory = "auto") -> Machine:
-        """Return the machine, and print a remark to stderr if it is another than the one propagate decided for."""
+        """Return the machine, and print a remark to stderr if it is not the one that propagate used."""
         machine = self.machine(context, function, memory)
         remark_other_machine(function, machine, self.name, as_pipeline(context.pipeline))
         return machine

@@ -1,8 +1,8 @@
 """Read and write `spmd.decided_by`: the options of `propagate` that decided a function.
 
-Later passes and reports use topology, costs, memory and overlap. The attribute holds them where they are not the
-default, and a digest of the table of costs, since its file may change. With symbolic sizes it holds all options, since
-bind-sizes may have to decide again. The options of a `Pipeline` never complete it: they may be of another machine.
+Later passes and reports use topology, costs, memory and overlap. The attribute contains those that differ from their
+defaults, and a digest of the table of costs, because the file may change. With symbolic sizes, it contains all options,
+because bind-sizes may decide again. Options of a `Pipeline` are never added: they may be for another machine.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from spmdir.pipeline.pipeline import Pipeline, Step, parse_steps
 from spmdir.reshard.topology import Topology, with_costs
 
 NOTE = "spmd.decided_by"
-"""The attribute of a function that holds the step of the pipeline that decided it, if that had options."""
+"""The attribute of a function with the text of the propagate step that decided it, if that had options."""
 
 MACHINE = ("topology", "costs", "memory")
-"""The options that say what a function is decided for."""
+"""The options for the machine that a function is decided for."""
 
 
 Memory = Literal["auto", "least"] | Size | None
-"""The type of an option that is what a rank may hold: `auto`, the memory of the topology, `least`, a size or None."""
+"""The type of a memory limit: `auto` for the memory of the topology, `least`, a size, or None for no limit."""
 
 
 def note_options(function: FuncOp, decided_by: ModulePass, has_open_sizes: bool) -> None:
-    """Note on `function` the pass that decided it, as text; nothing if what is noted has the defaults."""
+    """Write the pass that decided `function` to its attribute, with the options that differ from their defaults."""
     function.attributes.pop(NOTE, None)
     noted = (*MACHINE, "costs-digest", "overlap")
     options = [option for option in changed_options(decided_by) if has_open_sizes or option[0] in noted]
@@ -47,13 +47,13 @@ def note_options(function: FuncOp, decided_by: ModulePass, has_open_sizes: bool)
 
 
 def deciding_pass(function: FuncOp, pipeline: Pipeline) -> ModulePass:
-    """Return the pass that decided `function`, as noted, else propagate with its defaults.
+    """Return the pass that decided `function`, from its attribute, or by default propagate without options.
 
     Args:
-        pipeline: whose passes and topologies the note speaks of, and whose files it may name.
+        pipeline: the pipeline with the passes and topologies of the attribute, and with the files that may be read.
 
     Raises:
-        ParseError: the note is not the text of a step of propagate, or names another file; located.
+        ParseError: the attribute is not the text of a propagate step, or names another file; located.
     """
     decided_by: Any = _noted_pass(function, pipeline)
     topology = written_topology(function)
@@ -64,7 +64,7 @@ def deciding_pass(function: FuncOp, pipeline: Pipeline) -> ModulePass:
 
 
 def is_for_shared_messages(function: FuncOp, pipeline: Pipeline) -> bool:
-    """Return whether `function` is decided without the latency of messages that a schedule shares."""
+    """Return whether `function` was decided with `overlap=messages`: without the latency of shared messages."""
     decided_by: Any = _noted_pass(function, pipeline)
     return decided_by.overlap == "messages"
 
@@ -82,12 +82,12 @@ def _noted_pass(function: FuncOp, pipeline: Pipeline) -> ModulePass:
 
 
 def _check_files(function: FuncOp, decided_by: ModulePass, options: Collection[str], pipeline: Pipeline) -> None:
-    """Raise unless `pipeline` names the files in `options` of a noted pass: no text of a program has files read."""
+    """Raise ParseError for a file in `options` that `pipeline` does not name: the text of a program must open none."""
     for option in options:
         value = getattr(decided_by, option)
         if _is_file(option, value) and value not in _files(pipeline):
             raise ParseError(
-                f"{NOTE} names the file '{value}', which is not read for a program alone; give it to "
+                f"{NOTE} names the file '{value}'; files named in a program are not opened: give it to "
                 f'spmd-opt as `--{option} {value}`, to other tools as `-p "lower-reshard{{{option}={value}}}"`, or in '
                 f"Python as `Pipeline(…, {option}=…)`",
                 location_of(function),
@@ -104,17 +104,17 @@ def _is_file(option: str, value: Any) -> bool:
 
 def _files(pipeline: Pipeline) -> set[str]:
     """Return the files that `pipeline` names."""
-    named = [value for step in pipeline.steps for option, value in step.options if _is_file(option, value)]
-    named += [
+    values = [value for step in pipeline.steps for option, value in step.options if _is_file(option, value)]
+    values += [
         os.fspath(given) for given in (pipeline.costs, pipeline.topology) if isinstance(given, (str, os.PathLike))
     ]
-    return set(named)
+    return set(values)
 
 
 def memory_limit(memory: Literal["auto", "least"] | float | None, topology: Topology) -> float:
-    """Return the bytes that a rank may hold at once, by an option `memory`."""
-    named = {"auto": topology.memory, "least": 0.0}
-    return math.inf if memory is None else named[memory] if isinstance(memory, str) else memory
+    """Return the memory limit of a rank in bytes, for the value of an option `memory`."""
+    limits = {"auto": topology.memory, "least": 0.0}
+    return math.inf if memory is None else limits[memory] if isinstance(memory, str) else memory
 
 
 def machine_of(
@@ -124,55 +124,57 @@ def machine_of(
     costs: str = "",
     memory: Literal["auto", "least"] | float | None = "auto",
 ) -> Machine:
-    """Return the machine that options name, else the one that `function` is decided for.
+    """Return the machine of options, or by default the one that `function` was decided for.
 
     Args:
-        topology: `auto`, or a machine that takes the place of the noted one, its measured times and its memory.
-        costs: a file of measured times, which takes the place of the noted one.
-        memory: `auto`, or what takes the place of the noted limit.
+        topology: `auto`, or a machine that replaces the one of propagate, with its measured times and memory limit.
+        costs: a file of measured times that replaces the one of propagate.
+        memory: `auto`, or a limit that replaces the one of propagate.
 
     Raises:
-        SpmdirError: there is no such machine, or a file cannot be read.
+        SpmdirError: the machine is unknown, or a file cannot be read.
     """
     if not isinstance(topology, str) or topology != "auto":
-        chosen = with_costs(pipeline.find_topology(topology), costs)
-        return Machine(chosen, memory_limit(memory, chosen))
+        machine_topology = with_costs(pipeline.find_topology(topology), costs)
+        return Machine(machine_topology, memory_limit(memory, machine_topology))
     noted = _noted_machine(function, pipeline, not costs)
-    chosen = with_costs(noted.topology, costs)
-    return Machine(chosen, noted.memory if memory == "auto" else memory_limit(memory, chosen))
+    machine_topology = with_costs(noted.topology, costs)
+    return Machine(machine_topology, noted.memory if memory == "auto" else memory_limit(memory, machine_topology))
 
 
-def remark_other_machine(function: FuncOp, found: Machine, name: str, pipeline: Pipeline) -> None:
-    """Print a remark to stderr if the pass `name` uses another topology or table of costs than propagate did."""
+def remark_other_machine(function: FuncOp, machine: Machine, name: str, pipeline: Pipeline) -> None:
+    """Print a remark to stderr if the pass `name` uses another topology or table of costs than propagate."""
     decided_by: Any = _noted_pass(function, pipeline)
     noted = written_topology(function)
     expected = decided_by.topology if noted is None else noted.name
-    if written_stage(function) is not None and expected != found.topology.name:
-        _remark_other(function, name, found.topology.name, expected)
-    remark_other_costs(function, decided_by, found.topology, name)
+    if written_stage(function) is not None and expected != machine.topology.name:
+        _remark_other(function, name, machine.topology.name, expected)
+    remark_other_costs(function, decided_by, machine.topology, name)
 
 
-def remark_noted_costs(function: FuncOp, found: Topology, name: str, pipeline: Pipeline) -> None:
-    """Print a remark to stderr if the table of costs of `found` is not the one that the text of `function` notes."""
-    remark_other_costs(function, _noted_pass(function, pipeline), found, name)
+def remark_noted_costs(function: FuncOp, topology: Topology, name: str, pipeline: Pipeline) -> None:
+    """Print a remark to stderr if the table of costs of `found` is not the one in the attribute of `function`."""
+    remark_other_costs(function, _noted_pass(function, pipeline), topology, name)
 
 
-def remark_other_costs(function: FuncOp, decided_by: Any, found: Topology, name: str) -> None:
-    """Print a remark to stderr if the table of costs of `found` is not the one that propagate, as noted, expects."""
-    digest = found.costs.digest if found.costs else ""
+def remark_other_costs(function: FuncOp, decided_by: Any, topology: Topology, name: str) -> None:
+    """Print a remark to stderr if the table of costs of `found` is not the one of propagate, `decided_by`."""
+    digest = topology.costs.digest if topology.costs else ""
     if decided_by.costs_digest not in ("", digest):
         prices = f"a table of costs with digest {digest}" if digest else "no table of costs"
-        expected = f"{decided_by.costs} with digest {decided_by.costs_digest}; propagate again, or give that table"
+        expected = (
+            f"{decided_by.costs} with digest {decided_by.costs_digest}; run propagate again, or give the same table"
+        )
         _remark_other(function, name, prices, expected)
 
 
-def _remark_other(function: FuncOp, name: str, found: str, expected: str) -> None:
-    text = f"{name} prices by {found}, and propagate decided by {expected}"
+def _remark_other(function: FuncOp, name: str, actual: str, expected: str) -> None:
+    text = f"{name} uses {actual}, but propagate used {expected}"
     print_remark(text, location_of(function))
 
 
 def _noted_machine(function: FuncOp, pipeline: Pipeline, with_noted_costs: bool) -> Machine:
-    """Return the machine that the text of `function` says, the default one if it says none."""
+    """Return the machine in the attributes of `function`, or the default machine."""
     decided_by: Any = _noted_pass(function, pipeline)
     topology = written_topology(function)
     files = (("topology",) if topology is None else ()) + (("costs",) if with_noted_costs else ())

@@ -1,4 +1,4 @@
-"""Passes from text: a pass by its name, its options by the types of its dataclass fields, and back to text."""
+"""Convert texts to passes and their options, by the types of dataclass fields, and back."""
 
 from __future__ import annotations
 
@@ -19,72 +19,74 @@ if TYPE_CHECKING:
     from xdsl.passes import ModulePass
 
 Count = Annotated[int, "from 0 on"]
-"""The type of an option that is a number of things."""
+"""The type of an option that is an integer of at least 0."""
 
 
 def load_pass(name: str, passes: PassTable = PASSES) -> type[ModulePass]:
-    """Return the class of the pass `name`, importing its module if need be.
+    """Return the class of the pass `name`. This may import its module.
 
     Raises:
-        ParseError: there is no such pass.
+        ParseError: the pass is unknown.
     """
     if name not in passes:
         raise ParseError(f"unknown pass '{name}'; expected one of {', '.join(passes)}{did_you_mean(name, passes)}")
     entry = passes[name]
     if not isinstance(entry, str):
         return entry
-    home, _, class_name = entry.partition(":")
-    return getattr(import_module(home), class_name)
+    module_name, _, class_name = entry.partition(":")
+    return getattr(import_module(module_name), class_name)
 
 
 def make_pass(name: str, options: Mapping[str, str], passes: PassTable = PASSES) -> ModulePass:
-    """Return the pass `name` with `options` as text; dashes in option names count as underscores.
+    """Return the pass `name` with its `options` given as texts. Dashes in option names are underscores of fields.
 
     Raises:
         ParseError: the pass or an option is unknown, or a value does not have the option's type.
     """
     kind = load_pass(name, passes)
-    types_of = pass_options(kind)
-    free = next((field for field, hint in types_of.items() if get_origin(hint) is dict), None)
+    option_types = pass_options(kind)
+    mapping_field = next((field for field, hint in option_types.items() if get_origin(hint) is dict), None)
     values: dict[str, Any] = {}
     for key, text in options.items():
         field = key.replace("-", "_")
-        if field not in types_of and free is not None:
-            values.setdefault(free, {})[key] = _number(name, key, text)
+        if field not in option_types and mapping_field is not None:
+            values.setdefault(mapping_field, {})[key] = _parse_number(name, key, text)
             continue
-        if field not in types_of:
-            known = [_shown(option) for option in types_of]
-            listed = ", ".join(known) or "no options"
-            raise ParseError(f"pass '{name}' has no option '{key}'; it has {listed}{did_you_mean(_shown(key), known)}")
+        if field not in option_types:
+            option_names = [_dashed(option) for option in option_types]
+            listed = ", ".join(option_names) or "no options"
+            raise ParseError(
+                f"pass '{name}' has no option '{key}'; expected {listed}{did_you_mean(_dashed(key), option_names)}"
+            )
         try:
-            values[field] = _convert(text, types_of[field])
+            values[field] = _convert(text, option_types[field])
         except ValueError:
             raise ParseError(
-                f"option '{key}' of pass '{name}' cannot be '{text}'; expected {_type_text(types_of[field])}"
+                f"option '{key}' of pass '{name}' cannot be '{text}'; expected {_type_text(option_types[field])}"
             ) from None
     return kind(**values)
 
 
-def _shown(option: str) -> str:
+def _dashed(option: str) -> str:
     return option.replace("_", "-")
 
 
-def _number(name: str, key: str, text: str) -> int:
+def _parse_number(name: str, key: str, text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
-        raise ParseError(f"option '{key}' of pass '{name}' cannot be '{text}'; expected an int")
+        raise ParseError(f"option '{key}' of pass '{name}' cannot be '{text}'; expected an integer")
     return int(text)
 
 
 def pass_options(kind: type[ModulePass]) -> dict[str, Any]:
-    """Return option name → type of a pass class."""
+    """Return name → type of the options of a pass class."""
     hints = get_type_hints(kind, include_extras=True)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
 
 
-def changed_options(made: ModulePass) -> tuple[tuple[str, str], ...]:
-    """Return the options of a pass that have not their default, with their values as text."""
-    fields = [field for field in dataclasses.fields(made) if getattr(made, field.name) != field.default]
-    return tuple((_shown(field.name), _text(getattr(made, field.name))) for field in fields)
+def changed_options(pass_: ModulePass) -> tuple[tuple[str, str], ...]:
+    """Return the options of a pass that differ from their defaults, with their values as texts."""
+    fields = [field for field in dataclasses.fields(pass_) if getattr(pass_, field.name) != field.default]
+    return tuple((_dashed(field.name), _text(getattr(pass_, field.name))) for field in fields)
 
 
 def _text(value: Any) -> str:
@@ -98,12 +100,13 @@ def _text(value: Any) -> str:
 
 
 def describe(name: str, passes: PassTable = PASSES) -> tuple[str, list[str]]:
-    """Return the first line of a pass's docstring; then its stages, if it states them, and `option: type = default` for
-    each of its options."""
+    """Return the first line of a pass's docstring, and a list of its stages and options.
+
+    An option has the form `option: type = default`."""
     kind = load_pass(name, passes)
     defaults = {field.name: field.default for field in dataclasses.fields(kind)}
     options = [
-        f"{_shown(option)}: {_type_text(hint)} = {defaults[option]}" if get_origin(hint) is not dict else "NAME: int"
+        f"{_dashed(option)}: {_type_text(hint)} = {defaults[option]}" if get_origin(hint) is not dict else "NAME: int"
         for option, hint in pass_options(kind).items()
     ]
     requires, produces = (getattr(kind, attribute, None) for attribute in ("requires", "produces"))
@@ -112,7 +115,7 @@ def describe(name: str, passes: PassTable = PASSES) -> tuple[str, list[str]]:
 
 
 def _convert(text: str, kind: Any) -> Any:
-    """Return `text` as a value of type `kind`; raise ValueError if it spells none."""
+    """Convert `text` to a value of type `kind`; raise ValueError if that is impossible."""
     origin, members = get_origin(kind), get_args(kind)
     if origin is Annotated:
         value = _convert(text, members[0])

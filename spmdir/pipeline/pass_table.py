@@ -1,4 +1,4 @@
-"""The passes of spmdir by name, each loaded when it is first used."""
+"""The table of passes by name. A pass is imported when it is first used."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from xdsl.passes import ModulePass
 
 PassTable = Mapping[str, "str | type[ModulePass]"]
-"""Pass name → the class, or `module:class` where it is imported when first used."""
+"""Pass name → its class, or `module:class` for an import on first use."""
 
 PASSES: PassTable = {
     "inline": "spmdir.passes.inline:InlinePass",
@@ -35,5 +35,5 @@ PASSES: PassTable = {
     "cse": "spmdir.passes.cleanup:CSE",
     "dce": "spmdir.passes.cleanup:DCE",
 }
-"""The passes of spmdir: first those that partition and schedule, in the order in which a pipeline has them; then those
-for any place that checks, prints, outlines layers or strips; and the clean-up passes of xDSL."""
+"""The passes of spmdir. The passes that partition and schedule come first, in the order of pipelines. Then come those
+that check, print, outline layers or strip, at any point, and last the clean-up passes of xDSL."""

@@ -1,6 +1,6 @@
 """`Pipeline`, an immutable list of passes with their options, topology, costs and plug-ins, and `run_passes`.
 
-The text of a pipeline is `pass,pass{option=value list=a,b}`, with or without `builtin.module(…)` around.
+The text of a pipeline is `pass,pass{option=value list=a,b}`, or `builtin.module(pass,…)`.
 """
 
 from __future__ import annotations
@@ -41,17 +41,17 @@ STANDARD = "inline,propagate,expand,insert-reshard,lower-reshard,fuse-collective
 """The standard pipeline, from an imported program to the program of one rank."""
 
 PARTITIONING = STANDARD.partition("propagate,")[2]
-"""The passes that take a decided program to that of one rank, in the standard pipeline."""
+"""The part of the standard pipeline from a decided program to the program of one rank."""
 
 SCHEDULED = STANDARD.replace("propagate", "propagate{overlap=messages}") + ",schedule{spare=25}"
-"""The pipeline of programs that run on real ranks: the standard one, decided for the messages that a schedule shares,
-then the schedule of what a rank does. At the begin of a backward activations take most memory, and without any to spare
-each gradient would be sent alone, and waited for at once."""
+"""The pipeline for real ranks: the standard one, decided for messages that a schedule shares, and then the schedule.
+`spare` is for the start of backward, where activations need the most memory. Without it, each gradient would be sent
+alone, directly followed by its wait."""
 
 _EXPECTED = "pass names, as in 'propagate,insert-reshard', or a Pipeline"
 _PATHS = many(PATH, "paths of .rewrites files")
 _PLUGINS = many(instance(str, os.PathLike, Plugin, expected=""), "a list of paths, names of packages and Plugins")
-_AROUND = re.compile(r"\s*builtin\.module\s*\((.*)\)\s*", re.DOTALL)
+_WRAPPED = re.compile(r"\s*builtin\.module\s*\((.*)\)\s*", re.DOTALL)
 _STEP = re.compile(r"\s*([\w-]+)\s*(?:\{([^{}]*)\}\s*)?(?:,|\Z)")
 _VALUE = r"[^\s\",]*(?:,(?!\s|[\w-]+=)[^\s\",]*)*"
 _OPTION = re.compile(rf"\s*([\w-]+)\s*(?:=\s*(?:\"([^\"]*)\"|({_VALUE})))?(?=[\s,]|\Z),?")
@@ -74,7 +74,7 @@ def _option_text(option: tuple[str, str]) -> str:
 
 
 def parse_steps(text: str | tuple[Step, ...]) -> tuple[Step, ...]:
-    """Return the steps that the text of a pipeline spells; steps as they are.
+    """Parse the text of a pipeline. A tuple of steps is returned unchanged.
 
     Raises:
         ParseError: the text is not a pipeline.
@@ -83,13 +83,13 @@ def parse_steps(text: str | tuple[Step, ...]) -> tuple[Step, ...]:
         return text
     require_type("pipeline", text, str, _EXPECTED)
     assert not isinstance(text, tuple)
-    around = _AROUND.fullmatch(text)
-    inside = around[1] if around else text
+    wrapped = _WRAPPED.fullmatch(text)
+    body = wrapped[1] if wrapped else text
     steps, end = [], 0
-    while end < len(inside.rstrip()):
-        step = _STEP.match(inside, end)
+    while end < len(body.rstrip()):
+        step = _STEP.match(body, end)
         if step is None:
-            raise ParseError(f"{shown(inside[end:].strip())} is not a pipeline; expected `pass,pass{{option=value}}`")
+            raise ParseError(f"{shown(body[end:].strip())} is not a pipeline; expected `pass,pass{{option=value}}`")
         steps.append(Step(step[1], _options(step[2] or "", step[1])))
         end = step.end()
     return tuple(steps)
@@ -104,23 +104,23 @@ def _options(text: str, name: str) -> tuple[tuple[str, str], ...]:
                 f"{shown(text[end:].strip())} is not an option of pass '{name}'; expected `key=value key=value`"
             )
         if option[1] in options:
-            raise ParseError(f"option '{option[1]}' of pass '{name}' is given twice; give it once")
+            raise ParseError(f"option '{option[1]}' of pass '{name}' is set twice; expected one value")
         options[option[1]] = next((value for value in option.group(2, 3) if value is not None), "true")
         end = option.end()
     return tuple(options.items())
 
 
-def _paths(given: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
-    paths = [given] if isinstance(given, (str, os.PathLike)) else given
+def _paths(value: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
+    paths = [value] if isinstance(value, (str, os.PathLike)) else value
     _PATHS.check("rewrites", paths)
     return tuple(os.fspath(path) for path in paths)
 
 
-def _plugins(given: Sequence[str | os.PathLike[str] | Plugin]) -> PluginSet:
-    if isinstance(given, PluginSet):
-        return given
-    _PLUGINS.check("plugins", given)
-    return PluginSet(load_plugins(given))
+def _plugins(value: Sequence[str | os.PathLike[str] | Plugin]) -> PluginSet:
+    if isinstance(value, PluginSet):
+        return value
+    _PLUGINS.check("plugins", value)
+    return PluginSet(load_plugins(value))
 
 
 @attrs.frozen(init=False, repr=False)
@@ -130,13 +130,12 @@ class Pipeline:
     `str(pipeline)` is its text, as `spmd-opt -p` reads it. Plug-ins are not part of the text.
 
     Attributes:
-        steps: the passes; the constructor takes them as text. The standard pipeline if left out.
-        plugins: what passes, rules, rewrites and topologies there are beside those of spmdir; the constructor takes
-            Plugins, and paths or names as for `load_plugin`.
-        topology: the machine for each pass that has an option `topology` and is not given one: a name, a TOML file, or
-            a Topology.
-        costs: a file of measured times for each pass that has an option `costs` and is not given one, and for reports.
-        rewrites: `.rewrites` files for fuse-collectives, unless it is given some.
+        steps: the passes. The constructor accepts them as text; by default, the standard pipeline.
+        plugins: further passes, rules, rewrites and topologies. The constructor accepts Plugins, paths and names, as
+            `load_plugin` does.
+        topology: the machine for each pass with an unset option `topology`: a name, a TOML file, or a Topology.
+        costs: a file of measured times for each pass with an unset option `costs`, and for reports.
+        rewrites: `.rewrites` files for fuse-collectives, if its option `rewrites` is unset.
 
     Raises:
         SpmdirError: the text is malformed, a pass or an option is unknown or has a value of the wrong type, or a
@@ -168,30 +167,33 @@ class Pipeline:
         if costs is not None:
             require_type("costs", costs, (str, os.PathLike), "the path of a file of measured times")
         table = "" if costs is None else os.fspath(costs)
-        _ = with_costs(_find_topology(topology, topology, loaded), table), loaded.rewrites  # errors of files come now
+        _ = (
+            with_costs(_find_topology(topology, topology, loaded), table),
+            loaded.rewrites,
+        )  # to raise errors of these files here
         machine = topology.name if isinstance(topology, Topology) else topology
-        offered = {"topology": machine or "", "costs": table, "rewrites": ",".join(files)}
-        offered = {option: text for option, text in offered.items() if text}
-        completed = tuple(_completed(step, offered, loaded) for step in parsed)
+        defaults = {"topology": machine or "", "costs": table, "rewrites": ",".join(files)}
+        defaults = {option: text for option, text in defaults.items() if text}
+        completed = tuple(_with_defaults(step, defaults, loaded) for step in parsed)
         self.__attrs_init__(completed, loaded, topology, costs, files)  # type: ignore[attr-defined]  # made by attrs
         self.made()
 
     def __repr__(self) -> str:
-        others = {key: getattr(self, key) for key in ("plugins", "topology", "costs", "rewrites")}
-        given = [repr(str(self)), *(f"{key}={value!r}" for key, value in others.items() if value)]
-        return f"Pipeline({', '.join(given)})"
+        fields = {key: getattr(self, key) for key in ("plugins", "topology", "costs", "rewrites")}
+        parts = [repr(str(self)), *(f"{key}={value!r}" for key, value in fields.items() if value)]
+        return f"Pipeline({', '.join(parts)})"
 
     def __str__(self) -> str:
         return ",".join(map(str, self.steps))
 
     @property
     def passes(self) -> PassTable:
-        """Pass name → class, or where to import it from; a plug-in's takes the place of one of the same name."""
+        """Pass name → its class or `module:class`. A pass of a plug-in replaces one with the same name."""
         return self.plugins.passes
 
     @property
     def rules(self) -> RuleSet:
-        """Return the rules of the torch ops; a context manager, in whose `with` block everything goes by them."""
+        """Return the rules of the torch ops. They are a context manager: in its `with` block, they are in force."""
         return self.plugins.rules
 
     @property
@@ -200,16 +202,16 @@ class Pipeline:
         return self.plugins.collectives
 
     def find_topology(self, topology: Topology | str | None) -> Topology:
-        """Return a machine: a value as it is, by its name or its TOML file; the default one if None.
+        """Return the machine with a name or a TOML file. A Topology is returned unchanged. None is the default machine.
 
         Raises:
-            SpmdirError: neither spmdir nor a plug-in has one of that name, or the file is malformed.
+            SpmdirError: the name is unknown, or the file is malformed.
         """
         return _find_topology(topology, self.topology, self.plugins)
 
     @property
     def digest(self) -> str:
-        """Return a digest of all that decides what the pipeline does; ranks compare it."""
+        """Return a digest of the steps, the topology and the plug-ins, which ranks compare."""
         parts = [str(self), repr(self.topology), *(plugin.digest for plugin in self.plugins)]
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
@@ -224,25 +226,25 @@ class Pipeline:
         return context
 
     def made(self) -> list[ModulePass]:
-        """Return the passes, each made from its options.
+        """Return the passes with their options.
 
         Raises:
             ParseError: a pass or an option is unknown, or has a value of the wrong type.
         """
         return [self.resolved(make_pass(step.name, dict(step.options), self.passes)) for step in self.steps]
 
-    def resolved(self, made: ModulePass) -> ModulePass:
-        """Return a pass with its topology as a value, if this pipeline has one of that name."""
-        named = getattr(made, "topology", None)
-        found = _named_topologies(self.topology, self.plugins).get(named) if isinstance(named, str) else None
-        return dataclasses.replace(made, topology=found) if found is not None else made  # type: ignore[call-arg]
+    def resolved(self, pass_: ModulePass) -> ModulePass:
+        """Return a pass with its Topology in place of its name, if this pipeline has a topology with this name."""
+        name = getattr(pass_, "topology", None)
+        topology = _named_topologies(self.topology, self.plugins).get(name) if isinstance(name, str) else None
+        return dataclasses.replace(pass_, topology=topology) if topology is not None else pass_  # type: ignore[call-arg]
 
     def with_steps(self, steps: tuple[Step, ...]) -> Pipeline:
-        """Return the pipeline of `steps`, all else alike."""
+        """Return this pipeline with other steps."""
         return attrs.evolve(self, steps=steps)
 
     def with_option(self, name: str, option: str, value: str) -> Pipeline:
-        """Return the pipeline whose passes `name` have `value` for an option, unless they have one."""
+        """Return the pipeline with `value` for an option of all passes `name`, if the option is unset."""
         return self.with_steps(
             tuple(
                 Step(name, (*step.options, (option, value)))
@@ -253,24 +255,24 @@ class Pipeline:
         )
 
     def through(self, name: str) -> Pipeline:
-        """Return the pipeline up to the last pass `name`, that one included; without steps if there is none."""
+        """Return the steps up to and including the last pass `name`. Without such a pass, there are no steps."""
         return self.with_steps(self.steps[: self._end_of(name)])
 
     def after(self, name: str) -> Pipeline:
-        """Return the pipeline of what follows the last pass `name`; all of it if there is none."""
+        """Return the steps after the last pass `name`. Without such a pass, these are all steps."""
         return self.with_steps(self.steps[self._end_of(name) :])
 
     def before(self, name: str) -> Pipeline:
-        """Return the pipeline of what precedes the first pass `name`; all of it if there is none."""
+        """Return the steps before the first pass `name`. Without such a pass, these are all steps."""
         return self.with_steps(tuple(itertools.takewhile(lambda step: step.name != name, self.steps)))
 
     def _end_of(self, name: str) -> int:
         return max((index for index, step in enumerate(self.steps, 1) if step.name == name), default=0)
 
 
-def _named_topologies(own: object, plugins: PluginSet) -> dict[str, Topology]:
-    """Return the machines that a pipeline knows by name besides the presets: those of plug-ins, and its own."""
-    return {**plugins.topologies, **({own.name: own} if isinstance(own, Topology) else {})}
+def _named_topologies(topology: object, plugins: PluginSet) -> dict[str, Topology]:
+    """Return name → machine, for the machines of plug-ins and of the pipeline. Presets are not included."""
+    return {**plugins.topologies, **({topology.name: topology} if isinstance(topology, Topology) else {})}
 
 
 def _find_topology(topology: Topology | str | None, own: object, plugins: PluginSet) -> Topology:
@@ -278,13 +280,17 @@ def _find_topology(topology: Topology | str | None, own: object, plugins: Plugin
     return named or find_topology(topology)
 
 
-def _completed(step: Step, offered: Mapping[str, str], plugins: PluginSet) -> Step:
-    """Return `step` with the `offered` values for the options that it has and gives no value."""
-    if not offered:
+def _with_defaults(step: Step, defaults: Mapping[str, str], plugins: PluginSet) -> Step:
+    """Return `step` with `defaults` for its unset options."""
+    if not defaults:
         return step
-    known = pass_options(type(make_pass(step.name, dict(step.options), plugins.passes)))
-    given = {key.replace("-", "_") for key, _ in step.options}
-    added = [(option, text) for option, text in offered.items() if option in known and option not in given]
+    option_names = pass_options(type(make_pass(step.name, dict(step.options), plugins.passes)))
+    names_with_values = {key.replace("-", "_") for key, _ in step.options}
+    added = [
+        (option, text)
+        for option, text in defaults.items()
+        if option in option_names and option not in names_with_values
+    ]
     return Step(step.name, (*step.options, *added))
 
 
@@ -293,19 +299,19 @@ def _standard() -> Pipeline:
     return Pipeline()
 
 
-def as_pipeline(given: Pipeline | str | None) -> Pipeline:
-    """Return `given` as a Pipeline; the standard one if it is None.
+def as_pipeline(value: Pipeline | str | None) -> Pipeline:
+    """Return `given` as a Pipeline. None is the standard pipeline.
 
     Raises:
-        SpmdirError: it is neither, or malformed text.
+        SpmdirError: the value has another type, or its text is malformed.
     """
-    if given is None:
+    if value is None:
         return _standard()
-    return given if isinstance(given, Pipeline) else Pipeline(given)
+    return value if isinstance(value, Pipeline) else Pipeline(value)
 
 
 PIPELINE = Kind(lambda value: value is None or isinstance(value, (str, Pipeline)), _EXPECTED)
-"""What an argument `pipeline` of a public function may be."""
+"""The values that an argument `pipeline` of a public function accepts."""
 
 
 def _is_context(value: object) -> bool:
@@ -314,20 +320,20 @@ def _is_context(value: object) -> bool:
     return isinstance(value, Context)
 
 
-def _record(step: ModulePass, functions: Sequence[FuncOp]) -> None:
-    """Write on `functions` that a pass of a plug-in has run, and the stage that its class states to produce."""
+def _record(pass_: ModulePass, functions: Sequence[FuncOp]) -> None:
+    """Record on `functions` that a pass of a plug-in ran, and write the stage that it produces."""
     from spmdir.dialects.observed_stage import stage_of
     from spmdir.dialects.stage import is_at_least, record_pass, write_stage
 
     for function in functions:
-        record_pass(function, step.name)
-        produced: str | None = getattr(step, "produces", None)
+        record_pass(function, pass_.name)
+        produced: str | None = getattr(pass_, "produces", None)
         if produced is not None and not is_at_least(stage_of(function), produced):
             write_stage(function, produced)
 
 
 After: TypeAlias = "Callable[[str, Callable[[], ModuleOp]], None]"
-"""Called after a pass with its name, and a function that returns the module as it is then."""
+"""A function that is called after each pass, with its name and a function that returns the current module."""
 
 
 @accepts(
@@ -347,15 +353,15 @@ def run_passes(
 ) -> ModuleOp:
     """Run `pipeline`, e.g. `"propagate,insert-reshard"` or `"propagate{effort=10}"`, on `module` in place.
 
-    The given module is changed, so a second call goes on from where the first one ended. To run two pipelines on one
+    This changes the module, so a second call continues from the result of the first. To run two pipelines on one
     program, parse or import it twice, or pass `module.clone()`.
 
     Args:
-        module: at any stage; it is changed, and is left in an unspecified state after an error.
-        pipeline: a Pipeline or its text; the standard one if None.
-        verify_each: verify the module after every pass, not only after the last one.
-        context: an IR context to use instead of a fresh one with the rules of the pipeline.
-        after: called after every pass with its name and a function without arguments, which returns the module.
+        module: a module at any stage. After an error, its state is unspecified.
+        pipeline: a Pipeline or its text; None for the standard pipeline.
+        verify_each: verify the module after each pass, not only after the last one.
+        context: an IR context; by default a new one with the rules of the pipeline.
+        after: a function that is called after each pass, with its name and a function that returns the module.
 
     Returns: `module`.
 

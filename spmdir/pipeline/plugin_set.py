@@ -1,4 +1,4 @@
-"""`PluginSet`, the plug-ins of a pipeline and all that they add to spmdir."""
+"""`PluginSet`: the plug-ins of a pipeline, and all that they define."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 class PluginSet(tuple[Plugin, ...]):
-    """Plug-ins, in their order; pipelines that differ in their steps share one, and with it all that is read of it."""
+    """An ordered set of plug-ins. Pipelines with other steps share it, and so the files that were read for it."""
 
     def with_passes(self, names: Iterable[str]) -> PluginSet:
-        """Return these plug-ins, and the installed ones that bring a pass of a name that there is not yet."""
+        """Return these plug-ins, and installed plug-ins with passes in `names` that are still unknown."""
         missing = set(names).difference(self.passes)
         if not missing:
             return self
@@ -30,7 +30,7 @@ class PluginSet(tuple[Plugin, ...]):
 
     @functools.cached_property
     def passes(self) -> PassTable:
-        """Pass name → class, or where to import it from; a plug-in's takes the place of one of the same name."""
+        """Pass name → its class or `module:class`. A pass of a plug-in replaces one with the same name."""
         return {**PASSES, **{name: kind for plugin in self for name, kind in plugin.passes.items()}}
 
     @property
@@ -40,12 +40,12 @@ class PluginSet(tuple[Plugin, ...]):
 
     @functools.cached_property
     def _extended(self) -> RuleSet | None:
-        """The extended rules, made once since a RuleSet memoises; None without any."""
+        """The extended rules, created once because a RuleSet caches; None if no plug-in has rules."""
         return extended_rules(self) if any(plugin.rules or plugin.strategies for plugin in self) else None
 
     @functools.cached_property
     def rewrites(self) -> tuple[Rewrite, ...]:
-        """The rewrites that fuse-collectives uses besides its own.
+        """The rewrites of the plug-ins for fuse-collectives.
 
         Raises:
             ParseError: one is malformed.
@@ -53,13 +53,13 @@ class PluginSet(tuple[Plugin, ...]):
         files = [file for plugin in self for file in plugin.rewrites]
         if not files:
             return ()
-        from spmdir.rewrites.rewrite_text import parse_rewrites  # lark, which few pipelines need
+        from spmdir.rewrites.rewrite_text import parse_rewrites  # imports lark, which few pipelines need
 
         return tuple(rewrite for file in files for rewrite in parse_rewrites(file.text, file.path))
 
     @functools.cached_property
     def conditions(self) -> dict[str, Test]:
-        """Name → the condition that rewrites may name."""
+        """Name → a condition of rewrites."""
         if all(plugin.module is None for plugin in self):
             return {}
         from spmdir.rewrites.rewrite_conditions import RewriteCondition

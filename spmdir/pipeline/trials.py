@@ -1,4 +1,4 @@
-"""Pipelines that a pass runs on copies of its program, to see what a decision comes to."""
+"""Trial runs: pipelines that a pass runs on copies of its program, to compare decisions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class TrialRun:
-    """A pipeline that was run on a copy.
+    """A finished trial run.
 
     Attributes:
         steps: the text of the pipeline.
@@ -30,10 +30,10 @@ class TrialRun:
 
 
 def run_trial(context: IRContext, copy: ModuleOp, steps: str | tuple[Step, ...]) -> ModuleOp:
-    """Run passes in place on a copy that a pass made of its program, and record the time in `context.trials`.
+    """Run passes on a copy of a program in place, and record the time in `context.trials`.
 
-    The passes have the plug-ins, the topology and the costs of the pipeline that runs the pass, and the rules,
-    rewrites, conditions and collectives of `context`.
+    The passes use the plug-ins, topology and costs of the pipeline of `context`. Rules, rewrites, conditions and
+    collectives are those of `context`.
 
     Raises:
         SpmdirError: a pass rejects the copy.
@@ -46,7 +46,7 @@ def run_trial(context: IRContext, copy: ModuleOp, steps: str | tuple[Step, ...])
 
 
 def total_by_steps(trials: Sequence[TrialRun]) -> dict[str, tuple[int, float]]:
-    """Return the text of each pipeline → how often it was run, and the seconds that all its runs took."""
+    """Return text of a pipeline → the number of its runs, and their total seconds."""
     totals: dict[str, tuple[int, float]] = {}
     for trial in trials:
         count, seconds = totals.get(trial.steps, (0, 0.0))

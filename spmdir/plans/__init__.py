@@ -1,7 +1,7 @@
-"""What people call a plan → an explicit sharding plan: recipes, parallel styles, plans of Hugging Face models.
+"""Conversion of recipes, parallel styles and plans of Hugging Face models to an explicit sharding plan.
 
 May import: core, importer, torch_interop.
-Start with resolve.py, which takes any of them; recipes.py is the table of recipes and what multiplies them, styles.py
-the table of styles, module_names.py what names and globs mean, activations.py what lays activations out while a model
-is captured.
+Start with resolve.py, which accepts all of them. recipes.py has the table of recipes and their products, and styles.py
+the table of styles. module_names.py resolves names and globs. activations.py constrains activations while a model is
+captured.
 """

@@ -1,4 +1,4 @@
-"""Lays the activations of a model out as a plan says, while it is captured."""
+"""Constraints on the activations of a model, according to a plan, while it is captured."""
 
 from __future__ import annotations
 
@@ -13,102 +13,102 @@ from spmdir.core.errors import ShardingError, did_you_mean
 from spmdir.core.placement.sharding_plan import RANKS, Activation, Layout, ShardingPlan
 from spmdir.core.toml_text import key_location
 from spmdir.importer.constrain import constrain
-from spmdir.plans.module_names import chosen, modules_of
+from spmdir.plans.module_names import modules_of, values_by_module
 
 Texts = Mapping[int, str]
-"""Number of dimensions → the sharding of an activation; a table, since Dynamo traces what reads it."""
+"""Number of dimensions → the sharding of an activation. It is a table, because Dynamo traces the hooks."""
 
 
 @contextmanager
 def constrained_activations(model: nn.Module, plan: ShardingPlan) -> Iterator[None]:
-    """Let the modules of `model` constrain what they take and give as `plan` says, within the context.
+    """Constrain the inputs and outputs of modules of `model` according to `plan`, within the context.
 
-    `torch.export`, `make_fx` and Dynamo record the constraints; in eager they are identities.
+    `torch.export`, `make_fx` and Dynamo record the constraints. In eager mode, they are identities.
 
     Raises:
-        ShardingError: the plan names a module that the model does not have, or an argument that a module does not take.
+        ShardingError: the plan names a module, or an argument of a module, that does not exist.
     """
     modules = modules_of(model)
     hooks = []
     try:
-        for name, activation in chosen(plan.activations, modules).items():
-            _check(name, modules[name], activation, plan)
-            hooks += _hooks(name, modules[name], activation)
+        for name, activation in values_by_module(plan.activations, modules).items():
+            _check_inputs(name, modules[name], activation, plan)
+            hooks += _register_hooks(name, modules[name], activation)
         yield
     finally:
         for hook in hooks:
             hook.remove()
 
 
-def _check(name: str, module: nn.Module, activation: Activation, plan: ShardingPlan) -> None:
-    """Raise ShardingError for an argument that `module` does not take."""
+def _check_inputs(name: str, module: nn.Module, activation: Activation, plan: ShardingPlan) -> None:
+    """Raise ShardingError for an input in `activation` that is not an argument of `module`."""
     parameters = inspect.signature(module.forward).parameters
     if any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters.values()):
         return
     for key in activation.inputs:
         if int(key) >= len(parameters) if key.isdigit() else key not in parameters:
-            place = next((key_location(given) for given, one in plan.activations.items() if one is activation), None)
+            place = next((key_location(glob) for glob, value in plan.activations.items() if value is activation), None)
             raise ShardingError(
-                f"the plan lays out input {key} of '{name}', whose forward takes {', '.join(parameters)}"
+                f"the plan shards input {key} of '{name}', but the arguments of its forward are {', '.join(parameters)}"
                 f"{did_you_mean(key, parameters)}",
                 place,
             )
 
 
-def _hooks(name: str, module: nn.Module, activation: Activation) -> Iterator[Any]:
+def _register_hooks(name: str, module: nn.Module, activation: Activation) -> Iterator[Any]:
     if activation.inputs:
-        hook = _on_inputs(name, list(inspect.signature(module.forward).parameters), _texts(activation.inputs))
+        hook = _input_hook(name, list(inspect.signature(module.forward).parameters), _sharding_texts(activation.inputs))
         yield module.register_forward_pre_hook(hook, with_kwargs=True)
     if activation.outputs:
-        yield module.register_forward_hook(_on_outputs(name, _texts(activation.outputs)))
+        yield module.register_forward_hook(_output_hook(name, _sharding_texts(activation.outputs)))
 
 
-def _texts(layouts: Mapping[str, Layout]) -> dict[str, Texts]:
+def _sharding_texts(layouts: Mapping[str, Layout]) -> dict[str, Texts]:
     return {key: {rank: layout.of_rank(rank) for rank in RANKS} for key, layout in layouts.items()}
 
 
-def _on_inputs(name: str, names: list[str], texts: Mapping[str, Texts]) -> Callable[..., Any]:
+def _input_hook(name: str, names: list[str], texts: Mapping[str, Texts]) -> Callable[..., Any]:
     def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         positional, named = list(args), dict(kwargs)
         for key, layouts in texts.items():
-            place = int(key) if key.isdigit() else names.index(key) if key in names else len(positional)
-            keyword = key if not key.isdigit() else names[place] if place < len(names) else key
-            if place < len(positional):
-                positional[place] = _laid_out(positional[place], layouts, f"input {key} of '{name}'")
+            position = int(key) if key.isdigit() else names.index(key) if key in names else len(positional)
+            keyword = key if not key.isdigit() else names[position] if position < len(names) else key
+            if position < len(positional):
+                positional[position] = _constrain_tensor(positional[position], layouts, f"input {key} of '{name}'")
             elif named.get(keyword) is not None:
-                named[keyword] = _laid_out(named[keyword], layouts, f"input {key} of '{name}'")
+                named[keyword] = _constrain_tensor(named[keyword], layouts, f"input {key} of '{name}'")
         return tuple(positional), named
 
     return hook
 
 
-def _on_outputs(name: str, texts: Mapping[str, Texts]) -> Callable[..., Any]:
+def _output_hook(name: str, texts: Mapping[str, Texts]) -> Callable[..., Any]:
     def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
         if isinstance(output, Tensor):
             for key, layouts in texts.items():
                 if key != "0":
-                    raise ShardingError(f"the plan lays out output {key} of '{name}', which returns one tensor")
-                output = _laid_out(output, layouts, f"the output of '{name}'")
+                    raise ShardingError(f"the plan shards output {key} of '{name}', but it returns one tensor")
+                output = _constrain_tensor(output, layouts, f"the output of '{name}'")
             return output
         if isinstance(output, dict):
             keys = list(output)
             for key, layouts in texts.items():
-                at = keys[int(key)] if key.isdigit() and int(key) < len(keys) else key
-                if at not in output:
-                    raise ShardingError(f"the plan lays out output {key} of '{name}', which returns {', '.join(keys)}")
-                output[at] = _laid_out(output[at], layouts, f"output {key} of '{name}'")
+                output_key = keys[int(key)] if key.isdigit() and int(key) < len(keys) else key
+                if output_key not in output:
+                    raise ShardingError(f"the plan shards output {key} of '{name}', but it returns {', '.join(keys)}")
+                output[output_key] = _constrain_tensor(output[output_key], layouts, f"output {key} of '{name}'")
             return output
-        found = list(output)
+        outputs = list(output)
         for key, layouts in texts.items():
-            if not key.isdigit() or int(key) >= len(found):
-                raise ShardingError(f"the plan lays out output {key} of '{name}', which returns {len(found)} values")
-            found[int(key)] = _laid_out(found[int(key)], layouts, f"output {key} of '{name}'")
-        return type(output)(*found) if hasattr(output, "_fields") else type(output)(found)
+            if not key.isdigit() or int(key) >= len(outputs):
+                raise ShardingError(f"the plan shards output {key} of '{name}', but it returns {len(outputs)} values")
+            outputs[int(key)] = _constrain_tensor(outputs[int(key)], layouts, f"output {key} of '{name}'")
+        return type(output)(*outputs) if hasattr(output, "_fields") else type(output)(outputs)
 
     return hook
 
 
-def _laid_out(value: Any, layouts: Texts, what: str) -> Tensor:
+def _constrain_tensor(value: Any, layouts: Texts, what: str) -> Tensor:
     if not isinstance(value, Tensor):
-        raise ShardingError(f"the plan lays out {what}, which is a {type(value).__name__}; expected a tensor")
+        raise ShardingError(f"the plan shards {what}, which has type {type(value).__name__}; expected a tensor")
     return constrain(value, layouts[value.dim()])

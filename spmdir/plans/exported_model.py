@@ -1,4 +1,4 @@
-"""The model of an exported program as far as recipes need it: names, kinds and parameters of modules."""
+"""The model of an exported program, as recipes need it: names, classes and parameters of modules."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ _KINDS: dict[str, type[nn.Module]] = {
     "torch.nn.modules.linear.Linear": nn.Linear,
     "torch.nn.modules.sparse.Embedding": nn.Embedding,
 }
-"""Class that an exported program names → what recipes look for."""
+"""Name of a class in an exported program → the class for recipes."""
 
 
 def exported_model(program: torch.export.ExportedProgram) -> nn.Module:
-    """Return a module with the parameters of `program` in modules of their names and kinds; it cannot be called.
+    """Return a module with the submodules and parameters of `program`. It cannot be called.
 
-    Lists of layers and attributes of the model, such as a `tp_plan`, are not in a program.
+    A program does not contain lists of layers, or attributes of the model such as `tp_plan`.
     """
     kinds: dict[str, str] = {}
     for node in program.graph.nodes:
@@ -32,13 +32,13 @@ def exported_model(program: torch.export.ExportedProgram) -> nn.Module:
 
     parameters: dict[int, nn.Parameter] = {}
     for name in program.graph_signature.parameters:
-        path, _, last = name.rpartition(".")
+        path, _, parameter_name = name.rpartition(".")
         tensor = program.state_dict[name]
-        module(path).register_parameter(last, parameters.setdefault(id(tensor), nn.Parameter(tensor, False)))
+        module(path).register_parameter(parameter_name, parameters.setdefault(id(tensor), nn.Parameter(tensor, False)))
     return modules[""]
 
 
 def _module(kind: str) -> nn.Module:
     name = kind.rpartition(".")[2]
-    name = name if name.isidentifier() else "Module"  # a file may hold whatever
+    name = name if name.isidentifier() else "Module"  # the file may contain any text
     return type(name, (_KINDS.get(kind, nn.Module),), {"__init__": nn.Module.__init__})()

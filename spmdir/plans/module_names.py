@@ -1,4 +1,4 @@
-"""The modules and parameters that names and globs of a plan mean."""
+"""Resolution of names and globs of a plan to modules and parameters."""
 
 from __future__ import annotations
 
@@ -16,78 +16,79 @@ Value = TypeVar("Value")
 
 
 def modules_of(model: nn.Module) -> dict[str, nn.Module]:
-    """Return name → module, every name of modules that have several."""
+    """Return name → module, including all names of modules with several."""
     return dict(model.named_modules(remove_duplicate=False))
 
 
 def parameters_of(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return name → parameter, every name of tied ones."""
+    """Return name → parameter, including all names of tied parameters."""
     return dict(model.named_parameters(remove_duplicate=False))
 
 
 def first_names(model: nn.Module) -> dict[str, str]:
-    """Return name of a parameter → the first of its names, by which a step's state knows it."""
+    """Return name of a parameter → its first name, which is its key in the state of a step."""
     return {name: names[0] for names in tied_names(parameters_of(model).items()) for name in names}
 
 
 def is_glob(key: str) -> bool:
-    """Return whether `key` means all names that it fits."""
+    """Return whether `key` is a glob."""
     return any(character in key for character in "*?[")
 
 
-def matching(key: str, names: Collection[str], base: str = "") -> list[str]:
-    """Return the modules that `key` means: one of that name, else those that it fits as a glob.
+def find_modules(key: str, names: Collection[str], base: str = "") -> list[str]:
+    """Return the module named `key`, or by default the modules that match it as a glob.
 
     Args:
-        base: the module within which names count too, as those of a plan of Hugging Face do.
+        base: a module. Names may also be relative to it, as in a plan of Hugging Face.
 
     Raises:
-        ShardingError: there is none.
+        ShardingError: there is no such module.
     """
-    for tried in (key, f"{base}.{key}") if base else (key,):
-        found = [tried] if tried in names else [name for name in names if name and fnmatchcase(name, tried)]
-        if found:
-            return found
-    what, near = ("matches no module", did_you_mean_glob) if is_glob(key) else ("is not a module", did_you_mean)
-    raise ShardingError(f"the plan names '{key}', which {what} of the model{near(key, names)}", key_location(key))
+    for candidate in (key, f"{base}.{key}") if base else (key,):
+        matches = [name for name in names if name and fnmatchcase(name, candidate)]
+        matches = [candidate] if candidate in names else matches
+        if matches:
+            return matches
+    problem, hint = ("matches no module", did_you_mean_glob) if is_glob(key) else ("is not a module", did_you_mean)
+    raise ShardingError(f"the plan names '{key}', which {problem} of the model{hint(key, names)}", key_location(key))
 
 
-def chosen(given: Mapping[str, Value], names: Collection[str], base: str = "") -> dict[str, Value]:
-    """Return module → value: an exact key beats a glob, a later glob an earlier one.
+def values_by_module(value_by_key: Mapping[str, Value], names: Collection[str], base: str = "") -> dict[str, Value]:
+    """Return module → value. Exact keys take precedence over globs, and later globs over earlier ones.
 
     Raises:
-        ShardingError: a key means no module.
+        ShardingError: a key matches no module.
     """
-    found: dict[str, Value] = {}
-    for key, value in sorted(given.items(), key=lambda item: not is_glob(item[0])):
-        found |= dict.fromkeys(matching(key, names, base), value)
-    return found
+    value_by_module: dict[str, Value] = {}
+    for key, value in sorted(value_by_key.items(), key=lambda item: not is_glob(item[0])):
+        value_by_module |= dict.fromkeys(find_modules(key, names, base), value)
+    return value_by_module
 
 
 def with_globs(values: Mapping[str, Value], names: Iterable[str]) -> dict[str, Value]:
-    """Return `values` with one glob for the layers of a model, where all layers have the same and no other name fits.
+    """Merge equal values of all layers under one glob, if the glob matches no other names.
 
     Args:
         values: name → value.
-        names: all names that globs are matched with.
+        names: all names that a glob could match.
     """
     names = list(names)
     grouped: dict[str, list[str]] = {}
     for name in values:
-        grouped.setdefault(_of_any_layer(name), []).append(name)
-    found: dict[str, Value] = {}
+        grouped.setdefault(_glob_of_any_layer(name), []).append(name)
+    merged: dict[str, Value] = {}
     for glob, group in grouped.items():
-        fitting = [name for name in names if fnmatchcase(name, glob)]
-        same = all(values[name] == values[group[0]] for name in group)
-        if glob in group or not same or sorted(fitting) != sorted(group):
-            found |= {name: values[name] for name in group}
+        matches = [name for name in names if fnmatchcase(name, glob)]
+        are_equal = all(values[name] == values[group[0]] for name in group)
+        if glob in group or not are_equal or sorted(matches) != sorted(group):
+            merged |= {name: values[name] for name in group}
         else:
-            found[glob] = values[group[0]]
-    return found
+            merged[glob] = values[group[0]]
+    return merged
 
 
-def _of_any_layer(name: str) -> str:
-    """Return the glob of a name in any layer; that of a layer itself does not fit what is inside it."""
-    *parts, last = name.split(".")
+def _glob_of_any_layer(name: str) -> str:
+    """Return a glob for this name in all layers. The glob of a layer does not match names inside it."""
+    *parts, last_part = name.split(".")
     parts = ["*" if part.isdigit() else part for part in parts]
-    return ".".join([*parts, "?" * len(last) if last.isdigit() else last])
+    return ".".join([*parts, "?" * len(last_part) if last_part.isdigit() else last_part])

@@ -1,4 +1,4 @@
-"""Anything that people call a plan, and a model → the explicit plan that it stands for."""
+"""Conversion of any form of a plan to the explicit plan for a model."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ PlanLike = Any
 
 @accepts(model=instance(nn.Module, expected="a nn.Module"))
 def sharding_plan(model: nn.Module, mesh: Mesh | DeviceMesh, plan: PlanLike) -> ShardingPlan:
-    """Return the explicit plan that `plan` stands for; its `str` is the text of a plan file.
+    """Return the explicit plan for a model. Its `str` is the text of a plan file.
 
     Args:
-        model: whose parameters and modules it names; values are not read.
-        mesh: a Mesh, or a torch DeviceMesh with names.
-        plan: a recipe such as "fsdp*tp"; the text of a plan file, or a path that ends in .toml; a dict from names and
-            globs to shardings, to torch's ParallelStyles, or to the words of Hugging Face's `tp_plan`; a ShardingPlan;
-            or None, which leaves all to the search.
+        model: the model with the parameters and modules of the plan. Values are not read.
+        mesh: a Mesh, or a torch DeviceMesh with named dimensions.
+        plan: a recipe such as "fsdp*tp"; the text of a plan file, or a path that ends in .toml; a dict of shardings,
+            torch's ParallelStyles or words of Hugging Face's `tp_plan`, by names and globs; a ShardingPlan; or None,
+            if the search decides everything.
 
     Raises:
-        SpmdirError: an unknown recipe, style, axis, parameter or module.
+        SpmdirError: a recipe, style, axis, parameter or module does not exist.
 
     Example:
         >>> print(spmdir.placement.sharding_plan(model, spmdir.Mesh({"dp": 2, "tp": 2}), "fsdp*tp"))
@@ -46,12 +46,12 @@ def sharding_plan(model: nn.Module, mesh: Mesh | DeviceMesh, plan: PlanLike) -> 
 
 
 def resolve(plan: PlanLike, model: nn.Module, mesh: Mesh | DeviceMesh) -> ShardingPlan:
-    """Return what `sharding_plan` does, for the front ends."""
+    """Return the explicit plan, as `sharding_plan`, for the front ends."""
     mesh = as_mesh(mesh)
-    return _of_model(_explicit(plan, model, mesh), model, mesh)
+    return _fit_to_model(_parse_plan(plan, model, mesh), model, mesh)
 
 
-def _explicit(plan: PlanLike, model: nn.Module, mesh: Mesh) -> ShardingPlan:
+def _parse_plan(plan: PlanLike, model: nn.Module, mesh: Mesh) -> ShardingPlan:
     if isinstance(plan, os.PathLike) or (isinstance(plan, str) and plan.endswith(".toml") and "\n" not in plan):
         path = os.fspath(plan)
         return read_plan(read_text_file(path, f"the plan {path}"), path, mesh)
@@ -64,31 +64,31 @@ def _explicit(plan: PlanLike, model: nn.Module, mesh: Mesh) -> ShardingPlan:
     return as_plan(plan, mesh)
 
 
-def _of_model(plan: ShardingPlan, model: nn.Module, mesh: Mesh) -> ShardingPlan:
-    """Return `plan` with tied parameters under their first names, and placements of DTensor as shardings."""
+def _fit_to_model(plan: ShardingPlan, model: nn.Module, mesh: Mesh) -> ShardingPlan:
+    """Return `plan` with the first name of each tied parameter, and with DTensor placements as shardings."""
     parameters = parameters_of(model)
-    first = first_names(model)
+    first_name_of = first_names(model)
     shardings: dict[str, Any] = {}
     for key, value in plan.shardings.items():
         require_type("a key of shardings", key, str, "an input's name, 'input:N' or a glob")
-        found = [name for name in parameters if name == key or (is_glob(key) and fnmatchcase(name, key))]
+        matches = [name for name in parameters if name == key or (is_glob(key) and fnmatchcase(name, key))]
         if isinstance(value, (list, tuple)):
-            value = as_sharding(value, mesh, parameters[found[0]].dim() if found else None)
-        if not found or any(first[name] == name for name in found):
+            value = as_sharding(value, mesh, parameters[matches[0]].dim() if matches else None)
+        if not matches or any(first_name_of[name] == name for name in matches):
             shardings[key] = value
-        shardings |= {first[name]: value for name in found if first[name] not in found}
+        shardings |= {first_name_of[name]: value for name in matches if first_name_of[name] not in matches}
     return attrs.evolve(plan, shardings=shardings)
 
 
 def plan_for(plan: PlanLike, program: object, mesh: Mesh | DeviceMesh) -> tuple[ShardingPlan, nn.Module]:
-    """Return the explicit plan of what is to be captured, and the model whose modules it names.
+    """Return the explicit plan for a program to be captured, and the model whose modules it refers to.
 
     Args:
-        program: a module, or a step that knows its module as `model`, as those of `training_step` do; of any other
-            function a plan can name arguments alone.
+        program: a module, or a step with its module in the attribute `model`, as of `training_step`. For any other
+            function, a plan can only name arguments.
 
     Raises:
-        SpmdirError: as of `sharding_plan`; the plan is about modules and `program` has none.
+        SpmdirError: as for `sharding_plan`, or the plan names modules and `program` has none.
     """
     model = program if isinstance(program, nn.Module) else getattr(program, "model", None)
     if isinstance(model, nn.Module):

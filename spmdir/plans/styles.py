@@ -1,4 +1,4 @@
-"""Parallel styles of modules: torch's classes and the words of Hugging Face's `tp_plan`, as sharding plans."""
+"""Parallel styles of modules: torch's classes, and the words of Hugging Face's `tp_plan`."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.sharding_plan import Activation, Layout, ShardingPlan
 from spmdir.core.placement.standard import R, Shard
 from spmdir.core.toml_text import key_location
-from spmdir.plans.module_names import chosen, first_names, modules_of, parameters_of, with_globs
+from spmdir.plans.module_names import first_names, modules_of, parameters_of, values_by_module, with_globs
 
 
 @attrs.frozen
 class Style:
-    """What a style does with a module along one axis.
+    """The effect of a style on a module along one axis.
 
     Attributes:
-        features: which features of the weight are sharded: "out", "in", or "none", for which all parameters are
-            replicated; None for a style that is not about parameters.
-        packed: how many matrices the weight holds one after another, each of which is sharded.
-        inputs, outputs: position or name → the text of the placement asked for; what is not named follows from the
-            weight, as the compiler finds best.
+        features: the sharded features of the weight: "out", "in", or "none" for replicated parameters. None does not
+            set the placements of parameters.
+        packed: the number of matrices that the weight concatenates. Each of them is sharded.
+        inputs, outputs: position or name → the text of a placement. The compiler decides all others.
     """
 
     features: str | None = None
@@ -58,14 +57,14 @@ WORDS: dict[str, Style] = {
     "replicated_with_grad_allreduce": REPLICATED,
     "mla_kv_a_proj": REPLICATED,
 }
-"""Words of Hugging Face's `tp_plan`. Gradients of what is replicated are summed wherever they are partial."""
+"""Word of Hugging Face's `tp_plan` → its style. Partial gradients of replicated parameters are summed."""
 
 EXPERTS = ("moe_tp_experts", "moe_identity_expert", "grouped_gemm", "ep_dispatch_experts", "ep_router", "local_params")
-"""Words of plans for experts, which no style here means."""
+"""Words of Hugging Face's `tp_plan` for experts, which are not supported."""
 
 
 def _texts(layouts: Sequence[Any] | Mapping[str, Any] | None, default: str | None = None) -> dict[str, str]:
-    """Return position or name → text of DTensor placements; those equal to `default` and None are left out."""
+    """Return position or name → text of a DTensor placement, without None and placements equal to `default`."""
     named = layouts if isinstance(layouts, Mapping) else dict(enumerate(layouts or ()))
     texts = {str(key): _placement_text(placement) for key, placement in named.items() if placement is not None}
     return {key: text for key, text in texts.items() if text != default}
@@ -77,7 +76,7 @@ def _placement_text(placement: Any) -> str:
         return f"S({placement.dim})"
     if kind == "Replicate":
         return "R"
-    raise UnsupportedError(f"a style asks for the layout {placement!r}; expected Shard or Replicate")
+    raise UnsupportedError(f"a style has the layout {placement!r}; expected Shard or Replicate")
 
 
 def _prepared_input(style: Any) -> Style:
@@ -101,7 +100,7 @@ CLASSES: dict[str, Callable[[Any], Style]] = {
         _prepared_input(s.prepare_module_input), outputs=_texts(s.prepare_module_output.desired_output_layouts)
     ),
 }
-"""Class of torch.distributed.tensor.parallel → the style. What a layer would do by itself is not asked for."""
+"""Class of torch.distributed.tensor.parallel → the style, without the layouts that a layer has by default."""
 
 
 def is_style(value: object) -> bool:
@@ -111,10 +110,11 @@ def is_style(value: object) -> bool:
 
 
 def as_style(key: str, value: object) -> Style:
-    """Return the style that a word or an object of torch means.
+    """Return the style of a word or of an object of torch.
 
     Raises:
-        UnsupportedError: it is a style of experts, or one that is not known.
+        UnsupportedError: the style is for experts.
+        ShardingError: the style is unknown.
     """
     if isinstance(value, str):
         word = value.strip()
@@ -122,30 +122,31 @@ def as_style(key: str, value: object) -> Style:
             return WORDS[word]
         if word in EXPERTS:
             raise UnsupportedError(
-                f"'{key}' has the style '{word}', which is for experts; expected a style of layers: leave it out, and "
-                "lay the parameters of the experts out by shardings",
+                f"'{key}' has the style '{word}' for experts; expected a style for layers: omit it, and give the "
+                "parameters of the experts shardings",
                 key_location(key),
             )
     else:
         for kind in type(value).__mro__:
             if kind.__name__ in CLASSES:
                 return CLASSES[kind.__name__](value)
-    found = value if isinstance(value, str) else type(value).__name__
-    known = [*WORDS, *CLASSES]
+    style_name = value if isinstance(value, str) else type(value).__name__
+    expected_names = [*WORDS, *CLASSES]
     raise ShardingError(
-        f"'{key}' has the style {shown(found)}; expected one of {', '.join(known)}{did_you_mean(str(found), known)}",
+        f"'{key}' has the style {shown(style_name)}; expected one of {', '.join(expected_names)}"
+        f"{did_you_mean(str(style_name), expected_names)}",
         key_location(key),
     )
 
 
 def style_axis(mesh: Mesh, axis: str | None = None) -> str:
-    """Return the mesh axis that styles are about: `axis`, else "tp", else the only one.
+    """Return the mesh axis of styles: `axis`, or by default "tp", or the only axis.
 
     Raises:
         ShardingError: there is no such axis.
     """
     if axis is None and len(mesh.axes) > 1 and "tp" not in mesh.sizes:
-        raise ShardingError(f"mesh {mesh} has several axes and none is 'tp'; say which shards the weights by axis=")
+        raise ShardingError(f"mesh {mesh} has several axes, but no axis 'tp'; give the axis of the weights as axis=")
     axis = axis or ("tp" if "tp" in mesh.sizes else mesh.axis_names[0])
     mesh.require(axis)
     return axis
@@ -155,24 +156,24 @@ def linear_placements(style: Style, parts: Mapping[str, int], out_first: bool = 
     """Return the placements of the parameters of a linear layer or an embedding.
 
     Args:
-        parts: weight, bias → number of dimensions.
-        out_first: whether the weight is (…, out, in), as of nn.Linear, instead of (…, in, out).
+        parts: "weight" or "bias" → its number of dimensions.
+        out_first: whether the weight has the shape (…, out, in), as for nn.Linear, or (…, in, out).
     """
-    found: dict[str, Placement] = {}
+    placements: dict[str, Placement] = {}
     for part, rank in parts.items():
         if style.features == "none" or (style.features == "in" and rank == 1):
-            found[part] = R
+            placements[part] = R
             continue
         dim = rank - 1 if rank == 1 or out_first == (style.features == "in") else rank - 2
-        found[part] = Shard(dim) if style.packed == 1 else parse_placement(f"Strided({dim}, {style.packed})")
-    return found
+        placements[part] = Shard(dim) if style.packed == 1 else parse_placement(f"Strided({dim}, {style.packed})")
+    return placements
 
 
 def placed_parameters(name: str, module: nn.Module, style: Style) -> dict[str, Placement]:
-    """Return parameter of `module`, called `name` → placement under `style`.
+    """Return parameter → placement, for the module `module` with the name `name`.
 
     Raises:
-        ShardingError: the style shards a weight, which the module does not have.
+        ShardingError: the style shards a weight, but the module is no linear layer or embedding.
     """
     if style.features is None:
         return {}
@@ -180,55 +181,56 @@ def placed_parameters(name: str, module: nn.Module, style: Style) -> dict[str, P
     weight = parts.get("weight", 0)
     if style.features != "none" and (weight < 2 or set(parts) - {"weight", "bias"}):
         raise ShardingError(
-            f"'{name}' is a {type(module).__name__}; only linear layers and embeddings, with a weight and maybe a "
-            "bias, can be colwise or rowwise"
+            f"'{name}' is a {type(module).__name__}; only linear layers and embeddings, with a weight and at most "
+            "a bias, can be colwise or rowwise"
         )
-    # An embedding is a linear layer on one-hot rows; Conv1D of transformers keeps its weight as (in, out) too.
+    # An embedding is a linear layer of one-hot rows, with a weight (in, out). So has Conv1D of transformers.
     out_first = not isinstance(module, nn.Embedding) and type(module).__name__ != "Conv1D"
-    return {f"{name}.{part}": one for part, one in linear_placements(style, parts, out_first).items()}
+    return {f"{name}.{part}": placement for part, placement in linear_placements(style, parts, out_first).items()}
 
 
 def layer_styles(styles: Mapping[str, object], model: nn.Module) -> dict[str, Style]:
-    """Return module → style for styles by names and globs, within the base model too.
+    """Return module → style, for styles given by names and globs, also relative to the base model.
 
     Raises:
-        ShardingError: an unknown style, or a key that means no module.
+        ShardingError: a style is unknown, or a key matches no module.
     """
-    known = {key: as_style(key, value) for key, value in styles.items()}
-    return chosen(known, modules_of(model), getattr(model, "base_model_prefix", ""))
+    style_by_key = {key: as_style(key, value) for key, value in styles.items()}
+    return values_by_module(style_by_key, modules_of(model), getattr(model, "base_model_prefix", ""))
 
 
 def styles_plan(styles: Mapping[str, object], model: nn.Module, mesh: Mesh, axis: str | None = None) -> ShardingPlan:
-    """Return the plan of parallel styles along one axis of `mesh`; the other axes are left open.
+    """Return the plan of parallel styles along one axis of `mesh`. The other axes are left open.
 
     Raises:
-        ShardingError, UnsupportedError: an unknown style, axis or module.
+        ShardingError, UnsupportedError: a style, axis or module is unknown.
     """
     axis = style_axis(mesh, axis)
-    layers, modules, first = layer_styles(styles, model), modules_of(model), first_names(model)
-    others = {other: parse_placement("?") for other in mesh.axis_names if other != axis}
+    layers, modules, first_name_of = layer_styles(styles, model), modules_of(model), first_names(model)
+    open_placements = {open_axis: parse_placement("?") for open_axis in mesh.axis_names if open_axis != axis}
     shardings: dict[str, Sharding] = {}
     for name, style in layers.items():
         for parameter, placement in placed_parameters(name, modules[name], style).items():
-            shardings[first[parameter]] = Sharding([(axis, placement), *others.items()])
+            shardings[first_name_of[parameter]] = Sharding([(axis, placement), *open_placements.items()])
     activations = {name: style_activation(style, axis, mesh) for name, style in layers.items()}
+    given_activations = {name: activation for name, activation in activations.items() if activation is not None}
     return ShardingPlan(
         with_globs(shardings, parameters_of(model)),
-        activations=with_globs({name: one for name, one in activations.items() if one is not None}, modules),
+        activations=with_globs(given_activations, modules),
         keep=(axis,),
     )
 
 
 def style_activation(style: Style, axis: str, mesh: Mesh) -> Activation | None:
-    """Return the layouts that a style asks for along one axis; the other axes are open."""
+    """Return the layouts of a style along one axis. The other axes are open."""
 
-    def layouts(given: Mapping[str, str]) -> dict[str, Layout]:
-        return {key: layout({**dict.fromkeys(mesh.axis_names, "?"), axis: text}) for key, text in given.items()}
+    def layouts(placements: Mapping[str, str]) -> dict[str, Layout]:
+        return {key: layout({**dict.fromkeys(mesh.axis_names, "?"), axis: text}) for key, text in placements.items()}
 
-    asks = style.inputs or style.outputs
-    return Activation(layouts(style.inputs), layouts(style.outputs)) if asks else None
+    has_layouts = style.inputs or style.outputs
+    return Activation(layouts(style.inputs), layouts(style.outputs)) if has_layouts else None
 
 
 def layout(placements: Mapping[str, str]) -> Layout:
-    """Return the layout of axis → text of a placement."""
+    """Return the layout for a mapping axis → text of a placement."""
     return Layout(", ".join(f"{axis}: {text}" for axis, text in placements.items()))

@@ -112,12 +112,10 @@ def test_a_table_that_is_not_the_one_that_was_decided_by_is_told(
     path.write_text(f"# again\n{COSTS}")
     spmdir.run_passes(spmdir.parse(text), spmdir.Pipeline(LOWERED, costs=path))
     spmdir.report.comm_report(spmdir.parse(lowered), pipeline=reporting)
-    assert "prices by" not in capsys.readouterr().err
+    assert "but propagate used" not in capsys.readouterr().err
     path.write_text(COSTS.replace("1e-9", "2e-9"))
     spmdir.run_passes(spmdir.parse(text), spmdir.Pipeline(LOWERED, costs=path))
-    told = (
-        rf"prices by a table of costs with digest \w+, and propagate decided by {path} with digest \w+; propagate again"
-    )
+    told = rf"uses a table of costs with digest \w+, but propagate used {path} with digest \w+; run propagate again"
     assert re.search(f"remark: lower-reshard {told}", capsys.readouterr().err)
     spmdir.report.comm_report(spmdir.parse(lowered), pipeline=reporting)
     assert re.search(f"remark: the cost report {told}", capsys.readouterr().err)
@@ -127,7 +125,7 @@ def test_own_options_come_before_what_is_noted(capsys: pytest.CaptureFixture[str
     module = spmdir.run_passes(spmdir.parse(TEXT), "propagate{topology=flat},insert-reshard")
     assert not capsys.readouterr().err
     module = spmdir.run_passes(module, "lower-reshard{topology=h100x8}")
-    assert "remark: lower-reshard prices by h100x8, and propagate decided by flat" in capsys.readouterr().err
+    assert "remark: lower-reshard uses h100x8, but propagate used flat" in capsys.readouterr().err
     assert "spmd.all_gather" in spmdir.print_ir(module)
 
 
@@ -141,7 +139,7 @@ def test_the_topology_of_a_pipeline_is_no_part_of_what_decided_a_program(
     assert machine_of(function, given).topology.name == decided_on
     assert deciding_pass(function, given).topology == decided_on  # pyright: ignore[reportAttributeAccessIssue]
     lowered = [spmdir.run_passes(decided.clone(), steps) for steps in (given, "lower-reshard{topology=flat}")]
-    expected = f"remark: lower-reshard prices by flat, and propagate decided by {decided_on}\n"
+    expected = f"remark: lower-reshard uses flat, but propagate used {decided_on}\n"
     assert capsys.readouterr().err.count(expected) == 2
     assert len(set(map(spmdir.print_ir, lowered))) == 1
 

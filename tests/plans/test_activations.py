@@ -70,7 +70,7 @@ WRONG = {
     "no module": ('"layer.0" = { outputs = "" }', "names 'layer.0', which is not a module of the model; did you mean"),
     "no argument": (
         '"layers.0" = { inputs = { y = "" } }',
-        "plan:2:.*lays out input y of 'layers.0', whose forward takes x, shift, scale",
+        "plan:2:.*shards input y of 'layers.0', but the arguments of its forward are x, shift, scale",
     ),
     "no such argument": ('"layers.0" = { inputs = ["?", "?", "?", ""] }', "input 3 of 'layers.0', whose forward takes"),
     "a number": ('"layers.2" = { outputs = ["?", ""] }', "output 1 of 'layers.2', which is a float; expected a tensor"),

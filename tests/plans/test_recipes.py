@@ -134,9 +134,9 @@ WRONG = {
     "fdsp": "'fdsp' is not a recipe; expected one of ddp, .*did you mean 'fsdp'",
     "fsdp*": "'' is not a recipe",
     "fsdp(pp)": "axis 'pp' is not in mesh",
-    "cp": "cp takes the axis cp, which mesh .* does not have; name one, as in cp.dp.",
-    "hsdp(dp)": "'hsdp.dp.' names 1 axes; hsdp has 2: ddp and fsdp",
-    "ddp*fsdp": "'ddp.fsdp' has two recipes for axis 'dp' of mesh .*; expected one an axis",
+    "cp": "cp uses the axis cp, which mesh .* does not have; name one, as in cp.dp.",
+    "hsdp(dp)": "'hsdp.dp.' names 1 axes; expected 2, for ddp and fsdp",
+    "ddp*fsdp": "'ddp.fsdp' has two recipes for axis 'dp' of mesh .*; expected one for each axis",
     "sp": r"the model has no nn.ModuleList, .* of layers.*outputs = \"tp: S\(1\)\"",
 }
 
@@ -179,7 +179,7 @@ def test_tp_knows_the_layers_of_gpt2() -> None:
 
 
 def test_tp_asks_for_names_where_it_does_not_know_the_layers() -> None:
-    with pytest.raises(SpmdirError, match=r"tp does not know the layers of Sequential.*name them"):
+    with pytest.raises(SpmdirError, match=r"tp finds no layers to shard in Sequential.*give their names"):
         resolve("tp", nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), TWO)
 
 

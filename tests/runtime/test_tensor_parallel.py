@@ -301,7 +301,7 @@ def test_an_embedding_is_sharded_by_its_rows_or_its_features(style, shape):
         (MESH, 4, None, "rank 4 is not in a mesh of 4"),
         (MESH, -1, None, "rank -1"),
         (MESH, 0, "dp", "axis 'dp' is not in mesh"),
-        (Mesh({"a": 2, "b": 2}), 0, None, "say which shards the weights by axis="),
+        (Mesh({"a": 2, "b": 2}), 0, None, "give the axis of the weights as axis="),
     ],
 )
 def test_a_rank_or_axis_that_the_mesh_lacks_is_refused(mesh, rank, axis, message):

@@ -12,7 +12,7 @@ import spmdir
 from spmdir.core.byte_size import Bytes
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.ir import main_function, mesh
-from spmdir.pipeline.limited_memory import most_bytes
+from spmdir.pipeline.limited_memory import peak_bound
 from tests.search.random_programs import Program, programs
 
 TWICE = """spmd.mesh @mesh <dp = 4, tp = 2>
@@ -112,9 +112,9 @@ def test_the_quick_bound_is_no_less_than_what_a_rank_holds(program: Program) -> 
         assume(False)
         raise
     held = spmdir.report.memory_report(module).peak_bytes
-    assert most_bytes(main_function(module), mesh(module)) >= held
+    assert peak_bound(main_function(module), mesh(module)) >= held
     spmdir.run_passes(module, "insert-reshard,lower-reshard")
-    assert most_bytes(main_function(module), mesh(module)) >= held
+    assert peak_bound(main_function(module), mesh(module)) >= held
 
 
 @pytest.mark.parametrize(

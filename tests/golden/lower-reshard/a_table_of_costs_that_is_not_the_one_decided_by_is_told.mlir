@@ -12,4 +12,4 @@ func.func @f(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(
 // |   %0 = spmd.exchange %x : tensor<64x64xf32> <tp: S(1)>
 // |   return %0 : tensor<64x64xf32>
 // | }
-// ! %s:4:1: remark: lower-reshard prices by a table of costs with digest da77ebeb2d91, and propagate decided by costs.txt with digest 0123456789ab; propagate again, or give that table
+// ! %s:4:1: remark: lower-reshard uses a table of costs with digest da77ebeb2d91, but propagate used costs.txt with digest 0123456789ab; run propagate again, or give the same table

@@ -11,4 +11,4 @@ func.func @f(%x: tensor<64x64xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(
 // |   %x.reshard = spmd.exchange %x : tensor<64x64xf32> <tp: S(1)>
 // |   return %x.reshard : tensor<64x64xf32>
 // | }
-// ! %s:4:1: remark: lower-reshard prices by flat, and propagate decided by h100x8
+// ! %s:4:1: remark: lower-reshard uses flat, but propagate used h100x8

@@ -19,4 +19,4 @@ func.func @f(%x: tensor<10x4xf32> {spmd.sharding = #spmd.sharding<@mesh, ep: Rag
 // |   %1 = aten.relu(%0) : tensor<?x6xf32> <ep: S(0)> of [10, 6]
 // |   return %1 : tensor<?x6xf32>
 // | }
-// ! %s:5:1: remark: lower-reshard prices by flat, and propagate decided by h100x8
+// ! %s:5:1: remark: lower-reshard uses flat, but propagate used h100x8
