@@ -169,7 +169,7 @@ def parse_sizes(text: str) -> dict[str, int]:
 
 
 def number_parser(noun: str, least: int, most: int) -> Callable[[str], int]:
-    """Return a function for argparse that reads a number of `of`, an integer from `least` to `most`.
+    """Return a function for argparse that parses an integer from `least` to `most`. `noun` is for its errors.
 
     The function raises ArgumentTypeError for any other text.
     """

@@ -91,7 +91,10 @@ def test_what_is_not_a_placement_is_rejected(text: str, message: str) -> None:
 
 @pytest.mark.parametrize(
     ("count", "shape", "message"),
-    [(2, (10,), "is for 3 ranks, and the axis has 2"), (3, (9,), "make 10, and dimension 0 holds 9")],
+    [
+        (2, (10,), "has 3 sizes, but the axis has 2 ranks"),
+        (3, (9,), "add up to 10; expected 9, the size of dimension 0"),
+    ],
 )
 def test_ragged_sizes_fit_ranks_and_tensor(count: int, shape: tuple[int, ...], message: str) -> None:
     placement: Placement = parse_placement("Ragged(0, [1, 6, 3])")

@@ -168,13 +168,13 @@ def test_the_reader_of_a_pipe_prints_to_a_terminal_without_progress() -> None:
     code = """if True:
         import sys
         from spmdir.core import progress
-        from spmdir.tools.command import guarded, write_text
+        from spmdir.tools.command import run_tool, write_text
         progress._LONG = -1.0
         def body(argv):
             progress.say("propagate")
             write_text(None, "result " * 9999 + "\\n")
             return 0
-        sys.exit(guarded(body, []))
+        sys.exit(run_tool(body, []))
     """
     parent, child = pty.openpty()
     command = f"{sys.executable} -c {shlex.quote(code)} | cut -c1-6"
