@@ -82,5 +82,5 @@ class Shadow(Placement):
         import torch
 
         held_type = as_dtype(self.held)
-        largest = torch.finfo(converted(x.new_empty(0), held_type).dtype).max
-        return converted(x.clamp(-largest, largest).where(x.isfinite(), x), held_type)
+        largest = torch.finfo(convert_tensor(x.new_empty(0), held_type).dtype).max
+        return convert_tensor(x.clamp(-largest, largest).where(x.isfinite(), x), held_type)

@@ -13,7 +13,7 @@ from spmdir.tools.command import run_tool
 SUBCOMMANDS: Mapping[str, str] = MappingProxyType(
     {
         "report": "Print where a rank spends time and memory in one step.",
-        "explain": "Explain the sharding or reshard of a value, or what another sharding would change.",
+        "explain": "Explain the shardings and reshards of values, or show what another sharding would change.",
         "diff": "Compare two partitioned programs: time, bytes sent, memory, collectives and shardings.",
         "plan-reshard": "Print the cheapest plan from one sharding to another, its cost and a lower bound.",
         "check-placement": "Check that the placements of plug-ins obey the laws of placements.",
