@@ -23,7 +23,7 @@ BENCHMARKS ?= startup parse_speed memory memory_model fit_memory partitioner wir
 # One thread a process: the tests already run one process a core, and ranks are processes too.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: env test test-torch test-cuda demo bench fuzz explore decisions reshards matrix check-rules check-placements op-table parsed-texts placements site wheel-check
+.PHONY: env test test-torch test-cuda demo bench fuzz explore decisions reshards matrix check-rules check-placements op-table parsed-texts placements site style wheel-check
 
 env: $(VENV)/.installed
 
@@ -108,6 +108,10 @@ placements: env
 # README, docs/ and the docstrings as HTML in build/site; a broken link or a page that docs/index.md leaves out fails.
 site: env $(VENV)/.installed-docs
 	$(BIN)/sphinx-build -q -W --keep-going -E -c docs -d build/doctrees . build/site
+
+# Phrases and names that are hard to read, by file: a report, not a limit.
+style: env
+	$(BIN)/python -m benchmarks.style $(OPTIONS)
 
 # What would be published: built, looked through, installed in a fresh environment, used there.
 wheel-check: env $(VENV)/.installed-release

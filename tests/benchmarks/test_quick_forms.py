@@ -38,6 +38,7 @@ QUICK_FORMS = {
     "schedule_time": "--layers 1 --plans tp_fsdp",
     "search_quality": "--plans tp --layers 1 --efforts 0 --exhaustive 1",
     "startup": "--runs 1",
+    "style": "spmdir/core/mesh.py",
     "wire_bytes": "--plans tp --layers 1 --wide-layers 0",
 }
 """Benchmark → the options of its quickest form."""

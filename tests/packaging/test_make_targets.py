@@ -33,6 +33,7 @@ QUICK_FORMS = {
     "placements": ("OPTIONS='--models llama --plans shipped0 --meshes 3 --sizes 2x4'", "0 cases failed"),
     "reshards": ("COUNT=10 EVERY=10000", r"plans keep the value\n.*\n10 reshards, 0 wrong"),
     "site": ("", "sphinx-build"),
+    "style": ("OPTIONS=README.md", r"phrases, \d+\.\d per 1,000 words; 0 vague names"),
     "test-torch": (
         "TORCH=2.11 TORCH_TESTS=tests/torch_interop/test_supported_versions.py OPTIONS='-n 0'",
         r"[1-9]\d* passed",
