@@ -34,7 +34,7 @@ def of_plan(plan: str, layers: int, most: int | None) -> tuple[int, int, float, 
     resharded: dict[tuple[int, str], None] = {}
     reshards = 0
     for value, users in program.users.items():
-        maker = program.maker[value]
+        maker = program.producer[value]
         position = program.problem.nodes[maker].results.index(value)
         for node, slot in users:
             if program.nested.produced[value] == program.nested.needed[node][slot]:
@@ -43,14 +43,14 @@ def of_plan(plan: str, layers: int, most: int | None) -> tuple[int, int, float, 
             for axis in program.mesh.axis_names:
                 made, needed = program.strategies[axis][maker], program.strategies[axis][node]
                 if made.results[position] != needed.operands[slot]:
-                    resharded[min(program.alike(node)), axis] = None
+                    resharded[min(program.equal_nodes(node)), axis] = None
     differences, dearer = [0.0], []
     for node, axis in itertools.islice(resharded, most):
-        found = program.without_strategy(node, axis)
+        found = program.decide_without_strategy(node, axis)
         if found is None:
             continue
         nodes, chosen = program.problem.nodes, ends_of(program.strategies[axis][node])
-        without = {one: Restricted(nodes[one].source, axis, frozenset([chosen])) for one in program.alike(node)}
+        without = {one: Restricted(nodes[one].source, axis, frozenset([chosen])) for one in program.equal_nodes(node)}
         search, solution = program.search.again(without, program.solution)
         anew = search.write(solution)
         differences.append(abs(found.seconds - anew) / program.seconds)

@@ -1,4 +1,4 @@
-"""The program that is asked about, as it was before it was decided."""
+"""Find the undecided program that explanations start from."""
 
 from __future__ import annotations
 
@@ -31,78 +31,82 @@ from spmdir.transforms.given import open_decided
 
 
 class KeepsSource(Protocol):
-    """What `parallelize`, `shard_module` and `rank_programs` made of a program."""
+    """A result of `parallelize` or `rank_programs` that keeps the imported program."""
 
     @property
     def undecided(self) -> ModuleOp:
-        """The program as it was imported."""
+        """The imported program."""
         ...
 
     @property
     def pipeline(self) -> Pipeline:
-        """What was run on it."""
+        """The pipeline that partitioned it."""
         ...
 
 
 PROGRAM = Kind(
     lambda value: MODULE.holds(value) or (hasattr(value, "undecided") and hasattr(value, "pipeline")),
-    f"{MODULE.expected}, what parallelize returned, or an entry of report.rank_programs(model)",
+    f"{MODULE.expected}, a result of parallelize, or an entry of report.rank_programs(model)",
 )
-"""What an argument of a public function may be that is decided again."""
+"""The kind of argument that public functions take as the program to explain."""
 
 
-def asked_about(program: ModuleOp | KeepsSource, pipeline: Pipeline | str | None) -> tuple[ModuleOp, Pipeline]:
-    """Return a program as it is before propagate, and what decides it: what is given, or else what decided it."""
+def resolve_program(program: ModuleOp | KeepsSource, pipeline: Pipeline | str | None) -> tuple[ModuleOp, Pipeline]:
+    """Return the program to explain and the pipeline that decides it.
+
+    The pipeline is the given one, else that of `program`, else the standard one.
+    """
     if isinstance(program, ModuleOp):
         return program, as_pipeline(pipeline)
     return program.undecided, program.pipeline if pipeline is None else as_pipeline(pipeline)
 
 
-def opened(module: ModuleOp, pipeline: Pipeline) -> tuple[ModuleOp, Pipeline]:
-    """Return a copy of a program as it is before propagate, and what decides it.
+def undecided_copy(module: ModuleOp, pipeline: Pipeline) -> tuple[ModuleOp, Pipeline]:
+    """Return an undecided copy of a program, and the pipeline that decides it.
 
-    Of one that was decided, and keeps what was annotated, that is what the user annotated, and the machine that it was
-    decided for.
+    A decided program may keep its user annotations (`spmd.given`). All other values of the copy are open then, and the
+    pipeline has the machine of the program.
 
     Raises:
-        SpmdirError: it was decided, and does not keep what was annotated; or what it keeps is not there.
+        SpmdirError: the program is decided and keeps no user annotations, or a kept annotation is invalid.
     """
     copy = inline_layers(module).clone()
     function = ir.main_function(copy)
     if GIVEN not in function.attributes:
-        _reject_decided(function)
+        _require_undecided(function)
         return copy, pipeline
     noted = [option for option in changed_options(deciding_pass(function, pipeline)) if option[0] in MACHINE]
-    steps = tuple(_on_noted_machine(step, noted if step.name == "propagate" else None) for step in pipeline.steps)
+    steps = tuple(_set_machine_options(step, noted if step.name == "propagate" else None) for step in pipeline.steps)
     open_decided(function)
     verify(copy)
     return copy, attrs.evolve(pipeline, steps=steps, topology=written_topology(function), costs=None)
 
 
-def _on_noted_machine(step: Step, noted: Sequence[tuple[str, str]] | None) -> Step:
-    """Return a step without a machine of its own, since the pipeline may be for another than the program.
+def _set_machine_options(step: Step, machine_options: Sequence[tuple[str, str]] | None) -> Step:
+    """Return a step with the machine options of the program instead of those of the pipeline.
 
     Args:
-        noted: the options of propagate that differ from the default machine; None of another pass.
+        machine_options: the options of propagate that differ from the defaults; None if the step is another pass, which
+            takes the machine of the pipeline.
     """
-    dropped = ("topology", "costs") if noted is None else MACHINE
-    kept = (option for option in step.options if option[0] not in dropped)
-    return Step(step.name, (*kept, *(noted or ())))
+    dropped = ("topology", "costs") if machine_options is None else MACHINE
+    options = (option for option in step.options if option[0] not in dropped)
+    return Step(step.name, (*options, *(machine_options or ())))
 
 
-def shardings_of_all(module: ModuleOp) -> dict[str, Sharding | None]:
-    """Return the name of each value → its sharding."""
+def shardings_by_name(module: ModuleOp) -> dict[str, Sharding | None]:
+    """Return name → sharding of each argument and result of an op."""
     function = ir.main_function(module)
     results = (value for op in function.body.block.ops if isinstance(op, ValueOp) for value in op.results)
     return {text_name(value): sharding_of(value) for value in (*function.args, *results)}
 
 
-def _reject_decided(function: FuncOp) -> None:
-    """Raise unless a function is as the user annotated it, as far as can be told."""
+def _require_undecided(function: FuncOp) -> None:
+    """Raise if the ops of a function show that it was decided already."""
     for op in function.body.block.ops:
         if isinstance(op, (ReshardOp, Collective)) or (isinstance(op, ValueOp) and op.needs is not None):
             raise UnsupportedError(
-                f"'{op.name}': the program is decided, and does not say what was annotated; expected the text before "
-                "propagate, or the one that 'propagate{origins=true}' gives",
+                f"'{op.name}': the program is decided and does not contain the user annotations; expected a program "
+                "before propagate, or one decided by 'propagate{origins=true}'",
                 location_of(op),
             )

@@ -1,4 +1,4 @@
-"""A function as `propagate` decides it, and as it would be decided if something were different."""
+"""The decision of `propagate` for a function, and decisions under changed strategies or annotations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from spmdir.dialects.locations import SourcePlaces, location_of, places_of
 from spmdir.dialects.names import text_name
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, signature_name
-from spmdir.explanation.asked import opened, shardings_of_all
+from spmdir.explanation.asked import shardings_by_name, undecided_copy
 from spmdir.passes.propagate import PropagatePass
 from spmdir.pipeline.finish import resolve_names
 from spmdir.pipeline.pipeline import Pipeline, run_passes
@@ -39,17 +39,17 @@ from spmdir.search.restricted import Restricted, ends_of
 
 _OPEN = parse_placement("?")
 
-_Change = Callable[[StrategySource], StrategySource]
-"""Gives the strategies of a node others."""
+_SourceChange = Callable[[StrategySource], StrategySource]
+"""Replaces the strategies of a node."""
 
 
 @attrs.frozen(eq=False)
-class Otherwise:
-    """What is decided if something is different.
+class Alternative:
+    """The decision under a change.
 
     Attributes:
         strategies: axis → the strategy of each node.
-        seconds: how long a step of a rank takes so.
+        seconds: its objective.
     """
 
     strategies: Mapping[str, list[Strategy]]
@@ -57,111 +57,117 @@ class Otherwise:
 
 
 class DecidedProgram:
-    """The first function of a module as a pipeline decides it.
+    """The decision of a pipeline for the first function of a module.
 
     Attributes:
-        module: as it is decided.
-        mesh: over whose axes it is decided.
-        search: what decided it.
-        solution: what was decided.
-        seconds: how long a step of a rank takes so.
-        differing: names of the values that have another sharding in the text, of one that keeps what was annotated.
+        module: a decided copy of the module.
+        mesh: the mesh of the decision.
+        search: the search that made the decision.
+        solution: the decision.
+        seconds: its objective.
+        differing: names of the values whose shardings in the text differ from this decision; empty unless the module
+            was decided before.
     """
 
     def __init__(self, module: ModuleOp, pipeline: Pipeline):
-        """Decide a copy of `module`; one that was decided, and keeps what was annotated, from there again.
+        """Decide a copy of `module`. A decided module is decided again from its user annotations.
 
         Raises:
-            SpmdirError: the pipeline has no propagate, or a pass before it or propagate itself rejects the module; or
-                it was decided, and does not keep what was annotated.
+            SpmdirError: the pipeline has no propagate; propagate or a pass before it rejects the module; or the module
+                is decided and keeps no user annotations.
         """
-        former = shardings_of_all(module) if GIVEN in ir.main_function(module).attributes else {}
-        copy, pipeline = opened(module, pipeline)
-        deciding = next((made for made in pipeline.made() if isinstance(made, PropagatePass)), None)
-        if deciding is None:
-            raise UnsupportedError(f"the pipeline '{pipeline}' decides nothing; expected one with propagate in it")
-        self._given = module
+        shardings_in_text = shardings_by_name(module) if GIVEN in ir.main_function(module).attributes else {}
+        copy, pipeline = undecided_copy(module, pipeline)
+        propagate = next((instance for instance in pipeline.made() if isinstance(instance, PropagatePass)), None)
+        if propagate is None:
+            raise UnsupportedError(f"the pipeline '{pipeline}' makes no decision; expected a pipeline with propagate")
+        self._original = module
         copy = run_passes(copy, pipeline.before("propagate"))
         context, self.function = pipeline.context(), ir.main_function(copy)
-        self.search, self.solution, self.seconds = deciding.decide(context, copy, self.function)
-        after = shardings_of_all(copy) if former else {}
-        self.differing = tuple([name for name, sharding in former.items() if after.get(name, sharding) != sharding])
+        self.search, self.solution, self.seconds = propagate.decide(context, copy, self.function)
+        decided_shardings = shardings_by_name(copy) if shardings_in_text else {}
+        self.differing = tuple(
+            [name for name, sharding in shardings_in_text.items() if decided_shardings.get(name, sharding) != sharding]
+        )
         self.module, self._rules = copy, pipeline.rules
         self.mesh: Mesh = self.search.problem.mesh
         self.problem = self.search.problem
         self.strategies = self.solution.strategies
-        self._otherwise: dict[tuple[int, StrategySource], Otherwise | None] = {}
+        self._alternatives: dict[tuple[int, StrategySource], Alternative | None] = {}
 
     @cached_property
     def nested(self) -> Nested:
-        """The shardings that the decision means."""
+        """The shardings of the decision."""
         return self.search.nested(self.solution)
 
     @cached_property
-    def maker(self) -> dict[int, int]:
-        """Value → the node that makes it."""
+    def producer(self) -> dict[int, int]:
+        """Value → the node that produces it."""
         return {value: index for index, node in enumerate(self.problem.nodes) for value in node.results}
 
     @cached_property
     def users(self) -> dict[int, list[tuple[int, int]]]:
         """Value → the (node, operand) pairs that use it."""
-        found: dict[int, list[tuple[int, int]]] = {value: [] for value in range(len(self.problem.values))}
+        users_of: dict[int, list[tuple[int, int]]] = {value: [] for value in range(len(self.problem.values))}
         for index, node in enumerate(self.problem.nodes):
             for slot, value in enumerate(node.operands):
                 if value not in self.problem.ties:
-                    found[value].append((index, slot))
-        return found
+                    users_of[value].append((index, slot))
+        return users_of
 
     @cached_property
     def values(self) -> dict[str, int]:
-        """The name of each value in text → its number."""
-        found: dict[str, int] = {}
-        for index, maker in enumerate(self.search.makers):
+        """Name in the text → number of the value."""
+        numbers: dict[str, int] = {}
+        for index, producer in enumerate(self.search.makers):
             results = self.problem.nodes[index].results
-            if not isinstance(maker, int):
-                named = [maker] if isinstance(maker, SSAValue) else list(maker.results)
-                found.update((text_name(value), number) for value, number in zip(named, results, strict=False))
-        return found
+            if not isinstance(producer, int):
+                values = [producer] if isinstance(producer, SSAValue) else list(producer.results)
+                numbers.update((text_name(value), number) for value, number in zip(values, results, strict=False))
+        return numbers
 
     @cached_property
     def names(self) -> dict[int, str]:
-        """Value → how text names it."""
+        """Number of a value → its name in the text."""
         return {number: name for name, number in self.values.items()}
 
-    def named(self, at: str) -> str:
-        """Return `at`, or the name in the first layer of a value that text names in the function of equal layers."""
-        return resolve_names(self._given, [at], self.values)[at]
+    def resolve_name(self, selector: str) -> str:
+        """Return a selector that matches names of the decided function.
+
+        In the text, the name may be in the function of outlined layers. The value of the first layer is meant then.
+        """
+        return resolve_names(self._original, [selector], self.values)[selector]
 
     def rule(self, node: int) -> OpRule | None:
-        """Return the rule of a node; None where it is no torch op, or has none."""
+        """Return the rule of a node; None if the node is not a torch op, or has no rule."""
         return self.search.rules[node]
 
     def name(self, node: int) -> str:
-        """Return how a text names what a node makes first; of a result of the function, what it is."""
-        maker = self.search.makers[node]
-        if not isinstance(maker, int):
+        """Return the name of the first result of a node, or a description of a result of the function."""
+        producer = self.search.makers[node]
+        if not isinstance(producer, int):
             return self.names[self.problem.nodes[node].results[0]]
-        said = function_attrs(self.function, "res_attrs", maker).get("spmd.name")
-        if not isinstance(said, StringAttr):
-            return f"result {maker}"
-        value = ir.terminator(self.function).operands[maker]
-        told, gradient_of = said.data, said.data.removeprefix("grad.")
+        label = function_attrs(self.function, "res_attrs", producer).get("spmd.name")
+        if not isinstance(label, StringAttr):
+            return f"result {producer}"
+        value = ir.terminator(self.function).operands[producer]
+        text, gradient_of = label.data, label.data.removeprefix("grad.")
         if gradient_of in self._arguments:
-            is_gradient = told != gradient_of or self._kinds.get(value) == "gradients"
-            told = f"{'gradient' if is_gradient else 'new value'} of {gradient_of}"
-        return f"{printable(told)} (result {maker})"
+            is_gradient = text != gradient_of or self._kinds.get(value) == "gradients"
+            text = f"{'gradient' if is_gradient else 'new value'} of {gradient_of}"
+        return f"{printable(text)} (result {producer})"
 
     def op(self, node: int) -> str:
-        """Return what a node is: the name of an op, `argument` or `result`."""
-        maker = self.search.makers[node]
-        return "result" if isinstance(maker, int) else maker.name if isinstance(maker, ValueOp) else "argument"
+        """Return the name of the op of a node, `argument` or `result`."""
+        producer = self.search.makers[node]
+        return "result" if isinstance(producer, int) else producer.name if isinstance(producer, ValueOp) else "argument"
 
     def phase(self, node: int) -> int:
-        """Return in which of `PHASES` a node is; arguments are in the first, results where they are made."""
-        maker = self.search.makers[node]
-        if isinstance(maker, int):
-            maker = ir.terminator(self.function).operands[maker]
-        op = maker.op if isinstance(maker, OpResult) else maker
+        """Return the index in `PHASES` of a node: 0 for arguments, the phase of the producer for results."""
+        producer = self.search.makers[node]
+        if isinstance(producer, int):
+            producer = ir.terminator(self.function).operands[producer]
+        op = producer.op if isinstance(producer, OpResult) else producer
         return PHASES.index(self._phases[op]) if isinstance(op, ValueOp) else 0
 
     @cached_property
@@ -178,39 +184,39 @@ class DecidedProgram:
 
     @cached_property
     def occurrence(self) -> list[int]:
-        """The number of each node among those of its kind that one line of source makes in one module; 0 in none."""
-        seen: Counter[object] = Counter()
-        found = []
+        """[node], its index among the equal ops that one source line produces in one module; 0 without a module."""
+        counts: Counter[object] = Counter()
+        occurrences = []
         for node in range(len(self.problem.nodes)):
-            places = self.places(node)
+            places = self.source_places(node)
             key = tuple(places.paths), tuple(places.frames), self.op(node)
-            found.append(seen[key])
-            seen[key] += bool(places.paths)
-        return found
+            occurrences.append(counts[key])
+            counts[key] += bool(places.paths)
+        return occurrences
 
     def location(self, node: int) -> Location | None:
-        """Return where the source has a node."""
-        maker = self.search.makers[node]
-        return location_of(maker) if isinstance(maker, ValueOp) else None
+        """Return the source location of a node."""
+        producer = self.search.makers[node]
+        return location_of(producer) if isinstance(producer, ValueOp) else None
 
-    def annotated(self, node: int, axis: str) -> Placement | None:
-        """Return the placement that a user annotation gives a node on an axis; None if there is none."""
+    def annotation(self, node: int, axis: str) -> Placement | None:
+        """Return the placement that the user annotated for a node on an axis, or None."""
         source = self.problem.nodes[node].source
         for sharding in source.annotations:
             if axis not in sharding.open_axes:
                 return sharding[axis]
         return None
 
-    def places(self, node: int) -> SourcePlaces:
-        """Return the module path of a node, and the frames of its call stack."""
-        maker = self.search.makers[node]
-        return places_of(maker.location) if isinstance(maker, ValueOp) else SourcePlaces()
+    def source_places(self, node: int) -> SourcePlaces:
+        """Return the module paths of a node, and the frames of its call stack."""
+        producer = self.search.makers[node]
+        return places_of(producer.location) if isinstance(producer, ValueOp) else SourcePlaces()
 
-    def reshard(self, value: int, targets: tuple[Sharding, ...]) -> PlanTree:
-        """Return how a value gets from its sharding to others.
+    def plan_reshard(self, value: int, targets: tuple[Sharding, ...]) -> PlanTree:
+        """Return the plan that reshards a value from its produced sharding.
 
         Args:
-            targets: other ones than its own.
+            targets: the shardings to reach, without the produced one.
         """
         root = self.mesh.root or self.mesh
         planner = Planner(root, self.problem.topology, self.problem.collectives)
@@ -218,95 +224,106 @@ class DecidedProgram:
 
     @cached_property
     def reshard_seconds(self) -> list[float]:
-        """What all reshards of each value take."""
-        found = [0.0] * len(self.problem.values)
+        """[value], the seconds of all its reshards."""
+        seconds = [0.0] * len(self.problem.values)
         for value, users in self.users.items():
-            made = self.nested.produced[value]
+            produced = self.nested.produced[value]
             needed = dict.fromkeys(self.nested.needed[node][slot] for node, slot in users)
-            targets = tuple([sharding for sharding in needed if sharding != made])
-            found[value] = self.reshard(value, targets).seconds if targets else 0.0
-        return found
+            targets = tuple([sharding for sharding in needed if sharding != produced])
+            seconds[value] = self.plan_reshard(value, targets).seconds if targets else 0.0
+        return seconds
 
-    def alike(self, node: int) -> Sequence[int]:
-        """Return the nodes that are decided as one with `node`."""
+    def equal_nodes(self, node: int) -> Sequence[int]:
+        """Return the nodes of equal layers that share one decision with `node`, which is one of them."""
         return self.search.alike(node)
 
-    def without_strategy(self, node: int, axis: str) -> Otherwise | None:
-        """Return what is decided if a node and those alike may not have its strategy on an axis; None if it has no
-        other."""
+    def decide_without_strategy(self, node: int, axis: str) -> Alternative | None:
+        """Forbid the strategy of a node and its equal nodes on an axis, and decide again.
+
+        Return None if the op has only this strategy.
+        """
         chosen = ends_of(self.strategies[axis][node])
-        return self._again(node, self._without(axis, lambda one: ends_of(one) == chosen))
+        return self._decide_changed(node, self._exclude(axis, lambda strategy: ends_of(strategy) == chosen))
 
-    def with_sharded_result(self, node: int, axis: str, position: int) -> Otherwise | None:
-        """Return what is decided if a node and those alike must shard a result on an axis; None if they cannot."""
-        return self._again(node, self._without(axis, lambda one: one.results[position].trait != "shard"))
+    def decide_with_sharded_result(self, node: int, axis: str, position: int) -> Alternative | None:
+        """Require a node and its equal nodes to shard a result on an axis, and decide again; None if they cannot."""
+        return self._decide_changed(
+            node, self._exclude(axis, lambda strategy: strategy.results[position].trait != "shard")
+        )
 
-    def without_annotation(self, node: int, axis: str) -> Otherwise | None:
-        """Return what is decided if the annotations of a node and of those alike leave an axis open."""
+    def decide_without_annotation(self, node: int, axis: str) -> Alternative | None:
+        """Open an axis in the annotations of a node and its equal nodes, and decide again."""
 
-        def opened(source: StrategySource) -> StrategySource:
+        def open_axis(source: StrategySource) -> StrategySource:
             if isinstance(source, OpStrategies):
                 return attrs.evolve(source, results=tuple(s and s.replace(axis, _OPEN) for s in source.results))
             assert isinstance(source, Annotation) and source.sharding is not None
             return attrs.evolve(source, sharding=source.sharding.replace(axis, _OPEN))
 
-        return self._again(node, opened)
+        return self._decide_changed(node, open_axis)
 
-    def forbid(self, placed: Iterable[tuple[str, str, Placement]]) -> None:
-        """Decide again where values may not be placed so, they and those alike; the module has that decision then.
+    def forbid(self, placements: Iterable[tuple[str, str, Placement]]) -> None:
+        """Forbid placements of values and of their equal values, decide again, and write the decision to the module.
 
-        What is decided stays if no value is placed so in it.
+        If the decision does not contain these placements, it does not change.
 
         Args:
-            placed: name of a value, axis, and placement.
+            placements: (name of a value, axis, forbidden placement).
 
         Raises:
-            ShardingError: a value cannot be placed otherwise.
+            ShardingError: no placement of a value is left.
         """
         sources: dict[int, StrategySource] = {}
-        is_decided_so = False
-        for name, axis, placement in placed:
-            node = self.maker[self.values[name]]
+        changes_decision = False
+        for name, axis, placement in placements:
+            node = self.producer[self.values[name]]
             position = self.problem.nodes[node].results.index(self.values[name])
-            is_decided_so |= self.strategies[axis][node].results[position] == placement
-            for index in self.alike(node):
+            changes_decision |= self.strategies[axis][node].results[position] == placement
+            for index in self.equal_nodes(node):
                 source = sources.get(index, self.problem.nodes[index].source)
-                sources[index] = self._elsewhere(axis, position, placement)(source)
-        if not is_decided_so:
+                sources[index] = self._exclude_placement(axis, position, placement)(source)
+        if not changes_decision:
             return
         try:
             search, solution = self.search.again(sources, self.solution)
         except Unsolvable as error:
-            named = self.names.get(self.problem.nodes[error.node].results[0], "a result")
-            raise ShardingError(f"{named} cannot be placed otherwise on axis '{error.axis}'; forbid less") from None
+            name_of_value = self.names.get(self.problem.nodes[error.node].results[0], "a result")
+            raise ShardingError(
+                f"all placements of {name_of_value} on axis '{error.axis}' are forbidden; forbid fewer placements"
+            ) from None
         search.write(solution)
 
-    def _without(self, axis: str, leaves_out: Callable[[Strategy], bool]) -> _Change:
-        """Return the change that leaves strategies of a node on an axis out."""
+    def _exclude(self, axis: str, is_excluded: Callable[[Strategy], bool]) -> _SourceChange:
+        """Return the change that excludes strategies of a node on an axis."""
 
-        def restricted(source: StrategySource) -> StrategySource:
-            listed = source.candidates(axis, self.mesh.sizes[axis])
-            return Restricted(source, axis, frozenset([ends_of(one) for one in listed if leaves_out(one)]))
+        def restrict(source: StrategySource) -> StrategySource:
+            candidates = source.candidates(axis, self.mesh.sizes[axis])
+            return Restricted(
+                source, axis, frozenset([ends_of(strategy) for strategy in candidates if is_excluded(strategy)])
+            )
 
-        return restricted
+        return restrict
 
-    def _elsewhere(self, axis: str, position: int, placement: Placement) -> _Change:
-        """Return the change by which a result may not be placed so on an axis."""
-        return self._without(axis, lambda one: one.results[position] == placement)
+    def _exclude_placement(self, axis: str, position: int, placement: Placement) -> _SourceChange:
+        """Return the change that excludes a placement of a result on an axis."""
+        return self._exclude(axis, lambda strategy: strategy.results[position] == placement)
 
-    def _again(self, node: int, change: _Change) -> Otherwise | None:
-        """Return what is decided if a node and those alike have other strategies; None if one has none left.
+    def _decide_changed(self, node: int, change: _SourceChange) -> Alternative | None:
+        """Change the strategies of a node and its equal nodes, and decide again; None if no strategy is left.
 
-        What is asked again is decided once.
+        Decisions are cached.
         """
-        alike, source = self.alike(node), change(self.problem.nodes[node].source)  # of one part, so of one source
-        key = alike[0], source
-        if key not in self._otherwise:
-            say("explain: what if {} were otherwise", self.name(alike[0]))
-            self._otherwise[key] = self._decided_again(dict.fromkeys(alike, source))
-        return self._otherwise[key]
+        nodes, source = (
+            self.equal_nodes(node),
+            change(self.problem.nodes[node].source),
+        )  # equal nodes share their source
+        key = nodes[0], source
+        if key not in self._alternatives:
+            say("explain: deciding again with a change of {}", self.name(nodes[0]))
+            self._alternatives[key] = self._decide_with_sources(dict.fromkeys(nodes, source))
+        return self._alternatives[key]
 
-    def _decided_again(self, sources: Mapping[int, StrategySource]) -> Otherwise | None:
+    def _decide_with_sources(self, sources: Mapping[int, StrategySource]) -> Alternative | None:
         if not all(source.candidates(*axis) for source in dict.fromkeys(sources.values()) for axis in self.mesh.axes):
             return None
         try:
@@ -314,4 +331,4 @@ class DecidedProgram:
                 _, solution = self.search.again(sources, self.solution)
         except Unsolvable:
             return None
-        return Otherwise(solution.strategies, solution.cost)
+        return Alternative(solution.strategies, solution.cost)

@@ -1,4 +1,4 @@
-"""What differs between two partitioned programs, by meaning: time, bytes, memory, collectives by layer, shardings."""
+"""Compare two partitioned programs: time, bytes sent, peak memory, collectives and shardings, in total and by layer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from spmdir.dialects.stage import is_local
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.explanation.explained import percent_text
-from spmdir.explanation.same_values import made_values, names_in
+from spmdir.explanation.same_values import match_names, program_values
 from spmdir.pipeline.noted_options import machine_of
 from spmdir.pipeline.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.report.communication import comm_report
@@ -42,25 +42,26 @@ from spmdir.reshard.topology import Topology
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
-_NOTHING = (0.0, 0.0, 0.0)
+_NO_COSTS = (0.0, 0.0, 0.0)
 
 
 @attrs.frozen
 class Figures:
-    """What a partitioned program takes.
+    """The costs and shardings of a partitioned program.
 
     Attributes:
-        objective: what propagate minimises, in seconds: the ops of a step one after the other; None if it is localized.
-        seconds: of a step of a rank in its order.
-        wire_bytes: bytes that a rank sends.
+        objective: the objective of propagate, in seconds; None for a local program.
+        seconds: the time of a step of a rank, in program order.
+        wire_bytes: the bytes that a rank sends.
         count: the number of collectives.
-        peak_bytes: the most that a rank holds at once.
-        layers: path of a module up to its first number, empty for what is of none → seconds of the step, bytes that are
-            sent for it, and bytes that it holds where the rank holds most.
-        collectives: (name of the value that is sent, kind, axes) → their share.
-        shardings: name of each value, and of each result, as `result 0` or `result` and its name → its sharding.
-        modules: name of each value → the module that makes it, empty if that is not known; numbers of layers as `*`.
-        mesh: over whose axes it is partitioned.
+        peak_bytes: the peak of live memory of a rank.
+        layers: module path up to its first number, empty for ops outside modules → (seconds of the step, bytes sent,
+            live bytes at the peak).
+        collectives: (name of the value that is sent, kind, axes) → the share of these collectives.
+        shardings: name of a value → its sharding. Results of the function are named `result 0`, or `result` and their
+            name.
+        modules: name of a value → the module that produces it, with `*` for numbers of layers; empty if unknown.
+        mesh: the mesh of the program.
     """
 
     objective: float | None
@@ -77,32 +78,32 @@ class Figures:
 
 @attrs.frozen
 class Constrained:
-    """A constraint, and what it takes.
+    """A constraint, and its reshard.
 
     Attributes:
-        name: of the value that it is on.
-        made: the sharding that this is made in.
-        given: the sharding that its users are given.
-        steps: collectives by which the value gets there, and from there to its users.
-        seconds: what these take.
+        name: the constrained value.
+        produced: the sharding of its producer.
+        for_users: the sharding that the constraint requires for its users.
+        steps: the steps of the reshard from `produced` to `for_users`.
+        seconds: their time.
     """
 
     name: str
-    made: Sharding
-    given: Sharding
+    produced: Sharding
+    for_users: Sharding
     steps: tuple[str, ...]
     seconds: float
 
 
 @attrs.frozen
 class Difference(ShownAsText):
-    """Two partitioned programs, side by side.
+    """The comparison of two partitioned programs.
 
     Attributes:
-        before, after: what each takes; values are named as in the first.
-        changed: (module, sharding before, sharding after) → names of the values; a text is empty where there is no such
-            value.
-        constraints: those that `what_if` was asked for.
+        before, after: the costs of each; values have their names in the first program.
+        changed: (module, sharding before, sharding after) → names of the values. A sharding is empty if its program has
+            no such value.
+        constraints: the constraints that `what_if` added or changed.
     """
 
     before: Figures
@@ -113,70 +114,71 @@ class Difference(ShownAsText):
     def __str__(self) -> str:
         parts = [self._layers(), self._collectives(), self._constraints(), self._values()]
         if not any(parts):
-            parts.append(["no sharding and no collective differs"])
+            parts.append(["all shardings and collectives are equal"])
         return "\n\n".join("\n".join(part) for part in (self._totals(), *parts) if part)
 
     def _totals(self) -> list[str]:
-        one, other = self.before, self.after
+        before, after = self.before, self.after
         rows = [
-            ("step of a rank", one.seconds, other.seconds, time_text),
-            ("sent", one.wire_bytes, other.wire_bytes, size_text),
-            ("collectives", one.count, other.count, str),
-            ("peak of a rank", one.peak_bytes, other.peak_bytes, size_text),
+            ("step of a rank", before.seconds, after.seconds, time_text),
+            ("sent", before.wire_bytes, after.wire_bytes, size_text),
+            ("collectives", before.count, after.count, str),
+            ("peak of a rank", before.peak_bytes, after.peak_bytes, size_text),
         ]
-        if one.objective is not None and other.objective is not None:
-            rows.insert(0, ("objective", one.objective, other.objective, time_text))
-        texts = [(name, text(was), text(now), _percent(was, now)) for name, was, now, text in rows]
+        if before.objective is not None and after.objective is not None:
+            rows.insert(0, ("objective", before.objective, after.objective, time_text))
+        texts = [(name, text(old), text(new), _percent(old, new)) for name, old, new, text in rows]
         return table([("", "before", "after", ""), *texts], range(1, 4))
 
     def _layers(self) -> list[str]:
         if any(self.before.modules.values()) != any(self.after.modules.values()):
-            return []  # one of them has no module paths
-        one, other = self.before.layers, self.after.layers
-        if not any((*one, *other)):
+            return []  # one of the programs has no module paths
+        before, after = self.before.layers, self.after.layers
+        if not any((*before, *after)):
             return []
-        found = [(name, (*one.get(name, _NOTHING), *other.get(name, _NOTHING))) for name in {**one, **other}]
-        groups = equal_layers(found, lambda row: (row[0],), lambda row: rounded(row[1]), (0,))
+        costs = [(name, (*before.get(name, _NO_COSTS), *after.get(name, _NO_COSTS))) for name in {**before, **after}]
+        groups = equal_layers(costs, lambda row: (row[0],), lambda row: rounded(row[1]), (0,))
         rows: list[tuple[float, tuple[str, ...]]] = []
         for (label,), equal in groups:
             sums = [math.fsum(numbers) for numbers in zip(*(numbers for _, numbers in equal), strict=True)]
-            was, now = ((milliseconds(ms), *map(size_text, sizes)) for ms, *sizes in (sums[:3], sums[3:]))
-            if was != now:
+            old, new = ((milliseconds(ms), *map(size_text, sizes)) for ms, *sizes in (sums[:3], sums[3:]))
+            if old != new:
                 times = f"x {len(equal)}" if len(equal) > 1 else ""
-                rows.append((-abs(sums[3] - sums[0]), (label or "-", times, *was, *now)))
-        head = ("layers", "", "ms before", "sent", "held", "ms after", "sent", "held")
-        return table([head, *(cells for _, cells in sorted(rows))], range(2, 8)) if rows else []
+                rows.append((-abs(sums[3] - sums[0]), (label or "-", times, *old, *new)))
+        header = ("layers", "", "ms before", "sent", "held", "ms after", "sent", "held")
+        return table([header, *(cells for _, cells in sorted(rows))], range(2, 8)) if rows else []
 
     def _collectives(self) -> list[str]:
-        found: dict[tuple[str, str, str], list[Share]] = {}
-        for at, figures in enumerate((self.before, self.after)):
+        shares_of: dict[tuple[str, str, str], list[Share]] = {}
+        for side, figures in enumerate((self.before, self.after)):
             for (name, kind, axes), share in figures.collectives.items():
-                shares = found.setdefault((self._module(name), kind, axes), [Share(), Share()])
-                shares[at] += share
-        moved = [(key, was, now) for key, (was, now) in found.items() if was != now]
-        moved.sort(key=lambda row: -abs(row[2].seconds - row[1].seconds))
-        rows = [(*key, *was.cells[:3], *now.cells[:3]) for key, was, now in moved]
-        head = ("collectives", "", "", "before", "sent", "ms", "after", "sent", "ms")
-        return table([head, *rows], range(3, 9)) if rows else []
+                shares = shares_of.setdefault((self._module(name), kind, axes), [Share(), Share()])
+                shares[side] += share
+        changed = [(key, old, new) for key, (old, new) in shares_of.items() if old != new]
+        changed.sort(key=lambda row: -abs(row[2].seconds - row[1].seconds))
+        rows = [(*key, *was.cells[:3], *now.cells[:3]) for key, was, now in changed]
+        header = ("collectives", "", "", "before", "sent", "ms", "after", "sent", "ms")
+        return table([header, *rows], range(3, 9)) if rows else []
 
     def _constraints(self) -> list[str]:
-        alike: dict[tuple[object, ...], list[Constrained]] = {}
-        for one in self.constraints:
-            alike.setdefault((self._module(one.name), one.made, one.given, one.steps), []).append(one)
-        rows = [("constraints", "made", "for users", "by", "ms")]
-        for found in alike.values():
-            one, milli = found[0], milliseconds(math.fsum(one.seconds for one in found))
-            name, by = _alike([one.name for one in found]), ", ".join(one.steps) or "as it is"
-            rows.append((name, f"<{one.made}>", f"<{one.given}>", by, milli))
+        groups: dict[tuple[object, ...], list[Constrained]] = {}
+        for constraint in self.constraints:
+            key = self._module(constraint.name), constraint.produced, constraint.for_users, constraint.steps
+            groups.setdefault(key, []).append(constraint)
+        rows = [("constraints", "produced", "for users", "reshard", "ms")]
+        for equal in groups.values():
+            constraint, milli = equal[0], milliseconds(math.fsum(constraint.seconds for constraint in equal))
+            name, steps = _group_text([constraint.name for constraint in equal]), ", ".join(constraint.steps) or "none"
+            rows.append((name, f"<{constraint.produced}>", f"<{constraint.for_users}>", steps, milli))
         return table(rows, range(4, 5)) if self.constraints else []
 
     def _values(self) -> list[str]:
         rows = [("values", "before", "after")]
-        for (_, was, now), names in self.changed.items():
-            rows.append((_alike(names), was or "none", now or "none"))
+        for (_, old, new), names in self.changed.items():
+            rows.append((_group_text(names), old or "none", new or "none"))
         if self.before.mesh != self.after.mesh:
-            was, now = (f"@{figures.mesh.name} {figures.mesh}" for figures in (self.before, self.after))
-            rows.insert(1, ("mesh", was, now))
+            old, new = (f"@{figures.mesh.name} {figures.mesh}" for figures in (self.before, self.after))
+            rows.insert(1, ("mesh", old, new))
         return table(rows, range(0)) if len(rows) > 1 else []
 
     def _module(self, name: str) -> str:
@@ -185,14 +187,14 @@ class Difference(ShownAsText):
 
 @accepts(before=MODULE, after=MODULE, pipeline=PIPELINE)
 def diff(before: ModuleOp, after: ModuleOp, pipeline: Pipeline | str | None = None) -> Difference:
-    """Return what differs between two programs, at any stage between propagate and localize.
+    """Compare two programs, each at any stage from propagate to localize.
 
-    Arguments are the same by name, other values if the same op makes them of the same values, else by name; so a
-    program and what it is with its layers as functions do not differ.
+    Arguments correspond by name. Other values correspond if the same op computes them from corresponding values, else
+    by name. So outlined layers make no difference.
 
     Args:
-        before, after: both take the times of the machine that the first was decided for.
-        pipeline: by which they go on; the standard one if None.
+        before, after: the programs. The machine of `before` gives the times of both.
+        pipeline: its remaining passes run on copies of the programs; the standard pipeline if None.
 
     Raises:
         SpmdirError: a program is not decided, or cannot be partitioned.
@@ -204,27 +206,34 @@ def diff(before: ModuleOp, after: ModuleOp, pipeline: Pipeline | str | None = No
     machine = machine_of(
         ir.main_function(before), pipeline, pipeline.topology or "auto", os.fspath(pipeline.costs or "")
     )
-    one, other = (with_collectives(module, pipeline)[0] for module in (before, after))
-    first, second = map(ir.main_function, (one, other))
-    was = _figures(one, pipeline, machine.topology, {value: text_name(value) for value in made_values(first)})
-    now = _figures(other, pipeline, machine.topology, names_in(first, second))
+    partitioned_before, partitioned_after = (with_collectives(module, pipeline)[0] for module in (before, after))
+    function_before, function_after = map(ir.main_function, (partitioned_before, partitioned_after))
+    figures_before = _figures(
+        partitioned_before,
+        pipeline,
+        machine.topology,
+        {value: text_name(value) for value in program_values(function_before)},
+    )
+    figures_after = _figures(
+        partitioned_after, pipeline, machine.topology, match_names(function_before, function_after)
+    )
     changed: dict[tuple[str, str, str], list[str]] = {}
-    for name in {**was.shardings, **now.shardings}:
-        shardings = [figures.shardings.get(name) for figures in (was, now)]
+    for name in {**figures_before.shardings, **figures_after.shardings}:
+        shardings = [figures.shardings.get(name) for figures in (figures_before, figures_after)]
         if len({sharding and sharding.entries for sharding in shardings}) > 1:
             before_text, after_text = ("" if sharding is None else f"<{sharding}>" for sharding in shardings)
-            changed.setdefault((_module(name, was, now), before_text, after_text), []).append(name)
-    return Difference(was, now, {key: tuple(names) for key, names in changed.items()})
+            changed.setdefault((_module(name, figures_before, figures_after), before_text, after_text), []).append(name)
+    return Difference(figures_before, figures_after, {key: tuple(names) for key, names in changed.items()})
 
 
 def _figures(module: ModuleOp, pipeline: Pipeline, topology: Topology, names: Mapping[SSAValue, str]) -> Figures:
-    """Return what a program with collectives takes on a machine.
+    """Return the costs and shardings of a program with collectives.
 
     Args:
-        names: of its values.
+        names: value → its name in the comparison.
 
     Raises:
-        SpmdirError: it is not decided, or cannot be partitioned.
+        SpmdirError: the program is not decided, or cannot be partitioned.
     """
     report = comm_report(module, topology, pipeline=pipeline)
     if not report.decided:
@@ -233,23 +242,25 @@ def _figures(module: ModuleOp, pipeline: Pipeline, topology: Topology, names: Ma
     ops = [op for op in ir.main_function(module).body.block.ops if isinstance(op, ValueOp)]
     sources = {text_name(value): names[unresharded(value)] for op in ops for value in op.results}
     sent = (op for op in report.ops if op.axes)
-    placed = {name: sharding_of(value) for value, name in names.items()}
+    shardings = {name: sharding_of(value) for value, name in names.items()}
     function = ir.main_function(module)
     for index in range(len(function.function_type.outputs)):
-        given = function_attrs(function, "res_attrs", index)
-        wanted, said = given.get("spmd.sharding"), given.get("spmd.name")
-        name = f"result {said.data}" if isinstance(said, StringAttr) else ""
-        name = f"result {index}" if not name or name in placed else name
-        placed[name] = wanted.data if isinstance(wanted, ShardingAttr) else None
+        attributes = function_attrs(function, "res_attrs", index)
+        wanted, label = attributes.get("spmd.sharding"), attributes.get("spmd.name")
+        name = f"result {label.data}" if isinstance(label, StringAttr) else ""
+        name = f"result {index}" if not name or name in shardings else name
+        shardings[name] = wanted.data if isinstance(wanted, ShardingAttr) else None
     return Figures(
-        objective=None if is_local(function) else report.seconds + sum(one.seconds for one in report.compute.values()),
+        objective=None
+        if is_local(function)
+        else report.seconds + sum(cost.seconds for cost in report.compute.values()),
         seconds=step.total.seconds,
         wire_bytes=report.wire_bytes,
         count=report.count,
         peak_bytes=step.total.total("held"),
         layers={row.labels[0]: (row.seconds, row.share.wire_bytes, row.total("held")) for row in step.rows},
         collectives=shares_by(sent, lambda op: (sources[op.name], op.kind, f"[{', '.join(op.axes)}]")),
-        shardings={name: sharding for name, sharding in placed.items() if sharding is not None},
+        shardings={name: sharding for name, sharding in shardings.items() if sharding is not None},
         modules={name: _module_of(value) for value, name in names.items()},
         mesh=ir.mesh(module),
     )
@@ -261,12 +272,12 @@ def _module_of(value: SSAValue) -> str:
 
 
 def _module(name: str, before: Figures, after: Figures) -> str:
-    """Return the module of a value, or else its name, with numbers of layers as `*`."""
+    """Return the module of a value, else its name, with `*` for numbers of layers."""
     return before.modules.get(name) or after.modules.get(name) or of_any_layer(name)
 
 
-def _alike(names: Sequence[str]) -> str:
-    return f"{names[0]} and {len(names) - 1} alike" if len(names) > 1 else names[0]
+def _group_text(names: Sequence[str]) -> str:
+    return f"{names[0]} and {len(names) - 1} equal" if len(names) > 1 else names[0]
 
 
 def _percent(before: float, after: float) -> str:

@@ -1,4 +1,4 @@
-"""The part of a program that is at some places, as a program of its own."""
+"""Extract selected ops of a program into a smaller program."""
 
 from __future__ import annotations
 
@@ -12,43 +12,49 @@ from spmdir.dialects import ir
 from spmdir.dialects.locations import places_of
 from spmdir.dialects.names import text_name
 from spmdir.dialects.value_op import ValueOp
-from spmdir.explanation.places import is_at, nothing_there
+from spmdir.explanation.places import matches, no_match_error
 from spmdir.pipeline.finish import inline_layers, resolve_names
 from spmdir.transforms.layers.outline import function_of
 from spmdir.transforms.layers.segments import Segment
 
 
-def excerpt(module: ModuleOp, at: Sequence[str]) -> ModuleOp:
-    """Return the ops that are at any of some places, in a function `@only` that takes and gives what goes across.
+def excerpt(module: ModuleOp, selectors: Sequence[str]) -> ModuleOp:
+    """Return a module whose function `@only` contains the selected ops.
+
+    Its arguments are the values that these ops read from other ops, and its results those that other ops read.
 
     Args:
-        at: names of values, lines, paths of modules or globs, as `is_at` takes them; the name of an argument stands
-            for the ops that take it.
+        selectors: names of values, lines, module paths or globs; see `matches`. The name of an argument selects the
+            ops that use it.
 
     Raises:
-        SpmdirError: there is nothing at one of them.
+        SpmdirError: no op matches one of the selectors.
     """
     whole = inline_layers(module)
     function = ir.main_function(whole)
     ops = [op for op in function.body.block.ops if isinstance(op, ValueOp)]
-    named = {op: _names(op) for op in ops}
-    known = {name for names in named.values() for name in names}
-    at = list(resolve_names(module, at, known).values())
-    for one in at:
-        if not any(_is_at(op, named[op], one) for op in ops):
-            raise nothing_there(one, {name: places_of(op.location) for op, names in named.items() for name in names})
-    found = [op for op in ops if any(_is_at(op, named[op], one) for one in at)]
-    segment = Segment(found, (), None)
+    names_of = {op: _names(op) for op in ops}
+    all_names = {name for names in names_of.values() for name in names}
+    selectors = list(resolve_names(module, selectors, all_names).values())
+    for selector in selectors:
+        if not any(_matches_op(op, names_of[op], selector) for op in ops):
+            raise no_match_error(
+                selector, {name: places_of(op.location) for op, names in names_of.items() for name in names}
+            )
+    selected = [op for op in ops if any(_matches_op(op, names_of[op], selector) for selector in selectors)]
+    segment = Segment(selected, (), None)
     declared = [op.clone() for op in whole.body.block.ops if not isinstance(op, FuncOp)]
     return ModuleOp([*declared, function_of(segment, list(segment.outputs()), "only", function)])
 
 
 def _names(op: Operation) -> list[str]:
-    taken = (operand for operand in op.operands if isinstance(operand, BlockArgument))
-    return [text_name(value) for value in (*op.results, *taken)]
+    arguments = (operand for operand in op.operands if isinstance(operand, BlockArgument))
+    return [text_name(value) for value in (*op.results, *arguments)]
 
 
-def _is_at(op: Operation, names: Sequence[str], text: str) -> bool:
-    """Return whether an op is at a place; what is below a module, as `h.3.*`, has what stands in the module too."""
+def _matches_op(op: Operation, names: Sequence[str], selector: str) -> bool:
+    """Return whether a selector matches an op. `h.3.*` selects the ops of `h.3` itself too."""
     places = places_of(op.location)
-    return any(is_at(places, names, one) for one in dict.fromkeys((text, text.removesuffix(".*"))))
+    return any(
+        matches(places, names, alternative) for alternative in dict.fromkeys((selector, selector.removesuffix(".*")))
+    )

@@ -1,4 +1,4 @@
-"""`explain`: why values are sharded and resharded as they are, with alternatives that are decided again."""
+"""`explain`: the reasons for shardings and reshards, with the objectives of alternatives."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 from spmdir.core.arguments import COUNT, accepts, instance
 from spmdir.core.equal_layers import of_any_layer
 from spmdir.core.placement.sharding import Sharding
-from spmdir.explanation.asked import PROGRAM, KeepsSource, asked_about
-from spmdir.explanation.decided import DecidedProgram, Otherwise
+from spmdir.explanation.asked import PROGRAM, KeepsSource, resolve_program
+from spmdir.explanation.decided import Alternative, DecidedProgram
 from spmdir.explanation.explained import AxisReason, Choice, Delivery, Explanation, Explanations, Source, UserReason
 from spmdir.explanation.origins import origins
-from spmdir.explanation.places import is_at, nothing_there
+from spmdir.explanation.places import matches, no_match_error
 from spmdir.pipeline.pipeline import PIPELINE, Pipeline
 from spmdir.reshard.cost import step_cost
 from spmdir.rules.strategies.obstacle import Dropped
@@ -22,11 +22,11 @@ from spmdir.search.restricted import ends_of
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
-MOST = 3
-"""How many values of a place are explained unless others are asked for."""
+DEFAULT_MOST = 3
+"""The number of values that are explained by default."""
 
-REASONS = 2
-"""How many reasons are given why an op has no other strategy."""
+MAX_REASONS = 2
+"""The number of reasons that are printed for an op without an alternative."""
 
 
 @accepts(
@@ -36,186 +36,198 @@ REASONS = 2
     pipeline=PIPELINE,
 )
 def explain(
-    module: ModuleOp | KeepsSource, at: str = "*", *, most: int = MOST, pipeline: Pipeline | str | None = None
+    module: ModuleOp | KeepsSource, at: str = "*", *, most: int = DEFAULT_MOST, pipeline: Pipeline | str | None = None
 ) -> Explanations:
-    """Return why values of a program are sharded and resharded as they are; the program is left as it is.
+    """Explain the shardings and the reshards of values.
 
-    Every alternative is decided again in full, in all equal layers alike.
+    The whole program is decided again for each alternative. An alternative changes all equal layers. The program itself
+    does not change.
 
     Args:
-        module: as it is before propagate: annotations are taken for the user's; or what `parallelize` or
-            `rank_programs` returned.
-        at: the values: a name in the text, as `%mm`; a line of source, as `model.py:12`; the path of a module, as
-            `layers.0.mlp`; or a glob of names or paths. What takes `most` time to reshard is explained.
-        most: how many values are explained.
-        pipeline: whose propagate decides; if None the standard one, or that of `parallelize`.
+        module: a program before propagate, whose shardings count as user annotations; or a result of `parallelize` or
+            `rank_programs`.
+        at: the values to explain: a name such as `%mm`, a source line such as `model.py:12`, a module path such as
+            `layers.0.mlp`, or a glob of names or paths. Values with the longest reshards come first.
+        most: the number of values to explain.
+        pipeline: the pipeline whose propagate decides; if None that of `module`, else the standard one.
 
     Raises:
-        SpmdirError: nothing is there, or the program cannot be decided.
+        SpmdirError: no value matches `at`, or the program cannot be decided.
 
     Example:
         >>> print(spmdir.report.explain(module, "%mm"))
     """
-    return explanations(DecidedProgram(*asked_about(module, pipeline)), at, most)
+    return explain_values(DecidedProgram(*resolve_program(module, pipeline)), at, most)
 
 
-def explanations(program: DecidedProgram, at: str, most: int) -> Explanations:
-    """Return why the values of a decided program that `at` names are as they are; see `explain`.
-
-    Raises:
-        SpmdirError: there is none.
-    """
-    groups = equal_values(program, at)
-    explained = tuple([explained_alike(program, values) for values in groups[:most]])
-    return Explanations(explained, len(groups) - len(explained), program.differing)
-
-
-def equal_values(program: DecidedProgram, at: str) -> list[list[int]]:
-    """Return the values of a decided program that `at` names, equal ones of equal layers together; those first whose
-    reshards take longest.
+def explain_values(program: DecidedProgram, selector: str, most: int) -> Explanations:
+    """Explain the selected values of a decided program; see `explain`.
 
     Raises:
-        SpmdirError: there is none.
+        SpmdirError: no value matches the selector.
     """
-    at = program.named(at)
-    asked = at.partition(".reshard")[0] if at.startswith("%") else at
-    found = [
+    groups = select_values(program, selector)
+    explained_values = tuple([explain_equal_values(program, values) for values in groups[:most]])
+    return Explanations(explained_values, len(groups) - len(explained_values), program.differing)
+
+
+def select_values(program: DecidedProgram, selector: str) -> list[list[int]]:
+    """Return the selected values of a decided program, in groups of equal values of equal layers.
+
+    Groups with the longest reshards come first.
+
+    Raises:
+        SpmdirError: no value matches the selector.
+    """
+    selector = program.resolve_name(selector)
+    name_in_text = selector.partition(".reshard")[0] if selector.startswith("%") else selector
+    selected = [
         value
         for name, value in program.values.items()
-        if is_at(program.places(program.maker[value]), [name], at) or name == asked
+        if matches(program.source_places(program.producer[value]), [name], selector) or name == name_in_text
     ]
-    if not found:
-        places = {name: program.places(program.maker[value]) for name, value in program.values.items()}
-        raise nothing_there(at, places)
-    equal: dict[object, list[int]] = {}
-    for value in found:
-        equal.setdefault(_look(program, value), []).append(value)
-    return sorted(equal.values(), key=lambda values: -program.reshard_seconds[values[0]])
+    if not selected:
+        places = {name: program.source_places(program.producer[value]) for name, value in program.values.items()}
+        raise no_match_error(selector, places)
+    groups: dict[object, list[int]] = {}
+    for value in selected:
+        groups.setdefault(_equality_key(program, value), []).append(value)
+    return sorted(groups.values(), key=lambda values: -program.reshard_seconds[values[0]])
 
 
-def _look(program: DecidedProgram, value: int) -> object:
-    """Return what is equal for equal values of equal layers that are placed and used alike."""
-    node = program.maker[value]
-    used = {
-        (_look_of_node(program, user), slot, program.nested.needed[user][slot]) for user, slot in program.users[value]
-    }
+def _equality_key(program: DecidedProgram, value: int) -> object:
+    """Return a key that equal values of equal layers share if they have equal shardings and equal users."""
+    node = program.producer[value]
+    uses = {(_node_key(program, user), slot, program.nested.needed[user][slot]) for user, slot in program.users[value]}
     position = program.problem.nodes[node].results.index(value)
     return (
-        _look_of_node(program, node),
+        _node_key(program, node),
         position,
         program.problem.values[value],
         program.nested.produced[value],
-        frozenset(used),
+        frozenset(uses),
     )
 
 
-def _look_of_node(program: DecidedProgram, node: int) -> object:
-    """Return what is equal for equal nodes of equal layers that are decided alike, though not as one."""
-    places, name = program.places(node), program.name(node)
+def _node_key(program: DecidedProgram, node: int) -> object:
+    """Return a key that equal nodes of equal layers share if their separate decisions are equal."""
+    places, name = program.source_places(node), program.name(node)
     path = next(iter(places.paths), "" if program.op(node) not in ("argument", "result") else name)
     layer = of_any_layer(path)
     if layer == path:
-        return program.alike(node)[0]
+        return program.equal_nodes(node)[0]
     chosen = tuple([ends_of(strategies[node]) for strategies in program.strategies.values()])
     return layer, program.op(node), tuple(places.frames), program.occurrence[node], chosen
 
 
-def explained_alike(program: DecidedProgram, values: Sequence[int]) -> Explanation:
-    """Return why the first of some values that are equal, as `equal_values` has them together, is as it is."""
+def explain_equal_values(program: DecidedProgram, values: Sequence[int]) -> Explanation:
+    """Explain the first value of a group of `select_values`."""
     value = values[0]
-    node, meta = program.maker[value], program.problem.values[value]
-    sharding, alike = program.nested.produced[value], program.alike(node)
+    node, meta = program.producer[value], program.problem.values[value]
+    sharding, equal_nodes = program.nested.produced[value], program.equal_nodes(node)
     root = program.mesh.root or program.mesh
-    first = dict.fromkeys(root.axis_names, 0)
-    others = {program.alike(program.maker[other])[0]: program.names[other] for other in reversed(values)}
+    coordinate = dict.fromkeys(root.axis_names, 0)
+    separate = {program.equal_nodes(program.producer[equal])[0]: program.names[equal] for equal in reversed(values)}
     return Explanation(
         name=program.names[value],
         op=program.op(node),
         location=program.location(node),
-        times=len(alike),
+        times=len(equal_nodes),
         meta=meta,
         sharding=sharding,
-        local_bytes=sharding.local_type(meta, root, first).bytes,
-        axes=tuple([_on_axis(program, value, axis) for axis in program.mesh.axis_names]),
+        local_bytes=sharding.local_type(meta, root, coordinate).bytes,
+        axes=tuple([_explain_axis(program, value, axis) for axis in program.mesh.axis_names]),
         deliveries=_deliveries(program, value),
         seconds=program.seconds,
-        likewise=tuple([name for first, name in reversed(others.items()) if first != alike[0]]),
+        equal_values=tuple([name for first, name in reversed(separate.items()) if first != equal_nodes[0]]),
     )
 
 
-def _on_axis(program: DecidedProgram, value: int, axis: str) -> AxisReason:
-    node = program.maker[value]
+def _explain_axis(program: DecidedProgram, value: int, axis: str) -> AxisReason:
+    node = program.producer[value]
     position = program.problem.nodes[node].results.index(value)
-    found = []
+    sources = []
     for origin in origins(program, value, axis):
-        name, otherwise = program.name(origin.node), program.without_annotation(origin.node, axis)
-        if otherwise is not None:
-            through = [program.names[one] for one in reversed(origin.path) if one != value]
-            placed = str(otherwise.strategies[axis][node].results[position])
-            without = tuple([other for other in through if other != name]), placed, otherwise.seconds
-            found.append(Source(name, f"{axis}: {origin.placement}", *without))
+        name, alternative = program.name(origin.node), program.decide_without_annotation(origin.node, axis)
+        if alternative is not None:
+            through = [program.names[between] for between in reversed(origin.path) if between != value]
+            placement_without = str(alternative.strategies[axis][node].results[position])
+            without = tuple([step for step in through if step != name]), placement_without, alternative.seconds
+            sources.append(Source(name, f"{axis}: {origin.placement}", *without))
     placement = program.strategies[axis][node].results[position]
     if placement.trait == "shard":
-        return AxisReason(str(placement), _choice(program, node, axis), tuple(found))
-    otherwise = program.with_sharded_result(node, axis, position)
-    return AxisReason(str(placement), _beside(program, node, axis, otherwise, " that shards it"), tuple(found))
+        return AxisReason(str(placement), _choice(program, node, axis), tuple(sources))
+    alternative = program.decide_with_sharded_result(node, axis, position)
+    return AxisReason(
+        str(placement), _compare_alternative(program, node, axis, alternative, " that shards it"), tuple(sources)
+    )
 
 
 def _choice(program: DecidedProgram, node: int, axis: str) -> Choice:
-    return _beside(program, node, axis, program.without_strategy(node, axis))
+    return _compare_alternative(program, node, axis, program.decide_without_strategy(node, axis))
 
 
-def _beside(program: DecidedProgram, node: int, axis: str, otherwise: Otherwise | None, sought: str = "") -> Choice:
-    chosen = _text(program.strategies[axis][node])
-    if otherwise is None:
-        return Choice(axis, chosen, reasons=_reasons(program, node, axis), sought=sought)
-    return Choice(axis, chosen, _text(otherwise.strategies[axis][node]), otherwise.seconds, sought=sought)
+def _compare_alternative(
+    program: DecidedProgram, node: int, axis: str, alternative: Alternative | None, requirement: str = ""
+) -> Choice:
+    chosen = _strategy_text(program.strategies[axis][node])
+    if alternative is None:
+        return Choice(axis, chosen, reasons=_reasons(program, node, axis), requirement=requirement)
+    return Choice(
+        axis, chosen, _strategy_text(alternative.strategies[axis][node]), alternative.seconds, requirement=requirement
+    )
 
 
 def _reasons(program: DecidedProgram, node: int, axis: str) -> tuple[str, ...]:
-    """Return why a node has no other strategy on an axis."""
-    annotated = program.annotated(node, axis)
+    """Return the reasons why a node has no other strategy on an axis."""
+    annotated = program.annotation(node, axis)
     if annotated is not None:
-        return (f"it is annotated {axis}: {annotated}",)
+        return (f"the value is annotated {axis}: {annotated}",)
     rule = program.rule(node)
     if rule is None:
         return ("the op has no rule",)
-    return tuple([str(one) for one in rule.considered(program.mesh.sizes[axis]) if isinstance(one, Dropped)][:REASONS])
+    return tuple(
+        [str(candidate) for candidate in rule.considered(program.mesh.sizes[axis]) if isinstance(candidate, Dropped)][
+            :MAX_REASONS
+        ]
+    )
 
 
 def _deliveries(program: DecidedProgram, value: int) -> tuple[Delivery, ...]:
-    made = program.nested.produced[value]
-    by_need: dict[Sharding, dict[object, dict[int, int]]] = {}
+    produced = program.nested.produced[value]
+    by_sharding: dict[Sharding, dict[object, dict[int, int]]] = {}
     for node, slot in program.users[value]:
-        equal = by_need.setdefault(program.nested.needed[node][slot], {})
-        equal.setdefault(_look_of_node(program, node), {}).setdefault(node, slot)
-    found = []
-    for needed, equal in by_need.items():
-        users = tuple([_user(program, value, *next(iter(nodes.items())), len(nodes)) for nodes in equal.values()])
-        if needed == made:
-            found.append(Delivery(str(needed), (), 0.0, 0.0, users))
+        users_by_key = by_sharding.setdefault(program.nested.needed[node][slot], {})
+        users_by_key.setdefault(_node_key(program, node), {}).setdefault(node, slot)
+    deliveries = []
+    for needed, users_by_key in by_sharding.items():
+        users = tuple(
+            [_explain_user(program, value, *next(iter(nodes.items())), len(nodes)) for nodes in users_by_key.values()]
+        )
+        if needed == produced:
+            deliveries.append(Delivery(str(needed), (), 0.0, 0.0, users))
             continue
         problem, meta = program.problem, program.problem.values[value]
-        root, tree = program.mesh.root or program.mesh, program.reshard(value, (needed,))
+        root, tree = program.mesh.root or program.mesh, program.plan_reshard(value, (needed,))
         machine = root, problem.topology
         costs = [step_cost(step, meta.shape, meta.dtype.itemsize, *machine) for step in tree.steps.values()]
         steps, wire_bytes = tuple(map(str, tree.steps.values())), sum(cost.wire_bytes for cost in costs)
-        found.append(Delivery(str(needed), steps, wire_bytes, tree.seconds, users))
-    return tuple(found)
+        deliveries.append(Delivery(str(needed), steps, wire_bytes, tree.seconds, users))
+    return tuple(deliveries)
 
 
-def _user(program: DecidedProgram, value: int, node: int, slot: int, times: int) -> UserReason:
-    """Return why a node takes a value as it does, on the axes on which it is not made so."""
-    maker = program.maker[value]
-    position = program.problem.nodes[maker].results.index(value)
-    changed = [
+def _explain_user(program: DecidedProgram, value: int, node: int, slot: int, times: int) -> UserReason:
+    """Explain the strategy of a user on the axes where it needs another placement than the produced one."""
+    producer = program.producer[value]
+    position = program.problem.nodes[producer].results.index(value)
+    resharded_axes = [
         axis
         for axis, chosen in program.strategies.items()
-        if chosen[maker].results[position] != chosen[node].operands[slot]
+        if chosen[producer].results[position] != chosen[node].operands[slot]
     ]
-    choices = tuple([_choice(program, node, axis) for axis in changed])
+    choices = tuple([_choice(program, node, axis) for axis in resharded_axes])
     return UserReason(program.name(node), program.op(node), program.location(node), choices, times)
 
 
-def _text(strategy: Strategy) -> str:
+def _strategy_text(strategy: Strategy) -> str:
     return f"({', '.join(map(str, strategy.operands))}) -> ({', '.join(map(str, strategy.results))})"

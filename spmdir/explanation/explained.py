@@ -1,4 +1,4 @@
-"""What explains a value: plain values, and their text."""
+"""The results of `explain`, and their text."""
 
 from __future__ import annotations
 
@@ -13,35 +13,36 @@ from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.core.time_text import time_text
 
-LISTED = 4
-"""How many equal values are named, and how many at each end of a chain of values."""
+MAX_LISTED = 4
+"""The number of equal values that are listed, and of values at each end of a long path."""
 
 
 @attrs.frozen
 class Choice:
-    """What an op does on one mesh axis, and what it would do next best.
+    """The strategy of an op on one mesh axis, and the next best strategy.
 
     Attributes:
-        axis: of the mesh.
-        chosen: its strategy.
-        other: the strategy that it gets if it may not have that one; empty if there is none.
-        seconds: how long a step of a rank takes then, decided again; None if there is no other strategy.
-        reasons: why there is no other.
-        sought: which others count, as text; all if empty.
+        axis: the mesh axis.
+        chosen: the strategy.
+        alternative: the strategy that the op gets if the chosen one is forbidden; empty if there is none.
+        seconds: the objective with the alternative; None if there is none.
+        reasons: the reasons why there is no alternative.
+        requirement: a requirement of the alternative, such as " that shards it"; empty if there is none.
     """
 
     axis: str
     chosen: str
-    other: str = ""
+    alternative: str = ""
     seconds: float | None = None
     reasons: tuple[str, ...] = ()
-    sought: str = ""
+    requirement: str = ""
 
     def text(self, seconds: float) -> str:
-        """Return the strategy, and the next best beside a step of so many `seconds`."""
+        """Return the strategy and the alternative; `seconds` is the objective of the decision."""
         if self.seconds is None:
-            return f"strategy {self.chosen}; no other{self.sought}{''.join(f'; {reason}' for reason in self.reasons)}"
-        return f"strategy {self.chosen}; next best{self.sought} {self.other}: {_beside(self.seconds, seconds)}"
+            return "; ".join([f"strategy {self.chosen}", f"no alternative{self.requirement}", *self.reasons])
+        objective = _objective_text(self.seconds, seconds)
+        return f"strategy {self.chosen}; next best{self.requirement} {self.alternative}: {objective}"
 
 
 @attrs.frozen
@@ -49,11 +50,11 @@ class Source:
     """An annotation that a placement follows from.
 
     Attributes:
-        name: what is annotated.
-        placement: what the annotation says on the axis.
-        through: the values between, in order.
-        without: the placement on the axis that is decided if the annotation leaves the axis open.
-        seconds: how long a step of a rank takes then.
+        name: the annotated value.
+        placement: the annotated placement on the axis.
+        through: the values on the path from the annotation to the placement, in order.
+        without: the placement if the annotation leaves the axis open.
+        seconds: the objective then.
     """
 
     name: str
@@ -63,20 +64,20 @@ class Source:
     seconds: float
 
     def text(self, seconds: float) -> str:
-        """Return where the annotation is, and what is decided without it beside a step of so many `seconds`."""
+        """Return the annotation, and the decision without it; `seconds` is the objective of the decision."""
         through = f", through {_chain(self.through)}" if self.through else ""
-        without = f"without it {self.without}: {_beside(self.seconds, seconds)}"
+        without = f"without it {self.without}: {_objective_text(self.seconds, seconds)}"
         return f"{self.name}, annotated {self.placement}{through}; {without}"
 
 
 @attrs.frozen
 class AxisReason:
-    """Why a value is placed as it is on one mesh axis.
+    """The reason for the placement of a value on one mesh axis.
 
     Attributes:
-        placement: as decided.
-        choice: what the op that makes it does.
-        sources: the annotations that it follows from, the nearest first.
+        placement: the placement.
+        choice: the strategy of the producer.
+        sources: the annotations that the placement follows from, the nearest first.
     """
 
     placement: str
@@ -86,14 +87,14 @@ class AxisReason:
 
 @attrs.frozen
 class UserReason:
-    """Why an op takes a value as it does.
+    """The reason why a user needs a value in a sharding.
 
     Attributes:
-        name: of its first result; of a result of the function, what it is.
-        op: what it is, `result` for one of the function.
-        location: of it in the source.
-        choices: what it does on the axes that are resharded.
-        times: how many equal ops of equal layers take it so.
+        name: its first result, or a description of a result of the function.
+        op: its op, or `result` for a result of the function.
+        location: its location in the source.
+        choices: its strategies on the axes that are resharded.
+        times: the number of equal users in equal layers.
     """
 
     name: str
@@ -105,14 +106,14 @@ class UserReason:
 
 @attrs.frozen
 class Delivery:
-    """A sharding in which a value is taken: what is sent for it, once for all who take it so.
+    """A sharding that users need of a value, and the one reshard that they share.
 
     Attributes:
         needs: the sharding.
-        steps: collectives on the way, as text; none if the value is made so.
-        wire_bytes: what the busiest rank sends on the way.
-        seconds: what the way takes.
-        users: who takes it so.
+        steps: the steps of the reshard, as text; empty if the value is produced in this sharding.
+        wire_bytes: the bytes that the busiest rank sends.
+        seconds: the time of the reshard.
+        users: the users that need this sharding.
     """
 
     needs: str
@@ -122,32 +123,32 @@ class Delivery:
     users: tuple[UserReason, ...]
 
     def lines(self, seconds: float) -> list[str]:
-        """Return the text, the alternatives beside a step of so many `seconds`."""
+        """Return the lines of text; `seconds` is the objective of the decision."""
         sent = f"{', '.join(self.steps)}, {size_text(self.wire_bytes)} sent, {time_text(self.seconds)}"
-        lines = [f"  used as <{self.needs}>: {sent}" if self.steps else "  used as it is"]
+        lines = [f"  used as <{self.needs}>: {sent}" if self.steps else "  used without a reshard"]
         for user in self.users:
-            what = "" if user.op == "result" else f" = {user.op}{_place(user.location)}"
-            lines.append(f"    by {user.name}{what}{f' × {user.times}' if user.times > 1 else ''}")
+            op_text = "" if user.op == "result" else f" = {user.op}{_location_text(user.location)}"
+            lines.append(f"    by {user.name}{op_text}{f' × {user.times}' if user.times > 1 else ''}")
             lines += [f"      {choice.axis}: {choice.text(seconds)}" for choice in user.choices]
         return lines
 
 
 @attrs.frozen
 class Explanation(ShownAsText):
-    """Why a value is sharded as it is, and why it is resharded.
+    """The reasons for the sharding of a value and for its reshards.
 
     Attributes:
-        name: of the value, as in the text.
-        op: that makes it, or `argument`.
-        location: of that in the source; None if it is not known.
-        times: how many equal values of equal layers are decided together with it.
+        name: the value, as in the text.
+        op: the op that produces it, or `argument`.
+        location: the location of the op in the source; None if unknown.
+        times: the number of equal values of equal layers that share this decision.
         meta: its global shape and element type.
-        sharding: as decided.
-        local_bytes: what the first rank has of it.
-        axes: by mesh axis, why.
-        deliveries: in which shardings it is taken, and by whom.
-        seconds: how long a step of a rank takes.
-        likewise: names of equal values of other layers, which are decided by themselves, but so too.
+        sharding: its sharding.
+        local_bytes: the size of its shard on the first rank.
+        axes: the reason for each placement, one for each mesh axis.
+        deliveries: the shardings that users need.
+        seconds: the objective.
+        equal_values: names of equal values of other layers whose separate decisions are the same.
     """
 
     name: str
@@ -160,31 +161,31 @@ class Explanation(ShownAsText):
     axes: tuple[AxisReason, ...]
     deliveries: tuple[Delivery, ...]
     seconds: float
-    likewise: tuple[str, ...] = ()
+    equal_values: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        alike = f", one of {self.times} alike" if self.times > 1 else ""
-        held = f"{size_text(self.local_bytes)} of {size_text(self.meta.bytes)}"
-        lines = [f"{self.name} = {self.op} : {self.meta} <{self.sharding}>{_place(self.location)}{alike}"]
-        if self.likewise:
-            lines.append(f"  likewise {_listed(self.likewise)}; alternatives are those of the first")
-        lines += [f"  a rank has {held}; objective {time_text(self.seconds)}"]
-        for one in self.axes:
-            lines += [f"  {one.choice.axis}: {one.placement}", f"    {one.choice.text(self.seconds)}"]
-            lines += [f"    from {source.text(self.seconds)}" for source in one.sources]
-            if not one.sources and one.placement != "R":
+        equal_text = f", one of {self.times} equal values" if self.times > 1 else ""
+        local_size = f"{size_text(self.local_bytes)} of {size_text(self.meta.bytes)}"
+        lines = [f"{self.name} = {self.op} : {self.meta} <{self.sharding}>{_location_text(self.location)}{equal_text}"]
+        if self.equal_values:
+            lines.append(f"  same decision for {_listed(self.equal_values)}; alternatives are those of {self.name}")
+        lines += [f"  a rank has {local_size}; objective {time_text(self.seconds)}"]
+        for axis in self.axes:
+            lines += [f"  {axis.choice.axis}: {axis.placement}", f"    {axis.choice.text(self.seconds)}"]
+            lines += [f"    from {source.text(self.seconds)}" for source in axis.sources]
+            if not axis.sources and axis.placement != "R":
                 lines.append("    from no annotation")
-        return "\n".join([*lines, *(line for one in self.deliveries for line in one.lines(self.seconds))])
+        return "\n".join([*lines, *(line for axis in self.deliveries for line in axis.lines(self.seconds))])
 
 
 @attrs.frozen
 class Explanations(ShownAsText):
-    """Why the values that a question names are as they are.
+    """The explanations of the selected values.
 
     Attributes:
-        values: those whose reshards take most time, longest first.
-        left_out: how many more the question names, equal ones of equal layers counted once.
-        differing: of a text that was decided, names of the values that came out otherwise when it was decided again.
+        values: the values with the longest reshards, the longest first.
+        left_out: the number of selected values that are not explained. Equal values of equal layers count once.
+        differing: names of the values of a decided text whose shardings differ from the new decision.
     """
 
     values: tuple[Explanation, ...]
@@ -192,33 +193,35 @@ class Explanations(ShownAsText):
     differing: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        more = [f"{self.left_out} more; ask for them by name, or for more with --most"] if self.left_out else []
+        notes = [f"{self.left_out} more; select them by name, or raise --most"] if self.left_out else []
         if self.differing:
-            named = _listed(self.differing)
-            more.append(f"decided again, {named} came out otherwise than in the text; the above holds of that decision")
-        return "\n\n".join([*map(str, self.values), *more])
+            names = _listed(self.differing)
+            notes.append(
+                f"decided again: {names} got another sharding than in the text; the explanations are of this decision"
+            )
+        return "\n\n".join([*map(str, self.values), *notes])
 
 
 def percent_text(before: float, after: float) -> str:
-    """Return by how much a number grows; one that is rounded to nothing has no minus."""
+    """Return the change in percent, such as `+1.5 %`; never `-0.0 %`."""
     return f"{round(100 * (after / before - 1), 1) + 0.0:+.1f} %"
 
 
 def _listed(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:LISTED])}{f' and {len(names) - LISTED} more' if len(names) > LISTED else ''}"
+    return f"{', '.join(names[:MAX_LISTED])}{f' and {len(names) - MAX_LISTED} more' if len(names) > MAX_LISTED else ''}"
 
 
 def _chain(names: Sequence[str]) -> str:
-    """Return the names of values one after the other; of many, those at both ends."""
-    left_out = len(names) - 2 * LISTED
+    """Return the names of a path of values; of a long path, those at both ends."""
+    left_out = len(names) - 2 * MAX_LISTED
     if left_out < 2:
         return ", ".join(names)
-    return ", ".join([*names[:LISTED], f"{left_out} more", *names[-LISTED:]])
+    return ", ".join([*names[:MAX_LISTED], f"{left_out} more", *names[-MAX_LISTED:]])
 
 
-def _place(location: Location | None) -> str:
+def _location_text(location: Location | None) -> str:
     return f"  {printable(location.file)}:{location.line}" if location is not None else ""
 
 
-def _beside(seconds: float, now: float) -> str:
-    return f"objective {time_text(seconds)}, {percent_text(now, seconds)}"
+def _objective_text(seconds: float, decided_seconds: float) -> str:
+    return f"objective {time_text(seconds)}, {percent_text(decided_seconds, seconds)}"

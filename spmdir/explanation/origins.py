@@ -1,4 +1,8 @@
-"""Whose annotation a placement comes from: the way from a value to the nearest annotations that shard with it."""
+"""Find the user annotations that a placement follows from, by breadth-first search over ops that do not reshard.
+
+For example, %x is annotated dp: S(0), and %h = mm(%x, %w), %a = gelu(%h) and %y = add(%a, %b) are S(0) on dp without a
+reshard. The search from %y visits %a and %b, then %h, then %x. The annotation of %x has the path %x, %h, %a, %y.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +15,18 @@ from spmdir.core.placement.base import Placement
 from spmdir.core.placement.standard import R
 from spmdir.explanation.decided import DecidedProgram
 
-NEAREST = 2
-"""How many annotations are named."""
+MAX_ORIGINS = 2
+"""The number of annotations that are returned."""
 
 
 @attrs.frozen
 class Origin:
-    """An annotation that a placement agrees with along a chain of ops, none of which reshards.
+    """An annotation, and a path to a value through ops that do not reshard.
 
     Attributes:
-        node: that is annotated.
-        placement: what the annotation says.
-        path: the values between, from the annotated one to the one asked about.
+        node: the annotated node.
+        placement: the annotated placement.
+        path: the values on the path, from the annotated node to the explained value.
     """
 
     node: int
@@ -31,57 +35,61 @@ class Origin:
 
 
 def origins(program: DecidedProgram, value: int, axis: str) -> list[Origin]:
-    """Return the nearest annotations from which the placement of a value on an axis follows, the nearest first.
+    """Return the nearest annotations that the placement of a value on an axis follows from, the nearest first.
 
-    A placement goes from a value to another where one op takes or gives both, shards both, and reshards neither. Of
-    ways through equally many ops, those that are in the forward longest come first. What is annotated itself is that
-    by nothing else.
+    Two values are neighbours if one op has both as operands or results, shards both, and reshards neither. Among paths
+    of equal length, those that stay in the earliest phase come first: forward, backward, optimizer. An annotated value
+    has only its own annotation.
     """
-    if (placed := _made(program, value, axis)) == R:
+    if (placement := _produced_placement(program, value, axis)) == R:
         return []
-    if program.annotated(maker := program.maker[value], axis) == placed:
-        return [Origin(maker, placed, (value,))]
-    found: dict[int, Origin] = {}
-    known: dict[int, tuple[int, ...]] = {value: ()}
-    latest, waiting = {value: program.phase(maker)}, [value]
-    while waiting and len(found) < NEAREST:
-        ends: list[tuple[int, Origin]] = []
-        beyond: dict[int, None] = {}
-        for current in sorted(waiting, key=latest.__getitem__):
-            path, placed = (current, *known[current]), _made(program, current, axis)
-            for node in (program.maker[current], *_taking(program, current, axis)):
-                if program.annotated(node, axis) == placed:
-                    ends.append((max(latest[current], program.phase(node)), Origin(node, placed, path)))
-            for other in _beside(program, current, axis):
-                if other not in known:
-                    known[other], beyond[other] = path, None
-                    latest[other] = max(latest[current], program.phase(program.maker[other]))
-        for _, origin in sorted(ends, key=itemgetter(0)):
-            found.setdefault(origin.node, origin)
-        waiting = list(beyond)
-    return list(found.values())[:NEAREST]
+    if program.annotation(producer := program.producer[value], axis) == placement:
+        return [Origin(producer, placement, (value,))]
+    origin_of_node: dict[int, Origin] = {}
+    path_to: dict[int, tuple[int, ...]] = {value: ()}
+    latest_phase, frontier = {value: program.phase(producer)}, [value]
+    while frontier and len(origin_of_node) < MAX_ORIGINS:
+        annotated: list[tuple[int, Origin]] = []
+        next_frontier: dict[int, None] = {}
+        for current in sorted(frontier, key=latest_phase.__getitem__):
+            path, placement = (current, *path_to[current]), _produced_placement(program, current, axis)
+            for node in (program.producer[current], *_matching_users(program, current, axis)):
+                if program.annotation(node, axis) == placement:
+                    annotated.append((max(latest_phase[current], program.phase(node)), Origin(node, placement, path)))
+            for neighbour in _values_sharded_alike(program, current, axis):
+                if neighbour not in path_to:
+                    path_to[neighbour], next_frontier[neighbour] = path, None
+                    latest_phase[neighbour] = max(latest_phase[current], program.phase(program.producer[neighbour]))
+        for _, origin in sorted(annotated, key=itemgetter(0)):
+            origin_of_node.setdefault(origin.node, origin)
+        frontier = list(next_frontier)
+    return list(origin_of_node.values())[:MAX_ORIGINS]
 
 
-def _made(program: DecidedProgram, value: int, axis: str) -> Placement:
-    node = program.maker[value]
+def _produced_placement(program: DecidedProgram, value: int, axis: str) -> Placement:
+    node = program.producer[value]
     return program.strategies[axis][node].results[program.problem.nodes[node].results.index(value)]
 
 
-def _taking(program: DecidedProgram, value: int, axis: str) -> Iterator[int]:
-    """Yield the nodes that take a value as it is made on an axis."""
-    placed = _made(program, value, axis)
-    return (user for user, slot in program.users[value] if program.strategies[axis][user].operands[slot] == placed)
+def _matching_users(program: DecidedProgram, value: int, axis: str) -> Iterator[int]:
+    """Return the users that need the produced placement of a value on an axis."""
+    placement = _produced_placement(program, value, axis)
+    return (user for user, slot in program.users[value] if program.strategies[axis][user].operands[slot] == placement)
 
 
-def _beside(program: DecidedProgram, value: int, axis: str) -> Iterator[int]:
-    """Yield the values that an op shards together with `value` on an axis, where it reshards neither."""
-    for index in (program.maker[value], *_taking(program, value, axis)):
+def _values_sharded_alike(program: DecidedProgram, value: int, axis: str) -> Iterator[int]:
+    """Yield the values that an op shards together with `value` on an axis, without resharding either of them."""
+    for index in (program.producer[value], *_matching_users(program, value, axis)):
         node, strategy = program.problem.nodes[index], program.strategies[axis][index]
-        taken = [
+        operands = [
             operand
             for operand, placement in zip(node.operands, strategy.operands, strict=True)
-            if operand not in program.problem.ties and placement != R and _made(program, operand, axis) == placement
+            if operand not in program.problem.ties
+            and placement != R
+            and _produced_placement(program, operand, axis) == placement
         ]
-        given = [result for result, placement in zip(node.results, strategy.results, strict=True) if placement != R]
-        if value in taken or value in given:
-            yield from (other for other in (*taken, *given) if other != value and other not in program.problem.ties)
+        results = [result for result, placement in zip(node.results, strategy.results, strict=True) if placement != R]
+        if value in operands or value in results:
+            yield from (
+                sharded for sharded in (*operands, *results) if sharded != value and sharded not in program.problem.ties
+            )

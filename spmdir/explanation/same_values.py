@@ -1,6 +1,6 @@
-"""Which values of two programs are the same: what the same op makes of the same values, whatever their names.
+"""Match the values of two programs: equal ops with matched operands have matched results, whatever their names.
 
-This compares two programs, not the layers of one: an op is matched by its operands, in the order of the text.
+For example, `%a = mm(%x, %w); %b = relu(%a)` and `%c = mm(%x, %w); %d = relu(%c)` match as %c → %a and %d → %b.
 """
 
 from __future__ import annotations
@@ -15,56 +15,58 @@ from spmdir.dialects.reshard_ops import FORMS, unresharded
 from spmdir.dialects.value_op import DECIDED, ValueOp
 
 
-def made_values(function: FuncOp) -> Iterator[SSAValue]:
-    """Yield arguments, and what ops make that is no form of another value."""
+def program_values(function: FuncOp) -> Iterator[SSAValue]:
+    """Yield the arguments, and the results of all ops except reshards, constraints, collectives and waits."""
     yield from function.args
-    for op in _making(function):
+    for op in _producers(function):
         yield from op.results
 
 
-def names_in(before: FuncOp, after: FuncOp) -> dict[SSAValue, str]:
-    """Return value of `after` → its name in `before`, or a new one.
+def match_names(before: FuncOp, after: FuncOp) -> dict[SSAValue, str]:
+    """Return value of `after` → the name of its match in `before`, or a new name if it has none.
 
-    Arguments are the same by name; of several equal ops, those whose results have one name. What no op of `before`
-    makes of the same values is the same by name too.
+    Arguments match by name. An op matches an equal op with matched operands; of several, the one whose result has the
+    same name. If there is none, it matches an op of the same kind whose result has the same name.
     """
-    names = {text_name(value): value for value in made_values(before)}
-    known: dict[Hashable, dict[str, ValueOp]] = {}
-    for op in _making(before):
-        known.setdefault(_look(op, {}), {})[text_name(op.results[0])] = op
-    same: dict[SSAValue, SSAValue] = {
-        value: names[text_name(value)] for value in after.args if text_name(value) in names
+    values_before = {text_name(value): value for value in program_values(before)}
+    producers_before: dict[Hashable, dict[str, ValueOp]] = {}
+    for op in _producers(before):
+        producers_before.setdefault(_op_key(op, {}), {})[text_name(op.results[0])] = op
+    match_of: dict[SSAValue, SSAValue] = {
+        value: values_before[text_name(value)] for value in after.args if text_name(value) in values_before
     }
-    taken: set[ValueOp] = set()
-    for op in _making(after):
-        name, alike = text_name(op.results[0]), known.get(_look(op, same), {})
-        found = alike.pop(name, None) or (alike.pop(next(iter(alike))) if alike else _named(op, names.get(name)))
-        if found is not None and found not in taken:
-            taken.add(found)
-            same.update(zip(op.results, found.results, strict=False))
-    return {value: _name(value, same, names) for value in made_values(after)}
+    matched: set[ValueOp] = set()
+    for op in _producers(after):
+        name, candidates = text_name(op.results[0]), producers_before.get(_op_key(op, match_of), {})
+        match = candidates.pop(name, None) or (
+            candidates.pop(next(iter(candidates))) if candidates else _producer_of_kind(op, values_before.get(name))
+        )
+        if match is not None and match not in matched:
+            matched.add(match)
+            match_of.update(zip(op.results, match.results, strict=False))
+    return {value: _matched_name(value, match_of, values_before) for value in program_values(after)}
 
 
-def _making(function: FuncOp) -> Iterator[ValueOp]:
+def _producers(function: FuncOp) -> Iterator[ValueOp]:
     return (
         op for op in function.body.block.ops if isinstance(op, ValueOp) and op.results and not isinstance(op, FORMS)
     )
 
 
-def _look(op: ValueOp, same: Mapping[SSAValue, SSAValue]) -> Hashable:
-    """Return what equal ops have in common; operands are those that they are the same as."""
-    said = frozenset((key, value) for key, value in op.properties.items() if key not in DECIDED)
+def _op_key(op: ValueOp, match_of: Mapping[SSAValue, SSAValue]) -> Hashable:
+    """Return a key that equal ops with matched operands share."""
+    properties = frozenset((key, value) for key, value in op.properties.items() if key not in DECIDED)
     operands = [unresharded(operand) for operand in op.operands]
-    return op.name, said, tuple(same.get(operand, operand) for operand in operands)
+    return op.name, properties, tuple(match_of.get(operand, operand) for operand in operands)
 
 
-def _named(op: ValueOp, value: SSAValue | None) -> ValueOp | None:
-    """Return the op that makes a value of this name, if it is of the same kind."""
+def _producer_of_kind(op: ValueOp, value: SSAValue | None) -> ValueOp | None:
+    """Return the producer of `value` if it is the same kind of op as `op`."""
     owner = value.owner if value is not None else None
     return owner if isinstance(owner, ValueOp) and owner.name == op.name else None
 
 
-def _name(value: SSAValue, same: Mapping[SSAValue, SSAValue], names: Mapping[str, SSAValue]) -> str:
-    if value in same:
-        return text_name(same[value])
-    return f"{text_name(value)} (after)" if text_name(value) in names else text_name(value)
+def _matched_name(value: SSAValue, match_of: Mapping[SSAValue, SSAValue], values_before: Mapping[str, SSAValue]) -> str:
+    if value in match_of:
+        return text_name(match_of[value])
+    return f"{text_name(value)} (after)" if text_name(value) in values_before else text_name(value)

@@ -1,4 +1,4 @@
-"""`what_if`: a program decided with other annotations, beside what was decided."""
+"""`what_if`: compare a decision with the decision under other annotations."""
 
 from __future__ import annotations
 
@@ -22,43 +22,45 @@ from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of, sharding_attr
 from spmdir.dialects.locations import SourcePlaces, places_of
 from spmdir.dialects.names import text_name
-from spmdir.dialects.reshard_ops import ConstraintOp
+from spmdir.dialects.reshard_ops import ConstraintOp, unresharded
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
-from spmdir.explanation.asked import PROGRAM, KeepsSource, asked_about, opened
+from spmdir.explanation.asked import PROGRAM, KeepsSource, resolve_program, undecided_copy
 from spmdir.explanation.decided import DecidedProgram
-from spmdir.explanation.difference import Difference, diff
-from spmdir.explanation.places import is_at, module_named, nothing_there
+from spmdir.explanation.difference import Constrained, Difference, diff
+from spmdir.explanation.places import matches, no_match_error, selected_module
 from spmdir.pipeline.finish import resolve_names
 from spmdir.pipeline.pipeline import PARTITIONING, PIPELINE, Pipeline, parse_steps
+from spmdir.reshard.plan_tree import Planner, plan_tree
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
     from xdsl.dialects.func import FuncOp
 
 
-from spmdir.dialects.reshard_ops import unresharded
-from spmdir.explanation.difference import Constrained
-from spmdir.reshard.plan_tree import Planner, plan_tree
-
 _OPEN = parse_placement("?")
 
 
-def other_constraints(before: DecidedProgram, after: DecidedProgram) -> Iterator[Constrained]:
-    """Yield the constraints of a decided program that another does not have so."""
-    known = {text_name(op.results[0]): op.target for op in _constraints(before)}
+def changed_constraints(before: DecidedProgram, after: DecidedProgram) -> Iterator[Constrained]:
+    """Yield the constraints of `after` that `before` does not have, or has with another sharding."""
+    targets_before = {text_name(op.results[0]): op.target for op in _constraints(before)}
     root, problem = after.mesh.root or after.mesh, after.problem
     planner = Planner(root, problem.topology, problem.collectives)
     for op in _constraints(after):
-        made, given, meta = op.source, op.target, meta_of(op.results[0].type)
-        if made is None or given is None or meta is None or known.get(text_name(op.results[0])) == given:
+        produced, for_users, meta = op.source, op.target, meta_of(op.results[0].type)
+        if (
+            produced is None
+            or for_users is None
+            or meta is None
+            or targets_before.get(text_name(op.results[0])) == for_users
+        ):
             continue
         name = text_name(unresharded(op.operands[0]))
-        if made == given:
-            yield Constrained(name, made, given, (), 0.0)
+        if produced == for_users:
+            yield Constrained(name, produced, for_users, (), 0.0)
             continue
-        tree = plan_tree(meta, made, (given,), planner)
-        yield Constrained(name, made, given, tuple(map(str, tree.steps.values())), tree.seconds)
+        tree = plan_tree(meta, produced, (for_users,), planner)
+        yield Constrained(name, produced, for_users, tuple(map(str, tree.steps.values())), tree.seconds)
 
 
 def _constraints(program: DecidedProgram) -> Iterator[ConstraintOp]:
@@ -80,61 +82,65 @@ def what_if(
     drop_annotations: Sequence[str] = (),
     pipeline: Pipeline | str | None = None,
 ) -> Difference:
-    """Return what a program would be with other annotations, beside what it is; the program is left as it is.
+    """Compare a program with the same program under other annotations. The program itself does not change.
 
     Args:
-        module: as it is before propagate, or what `parallelize` or `rank_programs` returned.
-        shardings: name, module path or glob → a sharding of what is there, for the axes that it lists; of a module,
-            of the last value that its forward makes.
-        forbid: the same → placements that are not allowed there.
-        drop_annotations: what loses its annotation: names of arguments, constraints and ops, or globs.
-        pipeline: whose propagate decides; if None the standard one, or that of `parallelize`. What partitions the
-            program is the standard one's if it does not.
+        module: a program before propagate, or a result of `parallelize` or `rank_programs`.
+        shardings: name, module path or glob → a sharding for these values, on the axes that it lists. A module path
+            selects the last value that the forward of the module produces.
+        forbid: name, module path or glob → placements that are not allowed for these values.
+        drop_annotations: names or globs of the arguments, constraints and ops whose annotations are dropped.
+        pipeline: the pipeline whose propagate decides; if None that of `module`, else the standard one. If it does not
+            partition the program, the standard passes do.
 
     Raises:
-        SpmdirError: a name is that of nothing, or the program cannot be decided so.
+        SpmdirError: a name matches no value, or the program cannot be decided with the changes.
 
     Example:
         >>> print(spmdir.report.what_if(module, {"%x": "dp: S(1)"}))
     """
-    program, pipeline = asked_about(module, pipeline)
-    module, pipeline = opened(program, pipeline)
+    original, pipeline = resolve_program(module, pipeline)
+    module, pipeline = undecided_copy(original, pipeline)
     before = DecidedProgram(module, pipeline)
     changed = module.clone()
     function, mesh = ir.main_function(changed), ir.mesh(changed)
-    known = {text_name(value) for value, _ in _values(function)}
-    names = resolve_names(program, [*drop_annotations, *(shardings or {}), *(forbid or {})], known)
-    for at in drop_annotations:
-        annotated = [value for value in _named(function, names[at]) if _is_annotated(value, mesh.axis_names)]
+    all_names = {text_name(value) for value, _ in _values(function)}
+    names = resolve_names(original, [*drop_annotations, *(shardings or {}), *(forbid or {})], all_names)
+    for selector in drop_annotations:
+        annotated = [
+            value for value in _select_values(function, names[selector]) if _is_annotated(value, mesh.axis_names)
+        ]
         if not annotated:
-            raise SpmdirError(f"nothing at {shown(at)} is annotated; expected an argument, op or constraint that is")
+            raise SpmdirError(
+                f"{shown(selector)} has no annotation to drop; expected an annotated argument, op or constraint"
+            )
         for value in annotated:
             _annotate(value, None, mesh.axis_names)
-    for at, given in (shardings or {}).items():
-        asked = _placements(given, mesh)
-        for value in _ends(function, names[at], pipeline):
-            _annotate(value, _over(sharding_of(value), asked, mesh.axis_names), mesh.axis_names)
+    for selector, sharding in (shardings or {}).items():
+        placements = _placements(sharding, mesh)
+        for value in _last_values(function, names[selector], pipeline):
+            _annotate(value, _override(sharding_of(value), placements, mesh.axis_names), mesh.axis_names)
     after = DecidedProgram(changed, pipeline)
     if forbid:
         after.forbid(
             [
                 (text_name(value), axis, placement)
-                for at, given in forbid.items()
-                for value in _ends(function, names[at], pipeline)
-                for axis, placement in _placements(given, mesh).items()
+                for selector, sharding in forbid.items()
+                for value in _last_values(function, names[selector], pipeline)
+                for axis, placement in _placements(sharding, mesh).items()
             ]
         )
     if not any(step.name == "localize" for step in pipeline.steps):
         pipeline = pipeline.with_steps((*pipeline.through("propagate").steps, *parse_steps(PARTITIONING)))
-    constraints = tuple(other_constraints(before, after))
+    constraints = tuple(changed_constraints(before, after))
     return attrs.evolve(diff(before.module, after.module, pipeline), constraints=constraints)
 
 
-def _named(function: FuncOp, at: str) -> list[SSAValue]:
-    found = [value for value, places in _values(function) if is_at(places, [text_name(value)], at)]
-    if not found:
-        raise nothing_there(at, {text_name(value): places for value, places in _values(function)})
-    return found
+def _select_values(function: FuncOp, selector: str) -> list[SSAValue]:
+    selected = [value for value, places in _values(function) if matches(places, [text_name(value)], selector)]
+    if not selected:
+        raise no_match_error(selector, {text_name(value): places for value, places in _values(function)})
+    return selected
 
 
 def _values(function: FuncOp) -> Iterator[tuple[SSAValue, SourcePlaces]]:
@@ -147,37 +153,42 @@ def _values(function: FuncOp) -> Iterator[tuple[SSAValue, SourcePlaces]]:
                     yield value, places_of(op.location)
 
 
-def _ends(function: FuncOp, at: str, pipeline: Pipeline) -> list[SSAValue]:
-    """Return the values that `at` names, as `%h` or `%h*`; of modules and lines, the last that each makes, in the
-    forward if it makes any there."""
-    values = _named(function, at)
-    if at.startswith("%"):
+def _last_values(function: FuncOp, selector: str, pipeline: Pipeline) -> list[SSAValue]:
+    """Return the values that a selector such as `%h` or `%h*` matches.
+
+    If it is a module path or a line, return the last value that each module or line produces: in the forward if there
+    is any, else in the other phases.
+    """
+    values = _select_values(function, selector)
+    if selector.startswith("%"):
         return values
-    told = phases(function, memory_classes(function, pipeline.rules))
-    last: dict[object, SSAValue] = {}
+    phase_of = phases(function, memory_classes(function, pipeline.rules))
+    last_of_module: dict[object, SSAValue] = {}
     for is_forward in (False, True):
         for value in values:
             if not isinstance(value, OpResult):
-                last[value] = value
-            elif (told[value.op] == "forward") is is_forward:
-                last[module_named(places_of(value.op.location), at) or value] = value
-    return list(last.values())
+                last_of_module[value] = value
+            elif (phase_of[value.op] == "forward") is is_forward:
+                last_of_module[selected_module(places_of(value.op.location), selector) or value] = value
+    return list(last_of_module.values())
 
 
-def _placements(given: ShardingLike, mesh: Mesh) -> dict[str, Placement]:
-    """Return axis → placement of the axes that are named, also of those that are to replicate."""
-    sharding, named = as_sharding(given, mesh), mesh.axis_names
-    if isinstance(given, str):
-        named = [entry.partition(":")[0].strip() for entry in split_entries(given)]
-    elif isinstance(given, Mapping):
-        named = list(given)
-    return {axis: sharding[axis] for axis in named}
+def _placements(sharding_text: ShardingLike, mesh: Mesh) -> dict[str, Placement]:
+    """Return axis → placement of the listed axes, including replicated ones."""
+    sharding, axes = as_sharding(sharding_text, mesh), mesh.axis_names
+    if isinstance(sharding_text, str):
+        axes = [entry.partition(":")[0].strip() for entry in split_entries(sharding_text)]
+    elif isinstance(sharding_text, Mapping):
+        axes = list(sharding_text)
+    return {axis: sharding[axis] for axis in axes}
 
 
-def _over(found: Sharding | None, asked: Mapping[str, Placement], axes: Sequence[str]) -> Sharding:
-    """Return an annotation with other placements on some axes; axes of neither are open."""
-    own = dict(found.entries) if found is not None else dict.fromkeys(axes, _OPEN)
-    return Sharding([*asked.items(), *((axis, placement) for axis, placement in own.items() if axis not in asked)])
+def _override(annotation: Sharding | None, placements: Mapping[str, Placement], axes: Sequence[str]) -> Sharding:
+    """Return an annotation with the given placements; all other axes keep theirs, or are open."""
+    current = dict(annotation.entries) if annotation is not None else dict.fromkeys(axes, _OPEN)
+    return Sharding(
+        [*placements.items(), *((axis, placement) for axis, placement in current.items() if axis not in placements)]
+    )
 
 
 def _is_annotated(value: SSAValue, axes: Sequence[str]) -> bool:
@@ -186,7 +197,7 @@ def _is_annotated(value: SSAValue, axes: Sequence[str]) -> bool:
 
 
 def _annotate(value: SSAValue, sharding: Sharding | None, axes: Sequence[str]) -> None:
-    """Give a value an annotation in the place of its own, or none; what an op makes gets a constraint."""
+    """Replace or drop the annotation of a value. A new annotation of an op result is a constraint."""
     everywhere_open = Sharding([(axis, _OPEN) for axis in axes])
     if isinstance(value, BlockArgument):
         function: Any = value.owner.parent_op()
@@ -199,7 +210,7 @@ def _annotate(value: SSAValue, sharding: Sharding | None, axes: Sequence[str]) -
         op.set_shardings([sharding or everywhere_open])
     elif sharding is None:
         op.set_shardings(
-            [None if result is value else own for result, own in zip(op.results, op.shardings, strict=True)]
+            [None if result is value else existing for result, existing in zip(op.results, op.shardings, strict=True)]
         )
     else:
         constraint = ConstraintOp.build(value, sharding, op.location)

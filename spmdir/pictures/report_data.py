@@ -22,7 +22,7 @@ from spmdir.dialects.function_checks import GIVEN
 from spmdir.dialects.names import text_name
 from spmdir.dialects.observed_stage import is_undecided
 from spmdir.explanation.decided import DecidedProgram
-from spmdir.explanation.explain import equal_values, explained_alike
+from spmdir.explanation.explain import explain_equal_values, select_values
 from spmdir.pictures.mesh_traffic import mesh_traffic
 from spmdir.pictures.program_graph import ARGUMENT, GraphNode, partitioned, program_graph
 from spmdir.pictures.source_lines import source_lines
@@ -69,13 +69,13 @@ def dearest_reasons(program: DecidedProgram, count: int | None) -> list[dict[str
     """
     found: list[dict[str, Any]] = []
     started = time.process_time()
-    for values in equal_values(program, "*"):
+    for values in select_values(program, "*"):
         seconds = program.reshard_seconds[values[0]]
         late = count is None and bool(found) and time.process_time() - started > SECONDS
         if not seconds or late or len(found) >= (MOST if count is None else count):
             break
         say("why {} is resharded", program.names[values[0]])
-        one = explained_alike(program, values)
+        one = explain_equal_values(program, values)
         found.append({
             "name": one.name,
             "text": str(one),
@@ -207,7 +207,7 @@ def _tasks(found: Execution, told: Sequence[str], strings: Strings) -> dict[str,
     streams = list(dict.fromkeys([COMPUTE, *(task.transfer.stream for task in tasks if task.transfer)]))
     names = [strings.number(task.name) for task in tasks]
     bars = [
-        [place[span.task], streams.index(span.stream), _us(span.first), _us(span.last), int(span.is_wait)]
+        [place[span.task], streams.index(span.stream), _us(span.start), _us(span.end), int(span.is_wait)]
         for span in spans(found)
     ]
     rows = [

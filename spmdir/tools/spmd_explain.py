@@ -50,7 +50,7 @@ def run(options: argparse.Namespace) -> int:
     text, file = read_text(options.input)
     from spmdir.dialects import ir
     from spmdir.explanation.decided import DecidedProgram
-    from spmdir.explanation.explain import explanations
+    from spmdir.explanation.explain import explain_values
     from spmdir.explanation.what_if import what_if
 
     pipeline = pipeline_of(options)
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
         else:
             program = DecidedProgram(module, pipeline)
             places = [*options.values, *options.at] or ["*"]
-            answers = [explanations(program, place, options.most) for place in places]
+            answers = [explain_values(program, place, options.most) for place in places]
         print_with_axes("\n\n".join(map(str, answers)), ir.mesh(module).axis_names, options.color)
     return 0
 

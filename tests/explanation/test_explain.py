@@ -9,8 +9,8 @@ from xdsl.dialects.builtin import ModuleOp
 
 import spmdir
 from spmdir.core.input_parts import parts_of
-from spmdir.explanation.asked import opened
-from spmdir.explanation.decided import DecidedProgram, Otherwise
+from spmdir.explanation.asked import undecided_copy
+from spmdir.explanation.decided import Alternative, DecidedProgram
 from spmdir.explanation.explained import Source
 from spmdir.pipeline.pipeline import Pipeline
 from spmdir.search.restricted import Restricted, ends_of
@@ -46,11 +46,11 @@ def decided(text: str) -> tuple[ModuleOp, float]:
     return module, seconds
 
 
-def only(program: DecidedProgram, node: int, axis: str, other: Otherwise) -> Solution:
+def only(program: DecidedProgram, node: int, axis: str, other: Alternative) -> Solution:
     """Return what is decided if a node and those alike have one strategy on an axis, that of another decision."""
     source, kept = program.problem.nodes[node].source, ends_of(other.strategies[axis][node])
     left_out = {ends_of(one) for one in source.candidates(axis, program.mesh.sizes[axis])} - {kept}
-    sources = dict.fromkeys(program.alike(node), Restricted(source, axis, frozenset(left_out)))
+    sources = dict.fromkeys(program.equal_nodes(node), Restricted(source, axis, frozenset(left_out)))
     return program.search.again(sources, program.solution)[1]
 
 
@@ -62,7 +62,7 @@ def test_the_next_best_strategy_is_what_deciding_with_it_gives_and_nothing_is_be
         assert program.seconds == pytest.approx(decided(part)[1], rel=1e-12)
         for node in range(len(program.problem.nodes)):
             for axis in program.mesh.axis_names:
-                other = program.without_strategy(node, axis)
+                other = program.decide_without_strategy(node, axis)
                 if other is None:
                     continue
                 assert only(program, node, axis, other).cost == pytest.approx(other.seconds, rel=1e-9)
@@ -125,8 +125,8 @@ def test_a_reshard_says_what_it_sends_and_what_both_ends_would_do_instead() -> N
     report = spmdir.report.comm_report(module)
     assert (delivery.wire_bytes, delivery.seconds) == (report.wire_bytes, report.seconds)
     made, taken = explanation.axes[1].choice, user.choices[0]
-    assert (made.axis, made.other) == ("tp", "(S(0), R) -> (S(0))")
-    assert (taken.axis, taken.chosen, taken.other) == ("tp", "(S(0)) -> ()", "(S(1)) -> ()")
+    assert (made.axis, made.alternative) == ("tp", "(S(0), R) -> (S(0))")
+    assert (taken.axis, taken.chosen, taken.alternative) == ("tp", "(S(0)) -> ()", "(S(1)) -> ()")
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_the_values_whose_reshards_take_longest_come_first_and_the_others_are_co
     found = spmdir.report.explain(spmdir.parse(MLP), most=1)
     assert [one.name for one in found.values] == ["%y"] and found.left_out == 5
     assert repr(found).startswith("%y = aten.mm : ")
-    assert str(found).endswith("\n\n5 more; ask for them by name, or for more with --most")
+    assert str(found).endswith("\n\n5 more; select them by name, or raise --most")
 
 
 def test_of_many_values_between_an_annotation_and_what_follows_both_ends_are_named() -> None:
@@ -172,10 +172,10 @@ def test_the_program_is_left_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("at", "pipeline", "message"),
     [
-        ("%hh", None, r"there is nothing at '%hh'; expected .*; did you mean '%h'\?"),
-        ("mpl.py:3", None, r"there is nothing at 'mpl\.py:3'; expected .*; did you mean 'mlp\.py'\?"),
-        ("mlp.py:77", None, "there is nothing at 'mlp.py:77'.*; the nearest line that makes one is mlp.py:5"),
-        ("%h", "insert-reshard", "the pipeline 'insert-reshard' decides nothing; expected one with propagate in it"),
+        ("%hh", None, r"no value matches '%hh'; expected .*; did you mean '%h'\?"),
+        ("mpl.py:3", None, r"no value matches 'mpl\.py:3'; expected .*; did you mean 'mlp\.py'\?"),
+        ("mlp.py:77", None, "no value matches 'mlp.py:77'.*; the nearest line with a value is mlp.py:5"),
+        ("%h", "insert-reshard", "the pipeline 'insert-reshard' makes no decision; expected a pipeline with propagate"),
     ],
 )
 def test_what_cannot_be_explained_is_an_error(at: str, pipeline: str | None, message: str) -> None:
@@ -249,8 +249,9 @@ func.func @f(%x: tensor<4096x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, dp
 
 def test_equal_values_of_layers_that_are_not_decided_as_one_are_explained_once() -> None:
     found = spmdir.report.explain(spmdir.parse(LAYERS.format(0)), "*.w")
-    assert [(one.name, one.times, one.likewise) for one in found.values] == [("%layers.0.w", 1, ("%layers.1.w",))]
-    assert "\n  likewise %layers.1.w; alternatives are those of the first\n" in str(found) and not found.left_out
+    assert [(one.name, one.times, one.equal_values) for one in found.values] == [("%layers.0.w", 1, ("%layers.1.w",))]
+    assert "\n  same decision for %layers.1.w; alternatives are those of %layers.0.w\n" in str(found)
+    assert not found.left_out
     assert len(spmdir.report.explain(spmdir.parse(LAYERS.format(1)), "*.w").values) == 2
 
 
@@ -288,7 +289,7 @@ def test_a_decided_program_that_keeps_what_was_annotated_opens_to_what_it_was(na
     for _, part in parts_of((GOLDEN / f"{name}.mlir").read_text()):
         text = spmdir.print_ir(spmdir.run_passes(spmdir.parse(part), "propagate{origins=true}"))
         kept = spmdir.parse(text)
-        module, _ = opened(kept, Pipeline())
+        module, _ = undecided_copy(kept, Pipeline())
         assert spmdir.print_ir(module) == spmdir.print_ir(spmdir.parse(part))
         assert not DecidedProgram(kept, Pipeline()).differing and spmdir.print_ir(kept) == text
 
@@ -315,7 +316,7 @@ def test_a_decided_program_is_not_explained_for_the_machine_of_another_pipeline(
 ) -> None:
     deciding = f"propagate{{{decided_for}origins=true}}"
     kept = spmdir.run_passes(spmdir.parse(MLP), deciding)
-    assert "flat" not in str(opened(kept, pipeline)[1])
+    assert "flat" not in str(undecided_copy(kept, pipeline)[1])
     again, alone = DecidedProgram(kept, pipeline), DecidedProgram(spmdir.parse(MLP), Pipeline(deciding))
     assert (again.problem.topology, again.seconds) == (alone.problem.topology, alone.seconds)
     assert again.differing == ()
@@ -327,7 +328,7 @@ def test_a_decision_that_is_not_that_of_the_text_says_so() -> None:
     assert other != text
     found = spmdir.report.explain(spmdir.parse(other), "%y")
     assert found.differing == ("%h",)
-    assert str(found).rpartition("\n\n")[2].startswith("decided again, %h came out otherwise than in the text")
+    assert str(found).rpartition("\n\n")[2].startswith("decided again: %h got another sharding than in the text")
 
 
 @pytest.mark.parametrize(
@@ -335,5 +336,5 @@ def test_a_decision_that_is_not_that_of_the_text_says_so() -> None:
 )
 def test_a_decided_program_that_keeps_nothing_says_which_text_to_ask(passes: str) -> None:
     decided = spmdir.run_passes(spmdir.parse(MLP.replace("dp: ?, tp: S(1)", "dp: ?, tp: S(0)")), passes)
-    with pytest.raises(spmdir.SpmdirError, match="expected the text before propagate, or the one"):
+    with pytest.raises(spmdir.SpmdirError, match="expected a program before propagate, or one decided by"):
         spmdir.report.explain(decided, "%y")

@@ -70,7 +70,7 @@ def test_what_is_forbidden_is_not_decided() -> None:
     forbidden = {"%w2": "tp: S(0)"}
     difference = spmdir.report.what_if(spmdir.parse(MLP), forbid=forbidden)
     assert (str(difference.before.shardings["%w2"]), str(difference.after.shardings["%w2"])) == ("tp: S(0)", "")
-    with pytest.raises(spmdir.SpmdirError, match="%x cannot be placed otherwise on axis 'dp'; forbid less"):
+    with pytest.raises(spmdir.SpmdirError, match="all placements of %x on axis 'dp' are forbidden; forbid fewer"):
         spmdir.report.what_if(spmdir.parse(MLP), forbid={"%x": "dp: S(0)"})
 
 
@@ -79,7 +79,7 @@ def test_what_is_not_decided_is_forbidden_without_another_decision(monkeypatch: 
     for placed in ("tp: S(1)", "dp: S(9)"):
         difference = spmdir.report.what_if(spmdir.parse(MLP), forbid={"%w2": placed})
         assert difference.before == difference.after
-        assert repr(difference).endswith("no sharding and no collective differs")
+        assert repr(difference).endswith("all shardings and collectives are equal")
 
 
 def test_equal_programs_do_not_differ_whatever_their_stage_and_the_order_of_their_lines() -> None:
@@ -87,10 +87,10 @@ def test_equal_programs_do_not_differ_whatever_their_stage_and_the_order_of_thei
     lowered = spmdir.run_passes(spmdir.parse(spmdir.print_ir(decisions)), "insert-reshard,lower-reshard")
     difference = spmdir.report.diff(decisions, lowered)
     assert not difference.changed and difference.before.count == 1
-    assert str(difference).endswith("no sharding and no collective differs")
+    assert str(difference).endswith("all shardings and collectives are equal")
     localized = spmdir.run_passes(spmdir.parse(spmdir.print_ir(decisions)), "insert-reshard,lower-reshard,localize")
     difference = spmdir.report.diff(decisions, localized)
-    assert str(difference).endswith("no sharding and no collective differs") and "objective" not in str(difference)
+    assert str(difference).endswith("all shardings and collectives are equal") and "objective" not in str(difference)
 
 
 def test_what_is_returned_otherwise_and_another_mesh_differ() -> None:
@@ -138,7 +138,7 @@ def test_layers_as_functions_differ_in_nothing_though_their_values_have_other_na
     outlined = spmdir.run_passes(whole, "outline-layers")
     assert "func.call" in spmdir.print_ir(outlined)
     one, other = (spmdir.run_passes(module, "propagate") for module in (whole, outlined))
-    assert str(spmdir.report.diff(one, other)).endswith("no sharding and no collective differs")
+    assert str(spmdir.report.diff(one, other)).endswith("all shardings and collectives are equal")
     asked = spmdir.report.what_if(outlined, {"%w": "tp: S(0)"})  # as the function names that of the first layer
     assert asked.changed and str(asked) == str(spmdir.report.what_if(whole, {"%layers.0.w": "tp: S(0)"}))
 
@@ -146,15 +146,15 @@ def test_layers_as_functions_differ_in_nothing_though_their_values_have_other_na
 def test_a_constraint_says_what_it_takes_where_nothing_is_sent() -> None:
     found = spmdir.report.what_if(spmdir.parse(MLP), {"%w2": "tp: R", "%y": "tp: S(1)"})
     (one,) = found.constraints
-    assert (one.name, str(one.given)) == ("%y", "dp: S(0), tp: S(1)") and "constraints" in str(found)
+    assert (one.name, str(one.for_users)) == ("%y", "dp: S(0), tp: S(1)") and "constraints" in str(found)
     assert not spmdir.report.what_if(spmdir.parse(MLP), {"%w1": "tp: S(0)"}).constraints
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"drop_annotations": ["%z"]}, "there is nothing at '%z'"),
-        ({"drop_annotations": ["%w2", "%h"]}, "nothing at '%w2' is annotated; expected an argument, op or constraint"),
+        ({"drop_annotations": ["%z"]}, "no value matches '%z'"),
+        ({"drop_annotations": ["%w2", "%h"]}, "'%w2' has no annotation to drop; expected an annotated argument"),
         ({"shardings": {"%h": "ep: S(0)"}}, "'ep'"),
         ({"shardings": {"%x": "dp: S(7)"}}, "dimension 7"),
     ],
@@ -203,7 +203,7 @@ def test_a_module_is_what_its_forward_gives_not_what_its_parts_and_gradients_are
         (
             re.sub(r" loc\(.*\)\n", "\n", MLP),
             "layers.0.up",
-            "no module paths, nor lines of a model's source; print them with",
+            "no module paths or lines of a model's source; print them with",
         ),
         (MLP, "layers.0.upp", "did you mean 'layers.0.up'?"),
         (MLP, "%hh", "did you mean '%h'?"),

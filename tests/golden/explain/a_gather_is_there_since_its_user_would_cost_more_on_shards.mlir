@@ -20,13 +20,13 @@ func.func @f(%x: tensor<4096x64xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: 
 // |   a rank has 16.38 kB of 16.38 kB; objective 21.99 us
 // |   tp: R
 // |     strategy (R) -> (R); next best that shards it (S(0)) -> (S(1)): objective 23.99 us, +9.1 %
-// |   used as it is
+// |   used without a reshard
 // |     by %0 = aten.mm  <stdin>:6
 // |
 // | %w = argument : 64x64xf32 <tp: S(0)>
 // |   a rank has 4.096 kB of 16.38 kB; objective 21.99 us
 // |   tp: S(0)
-// |     strategy () -> (S(0)); no other; it is annotated tp: S(0)
+// |     strategy () -> (S(0)); no alternative; the value is annotated tp: S(0)
 // |     from %w, annotated tp: S(0); without it R: objective 2.262 us, -89.7 %
 // |   used as <>: all_gather on [tp] dim 0, 12.29 kB sent, 19.73 us
 // |     by %t = aten.t  <stdin>:5

@@ -41,5 +41,5 @@ func.func @mlp(%x: tensor<4096x1024xf32> {spmd.sharding = #spmd.sharding<@mesh, 
 // |   tp: S(1)
 // |     strategy (S(1)) -> (S(1)); next best (S(0)) -> (S(0)): objective 242.9 us, +3.0 %
 // |     from %w1, annotated tp: S(1), through %0; without it S(0): objective 204.8 us, -13.2 %
-// |   used as it is
+// |   used without a reshard
 // |     by %2 = aten.mm  <stdin>:8

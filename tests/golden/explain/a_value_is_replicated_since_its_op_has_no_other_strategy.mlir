@@ -20,13 +20,13 @@ func.func @f(%x: tensor<3x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %y: te
 // |   a rank has 32 B of 32 B; objective 23.7 us
 // |   tp: R
 // |     strategy (R) -> (R); next best that shards it (S(1)) -> (S(0)): objective 45.4 us, +91.6 %
-// |   used as it is
+// |   used without a reshard
 // |     by %1 = aten.sort  <stdin>:6
 // |     by result 0
 // |
 // | %1 = aten.sort : 8xf32 <>  <stdin>:6
 // |   a rank has 32 B of 32 B; objective 23.7 us
 // |   tp: R
-// |     strategy (R) -> (R, R); no other that shards it; no S(d0): it is unsharded (order.rules:35:76)
-// |   used as it is
+// |     strategy (R) -> (R, R); no alternative that shards it; no S(d0): it is unsharded (order.rules:35:76)
+// |   used without a reshard
 // |     by result 1

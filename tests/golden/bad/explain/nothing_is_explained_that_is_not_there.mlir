@@ -5,4 +5,4 @@ func.func @f(%w: tensor<8xf32>) -> tensor<8xf32> {
   return %w : tensor<8xf32>
 }
 
-// ! error: there is nothing at '%wx'; expected the name of a value before propagate, as %mm, a line as model.py:12, the path of a module, or a glob; did you mean '%w'?
+// ! error: no value matches '%wx'; expected the name of a value before propagate, such as %mm, a line such as model.py:12, the path of a module, or a glob; did you mean '%w'?
