@@ -1,4 +1,4 @@
-"""What a program costs, told to people: communication by kind and axis, memory by class, how far results may be off.
+"""Reports on a program: communication by kind and axis, memory by class, cost tables, error bounds of results.
 
 May import: core, rules, reshard, search, schedule, dialects, analysis, transforms, pipeline.
 Start with communication.py.

@@ -1,4 +1,4 @@
-"""What each collective of a program costs; those that send nothing, such as slice, are among what computes."""
+"""The cost of each collective of a program. Local steps, such as slice, are in compute.py."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from spmdir.report.shares import Share
 
 
 def collective_costs(function: FuncOp, messages: SentMessages) -> Iterator[OpCost]:
-    """Yield what each collective of a function costs that sends anything."""
+    """Yield the cost of each collective of a function that sends bytes."""
     for op in function.body.block.ops:
         message = messages.of(op)
         if message is not None:
-            spent = message.terms
-            share = Share(1, spent.wire_bytes, spent.seconds, (spent.measured or messages.topology.name,))
-            bound = MEASURED if spent.measured else "network"
+            terms = message.terms
+            share = Share(1, terms.wire_bytes, terms.seconds, (terms.measured or messages.topology.name,))
+            bound = MEASURED if terms.measured else "network"
             yield OpCost(text_name(op.results[0]), message.kind, location_of(op), share, 0.0, 0.0, bound, message.axes)

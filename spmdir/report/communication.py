@@ -1,4 +1,4 @@
-"""What a program communicates: collectives, wire bytes and modelled time, against the least that it could send."""
+"""The communication of a program: collectives, wire bytes and modelled time, and the lower bound of the bytes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from spmdir.report.op_costs import OpCost, shares_by
 from spmdir.report.shares import Share, table
 from spmdir.reshard.topology import Topology
 
-KINDS = 12
-"""How many kinds of ops the table of compute names."""
+MAX_KINDS = 12
+"""The number of kinds of ops that the compute table lists."""
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
@@ -32,27 +32,26 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class CommReport(ShownAsText):
-    """The communication of a program; what sends nothing, such as slice, partition and rearrange, does not count.
+    """The communication of a program. Local steps such as slice, partition and rearrange do not count.
 
-    Halo exchanges of windows (halo, halo_reduce) and rotations (rotate) are in the program, and so in the report, after
-    localize.
+    Halo exchanges of windows (halo, halo_reduce) and rotations (rotate) count only after localize, which inserts them.
 
     Attributes:
         count: the number of collectives.
-        wire_bytes: bytes a rank sends, ring model.
+        wire_bytes: the bytes that a rank sends, if collectives use ring algorithms.
         by_kind: kind of collective → its share.
         by_axis: mesh axes of the group, in mesh order → their share; a sub-axis counts as its axis.
-        lower_bound: bytes that the busiest rank must move to reshard each value as the program does. A value that is
-            resharded several ways counts once, with the way that needs most. None if that of one is not known.
-        seconds: modelled time, one collective after the other.
-        compute: kind of op → how long those of it compute, longest first: torch ops, the reading of inputs, and steps
-            that send nothing, of all functions. Empty for the program of one rank, and where something is not decided.
-        lowered: the passes that were run on a copy, since reshards had no collectives yet.
-        decided: whether every value has a sharding; if not, nothing is counted: run propagate.
-        minimised: the objective in seconds, where the program was decided for overlap and states it.
-        certificate: what any decision costs at the least; where propagate was asked to certify the only function.
-        errors: how far results may be off by lossy steps; of results without any there is nothing.
-        ops: what each op costs that takes any time, the longest first.
+        lower_bound: the fewest bytes that the busiest rank can send for these reshards. A value that is resharded to
+            several shardings counts once, with the largest bound. None if a bound is unknown.
+        seconds: the modelled time of all collectives, one after the other.
+        compute: kind of op → the share of its ops, longest first: torch ops, the reading of inputs, and local steps, of
+            all functions. Empty for a local program, and for an undecided one.
+        lowered: the passes that were run on a copy, because reshards had no collectives yet.
+        decided: whether every value has a sharding. Otherwise nothing is counted, and propagate has to run first.
+        minimised: the objective in seconds that the program states, if it was decided with overlap.
+        certificate: the certificate of propagate, if it was requested and the module has one function.
+        errors: the error bounds of the results that depend on lossy steps.
+        ops: the cost of each op that takes time, the longest first.
     """
 
     count: int
@@ -84,18 +83,18 @@ class CommReport(ShownAsText):
         if self.certificate is not None:
             lines.append(self.certificate.bound_text)
         if self.lowered:
-            lines.append(f"as {', '.join(self.lowered)} would leave the program")
+            lines.append(f"counted after {', '.join(self.lowered)} on a copy of the program")
         if not self.decided:
-            lines.append("not counted: values without a sharding; run propagate")
+            lines.append("not counted: some values have no sharding; run propagate")
         lines += map(str, self.errors)
         return "\n".join(lines)
 
     @property
     def objective(self) -> float | None:
-        """Return the modelled seconds of one step of a rank, which propagate minimises: all of both tables, added up,
-        unless the program states another number.
+        """The modelled seconds of one step of a rank, which propagate minimises.
 
-        None for the program of one rank, and where something is not decided.
+        It is the number that the program states, else the total of both tables. None for a local program, and for an
+        undecided one.
         """
         if not self.compute:
             return None
@@ -106,21 +105,21 @@ class CommReport(ShownAsText):
         return self.seconds + sum(share.seconds for share in self.compute.values())
 
     def _compute_lines(self) -> list[str]:
-        """Return a table of what computing takes, with its share of all that is counted."""
+        """Return the compute table. Shares are fractions of the total of both tables."""
         if not self.compute:
             return []
         total = sum(self.compute.values(), Share())
-        shown = dict(list(self.compute.items())[:KINDS])
-        others = sum(list(self.compute.values())[KINDS:], Share())
+        listed = dict(list(self.compute.items())[:MAX_KINDS])
+        remaining = sum(list(self.compute.values())[MAX_KINDS:], Share())
         rows = [("compute", "count", "ms", "share", "price of")]
-        for kind, share in (*shown.items(), *([("others", others)] if others.count else []), ("total", total)):
+        for kind, share in (*listed.items(), *([("others", remaining)] if remaining.count else []), ("total", total)):
             count, _, ms, prices = share.cells
             rows.append((kind, count, ms, f"{share.seconds / self._total_seconds:.1%}", prices))
         return table(rows, range(1, 4))
 
 
 def bound_text(bound: float | None) -> str:
-    """Return a lower bound with its unit, or that there is none."""
+    """Return a lower bound with its unit, or `unknown`."""
     return "unknown" if bound is None else size_text(bound)
 
 
@@ -128,17 +127,19 @@ def bound_text(bound: float | None) -> str:
 def comm_report(
     module: ModuleOp, topology: Topology | str | None = None, *, pipeline: Pipeline | str | None = None
 ) -> CommReport:
-    """Return what `module` communicates, before or after localize; with symbolic sizes, at the examples of these.
+    """Report the communication of a module, and the compute time of a program before localize.
+
+    Symbolic sizes have the values of their examples.
 
     Args:
-        module: at any stage after propagate; what has no collectives yet gets them on a copy.
-        topology: what the mesh runs on, as a value, the name of a preset or a TOML file; if None the topology of the
-            pipeline, else that which propagate decided for, else h100x8.
-        pipeline: how a program with symbolic sizes gets its collectives; the standard one if None.
+        module: a program at any stage after propagate. If it has no collectives yet, a copy is lowered.
+        topology: the hardware, as a `Topology`, the name of a preset or a TOML file; if None the topology of the
+            pipeline, else the one that propagate decided for, else h100x8.
+        pipeline: the pipeline that lowers reshards to collectives; the standard one if None.
 
     Raises:
-        UnsupportedError, ParseError: there is no such topology.
-        ShardingError: a collective lacks shardings.
+        UnsupportedError, ParseError: the topology does not exist or is invalid.
+        ShardingError: a collective has no shardings.
 
     Example:
         >>> spmdir.report.comm_report(module, "h100x8").wire_bytes
@@ -157,20 +158,20 @@ def comm_report(
 
     pipeline = as_pipeline(pipeline)
     module, lowered = with_collectives(module, pipeline)
-    mesh, chosen = ir.mesh(module), (pipeline.topology or "auto") if topology is None else topology
+    mesh, chosen_topology = ir.mesh(module), (pipeline.topology or "auto") if topology is None else topology
     functions = ir.functions(module)
-    decided = all(is_local(one) or not is_undecided(one) for one in functions)
+    is_decided = all(is_local(function) or not is_undecided(function) for function in functions)
     collectives: list[OpCost] = []
     compute: list[OpCost] = []
     bounds: list[float | None] = []
     errors: list[OutputError] = []
     for function in functions:
-        machine = machine_of(function, pipeline, chosen, os.fspath(pipeline.costs or "")).topology
+        machine = machine_of(function, pipeline, chosen_topology, os.fspath(pipeline.costs or "")).topology
         remark_noted_costs(function, machine, "the cost report", pipeline)
         collectives += collective_costs(function, SentMessages(mesh, machine))
         bounds += [bound for _, bound in send_bounds(function, mesh)]
         with pipeline.rules:
-            if decided and not is_local(function):
+            if is_decided and not is_local(function):
                 compute += compute_costs(function, mesh, pipeline.rules, machine)
             errors += output_errors(function, mesh, pipeline.rules)
     total = sum((op.share for op in collectives), Share())
@@ -183,7 +184,7 @@ def comm_report(
         total.seconds,
         dict(sorted(shares_by(compute, lambda op: op.kind).items(), key=lambda entry: -entry[1].seconds)),
         lowered,
-        decided,
+        is_decided,
         _sum([written_objective(function) for function in functions]),
         tuple(errors),
         written_certificate(functions[0]) if len(functions) == 1 else None,
@@ -193,15 +194,16 @@ def comm_report(
 
 def _sum(values: Sequence[float | None]) -> float | None:
     """Return the sum of `values`; None if one is None."""
-    known = [value for value in values if value is not None]
-    return math.fsum(known) if len(known) == len(values) else None
+    numbers = [value for value in values if value is not None]
+    return math.fsum(numbers) if len(numbers) == len(values) else None
 
 
 def _by_axis(ops: Iterable[OpCost], mesh: Mesh) -> dict[tuple[str, ...], Share]:
-    """Return mesh axes → the share of the ops whose groups are along these; a sub-axis counts as its axis."""
+    """Return mesh axes → the share of the ops with groups along them; a sub-axis counts as its axis."""
 
-    def axes(op: OpCost) -> tuple[int, ...]:
+    def axis_indices(op: OpCost) -> tuple[int, ...]:
         whole = {mesh.root_axis(axis) for axis in op.axes}
-        return tuple(at for at, axis in enumerate(mesh.axis_names) if axis in whole)
+        return tuple(index for index, axis in enumerate(mesh.axis_names) if axis in whole)
 
-    return {tuple(mesh.axis_names[at] for at in axes): share for axes, share in sorted(shares_by(ops, axes).items())}
+    shares = sorted(shares_by(ops, axis_indices).items())
+    return {tuple(mesh.axis_names[index] for index in indices): share for indices, share in shares}

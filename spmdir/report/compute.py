@@ -1,4 +1,4 @@
-"""What the ops of a decided program compute: torch ops, inputs read, and steps that send nothing."""
+"""The compute costs of a decided program: torch ops, the reading of inputs, and local steps."""
 
 from __future__ import annotations
 
@@ -30,48 +30,48 @@ from spmdir.search.work import Work, input_work
 
 
 def compute_costs(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topology) -> list[OpCost]:
-    """Return what each op that takes time takes on the busiest rank of a decided function of global types."""
+    """Return the cost on the busiest rank of each op that takes time, of a decided function with global types."""
     program = _Program(function, mesh, rules)
-    found = []
+    costs = []
     for value in program.inputs:
-        typed = sharded_type(value)
-        read = op_work(input_work(typed[0]), (), (typed,), mesh)
-        found.append(_computed(text_name(value), INPUTS, _location(value, function), read, topology))
+        sharded = sharded_type(value)
+        work = op_work(input_work(sharded[0]), (), (sharded,), mesh)
+        costs.append(_kernel_cost(text_name(value), INPUTS, _location(value, function), work, topology))
     for op, work in program.works(topology.costs is not None):
-        local = op_work(work, op.needed, op.made, mesh)
-        found.append(_computed(op.name, op.kind, op.location, local, topology))
-    found += [_copied(op, mesh, topology) for op in function.body.block.ops if isinstance(op, Collective)]
-    return [one for one in found if one is not None and one.seconds]
+        local_work = op_work(work, op.needed, op.made, mesh)
+        costs.append(_kernel_cost(op.name, op.kind, op.location, local_work, topology))
+    costs += [_local_step_cost(op, mesh, topology) for op in function.body.block.ops if isinstance(op, Collective)]
+    return [cost for cost in costs if cost is not None and cost.seconds]
 
 
 def _location(value: SSAValue, function: FuncOp) -> Location | None:
     return location_of(value.owner if isinstance(value.owner, ConstantOp) else function)
 
 
-def _computed(name: str, kind: str, location: Location | None, work: Work, topology: Topology) -> OpCost:
-    """Return what an op costs that does `work` on a rank."""
-    spent = work.time(topology)
-    bound = work.bound(topology) if spent.place == topology.name else MEASURED
-    share = Share(1, 0.0, spent.seconds, (spent.place,))
+def _kernel_cost(name: str, kind: str, location: Location | None, work: Work, topology: Topology) -> OpCost:
+    """Return the cost of an op whose kernels do `work` on a rank."""
+    price = work.time(topology)
+    bound = work.bound(topology) if price.place == topology.name else MEASURED
+    share = Share(1, 0.0, price.seconds, (price.place,))
     return OpCost(name, kind, location, share, work.flops, work.traffic, bound)
 
 
-def _copied(op: Collective, mesh: Mesh, topology: Topology) -> OpCost | None:
-    """Return what a step costs that sends nothing, such as a slice; None of a step that sends."""
+def _local_step_cost(op: Collective, mesh: Mesh, topology: Topology) -> OpCost | None:
+    """Return the cost of a local step, such as a slice; None for a step that sends bytes."""
     step, (meta, _) = op.step(mesh), sharded_type(op.operands[0])
     if sends_anything(step, meta.shape, mesh):
         return None
-    spent = step_cost(step, meta.shape, meta.dtype.itemsize, mesh, topology)
+    price = step_cost(step, meta.shape, meta.dtype.itemsize, mesh, topology)
     parts = step_collectives(step, meta.shape, meta.dtype.itemsize, mesh)
     traffic = 2 * sum(traffic.copied(sizes) for traffic, sizes in parts)
-    is_copying = 2 * traffic / topology.memory_bandwidth > spent.seconds
-    share = Share(1, 0.0, spent.seconds, (topology.name,))
+    is_memory_bound = 2 * traffic / topology.memory_bandwidth > price.seconds
+    share = Share(1, 0.0, price.seconds, (topology.name,))
     name = text_name(op.results[0])
-    return OpCost(name, op.name, location_of(op), share, 0.0, traffic, "memory" if is_copying else "launch")
+    return OpCost(name, op.name, location_of(op), share, 0.0, traffic, "memory" if is_memory_bound else "launch")
 
 
 class _Program:
-    """A function as steps of kernels; reshards and collectives are looked through, as no step is there for them.
+    """A function as steps of kernels. Reshards and collectives are no steps: their results are their operands.
 
     Attributes:
         inputs: the arguments and constants.
@@ -91,11 +91,11 @@ class _Program:
                 self._add_torch(torch_op)
             elif not isinstance(op, (ConstantOp, AtenOp)):
                 self._add(Step(None, "", tuple(map(self._number, op.tensors)), tuple(map(self._number, op.results))))
-        for value in ir.terminator(function).operands:  # what leaves the function is written
+        for value in ir.terminator(function).operands:  # results of the function are written to memory
             self._add(Step(None, "", (self._number(value),), ()))
 
     def works(self, are_named: bool) -> Iterator[tuple[TorchOp, Work]]:
-        """Yield each torch op with what it computes."""
+        """Yield each torch op with its work."""
         for op, work in zip(self._ops, works(self._steps, self._metas, are_named), strict=True):
             if op is not None:
                 yield op, work
@@ -112,7 +112,7 @@ class _Program:
         self._ops.append(op)
 
     def _number(self, value: SSAValue | None, meta: TensorMeta | None = None) -> int:
-        """Return the number of a value, a new one for None; `meta` is its type unless it says it itself."""
+        """Return the number of a value, a new one for None; `meta` is its type, else that of the value."""
         if value is not None and value in self._numbers:
             return self._numbers[value]
         self._metas.append(meta or (value and meta_of(value.type)) or ABSENT)

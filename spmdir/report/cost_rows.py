@@ -1,4 +1,4 @@
-"""The one way in which tables of costs are made: ops in groups by any keys, sorted, equal layers as one row."""
+"""Build the rows of cost tables: group ops by keys, sort the groups, and merge equal layers into one row."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from spmdir.core.time_text import milliseconds
 from spmdir.report.op_costs import OpCost
 from spmdir.report.shares import Share
 
-ROWS = 20
-"""How many rows a table has unless all are asked for."""
+DEFAULT_ROWS = 20
+"""The number of rows that a table has by default."""
 
 KEYS: dict[str, Callable[[OpCost], tuple[str, ...]]] = {
     "op": lambda op: (op.name, op.kind, op.line),
@@ -27,10 +27,10 @@ KEYS: dict[str, Callable[[OpCost], tuple[str, ...]]] = {
     "phase": lambda op: (op.phase,),
     "memory": lambda op: (op.held_for,),
 }
-"""What rows may be of → what is equal for the ops of a row."""
+"""Key → the labels that the ops of one row share."""
 
 LABELS = {"op": ("op", "kind", "line")}
-"""The columns of a key, where these are not the key alone."""
+"""Key → its columns, if it has several."""
 
 PATHS = ("module", "layer")
 """The keys whose labels are module paths."""
@@ -38,12 +38,12 @@ PATHS = ("module", "layer")
 
 @attrs.frozen
 class CostRow:
-    """What the ops of a group add up to.
+    """One row of a cost table: a group of ops.
 
     Attributes:
-        labels: what is equal for them, column by column; equal layers have `*` for their number.
-        layers: how many equal groups are in this row.
-        ops: all of them.
+        labels: the labels that the ops share, one for each column; the number of merged layers is `*`.
+        layers: the number of merged layers.
+        ops: the ops of the group.
     """
 
     labels: tuple[str, ...]
@@ -52,26 +52,26 @@ class CostRow:
 
     @property
     def share(self) -> Share:
-        """What they send and take, and how many they are."""
+        """The count, bytes and seconds of the ops."""
         return sum((op.share for op in self.ops), Share())
 
-    def total(self, of: str) -> float:
-        """Return the sum over one of the numbers of ops."""
-        return math.fsum(getattr(op, of) for op in self.ops)
+    def total(self, attribute: str) -> float:
+        """Return the sum over the ops of an attribute of `OpCost`."""
+        return math.fsum(getattr(op, attribute) for op in self.ops)
 
     @property
     def seconds(self) -> float:
-        """What they add to a step."""
+        """The seconds that the ops add to a step."""
         return self.total("seconds")
 
     @property
     def alone(self) -> float:
-        """The time of their kernels and of what they send, each alone."""
+        """The seconds of their kernels and transfers, without overlap."""
         return self.seconds - self.total("exposed") + self.total("transfer")
 
     @property
     def bound(self) -> str:
-        """What bounds most of their time."""
+        """The limit of most of their time: compute, memory, launch, network or measured."""
         bounds: dict[str, float] = {}
         for op in self.ops:
             bounds[op.bound] = bounds.get(op.bound, 0.0) + op.seconds
@@ -79,7 +79,7 @@ class CostRow:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """The numbers of a row by the names that scripts read, with units."""
+        """The numbers of the row, by the names in JSON and CSV."""
         share = self.share
         return {
             "count": share.count,
@@ -104,7 +104,7 @@ SORTS: dict[str, Callable[[CostRow], float]] = {
     "count": lambda row: row.share.count,
     "waste": lambda row: row.alone - row.total("least"),
 }
-"""What rows may be sorted by, the largest first."""
+"""Sort order → the number that rows are sorted by, the largest first."""
 
 COLUMNS: dict[str, Callable[[CostRow, CostRow], str]] = {
     "count": lambda row, _: str(row.share.count),
@@ -117,110 +117,116 @@ COLUMNS: dict[str, Callable[[CostRow, CostRow], str]] = {
     "of bound": lambda row, _: f"{row.total('least') / row.alone:.0%}" if row.alone else "",
     "bound by": lambda row, _: row.bound,
 }
-"""The columns that follow the labels: each is a function of the row and of the row of all ops. All but the last one
-are numbers."""
+"""Column → its text, from the row and the row of all ops. The columns follow the labels, and all but the last are
+numbers."""
 
 
 def checked_keys(by: str | Iterable[str]) -> tuple[str, ...]:
-    """Return the keys of `by`, one or several.
+    """Return the keys in `by`, a comma-separated text or a sequence.
 
     Raises:
-        UnsupportedError: there is no such key, or one stands twice.
+        UnsupportedError: a key is unknown or repeated.
     """
     keys = tuple(by.split(",")) if isinstance(by, str) else tuple(by) if isinstance(by, (list, tuple)) else (by,)
     for key in keys:
         if not isinstance(key, str) or key not in KEYS:
-            near = did_you_mean(key, KEYS) if isinstance(key, str) else ""
-            raise UnsupportedError(f"a table of costs is by {shown(key)}; expected one of {', '.join(KEYS)}{near}")
+            hint = did_you_mean(key, KEYS) if isinstance(key, str) else ""
+            raise UnsupportedError(f"unknown key {shown(key)} of a cost table; expected one of {', '.join(KEYS)}{hint}")
     if len({*keys}) < len(keys) or not keys:
-        raise UnsupportedError(f"a table of costs is by {shown(by)}; expected different keys")
-    return keys  # type: ignore  # they are texts, being known
+        raise UnsupportedError(f"invalid keys {shown(by)} of a cost table; expected at least one key, each once")
+    return keys  # type: ignore  # known keys are strings
 
 
 def check_rows(most: int | None) -> None:
-    """Raise UnsupportedError unless a table can have so many rows at most; None is all."""
+    """Raise UnsupportedError unless `most` is a positive int, or None for all rows."""
     if most is not None and (not isinstance(most, int) or most < 1):
-        raise UnsupportedError(f"a table of costs has {shown(most)} rows; expected an int from 1 on, or None for all")
+        raise UnsupportedError(
+            f"invalid number of rows {shown(most)}; expected an int of at least 1, or None for all rows"
+        )
 
 
 def check_sort(sort: str) -> None:
-    """Raise UnsupportedError unless rows can be sorted so."""
+    """Raise UnsupportedError unless `sort` is a key of `SORTS`."""
     if not isinstance(sort, str) or sort not in SORTS:
-        near = did_you_mean(sort, SORTS) if isinstance(sort, str) else ""
-        raise UnsupportedError(f"a table of costs is sorted by {shown(sort)}; expected one of {', '.join(SORTS)}{near}")
+        hint = did_you_mean(sort, SORTS) if isinstance(sort, str) else ""
+        raise UnsupportedError(
+            f"unknown sort order {shown(sort)} of a cost table; expected one of {', '.join(SORTS)}{hint}"
+        )
 
 
 def cost_rows(ops: Sequence[OpCost], by: Sequence[str], sort: str = "time", fold: bool = True) -> list[CostRow]:
-    """Return the groups of ops that are equal in all of `by`, sorted.
+    """Group ops by keys, and return the sorted rows.
 
     Args:
-        by: of KEYS.
-        sort: of SORTS.
-        fold: whether groups are one row that differ in the number of a layer alone, and whose numbers are equal up to
+        by: keys of `KEYS`.
+        sort: a key of `SORTS`.
+        fold: whether to merge groups that differ only in the number of a layer, if their numbers are equal up to
             rounding.
 
     Raises:
-        UnsupportedError: there is no such order.
+        UnsupportedError: the sort order is unknown.
     """
     check_sort(sort)
     groups: dict[tuple[str, ...], list[OpCost]] = {}
     for op in ops:
         groups.setdefault(tuple(label for key in by for label in KEYS[key](op)), []).append(op)
-    rows = [CostRow(labels, tuple(found)) for labels, found in groups.items()]
+    rows = [CostRow(labels, tuple(members)) for labels, members in groups.items()]
     columns = [key for key in by for _ in LABELS.get(key, (key,))]
-    paths = {at for at, key in enumerate(columns) if key in PATHS}
-    return sorted(_folded(rows, paths) if fold else rows, key=lambda row: -SORTS[sort](row))
+    paths = {index for index, key in enumerate(columns) if key in PATHS}
+    return sorted(_merge_equal_layers(rows, paths) if fold else rows, key=lambda row: -SORTS[sort](row))
 
 
 def equal_modules(ops: Iterable[OpCost]) -> list[list[str]]:
-    """Return the paths of modules whose names have a number, equal ones together as in the rows of tables by layer."""
-    inside: dict[str, list[OpCost]] = {}
+    """Return the paths of numbered modules, in groups of equal modules as in tables by layer."""
+    ops_of_module: dict[str, list[OpCost]] = {}
     for op in ops:
         for path in numbered_modules(op.module):
-            inside.setdefault(path, []).append(op)
-    rows = [CostRow((path,), tuple(found)) for path, found in inside.items()]
-    return [[row.labels[0] for row in equal] for _, equal in equal_layers(rows, lambda row: row.labels, _look, (0,))]
-
-
-def _folded(rows: Sequence[CostRow], paths: Container[int]) -> list[CostRow]:
-    """Return `rows` with those of equal layers as one; `paths` are the labels that are module paths."""
+            ops_of_module.setdefault(path, []).append(op)
+    rows = [CostRow((path,), tuple(members)) for path, members in ops_of_module.items()]
     return [
-        CostRow(labels, tuple(op for row in equal for op in row.ops), len(equal))
-        for labels, equal in equal_layers(rows, lambda row: row.labels, _look, paths)
+        [row.labels[0] for row in equal] for _, equal in equal_layers(rows, lambda row: row.labels, _equality_key, (0,))
     ]
 
 
-def _look(row: CostRow) -> Hashable:
-    """Return the numbers of a row up to rounding, which equal layers share."""
+def _merge_equal_layers(rows: Sequence[CostRow], paths: Container[int]) -> list[CostRow]:
+    """Merge the rows of equal layers; `paths` are the indices of the labels that are module paths."""
+    return [
+        CostRow(labels, tuple(op for row in equal for op in row.ops), len(equal))
+        for labels, equal in equal_layers(rows, lambda row: row.labels, _equality_key, paths)
+    ]
+
+
+def _equality_key(row: CostRow) -> Hashable:
+    """Return the rounded numbers of a row, which equal layers share."""
     return (*rounded(row.numbers.values()), row.bound)
 
 
 def table_cells(
-    rows: Sequence[CostRow], every: CostRow, by: Sequence[str], most: int | None
+    rows: Sequence[CostRow], total: CostRow, by: Sequence[str], most: int | None
 ) -> tuple[list[tuple[str, ...]], range]:
-    """Return the cells of a table with its head, and which of its columns are numbers.
+    """Return the cells of a table with its header, and the indices of its number columns.
 
     Args:
-        every: the row of all ops.
-        most: how many rows there are at most; what is left out is one row together; None for all.
+        total: the row of all ops.
+        most: the number of rows, None for all. All further rows are merged into the row `others`.
 
     Raises:
-        UnsupportedError: `most` is no such number.
+        UnsupportedError: `most` is not a positive int.
     """
     check_rows(most)
-    heads = [label for key in by for label in LABELS.get(key, (key,))]
-    dearest = list(rows if most is None else rows[:most])
-    if left := [op for row in rows[len(dearest) :] for op in row.ops]:
-        dearest.append(CostRow(("others", *[""] * (len(heads) - 1)), tuple(left)))
-    folded = [""] if any(row.layers > 1 for row in dearest) else []
+    labels = [label for key in by for label in LABELS.get(key, (key,))]
+    shown = list(rows if most is None else rows[:most])
+    if remaining := [op for row in rows[len(shown) :] for op in row.ops]:
+        shown.append(CostRow(("others", *[""] * (len(labels) - 1)), tuple(remaining)))
+    layers_column = [""] if any(row.layers > 1 for row in shown) else []
     cells = [
         (
             row.labels[0] or "-",
             *row.labels[1:],
-            *(f"x {row.layers}" if row.layers > 1 else "" for _ in folded),
-            *(column(row, every) for column in COLUMNS.values()),
+            *(f"x {row.layers}" if row.layers > 1 else "" for _ in layers_column),
+            *(column(row, total) for column in COLUMNS.values()),
         )
-        for row in dearest
+        for row in shown
     ]
-    first = len(heads) + len(folded)
-    return [(*heads, *folded, *COLUMNS), *cells], range(first, first + len(COLUMNS) - 1)
+    first_number = len(labels) + len(layers_column)
+    return [(*labels, *layers_column, *COLUMNS), *cells], range(first_number, first_number + len(COLUMNS) - 1)

@@ -1,4 +1,4 @@
-"""A step of a rank as tables by place: module, line, axis, kind, phase, and what memory is held for."""
+"""Cost tables of a step of a rank, by module, line, axis, kind, phase or kind of memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,16 @@ from spmdir.core.html_text import ShownAsText
 from spmdir.core.time_text import milliseconds
 from spmdir.dialects.arguments import MODULE
 from spmdir.pipeline.pipeline import PIPELINE, Pipeline, as_pipeline
-from spmdir.report.cost_rows import LABELS, ROWS, CostRow, check_rows, check_sort, checked_keys, cost_rows, table_cells
+from spmdir.report.cost_rows import (
+    DEFAULT_ROWS,
+    LABELS,
+    CostRow,
+    check_rows,
+    check_sort,
+    checked_keys,
+    cost_rows,
+    table_cells,
+)
 from spmdir.report.op_costs import OpCost
 from spmdir.report.shares import table
 from spmdir.reshard.topology import Topology
@@ -28,16 +37,16 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class CostTable(ShownAsText):
-    """What a rank spends in a step, in rows.
+    """The costs of a step of a rank, in rows.
 
     Attributes:
-        by: what the ops of a row have in common.
-        rows: sorted; equal layers are one.
+        by: the keys that the ops of a row share.
+        rows: the sorted rows; equal layers are merged.
         total: the row of all ops.
-        at: what is computed where the rank holds most, as its name in the text.
-        machine: what prices are of.
-        axes: of the mesh.
-        shown: how many rows are printed; None for all.
+        at: the name of the value that is computed at the peak of live memory; empty if the peak is at the arguments.
+        machine: the name of the topology that times are modelled for.
+        axes: the names of the mesh axes.
+        shown: the number of printed rows; None for all.
     """
 
     by: tuple[str, ...]
@@ -46,29 +55,29 @@ class CostTable(ShownAsText):
     at: str
     machine: str
     axes: tuple[str, ...]
-    shown: int | None = ROWS
+    shown: int | None = DEFAULT_ROWS
 
     @property
     def ops(self) -> tuple[OpCost, ...]:
-        """What each op costs, in program order, and each input."""
+        """The cost of each op in program order, and of each input."""
         return self.total.ops
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """The columns of the labels of rows."""
+        """The names of the label columns."""
         return tuple(label for key in self.by for label in LABELS.get(key, (key,)))
 
     def cells(self) -> tuple[list[tuple[str, ...]], range]:
-        """Return the texts of the printed rows, the head first, and which columns are numbers."""
+        """Return the texts of the header and the printed rows, and the indices of the number columns."""
         return table_cells(self.rows, self.total, self.by, self.shown)
 
     def totals(self) -> str:
-        """Return a line that says what all rows add up to."""
+        """Return the line with the totals of all rows."""
         row = self.total
-        exposed, held = row.total("exposed"), row.total("held")
+        exposed, peak = row.total("exposed"), row.total("held")
         return (
             f"step of a rank {milliseconds(row.seconds)} ms on {self.machine}: exposed {milliseconds(exposed)} ms, "
-            f"sent {size_text(row.share.wire_bytes)}, peak of live memory {size_text(held)} at "
+            f"sent {size_text(row.share.wire_bytes)}, peak of live memory {size_text(peak)} at "
             f"{self.at or 'the arguments'}"
         )
 
@@ -76,19 +85,19 @@ class CostTable(ShownAsText):
         return "\n".join([*table(*self.cells()), self.totals()])
 
     def records(self) -> list[dict[str, Any]]:
-        """Return all rows as dicts: labels, `layers`, which is how many equal ones a row is, and numbers with units."""
+        """Return all rows as dicts: labels, `layers` (the number of merged layers), and numbers with units."""
         return [
             {**dict(zip(self.heads, row.labels, strict=True)), "layers": row.layers, **row.numbers, "bound": row.bound}
             for row in self.rows
         ]
 
     def json(self) -> str:
-        """Return rows and totals as JSON."""
-        said = {"by": self.by, "machine": self.machine, "peak_at": self.at}
-        return json.dumps({**said, "rows": self.records(), "total": self.total.numbers}, indent=1) + "\n"
+        """Return the rows and totals as JSON."""
+        metadata = {"by": self.by, "machine": self.machine, "peak_at": self.at}
+        return json.dumps({**metadata, "rows": self.records(), "total": self.total.numbers}, indent=1) + "\n"
 
     def csv(self) -> str:
-        """Return rows as CSV with a head; a text that a spreadsheet would run as a formula has a `'` before it."""
+        """Return the rows as CSV with a header. A `'` precedes any text that a spreadsheet would run as a formula."""
         text = io.StringIO()
         fields = [*self.heads, "layers", *self.total.numbers, "bound"]
         writer = csv.DictWriter(text, fields, lineterminator="\n")
@@ -107,28 +116,28 @@ def cost_table(
     module: ModuleOp,
     by: str | Sequence[str] = "module",
     sort: str = "time",
-    rows: int | None = ROWS,
+    rows: int | None = DEFAULT_ROWS,
     topology: Topology | str | None = None,
     *,
     fold: bool = True,
     pipeline: Pipeline | str | None = None,
 ) -> CostTable:
-    """Return what a rank spends in a step of `module`, by where it is spent; at the examples of symbolic sizes.
+    """Report the time, the messages and the memory of a step of a rank, grouped by keys.
 
-    The passes that the module still needs are run on a copy. All rows together are the step of `schedule_report` and
-    the peak of `memory_report`.
+    The remaining passes run on a copy of the module. Symbolic sizes have the values of their examples. The rows add up
+    to the step of `schedule_report` and to the peak of `memory_report`.
 
     Args:
-        module: at any stage after import.
-        by: what rows are of, one key or several: op, line, module, layer, kind, axis, phase or memory.
-        sort: time, exposed, sent, held, flops, traffic, count or waste, the largest first.
-        rows: how many are printed; None for all.
-        topology: what the mesh runs on, as in `comm_report`.
-        fold: whether equal layers are one row.
-        pipeline: whose remaining passes are run; the standard one if None.
+        module: a program at any stage after import.
+        by: one key or several: op, line, module, layer, kind, axis, phase or memory.
+        sort: time, exposed, sent, held, flops, traffic, count or waste; the largest first.
+        rows: the number of printed rows; None for all.
+        topology: the hardware, as in `comm_report`.
+        fold: whether to merge equal layers into one row.
+        pipeline: the pipeline whose remaining passes run; the standard one if None.
 
     Raises:
-        UnsupportedError, ParseError: there is no such table or topology.
+        UnsupportedError, ParseError: a key, the sort order or the topology is unknown.
         SpmdirError: the module cannot be partitioned.
 
     Example:
@@ -143,9 +152,9 @@ def cost_table(
     check_rows(rows)
     check_sort(sort)
     step = rank_step(module, topology, as_pipeline(pipeline))
-    told = phases(step.function, step.kinds)
-    ops = tuple(rank_ops(step, told))
-    at = find_peak(step.execution.program)[1]
-    name = "" if at is None else step.execution.program.tasks[at].name
-    total, found = CostRow((), ops), tuple(cost_rows(ops, keys, sort, fold))
-    return CostTable(keys, found, total, name, step.machine.name, step.mesh.axis_names, rows)
+    phase_of = phases(step.function, step.kinds)
+    ops = tuple(rank_ops(step, phase_of))
+    peak_index = find_peak(step.execution.program)[1]
+    name = "" if peak_index is None else step.execution.program.tasks[peak_index].name
+    total, table_rows = CostRow((), ops), tuple(cost_rows(ops, keys, sort, fold))
+    return CostTable(keys, table_rows, total, name, step.machine.name, step.mesh.axis_names, rows)

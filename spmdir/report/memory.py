@@ -1,4 +1,4 @@
-"""What a program holds in the memory of a rank, op by op, as its emitted graph allocates and frees it."""
+"""The live memory of a rank, as its emitted graph allocates and frees buffers."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
 
-SHOWN = 8
-"""The number of holders that the printed report shows."""
+MAX_HOLDERS = 8
+"""The number of buffers that the printed report lists."""
 
 
 @attrs.frozen
 class MemoryReport(ShownAsText):
-    """What a rank holds in memory where it holds most, while it runs a program once.
+    """The live memory of a rank at the peak of one step.
 
-    Arguments are held to the end, as callers do, and results too. Values that share memory count once; what an op
-    allocates and frees inside does not count, but the buffers of collectives do.
+    Arguments and results are live to the end, because callers keep them. Values that share memory count once. The
+    buffers of collectives count; memory that a kernel allocates and frees does not.
 
     Attributes:
-        peak_bytes: the most that is live at once.
-        at: what is computed then, as its name in the text.
-        by_class: what is live then, by what it is held for.
-        holders: the buffers that are live then, the largest first.
-        host_bytes: the most that the rank has in the memory of its host at once.
+        peak_bytes: the live bytes at the peak.
+        at: the name of the value that is computed at the peak; empty if the peak is at the arguments.
+        by_class: kind of memory → live bytes at the peak.
+        holders: the buffers that are live at the peak, the largest first.
+        host_bytes: the peak of the bytes that the rank has in the memory of its host.
     """
 
     peak_bytes: float
@@ -52,27 +52,28 @@ class MemoryReport(ShownAsText):
 
     def __str__(self) -> str:
         lines = [f"peak of live memory of a rank {size_text(self.peak_bytes)}, at {self.at or 'the arguments'}"]
-        lines += [f"  {kind:<22}{size_text(held):>9}" for kind, held in self.by_class.items()]
+        lines += [f"  {kind:<22}{size_text(size):>9}" for kind, size in self.by_class.items()]
         lines += [f"host memory {size_text(self.host_bytes)}"] if self.host_bytes else []
         return "\n".join([*lines, *holder_lines(self.holders)])
 
 
 def holder_lines(holders: Sequence[Buffer]) -> list[str]:
-    """Return the lines of a report that name the first of `holders`."""
-    shown = holders[:SHOWN]
+    """Return the lines of a report that list the first `MAX_HOLDERS` buffers."""
+    shown = holders[:MAX_HOLDERS]
     width = max((len(buffer.name) for buffer in shown), default=0)
-    return ["largest", *(f"  {one.name:<{width}}  {size_text(one.bytes):>9}  {one.kind}" for one in shown)]
+    return ["largest", *(f"  {buffer.name:<{width}}  {size_text(buffer.bytes):>9}  {buffer.kind}" for buffer in shown)]
 
 
 @accepts(module=MODULE, pipeline=PIPELINE)
 def memory_report(module: ModuleOp, *, pipeline: Pipeline | str | None = None) -> MemoryReport:
-    """Return what a rank holds in memory while it runs `module`; with symbolic sizes, at the examples of these.
+    """Report the live memory of a rank at the peak of a step.
 
-    The passes that the module still needs are run on a copy, so that the buffers of its collectives count.
+    The remaining passes run on a copy of the module, because the buffers of its collectives count. Symbolic sizes have
+    the values of their examples.
 
     Args:
-        module: at any stage after import.
-        pipeline: whose remaining passes are run; the standard one if None.
+        module: a program at any stage after import.
+        pipeline: the pipeline whose remaining passes run; the standard one if None.
 
     Raises:
         SpmdirError: the module cannot be partitioned.
@@ -92,9 +93,15 @@ def memory_report(module: ModuleOp, *, pipeline: Pipeline | str | None = None) -
         kinds = memory_classes(function, pipeline.rules)
         memory = live_memory(function, ir.mesh(module), pipeline.rules, kinds)
     program = memory.program
-    most, at, held = find_peak(program)
-    live = sorted((program.buffers[buffer] for buffer in sorted(held)), key=lambda buffer: -buffer.bytes)
+    peak_bytes, peak_index, live_buffers = find_peak(program)
+    live = sorted((program.buffers[buffer] for buffer in sorted(live_buffers)), key=lambda buffer: -buffer.bytes)
     live = [buffer for buffer in live if buffer.bytes]
     by_class = {kind: math.fsum(b.bytes for b in live if b.kind == kind) for kind in MEMORY_CLASSES}
     by_class = {kind: size for kind, size in by_class.items() if size}
-    return MemoryReport(most, "" if at is None else program.tasks[at].name, by_class, tuple(live), memory.host_bytes)
+    return MemoryReport(
+        peak_bytes,
+        "" if peak_index is None else program.tasks[peak_index].name,
+        by_class,
+        tuple(live),
+        memory.host_bytes,
+    )

@@ -1,4 +1,4 @@
-"""What each op of a program costs, and where: one record an op, of which tables are made."""
+"""The cost of one op, with its place in the model. Cost tables are sums of these records."""
 
 from __future__ import annotations
 
@@ -12,39 +12,39 @@ from spmdir.core.errors import Location
 from spmdir.report.shares import Share
 
 INPUTS = "inputs"
-"""What the reading and holding of inputs is called among the kinds of ops."""
+"""The kind of the records of inputs, which are read and kept in memory."""
 
 MEASURED = "measured"
-"""What bounds an op whose time is from a table of costs."""
+"""The bound of an op whose time is in a table of measured costs."""
 
 Key = TypeVar("Key", bound=Hashable)
 
 
 @attrs.frozen
 class OpCost:
-    """What one op costs on the busiest rank: a torch op, a collective, a step that sends nothing, or reading an input.
+    """The cost of one op on the busiest rank: a torch op, a collective, a local step, or the reading of an input.
 
-    What only the program of a rank has, in its order, is 0 before localize: what is exposed, sent meanwhile and held.
+    `exposed`, `transfer`, `least` and `held` need the program of one rank, and are 0 before localize.
 
     Attributes:
-        name: of its first result, as in the text.
-        kind: the name of a torch op, or of a step that sends nothing; the kind of a collective; or `inputs`.
-        location: where the text, or the model's source, has it; None if that is not known.
-        share: the bytes that it sends, its time, and where that is from. In an order: what it adds to a step, which is
-            the time of its kernels and what is exposed of what it sends.
+        name: its first result, as in the text.
+        kind: the name of a torch op or local step, the kind of a collective, or `inputs`.
+        location: its location in the text or in the source of the model; None if unknown.
+        share: the bytes that it sends, its time, and the source of that time. In a local program, the time is what the
+            op adds to a step: its kernels and exposed communication.
         flops: floating-point operations.
         traffic: bytes that it reads and writes in memory; 0 for a collective.
-        bound: what takes most of the time: "compute", "memory", "launch" or "network"; "measured" where a table of
-            costs has the time.
-        axes: of the groups of a collective.
-        module: path of the module that it is of, as `layers.0.mlp`; empty if that is not known.
-        phase: "forward", "backward" or "optimizer"; empty if that is not known.
-        exposed: seconds that the accelerator stands still for what it sends.
-        transfer: seconds that what it sends takes alone.
-        least: seconds that it would take at the least: its kernels at the full rate of the machine, and the lower bound
-            of what it sends at full bandwidth.
-        held: bytes that it holds where the rank holds most.
-        held_for: what these are held for, one of `spmdir.schedule.program.MEMORY_CLASSES`.
+        bound: the limit of most of its time: "compute", "memory", "launch" or "network"; or "measured", if the time is
+            in a table of measured costs.
+        axes: the mesh axes of the groups of a collective.
+        module: the path of its module, such as `layers.0.mlp`; empty if unknown.
+        phase: "forward", "backward" or "optimizer"; empty if unknown.
+        exposed: seconds that the accelerator waits for its messages.
+        transfer: seconds of its messages, without overlap.
+        least: its minimum seconds: kernels at the full rate of the machine, and the lower bound of its messages at full
+            bandwidth.
+        held: bytes that it holds at the peak of the rank.
+        held_for: the kind of this memory, one of `spmdir.schedule.program.MEMORY_CLASSES`.
     """
 
     name: str
@@ -80,8 +80,8 @@ class OpCost:
 
 
 def shares_by(ops: Iterable[OpCost], key: Callable[[OpCost], Key]) -> dict[Key, Share]:
-    """Return key → what the ops that have it add up to."""
-    found: dict[Key, Share] = {}
+    """Return key → the sum of the shares of its ops."""
+    shares: dict[Key, Share] = {}
     for op in ops:
-        found[key(op)] = found.get(key(op), Share()) + op.share
-    return found
+        shares[key(op)] = shares.get(key(op), Share()) + op.share
+    return shares

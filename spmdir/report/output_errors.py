@@ -1,8 +1,12 @@
-"""How far the results of a program may be off by its lossy steps: declared bounds, followed through the ops after.
+"""Bound the errors of the results of a program, from the declared bounds of its lossy steps.
 
-A bound is of the largest absolute element. It is followed through ops that let an error grow by a known factor, as data
-movement and sums of operands do; past others, such as a product with another tensor, no bound is known. The rounding of
-arithmetic is not counted, as everywhere, that of conversions to types of fewer digits is, for values in their range.
+Errors are absolute errors of the largest element. Some ops let an error grow by a known factor, such as data movement
+(1) and the sum of n elements (n). Other ops, such as the product with another tensor, have no known factor, so their
+results have no bound. Rounding in arithmetic does not count. Rounding in conversions to types of fewer digits counts,
+for values in the range of the type.
+
+For example, a step with the error bound e precedes `%b = aten.mul.Scalar(%a) {other = 3}` and `%c = aten.sum(%b)` over
+8 elements. The bound is 3e for %b, and 24e for %c.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from spmdir.reshard.step_errors import StepError, step_errors
 from spmdir.rules import RuleSet
 
 Growth = Callable[[AtenOp, int], float]
-"""(op, operand) → by how much the largest absolute error of the operand may grow in the result."""
+"""(op, index of an operand) → the largest factor from an error of this operand to the error of the result."""
 
 
 def _other_scaled(op: AtenOp, operand: int) -> float:
@@ -50,8 +54,8 @@ def _size(number: object) -> float:
 
 
 def _added(op: AtenOp, operand: int) -> float:
-    given, made = op.call().operands[operand], op.metas[0]
-    return given.numel / max(made.numel, 1) if made is not None else math.inf
+    summed, result = op.call().operands[operand], op.metas[0]
+    return summed.numel / max(result.numel, 1) if result is not None else math.inf
 
 
 def _factor(op: AtenOp, operand: int) -> float:
@@ -83,7 +87,7 @@ GROWTH: Mapping[str, Growth] = {
     "aten.div.Tensor": _divisor,
     "aten.div.Scalar": _divisor,
 }
-"""Op → by how much an error may grow in it, NaN where that is not known; data movement keeps it."""
+"""Op → the growth of an error, NaN if unknown. Other ops have a growth of 1 if their rules mark data movement."""
 
 
 EPSILON: Mapping[DType, float] = {
@@ -94,12 +98,12 @@ EPSILON: Mapping[DType, float] = {
     F8E4M3FN: 2.0**-3,
     F8E5M2: 2.0**-2,
 }
-"""Type → twice its unit roundoff: a value and one that is off by an error may be rounded away from each other."""
+"""Type → twice its unit roundoff, since two nearby values may be rounded in opposite directions."""
 
 
 @attrs.frozen
 class Rounding:
-    """What a conversion to a type of fewer digits adds to the error of a value.
+    """The error that a conversion to a type of fewer digits adds.
 
     Attributes:
         before, after: the element types.
@@ -114,17 +118,17 @@ class Rounding:
 
 
 Bounds = tuple[tuple[StepError | Rounding, str, float], ...]
-"""(source of an error, its place, by how much it may have grown), whose sum bounds the largest error of an element."""
+"""(source of an error, its location, its growth since). The sum of all of them bounds the error of each element."""
 
 
 @attrs.frozen
 class OutputError:
-    """How far a result of a program may be off.
+    """The error bound of a result of a program.
 
     Attributes:
-        result: its number.
-        bounds: what the steps contribute.
-        unknown: why no bound is known; None if one is.
+        result: the index of the result.
+        bounds: the contributions of the lossy steps.
+        unknown: the reason why no bound is known; None if there is one.
     """
 
     result: int
@@ -141,70 +145,81 @@ class OutputError:
 
 
 @attrs.frozen
-class _Off:
-    """What is known of the error of a value."""
+class _AccumulatedError:
+    """The error of a value: the contributions of lossy steps so far, or the reason why no bound is known."""
 
     bounds: Bounds = ()
     unknown: str | None = None
 
-    def grown(self, factor: float) -> _Off:
+    def grown(self, factor: float) -> _AccumulatedError:
         return attrs.evolve(self, bounds=tuple((step, where, growth * factor) for step, where, growth in self.bounds))
 
-    def __add__(self, other: _Off) -> _Off:
-        return _Off((*self.bounds, *other.bounds), self.unknown or other.unknown)
+    def __add__(self, other: _AccumulatedError) -> _AccumulatedError:
+        return _AccumulatedError((*self.bounds, *other.bounds), self.unknown or other.unknown)
 
     def __bool__(self) -> bool:
         return bool(self.bounds) or self.unknown is not None
 
 
 def output_errors(function: FuncOp, mesh: Mesh, rules: RuleSet) -> tuple[OutputError, ...]:
-    """Return how far each result of a function may be off that lossy steps have a part in."""
-    off: dict[SSAValue, _Off] = {}
+    """Return the error bound of each result of a function that depends on lossy steps."""
+    errors: dict[SSAValue, _AccumulatedError] = {}
     for op in function.body.block.ops:
         if not isinstance(op, ValueOp):
             continue
-        if isinstance(op, SpmdOp) and len(op.pairs) > 1:  # a bucket, or the wait for one: nothing is lost on its way
-            off.update((result, off[value]) for value, result in op.pairs if value in off)
+        if isinstance(op, SpmdOp) and len(op.pairs) > 1:  # buckets and their waits are exact
+            errors.update((result, errors[value]) for value, result in op.pairs if value in errors)
             continue
-        found = _through(op, [off.get(value, _Off()) for value in op.operands], rules, is_local(function))
+        error = _propagate(
+            op, [errors.get(value, _AccumulatedError()) for value in op.operands], rules, is_local(function)
+        )
         if isinstance(op, Collective):
-            found = sum(_steps(op, mesh), found)
-        off.update((result, found) for result in op.results if found)
-    ends = enumerate(ir.terminator(function).operands)
-    kept = [(index, off[value]) for index, value in ends if value in off and _is_output(function, index)]
-    return tuple(OutputError(index, found.bounds, found.unknown) for index, found in kept)
+            error = sum(_step_contributions(op, mesh), error)
+        errors.update((result, error) for result in op.results if error)
+    results = enumerate(ir.terminator(function).operands)
+    inexact_outputs = [
+        (index, errors[value]) for index, value in results if value in errors and _is_output(function, index)
+    ]
+    return tuple(OutputError(index, error.bounds, error.unknown) for index, error in inexact_outputs)
 
 
 def _is_output(function: FuncOp, index: int) -> bool:
     return signature_kind(function, "res_attrs", index) != "state"
 
 
-def _through(op: ValueOp, operands: list[_Off], rules: RuleSet, local: bool) -> _Off:
-    """Return what is known of the results of an op."""
+def _propagate(op: ValueOp, operands: list[_AccumulatedError], rules: RuleSet, local: bool) -> _AccumulatedError:
+    """Return the error of the results of an op, from the errors of its operands."""
     if not any(operands) or not isinstance(op, AtenOp):
-        return sum(operands, _Off())
-    total, place = _Off(), f"{op.name} at {_place(op)}"
-    for index, found in enumerate(operands):
-        if not found or found.unknown is not None:
-            total += found
+        return sum(operands, _AccumulatedError())
+    total, op_text = _AccumulatedError(), f"{op.name} at {_place_text(op)}"
+    for index, error in enumerate(operands):
+        if not error or error.unknown is not None:
+            total += error
             continue
         growth = math.nan if local else _growth(op, index, rules)
         before = op.call().operands[index].dtype
-        made = tuple(meta.dtype for meta in op.metas if meta is not None)
+        result_dtypes = tuple(meta.dtype for meta in op.metas if meta is not None)
         if math.isnan(growth):
-            why = "is on shards; ask before localize" if local else "depends on other values than the error"
-            total += _Off(unknown=f"how it grows in {place} {why}")
-        elif lossy := next((after for after in made if not _is_bounded(before, after)), None):
-            total += _Off(unknown=f"how it grows in {place} has no bound from {before} to {lossy}")
+            unknown = f"the growth of the error in {op_text} depends on the values of operands"
+            if local:
+                unknown = (
+                    f"the growth of the error in {op_text} is not known on shards; report the program before localize"
+                )
+            total += _AccumulatedError(unknown=unknown)
+        elif unbounded_dtype := next((after for after in result_dtypes if not _is_bounded(before, after)), None):
+            total += _AccumulatedError(
+                unknown=f"the growth of the error in {op_text} from {before} to {unbounded_dtype} has no bound"
+            )
         else:
-            coarse = next((after for after in made if _is_rounded(before, after)), None)
-            total += found.grown(growth * (1 + EPSILON[coarse.real] if coarse else 1))
-            total += _Off(((Rounding(before, coarse), _place(op), 1.0),)) if coarse else _Off()
+            coarser_dtype = next((after for after in result_dtypes if _is_rounded(before, after)), None)
+            total += error.grown(growth * (1 + EPSILON[coarser_dtype.real] if coarser_dtype else 1))
+            if coarser_dtype:
+                total += _AccumulatedError(((Rounding(before, coarser_dtype), _place_text(op), 1.0),))
     return total
 
 
 def _is_bounded(before: DType, after: DType) -> bool:
-    """Return whether values near each other stay so as they are converted: integers are truncated to, and wrap."""
+    """Return whether a conversion keeps nearby values near each other. To an integer type, it may truncate or wrap."""
     return after.is_inexact or after == before or (not before.is_inexact and after.itemsize > before.itemsize)
 
 
@@ -212,8 +227,8 @@ def _is_rounded(before: DType, after: DType) -> bool:
     return after.is_inexact and EPSILON[after.real] > EPSILON.get(before.real, 0.0)
 
 
-def _place(op: ValueOp) -> str:
-    """Return where an op is in its text, or the name of what it gives."""
+def _place_text(op: ValueOp) -> str:
+    """Return the location of an op in its text, else the name of its first result."""
     return str(location_of(op) or f"%{name_of(op.results[0])}")
 
 
@@ -224,14 +239,16 @@ def _growth(op: AtenOp, operand: int, rules: RuleSet) -> float:
     return 1.0 if rule is not None and any(rule.active("moves")) else math.nan
 
 
-def _steps(op: Collective, mesh: Mesh) -> Iterator[_Off]:
-    """Yield what `op` adds, if by it a value leaves a lossy placement."""
+def _step_contributions(op: Collective, mesh: Mesh) -> Iterator[_AccumulatedError]:
+    """Yield the errors of the steps of a collective that converts a value from a lossy placement."""
     meta = global_type(op.operands[0], mesh)
     if meta is None or not has_lossy(op.source):
         return
-    where = _place(op)
+    place = _place_text(op)
     for error in step_errors(op.step(mesh), meta.shape, mesh):
         unknown = (
-            f"no bound is declared from {error.before} to {error.after} at {where}" if error.bound is None else None
+            f"the step from {error.before} to {error.after} at {place} declares no bound"
+            if error.bound is None
+            else None
         )
-        yield _Off(((error, where, 1.0),), unknown)
+        yield _AccumulatedError(((error, place, 1.0),), unknown)

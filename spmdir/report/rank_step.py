@@ -1,4 +1,4 @@
-"""The step of a rank that reports of times are about: the localized program, priced and run in its order."""
+"""The modelled step of a rank: the local program, with prices, executed in program order. Reports are about it."""
 
 from __future__ import annotations
 
@@ -30,12 +30,14 @@ class RankStep:
     """One step of a rank.
 
     Attributes:
-        function: the localized program.
-        machine: what prices are of.
-        units: the ops of each task.
-        kinds: what values are held for.
+        function: the local program.
+        mesh: its mesh.
+        machine: the topology that times are modelled for.
+        units: [task], its ops.
+        kinds: value → its kind of memory.
         paths: op or argument → the path of its module.
-        execution: the tasks as they run, in program order.
+        memory: the buffers of the program.
+        execution: the modelled times of the tasks, in program order.
     """
 
     function: FuncOp
@@ -49,21 +51,24 @@ class RankStep:
 
 
 def rank_step(module: ModuleOp, topology: Topology | str | None, pipeline: Pipeline) -> RankStep:
-    """Return how a rank runs `module`, at any stage after import; what it still needs is run on a copy.
+    """Localize a copy of `module`, and model a step of a rank.
 
-    Symbolic sizes are the examples of these.
+    Symbolic sizes have the values of their examples.
 
     Args:
-        topology: what the mesh runs on, as in `comm_report`.
+        module: a program at any stage after import.
+        topology: the hardware, as in `comm_report`.
+        pipeline: the pipeline whose remaining passes run.
 
     Raises:
-        UnsupportedError, ParseError: there is no such topology.
+        UnsupportedError, ParseError: the topology does not exist or is invalid.
         SpmdirError: the module cannot be partitioned.
     """
     with collector_paused(), pipeline.rules:
         module = localize(bind_examples(module, pipeline), pipeline)
-        function, chosen = ir.main_function(module), (pipeline.topology or "auto") if topology is None else topology
-        machine = machine_of(function, pipeline, chosen, os.fspath(pipeline.costs or "")).topology
+        function = ir.main_function(module)
+        chosen_topology = (pipeline.topology or "auto") if topology is None else topology
+        machine = machine_of(function, pipeline, chosen_topology, os.fspath(pipeline.costs or "")).topology
         mesh, kinds = ir.mesh(module), memory_classes(function, pipeline.rules)
         say("pricing the program of a rank")
         memory = live_memory(function, mesh, pipeline.rules, kinds)

@@ -1,4 +1,4 @@
-"""How long one step of a rank takes as it is scheduled: what is exposed of its communication, and what hides it."""
+"""The time of one step of a rank in its schedule: exposed communication, and the ops that hide the rest."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
 
     from spmdir.report.rank_step import RankStep
 
-HIDERS = 3
-"""How many kinds of ops the report names that hide collectives of one kind."""
+MAX_HIDERS = 3
+"""The number of kinds of ops that are listed as hiding the collectives of one row."""
 
-BUCKETS = 12
-"""How many buckets the printed report shows."""
+MAX_BUCKETS = 12
+"""The number of buckets that the printed report lists."""
 
 
 @attrs.frozen
 class CollectiveShare:
-    """What some of the collectives of a program take, beside what they pack and unpack.
+    """The messages of all collectives of one kind and axes. Packing and unpacking do not count.
 
     Attributes:
-        kind: of collective; the op, for one that sends inside its local form.
-        axes: mesh axes of their groups; none of copies to the host and back.
-        count: how many messages there are.
-        wire_bytes: bytes a rank sends.
-        seconds: their times alone, one after the other.
-        exposed: seconds that the accelerator stands still for them.
-        hidden_by: op → seconds that it works while one of them is under way, longest first.
+        kind: the kind of the collectives, or the op whose local form sends the messages.
+        axes: the mesh axes of their groups; empty for copies to the host and back.
+        count: the number of messages.
+        wire_bytes: the bytes that a rank sends.
+        seconds: the sum of their transfer times.
+        exposed: seconds that the accelerator waits for them.
+        hidden_by: op → seconds that it computes while one of them is in flight, longest first.
     """
 
     kind: str
@@ -61,9 +61,11 @@ class Bucket:
     """A collective of several tensors.
 
     Attributes:
-        name: of its first result.
-        members: how many tensors.
-        wire_bytes: bytes a rank sends.
+        name: its first result.
+        kind: the kind of the collective.
+        axes: the mesh axes of its groups.
+        members: the number of tensors.
+        wire_bytes: the bytes that a rank sends.
     """
 
     name: str
@@ -75,17 +77,17 @@ class Bucket:
 
 @attrs.frozen
 class ScheduleReport(ShownAsText):
-    """One step of a rank in the order of its program, by the model of a machine.
+    """The modelled time of one step of a rank, in the order of its program.
 
     Attributes:
         seconds: the time of the step.
-        compute_seconds: for how long the accelerator is busy.
-        exposed_seconds: for how long it stands still for communication.
-        collectives: by kind and axes, the most exposed first.
+        compute_seconds: the seconds that the accelerator computes.
+        exposed_seconds: the seconds that it waits for communication.
+        collectives: the collectives of each kind and axes, the most exposed first.
         buckets: the collectives of several tensors, the largest first.
-        peak_bytes, at, holders: as in MemoryReport.
-        host_bytes: the most that the rank has in the memory of its host at once.
-        execution: when each op runs and each transfer is under way.
+        peak_bytes, at, holders: as in `MemoryReport`.
+        host_bytes: the peak of the bytes that the rank has in the memory of its host.
+        execution: the times of each op and each transfer.
     """
 
     seconds: float
@@ -100,33 +102,33 @@ class ScheduleReport(ShownAsText):
     execution: Execution = attrs.field(eq=False, repr=False)
 
     def __str__(self) -> str:
-        sent = sum(one.seconds for one in self.collectives)
+        transfer_seconds = sum(share.seconds for share in self.collectives)
         lines = [
             f"step of a rank {milliseconds(self.seconds)} ms: compute {milliseconds(self.compute_seconds)} ms, "
-            f"exposed communication {milliseconds(self.exposed_seconds)} ms of {milliseconds(sent)} ms"
+            f"exposed communication {milliseconds(self.exposed_seconds)} ms of {milliseconds(transfer_seconds)} ms"
         ]
         rows = [("collective", "axes", "count", "sent", "ms", "exposed", "hidden by")]
         rows += [
-            (one.kind, ", ".join(one.axes), str(one.count), size_text(one.wire_bytes), milliseconds(one.seconds),
-             milliseconds(one.exposed), _listed(one.hidden_by))
-            for one in self.collectives
+            (share.kind, ", ".join(share.axes), str(share.count), size_text(share.wire_bytes),
+             milliseconds(share.seconds), milliseconds(share.exposed), _listed(share.hidden_by))
+            for share in self.collectives
         ]  # fmt: skip
         lines += table(rows, range(2, 6)) if self.collectives else []
         if self.buckets:
             rows = [("bucket", "collective", "axes", "tensors", "sent")]
             rows += [
-                (one.name, one.kind, ", ".join(one.axes), str(one.members), size_text(one.wire_bytes))
-                for one in self.buckets[:BUCKETS]
+                (bucket.name, bucket.kind, ", ".join(bucket.axes), str(bucket.members), size_text(bucket.wire_bytes))
+                for bucket in self.buckets[:MAX_BUCKETS]
             ]
             lines += table(rows, range(3, 5))
-            left = len(self.buckets) - BUCKETS
-            lines += [f"and {left} smaller ones"] if left > 0 else []
+            remaining = len(self.buckets) - MAX_BUCKETS
+            lines += [f"and {remaining} smaller buckets"] if remaining > 0 else []
         lines.append(f"peak of live memory {size_text(self.peak_bytes)}, at {self.at or 'the arguments'}")
         lines += [f"host memory {size_text(self.host_bytes)}"] if self.host_bytes else []
         return "\n".join([*lines, *holder_lines(self.holders)])
 
     def timeline(self) -> str:
-        """Return a line for each op that takes time and each transfer, in the order in which they begin."""
+        """Return a line for each op that takes time and each transfer, in the order of their starts."""
         return "\n".join(timeline_lines(self.execution))
 
 
@@ -134,17 +136,17 @@ class ScheduleReport(ShownAsText):
 def schedule_report(
     module: ModuleOp, topology: Topology | str | None = None, *, pipeline: Pipeline | str | None = None
 ) -> ScheduleReport:
-    """Return how long a rank takes for `module` in its order; with symbolic sizes, at the examples of these.
+    """Report the modelled time of a step of a rank, in program order.
 
-    The passes that the module still needs are run on a copy.
+    The remaining passes run on a copy of the module. Symbolic sizes have the values of their examples.
 
     Args:
-        module: at any stage after import.
-        topology: what the mesh runs on, as in `comm_report`.
-        pipeline: whose remaining passes are run; the standard one if None.
+        module: a program at any stage after import.
+        topology: the hardware, as in `comm_report`.
+        pipeline: the pipeline whose remaining passes run; the standard one if None.
 
     Raises:
-        UnsupportedError, ParseError: there is no such topology.
+        UnsupportedError, ParseError: the topology does not exist or is invalid.
         SpmdirError: the module cannot be partitioned.
 
     Example:
@@ -156,70 +158,70 @@ def schedule_report(
 
 
 def report_of_step(step: RankStep) -> ScheduleReport:
-    """Return the report of a step of a rank."""
+    """Return the report on a modelled step of a rank."""
     from spmdir.dialects.collectives import Collective
 
-    found, program = step.execution, step.execution.program
+    execution, program = step.execution, step.execution.program
     members = [len(ops[0].pairs) if isinstance(ops[0], Collective) else 1 for ops in step.units]
-    most, at, held = find_peak(program)
-    holders = (program.buffers[buffer] for buffer in sorted(held))
+    peak_bytes, peak_index, live_buffers = find_peak(program)
+    holders = (program.buffers[buffer] for buffer in sorted(live_buffers))
     return ScheduleReport(
-        found.seconds,
-        found.compute_seconds,
-        found.exposed_seconds,
-        tuple(_collectives(found)),
+        execution.seconds,
+        execution.compute_seconds,
+        execution.exposed_seconds,
+        tuple(_collectives(execution)),
         tuple(_buckets(program.tasks, members)),
-        most,
-        "" if at is None else program.tasks[at].name,
+        peak_bytes,
+        "" if peak_index is None else program.tasks[peak_index].name,
         tuple(sorted((buffer for buffer in holders if buffer.bytes), key=lambda buffer: -buffer.bytes)),
         step.memory.host_bytes,
-        found,
+        execution,
     )
 
 
 def kind_of(task: Task) -> str:
-    """Return the kind of collective that a task is or starts; else its op."""
+    """Return the kind of the collective that a task runs or starts, else its op."""
     return task.op.removeprefix("spmd.").removesuffix("_start")
 
 
-def _collectives(found: Execution) -> list[CollectiveShare]:
-    """Return what the collectives take, by kind and axes."""
+def _collectives(execution: Execution) -> list[CollectiveShare]:
+    """Return the collectives of each kind and axes, the most exposed first."""
     groups: dict[tuple[str, tuple[str, ...]], list[int]] = {}
-    tasks = found.program.tasks
-    for at in found.transfers:
-        transfer = tasks[at].transfer
+    tasks = execution.program.tasks
+    for index in execution.transfers:
+        transfer = tasks[index].transfer
         if transfer is not None:
-            groups.setdefault((kind_of(tasks[at]), transfer.axes), []).append(at)
-    shares = [_share(found, kind, axes, members) for (kind, axes), members in groups.items()]
+            groups.setdefault((kind_of(tasks[index]), transfer.axes), []).append(index)
+    shares = [_share(execution, kind, axes, members) for (kind, axes), members in groups.items()]
     return sorted(shares, key=lambda share: -share.exposed)
 
 
-def _share(found: Execution, kind: str, axes: tuple[str, ...], members: Sequence[int]) -> CollectiveShare:
+def _share(execution: Execution, kind: str, axes: tuple[str, ...], members: Sequence[int]) -> CollectiveShare:
     hidden: dict[str, float] = {}
-    for at in members:
-        for other, seconds in found.hidden_by(at):
-            op = found.program.tasks[other].op
+    for index in members:
+        for hiding_task, seconds in execution.hidden_by(index):
+            op = execution.program.tasks[hiding_task].op
             hidden[op] = hidden.get(op, 0.0) + seconds
-    transfers = [transfer for at in members if (transfer := found.program.tasks[at].transfer) is not None]
+    transfers = [transfer for index in members if (transfer := execution.program.tasks[index].transfer) is not None]
     return CollectiveShare(
         kind,
         axes,
         len(members),
         sum(transfer.wire_bytes for transfer in transfers),
         sum(transfer.seconds for transfer in transfers),
-        sum(found.transfers[at].exposed for at in members),
+        sum(execution.transfers[index].exposed for index in members),
         dict(sorted(hidden.items(), key=lambda entry: -entry[1])),
     )
 
 
 def _buckets(tasks: Iterable[Task], members: Sequence[int]) -> list[Bucket]:
-    found = [
+    buckets = [
         Bucket(task.name, kind_of(task), task.transfer.axes, count, task.transfer.wire_bytes)
         for task, count in zip(tasks, members, strict=True)
         if task.transfer is not None and count > 1
     ]
-    return sorted(found, key=lambda bucket: -bucket.wire_bytes)
+    return sorted(buckets, key=lambda bucket: -bucket.wire_bytes)
 
 
 def _listed(hidden_by: dict[str, float]) -> str:
-    return ", ".join(f"{op} {milliseconds(seconds)}" for op, seconds in list(hidden_by.items())[:HIDERS])
+    return ", ".join(f"{op} {milliseconds(seconds)}" for op, seconds in list(hidden_by.items())[:MAX_HIDERS])

@@ -1,4 +1,4 @@
-"""The least that a program could send for its reshards: of each value that is resharded, the planner's lower bound."""
+"""Lower bounds of the bytes that a program sends: for each resharded value, the bound of the planner."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ from spmdir.reshard.bound import lower_bound
 
 
 def send_bounds(function: FuncOp, mesh: Mesh) -> Iterator[tuple[tuple[Operation, ...], float | None]]:
-    """Yield, for each value that collectives start from, these, and the lower bound of that form which needs most.
+    """Yield the collectives of each resharded value, with the lower bound of the bytes that the busiest rank sends.
 
-    The bound is in bytes of the busiest rank; None if it is not known.
+    If a value is resharded to several shardings, the bound is the largest of their bounds; None if one is unknown.
     """
     origins: dict[SSAValue, SSAValue] = {}
-    forms: dict[SSAValue, list[Sharding]] = {}
-    senders: dict[SSAValue, dict[Operation, None]] = {}
+    targets_of: dict[SSAValue, list[Sharding]] = {}
+    collectives_of: dict[SSAValue, dict[Operation, None]] = {}
     for op in function.body.block.ops:
         if isinstance(op, NEIGHBOURLY):
             yield (op,), op.sent(mesh)
         if not isinstance(op, (Collective, WaitOp)):
             continue
         for value, result in op.pairs:
-            # What a lossy placement loses need not be sent, so what is made of it is made of another value.
+            # A lossy value is an origin itself: its reshards need not send the digits that it has lost.
             origins[result] = value if has_lossy(sharding_of(value)) else origins.get(value, value)
-            senders.setdefault(origins[result], {})[op] = None
-            used = any(not isinstance(use.operation, (Collective, WaitOp)) for use in result.uses)
-            if used or has_lossy(sharding_of(result)):
-                forms.setdefault(origins[result], []).append(sharding_of(result))  # type: ignore  # verified
-    for value, targets in forms.items():
+            collectives_of.setdefault(origins[result], {})[op] = None
+            has_other_user = any(not isinstance(use.operation, (Collective, WaitOp)) for use in result.uses)
+            if has_other_user or has_lossy(sharding_of(result)):
+                targets_of.setdefault(origins[result], []).append(sharding_of(result))  # type: ignore  # verified
+    for value, targets in targets_of.items():
         meta, source = global_type(value, mesh), sharding_of(value)
         if meta is not None and source is not None:
-            found = [lower_bound(meta.shape, meta.dtype.itemsize, source, target, mesh) for target in targets]
-            bound = None if None in found else max(bound for bound in found if bound is not None)
-            yield tuple(senders[value]), bound
+            bounds = [lower_bound(meta.shape, meta.dtype.itemsize, source, target, mesh) for target in targets]
+            bound = None if None in bounds else max(bound for bound in bounds if bound is not None)
+            yield tuple(collectives_of[value]), bound

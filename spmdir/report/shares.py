@@ -1,4 +1,4 @@
-"""What some of the ops of a program add up to: their number, the bytes that they send, and their modelled time."""
+"""Sums over ops: their number, the bytes that they send, and their modelled time."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from spmdir.core.byte_size import size_text
 from spmdir.core.errors import printable
 from spmdir.core.time_text import milliseconds
 
-LISTED = 3
-"""How many lines of a table of costs the report names for one kind of op."""
+MAX_PRICES = 3
+"""The number of lines of a table of measured costs that a report lists for one kind of op."""
 
 
 @attrs.frozen
 class Share:
-    """What some of the ops of a program add up to.
+    """The sum over some ops of a program.
 
     Attributes:
-        count: how many there are.
-        wire_bytes: bytes a rank sends, ring model.
-        seconds: their time, one after the other.
-        prices: where the time is from: the topology that models it, or lines of a table of costs.
+        count: the number of ops.
+        wire_bytes: the bytes that a rank sends, if collectives use ring algorithms.
+        seconds: the sum of their times.
+        prices: the sources of these times: the topology that models them, or lines of a table of measured costs.
     """
 
     count: int = 0
@@ -36,18 +36,18 @@ class Share:
 
     @property
     def cells(self) -> tuple[str, str, str, str]:
-        """Return the number, the bytes, the milliseconds and where these are from, as text."""
-        prices = ", ".join(self.prices[:LISTED]) + (", …" if len(self.prices) > LISTED else "")
+        """The count, the bytes, the milliseconds and the sources of the times, as text."""
+        prices = ", ".join(self.prices[:MAX_PRICES]) + (", …" if len(self.prices) > MAX_PRICES else "")
         return str(self.count), size_text(self.wire_bytes), milliseconds(self.seconds), prices
 
 
 def table(rows: Sequence[tuple[str, ...]], numbers: range) -> list[str]:
-    """Return the lines of a table, its columns of `numbers` to the right and the others to the left."""
+    """Return the lines of a table. The columns with an index in `numbers` are aligned to the right."""
     rows = [tuple(map(printable, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
 
     def line(row: tuple[str, ...]) -> str:
         cells = enumerate(zip(row, widths, strict=True))
-        return "  ".join(c.rjust(w) if at in numbers else c.ljust(w) for at, (c, w) in cells).rstrip()
+        return "  ".join(c.rjust(w) if index in numbers else c.ljust(w) for index, (c, w) in cells).rstrip()
 
     return list(map(line, rows))

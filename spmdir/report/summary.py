@@ -1,4 +1,4 @@
-"""A program on one screen: what it takes and gives, what it is made of, its layers, and what it sends."""
+"""Summarise a program on one screen: arguments, results, ops, layers, collectives and their costs."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from spmdir.report.shares import Share, table
 from spmdir.report.with_collectives import with_collectives
 from spmdir.transforms.layers.outline import layers_of
 
-ROWS = 12
-"""How many rows a table has; the last one says how many others there are."""
+MAX_ROWS = 12
+"""The number of rows of a table. One more line counts the rows that are left out."""
 
 
 @attrs.frozen
 class Summary(ShownAsText):
-    """What a program is.
+    """The summary of a program.
 
     Attributes:
         mesh: its mesh, as text.
-        arguments: kind of argument → how many there are.
-        results: kind of result → how many there are.
-        ops: kind of op → how many there are, the most first.
-        layers: name of equal layers → how many there are, and how many ops each has.
-        patterns: (name with `*` for numbers, type, sharding) of arguments → how many there are.
-        collectives: (equal layers, or "" outside of them; kind; axes) → what they add up to.
-        report: what the program sends and computes.
+        arguments: kind of argument → number of arguments.
+        results: kind of result → number of results.
+        ops: kind of op → number of ops, the most frequent first.
+        layers: name of a group of equal layers → (number of layers, ops of each layer).
+        patterns: (name of an argument with `*` for numbers, type, sharding) → number of arguments.
+        collectives: (name of a group of equal layers, or "" outside layers; kind; axes) → their share.
+        report: the costs of the program.
     """
 
     mesh: str
@@ -63,51 +63,56 @@ class Summary(ShownAsText):
             f"ops         {sum(self.ops.values())}: {_counted(self.ops)}",
         ]
         layers = [f"@{name} x {count}, {ops} ops each" for name, (count, ops) in self.layers.items()]
-        lines += [f"{'' if at else 'layers':<12}{text}" for at, text in enumerate(layers[:ROWS])]
-        found = sorted(self.patterns.items(), key=lambda entry: -entry[1])
-        arguments = [(f"{count} x", *key) for key, count in found]
+        lines += [f"{'' if index else 'layers':<12}{text}" for index, text in enumerate(layers[:MAX_ROWS])]
+        patterns = sorted(self.patterns.items(), key=lambda entry: -entry[1])
+        arguments = [(f"{count} x", *key) for key, count in patterns]
         lines += ["", *_table(("", "arguments", "type", "sharding"), arguments, range(1))] if arguments else []
-        found = sorted(self.collectives.items(), key=lambda entry: -entry[1].seconds)
-        rows = [(kind, axes, layer and f"@{layer}", *share.cells[:3]) for (layer, kind, axes), share in found]
-        head = ("collective", "axes", "in", "count", "sent", "ms")
-        lines += ["", *_table(head, rows, range(3, 6))] if rows else []
+        shares = sorted(self.collectives.items(), key=lambda entry: -entry[1].seconds)
+        rows = [(kind, axes, layer and f"@{layer}", *share.cells[:3]) for (layer, kind, axes), share in shares]
+        header = ("collective", "axes", "in", "count", "sent", "ms")
+        lines += ["", *_table(header, rows, range(3, 6))] if rows else []
         return "\n".join([*lines, "", self._totals()])
 
     def _totals(self) -> str:
         if not self.report.decided:
-            return "not decided: values without a sharding; run propagate"
+            return "not decided: some values have no sharding; run propagate"
         computing = sum(share.seconds for share in self.report.compute.values())
         sent = f"a rank sends {size_text(self.report.wire_bytes)} in {milliseconds(self.report.seconds)} ms"
         return f"{sent}, computing takes {milliseconds(computing)} ms" if computing else sent
 
 
 def summary(module: ModuleOp, pipeline: Pipeline) -> Summary:
-    """Return what a program is, at any stage, with what it sends once it is decided.
+    """Summarise a program at any stage. The costs require a decided program.
 
     Raises:
-        SpmdirError: a pass that the module still needs for collectives rejects it.
+        SpmdirError: one of the remaining passes rejects the module.
     """
     whole, _ = with_collectives(inline_layers(module), pipeline)
     function = ir.main_function(whole)
     ops = [op for op in function.body.block.ops if isinstance(op, ValueOp)]
     groups = layers_of(function, pipeline.rules, in_flight=True)
-    inside = {text_name(op.results[0]): one.name for one in groups for part in one.segments for op in _giving(part.ops)}
+    layer_of_value = {
+        text_name(op.results[0]): group.name
+        for group in groups
+        for segment in group.segments
+        for op in _ops_with_results(segment.ops)
+    }
     report = comm_report(whole, pipeline=pipeline)
     sent = (op for op in report.ops if op.axes)
-    collectives = shares_by(sent, lambda op: (inside.get(op.name, ""), op.kind, f"[{', '.join(op.axes)}]"))
+    collectives = shares_by(sent, lambda op: (layer_of_value.get(op.name, ""), op.kind, f"[{', '.join(op.axes)}]"))
     return Summary(
         ", ".join(f"{axis} = {size}" for axis, size in ir.mesh(whole).axes),
         Counter(signature_kind(function, "arg_attrs", index) for index in range(len(function.args))),
         Counter(signature_kind(function, "res_attrs", index) for index in range(len(function.function_type.outputs))),
         dict(Counter(op.name.partition(".")[2] for op in ops).most_common()),
-        {one.name: (len(one.segments), len(one.segments[0].ops)) for one in groups},
+        {group.name: (len(group.segments), len(group.segments[0].ops)) for group in groups},
         Counter(_patterns(function)),
         collectives,
         report,
     )
 
 
-def _giving(ops: Sequence[Operation]) -> Iterable[Operation]:
+def _ops_with_results(ops: Sequence[Operation]) -> Iterable[Operation]:
     return (op for op in ops if op.results)
 
 
@@ -118,12 +123,12 @@ def _patterns(function: FuncOp) -> Iterable[tuple[str, str, str]]:
 
 
 def _counted(counts: Mapping[str, int]) -> str:
-    """Return how many there are of each kind, the first kinds by name."""
-    shown = [f"{count} {name}" for name, count in list(counts.items())[:ROWS]]
-    return ", ".join([*shown, *([f"{len(counts) - ROWS} kinds more"] if len(counts) > ROWS else [])])
+    """Return the number of entries of each kind, as text; kinds after the first `MAX_ROWS` are counted together."""
+    shown = [f"{count} {name}" for name, count in list(counts.items())[:MAX_ROWS]]
+    return ", ".join([*shown, *([f"{len(counts) - MAX_ROWS} more kinds"] if len(counts) > MAX_ROWS else [])])
 
 
-def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], numbers: range) -> list[str]:
-    left = len(rows) - ROWS
-    more = [(f"and {left} more", *[""] * (len(head) - 1))] if left > 0 else []
-    return table([head, *rows[:ROWS], *more], numbers)
+def _table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], numbers: range) -> list[str]:
+    remaining = len(rows) - MAX_ROWS
+    last_row = [(f"and {remaining} more", *[""] * (len(header) - 1))] if remaining > 0 else []
+    return table([header, *rows[:MAX_ROWS], *last_row], numbers)

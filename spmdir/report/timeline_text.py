@@ -1,4 +1,4 @@
-"""A program as it runs, in lines of text: what the accelerator works at, what it waits for, and what is under way."""
+"""The timeline of a program as text: the ops of the accelerator, its waits, and the transfers in flight."""
 
 from __future__ import annotations
 
@@ -11,54 +11,57 @@ from spmdir.report.shares import table
 from spmdir.schedule.simulate import Execution
 
 COMPUTE = "compute"
-"""What the accelerator's own stream is called."""
+"""The name of the stream of the accelerator."""
 
 
 @attrs.frozen
 class Span:
-    """Something that takes time, in seconds from the start of the program.
+    """An interval of the timeline: an op, a transfer, or a wait.
 
     Attributes:
+        start, end: seconds from the start of the program.
         stream: `compute`, or the stream of a transfer.
-        name: what the text calls it.
-        task: the number of its task.
-        is_wait: whether the accelerator stands still.
+        name: the name that is printed.
+        task: the index of its task.
+        is_wait: whether the accelerator waits.
     """
 
-    first: float
-    last: float
+    start: float
+    end: float
     stream: str
     name: str
     task: int
     is_wait: bool = False
 
 
-def spans(found: Execution) -> Iterator[Span]:
-    """Yield what takes time, task by task in their order: the work of each, what it waits for, what it sends."""
-    for at in found.order:
-        task = found.program.tasks[at]
-        first, last = found.busy_times(at)
+def spans(execution: Execution) -> Iterator[Span]:
+    """Yield the intervals of each task in program order: its wait for a transfer, its work, and its own transfer."""
+    for index in execution.order:
+        task = execution.program.tasks[index]
+        start, end = execution.busy_times(index)
         name = f"{task.name} {task.op.removeprefix('spmd.')}"
-        if first > found.begin[at]:
-            yield Span(found.begin[at], first, COMPUTE, f"waits for {_started(found, at)}", at, True)
-        if last > first:
-            yield Span(first, last, COMPUTE, name, at)
-        if at in found.transfers and task.transfer is not None:
-            sent = found.transfers[at]
-            yield Span(sent.begin, sent.end, task.transfer.stream, name, at)
-        if found.end[at] > last:
-            yield Span(last, found.end[at], COMPUTE, f"waits for {task.name}", at, True)
+        if start > execution.begin[index]:
+            yield Span(
+                execution.begin[index], start, COMPUTE, f"waits for {_awaited_name(execution, index)}", index, True
+            )
+        if end > start:
+            yield Span(start, end, COMPUTE, name, index)
+        if index in execution.transfers and task.transfer is not None:
+            transfer = execution.transfers[index]
+            yield Span(transfer.begin, transfer.end, task.transfer.stream, name, index)
+        if execution.end[index] > end:
+            yield Span(end, execution.end[index], COMPUTE, f"waits for {task.name}", index, True)
 
 
-def _started(found: Execution, at: int) -> str:
-    start = found.program.tasks[at].waits_for
-    return found.program.tasks[at if start is None else start].name
+def _awaited_name(execution: Execution, index: int) -> str:
+    start = execution.program.tasks[index].waits_for
+    return execution.program.tasks[index if start is None else start].name
 
 
-def timeline_lines(found: Execution) -> list[str]:
-    """Return a line for each op that takes time and each transfer: from when to when, where, what, and live memory."""
+def timeline_lines(execution: Execution) -> list[str]:
+    """Return a line for each interval: start, end, stream, name, and live memory of intervals of the accelerator."""
     rows = [("start us", "end us", "stream", "op", "live")]
-    for span in sorted(spans(found), key=lambda span: (span.first, span.last)):
-        live = size_text(found.live[span.task]) if span.stream == COMPUTE else ""
-        rows.append((f"{span.first * 1e6:.1f}", f"{span.last * 1e6:.1f}", span.stream, span.name, live))
+    for span in sorted(spans(execution), key=lambda span: (span.start, span.end)):
+        live = size_text(execution.live[span.task]) if span.stream == COMPUTE else ""
+        rows.append((f"{span.start * 1e6:.1f}", f"{span.end * 1e6:.1f}", span.stream, span.name, live))
     return table(rows, range(2))

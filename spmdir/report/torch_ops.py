@@ -1,4 +1,4 @@
-"""The torch ops of a decided program as propagate prices them: an expansion is the one op that it replaces."""
+"""The torch ops of a decided program as propagate prices them: an expansion counts as the op that it replaced."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ from spmdir.dialects.values import sharding_of
 from spmdir.rules import OpRule, RuleSet
 
 ABSENT = TensorMeta((), I1)
-"""What stands for a result that an op is asked not to make."""
+"""The type of an omitted result of an op."""
 
 
 @attrs.frozen
 class TorchOp:
-    """A torch op, or one that an expansion replaced.
+    """A torch op of the program, or an op that an expansion replaced.
 
     Attributes:
-        name: of its first result.
-        kind: its name.
-        rule: on its call; None if it has none.
-        operands, results: its values; None for what no op of the expansion reads or makes.
-        needed, made: their types, with the shardings that they are needed and made in.
+        name: its first result.
+        kind: the name of the op.
+        location: its location in the source.
+        rule: the rule of its call; None if it has none.
+        operands, results: its values; None if no op of the expansion reads or produces the value.
+        needed, made: the types of the operands and results, with needed and produced shardings.
     """
 
     name: str
@@ -52,7 +53,7 @@ class TorchOp:
 
 
 def sharded_type(value: SSAValue) -> ShardedType:
-    """Return the type of a value of a decided program, with its sharding."""
+    """Return the type and the sharding of a value of a decided program."""
     return _sharded(meta_of(value.type), sharding_of(value))
 
 
@@ -61,49 +62,51 @@ def _sharded(meta: TensorMeta | None, sharding: Sharding | None) -> ShardedType:
 
 
 def torch_ops(ops: Sequence[ValueOp], mesh: Mesh, rules: RuleSet) -> Iterator[tuple[ValueOp, TorchOp | None]]:
-    """Yield each op of a program with the torch op that is complete with it; None for others, and inside an expansion.
+    """Yield each op of a program with the torch op that it completes.
+
+    It is None for an op that is not a torch op, and for all but the last op of an expansion.
 
     Raises:
         ShardingError: the note of an expansion is malformed; located.
     """
     complete: dict[ValueOp, TorchOp | None] = {}
     torch = [op for op in ops if isinstance(op, AtenOp)]
-    for first, op in enumerate(torch):
+    for index, op in enumerate(torch):
         if op in complete:
             continue
         with errors_at(op):
             note = read_note(op, EXPANSION)
-            members = torch[first : first + note.places.op_count] if note is not None else []
-            if note is not None and _is_whole(members, note):
+            members = torch[index : index + note.places.op_count] if note is not None else []
+            if note is not None and _is_complete(members, note):
                 complete |= dict.fromkeys(members)
-                complete[members[-1]] = _replaced(members, note, mesh, rules)
+                complete[members[-1]] = _replaced_op(members, note, mesh, rules)
                 continue
-        complete[op] = _as_is(op, rules)
+        complete[op] = _single_op(op, rules)
     for op in ops:
         yield op, complete.get(op)
 
 
-def _as_is(op: AtenOp, rules: RuleSet) -> TorchOp:
+def _single_op(op: AtenOp, rules: RuleSet) -> TorchOp:
     operands, results = tuple(op.tensors), tuple(op.results)
     types = [tuple(map(sharded_type, values)) for values in (operands, results)]
     return TorchOp(text_name(results[0]), op.name, location_of(op), rule_of(op, rules), operands, results, *types)
 
 
-def _is_whole(members: Sequence[AtenOp], note: Note) -> bool:
-    """Return whether `members` are all ops of the expansion that `note` is of, with the shardings of its results.
+def _is_complete(members: Sequence[AtenOp], note: Note) -> bool:
+    """Return whether `members` are all ops of the expansion of `note`, with the shardings of its results.
 
-    A pass may have dropped one, or a text may have others.
+    A pass may have dropped an op, or a text may contain other ops.
     """
     if len(members) != note.places.op_count:
         return False
     operands, results = _values(members, note)
-    found = zip((*operands, *results), (*note.operands, *note.results), strict=True)
-    made = zip(results, note.result_shardings, strict=True)
-    if any(value is not None and (sharding_of(value) or Sharding()) != sharding for value, sharding in made):
+    typed_values = zip((*operands, *results), (*note.operands, *note.results), strict=True)
+    shardings = zip(results, note.result_shardings, strict=True)
+    if any(value is not None and (sharding_of(value) or Sharding()) != sharding for value, sharding in shardings):
         return False
-    inside = {value for op in members for value in op.results} - set(results)
-    return all(value is None or value.type == type_ for value, type_ in found) and all(
-        user in members for value in inside for user in _users(value)
+    inner_values = {value for op in members for value in op.results} - set(results)
+    return all(value is None or value.type == type_ for value, type_ in typed_values) and all(
+        user in members for value in inner_values for user in _users(value)
     )
 
 
@@ -114,7 +117,7 @@ def _values(members: Sequence[AtenOp], note: Note) -> tuple[tuple[SSAValue | Non
 
 
 def _users(value: SSAValue) -> Iterator[Operation]:
-    """Yield the ops that use a value, through reshards and collectives."""
+    """Yield the users of a value, and the users of its reshards."""
     for use in value.uses:
         if isinstance(use.operation, SpmdOp):
             yield from _users(use.operation.results[0])
@@ -122,7 +125,7 @@ def _users(value: SSAValue) -> Iterator[Operation]:
             yield use.operation
 
 
-def _replaced(members: Sequence[AtenOp], note: Note, mesh: Mesh, rules: RuleSet) -> TorchOp:
+def _replaced_op(members: Sequence[AtenOp], note: Note, mesh: Mesh, rules: RuleSet) -> TorchOp:
     """Return the op that `members` replace."""
     operands, results = _values(members, note)
     metas = [tuple(map(meta_of, types)) for types in (note.operands, note.results)]

@@ -1,4 +1,4 @@
-"""The program that a report of communication is about: with numbers for its sizes, and collectives for its reshards."""
+"""Prepare a program for a report on communication: bind symbolic sizes, and lower reshards to collectives."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from spmdir.pipeline.pipeline import Pipeline, run_passes
 
 
 def with_collectives(module: ModuleOp, pipeline: Pipeline) -> tuple[ModuleOp, tuple[str, ...]]:
-    """Return `module` with collectives, and the passes that put them in: on a copy, if there are reshards to lower.
+    """Return `module` with collectives, and the names of the passes that inserted them.
 
-    Outlined layers are in the places of their calls then, and symbolic sizes have the numbers of their examples. What
-    is not decided stays as it is.
+    Passes run on a copy. Outlined layers are inlined, and symbolic sizes have the values of their examples. An
+    undecided program gets no collectives.
 
     Raises:
         SpmdirError: a pass rejects the module.

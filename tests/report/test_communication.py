@@ -108,7 +108,7 @@ func.func @f(%a: tensor<512x512xbf16> {{spmd.sharding = #spmd.sharding<@mesh>}},
         computed = sum(share.seconds for share in report.compute.values())
         assert report.objective == pytest.approx(computed + report.seconds)
     assert decided == lowered and decided.compute == lowered.compute
-    says = str(decided).endswith("as expand, insert-reshard, lower-reshard would leave the program")
+    says = str(decided).endswith("counted after expand, insert-reshard, lower-reshard on a copy of the program")
     assert (says, lowered.lowered) == (lowered.count > 0, ())
 
 
@@ -174,4 +174,4 @@ def test_what_is_not_decided_is_said() -> None:
 func.func @f(%a: tensor<16x8xf32>) -> tensor<16x8xf32> {
   return %a : tensor<16x8xf32>
 }"""
-    assert str(comm_report(ir.parse(text))).endswith("not counted: values without a sharding; run propagate")
+    assert str(comm_report(ir.parse(text))).endswith("not counted: some values have no sharding; run propagate")

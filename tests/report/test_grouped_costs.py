@@ -133,10 +133,10 @@ func.func @f(%x: tensor<8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tenso
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        ({"by": "modul"}, "a table of costs is by 'modul'; expected one of op, line, "),
-        ({"by": ("op", "op")}, "expected different keys"),
-        ({"sort": "exposd"}, "a table of costs is sorted by 'exposd'; expected one of time, "),
-        ({"rows": 0}, "a table of costs has 0 rows"),
+        ({"by": "modul"}, "unknown key 'modul' of a cost table; expected one of op, line, "),
+        ({"by": ("op", "op")}, "expected at least one key, each once"),
+        ({"sort": "exposd"}, "unknown sort order 'exposd' of a cost table; expected one of time, "),
+        ({"rows": 0}, "invalid number of rows 0; expected"),
     ],
 )
 def test_tables_that_there_are_not_are_errors(module, arguments, error: str) -> None:

@@ -58,7 +58,7 @@ def test_each_subcommand_has_a_help(name: str, capsys: pytest.CaptureFixture[str
             "--by requires the view table; add it, as in --view memory,",
         ),
         (["report", MLP, "--rows", "0"], "invalid number of rows '0'; expected a number from 1 to"),
-        (["report", MLP, "--by", "modul"], "a table of costs is by 'modul'; expected one of op, line, module,"),
+        (["report", MLP, "--by", "modul"], "unknown key 'modul' of a cost table; expected one of op, line, module,"),
         (["report", MLP, "-o", "a.cvs"], "no format has the extension of 'a.cvs'; expected trace.json,"),
         (["diff", "-", "-"], "both programs are `-`, but stdin contains one program; expected a file for one of them"),
         (
