@@ -225,7 +225,7 @@ def test_the_dialects_of_sizes_list_every_function_but_those_of_math():
 )
 def test_a_collective_is_built_on_a_tensor_with_a_sharding(text: str, lacking: str):
     x = ir.main_function(ir.parse(text)).args[0]
-    with pytest.raises(ShardingError, match=f"is built on a value without a {lacking}; expected a tensor"):
+    with pytest.raises(ShardingError, match=f"has no {lacking}; expected a tensor"):
         collective_class("all_gather").build(x, axes=("dp",), dim=0)
 
 

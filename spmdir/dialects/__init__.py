@@ -3,8 +3,7 @@
 May import: core, rules, reshard, search; never torch.
 Start with spmd.py, the table of the dialect, and ir.py, which reads, verifies and prints a module.
 
-aten.py makes the classes of torch ops by name, named.py finds them for a context. value_op.py is the form that all
-tensor ops have; reshard_ops.py, collectives.py and halo.py are those of `spmd`; mesh_op.py and sizes.py
-declare what the module is about; context.py, op_parser.py and
-op_printer.py hold the parser and the printer.
+value_op.py is the base class of all tensor ops. aten.py generates the classes of torch ops by name, and named.py finds
+them for a context. reshard_ops.py, collectives.py and halo.py contain the tensor ops of `spmd`. mesh_op.py and sizes.py
+contain the declarations of a module. context.py, op_parser.py and op_printer.py contain the parser and the printer.
 """

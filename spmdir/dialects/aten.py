@@ -1,11 +1,11 @@
-"""The ops of torch: one shape of op, specialised by name on demand, and the dialects that list the names.
+"""The ops of torch: one op class per name, generated on demand.
 
-What an op does to shardings stands in `rules/aten/*.rules`, and whether a program may name it in `core/ops.txt`;
-nothing here knows any op. What the tables of `core/admission.py` say of a name becomes a trait of its class:
+This module contains no list of ops. `rules/aten/*.rules` describes how ops propagate shardings, and `core/ops.txt`
+lists the ops that a program may use. The tables of `core/admission.py` determine the traits of a class:
 
-* an op that the table admits is `Pure`, so that cse and dce may merge and drop it;
-* an op that draws random numbers has a write effect: a later one draws others if it goes;
-* an op of another library has unknown effects, since its schema is not known here.
+* an admitted op is `Pure`: cse and dce may merge and erase it;
+* an op that draws random numbers has a write effect: without it, later ops would draw different numbers;
+* an op of another library has unknown effects, because its schema is not available without torch.
 """
 
 from __future__ import annotations
@@ -43,32 +43,32 @@ class AtenOp(ValueOp):
         location: Any = None,
         **arguments: Literal,
     ) -> Self:
-        """Return this op of `operands`, as in `op_class("aten.sum.dim_IntList").build([x], [meta], dim=(0,))`.
+        """Build the op with `operands`, as in `op_class("aten.sum.dim_IntList").build([x], [meta], dim=(0,))`.
 
         Args:
-            results: shape and element type of each result, None for one that is left out.
-            shardings: one a result.
-            arguments: those that are not tensors, by their names in torch's schema.
+            results: shape and element type of each result; None for a result that the op does not return.
+            shardings: one sharding per result.
+            arguments: the arguments that are not tensors, by their names in torch's schema.
         """
-        given = tuple(sorted(arguments.items()))
-        return cls.build_op(operands, results, given, shardings, location=location)  # type: ignore[return-value]
+        literals = tuple(sorted(arguments.items()))
+        return cls.build_op(operands, results, literals, shardings, location=location)  # type: ignore[return-value]
 
 
 @irdl_op_definition
 class LibraryOp(AtenOp):
-    """An op of which nothing is known here but its name."""
+    """An op of another library, of which only the name is known."""
 
 
 @irdl_op_definition
 class FunctionalOp(AtenOp):
-    """An op whose results depend on its operands and arguments alone."""
+    """An op whose results depend only on its operands and arguments."""
 
     traits = traits_def(Pure())
 
 
 @irdl_op_definition
 class RandomOp(AtenOp):
-    """An op that advances the stream of random numbers."""
+    """An op that advances the random number generator."""
 
     traits = traits_def(MemoryWriteEffect())
 
@@ -84,36 +84,36 @@ class DropoutEffect(MemoryEffect):
 
 @irdl_op_definition
 class DropoutOp(AtenOp):
-    """An op that advances the stream of random numbers unless its `dropout_p` is 0."""
+    """An op that advances the random number generator unless its `dropout_p` is 0."""
 
     traits = traits_def(DropoutEffect())
 
 
 class RejectedOp(LibraryOp):
-    """An op that no program may name."""
+    """An op that programs may not use."""
 
     def check_admitted(self) -> None:
         raise UnsupportedError(why_not(self.name) or "")
 
 
 class StatisticsOp(FunctionalOp):
-    """An op that some calls of write running statistics, of which its schema says nothing."""
+    """An op with calls that write running statistics although its schema does not declare it."""
 
     def check_admitted(self) -> None:
-        place, switch = STATISTICS[self.name]
+        index, switch = STATISTICS[self.name]
         slots = self.call().slots
-        given = place < len(slots) and slots[place] is not None
-        if given and (switch is None or self.argument.get(switch)):
+        has_statistics = index < len(slots) and slots[index] is not None
+        if has_statistics and (switch is None or self.argument.get(switch)):
             how = f" with {switch} = true" if switch else ""
             raise UnsupportedError(
-                f"writes its operand 'running_mean'{how}; expected a functional op: leave the running statistics out, "
-                "or use aten._native_batch_norm_legit_functional, which gives the new ones"
+                f"writes its operand 'running_mean'{how}; expected a functional op: omit the running statistics, "
+                "or use aten._native_batch_norm_legit_functional, which returns the new statistics"
             )
 
 
 @cache
 def op_class(name: str) -> type[AtenOp]:
-    """Return the op class of a torch op, e.g. `aten.mm`: a subclass that differs in its name alone."""
+    """Return the class of a torch op such as `aten.mm`, a subclass that only sets the name."""
     return type("AtenOp", (_base(name),), {"name": name, "__doc__": f"A call of {name}."})
 
 
@@ -125,5 +125,5 @@ def _base(name: str) -> type[AtenOp]:
         (RANDOM, RandomOp),
         (DROPOUT, DropoutOp),
     )
-    found = next((base for table, base in tables if name in table), None)
-    return found or (FunctionalOp if name.partition(".")[0] in LISTED else LibraryOp)
+    special = next((base for table, base in tables if name in table), None)
+    return special or (FunctionalOp if name.partition(".")[0] in LISTED else LibraryOp)

@@ -1,4 +1,4 @@
-"""The attributes of the IR: plain frozen values wrapped for xDSL, and the tensor types."""
+"""The attributes and types of the IR: xDSL wrappers of the frozen values of `core`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ DYNAMIC = DYNAMIC_INDEX
 
 @lru_cache(maxsize=65536)
 def type_of(meta: TensorMeta | None) -> Attribute:
-    """Return the IR type of a tensor; `none` for a missing result."""
+    """Return the IR type of a tensor; `none` for a result that the op does not return."""
     if meta is None:
         return NoneType()
     sizes = DimsAttr(meta.sizes) if isinstance(meta, SizedMeta) else NoneAttr()
@@ -76,7 +76,7 @@ def type_of(meta: TensorMeta | None) -> Attribute:
 
 @irdl_attr_definition
 class HostType(ParametrizedAttribute, TypeAttribute):
-    """`!spmd.host<tensor<4x8xf32>>`: a tensor in the memory of the host, which `spmd.reload` brings back."""
+    """`!spmd.host<tensor<4x8xf32>>`: a tensor in host memory; `spmd.reload` copies it back."""
 
     name = "spmd.host"
     tensor: TensorType
@@ -84,49 +84,51 @@ class HostType(ParametrizedAttribute, TypeAttribute):
 
 @irdl_attr_definition
 class PendingType(ParametrizedAttribute, TypeAttribute):
-    """`!spmd.pending<tensor<4x8xf32>>`: what a collective or a copy has started to make; `spmd.wait` gives it."""
+    """`!spmd.pending<tensor<4x8xf32>>`: the result of a started collective or copy; `spmd.wait` returns its tensor."""
 
     name = "spmd.pending"
     tensor: TensorType | HostType
 
 
 def host_type(type_: Attribute) -> HostType:
-    """Return the type of a tensor of type `type_` in the memory of the host."""
+    """Return the type of a copy in host memory of a tensor of type `type_`."""
     assert isinstance(type_, TensorType)
     return HostType(type_)
 
 
 def pending(type_: Attribute) -> PendingType:
-    """Return the type of what has been started to be made, and will be of type `type_`."""
+    """Return the pending type from which `spmd.wait` returns a value of type `type_`."""
     assert isinstance(type_, (TensorType, HostType))
     return PendingType(type_)
 
 
 @lru_cache(maxsize=65536)
 def pending_type(meta: TensorMeta) -> PendingType:
-    """Return the IR type of a tensor that a collective has started to make."""
+    """Return the pending type of a tensor."""
     return pending(type_of(meta))
 
 
 def retyped(type_: Attribute, meta: TensorMeta) -> Attribute:
-    """Return the type of another tensor, pending or in the memory of the host if `type_` is."""
+    """Return the type of another tensor, with the same `pending` and `host` wrappers as `type_`."""
     if isinstance(type_, PendingType):
         return pending(retyped(type_.tensor, meta))
     return host_type(type_of(meta)) if isinstance(type_, HostType) else type_of(meta)
 
 
 _METAS: dict[int, tuple[TensorMeta | None, weakref.ref[Attribute]]] = {}
-"""Identity of a type → what `meta_of` returns, as long as the type is alive: a key by value would hash all of it."""
+"""Id of a live type → result of `meta_of`. Ids are used as keys because hashing a type is slow."""
 
 
 def meta_of(type_: Attribute) -> TensorMeta | None:
-    """Return the inverse of `type_of`, with example sizes, of a pending tensor and one on the host too; None for
-    anything that is not a tensor of a known element type."""
-    known = _METAS.get(id(type_))
-    if known is None:
+    """Return shape and element type of a tensor type, also inside `pending` and `host`; symbolic sizes as examples.
+
+    Returns None for a type that is not a tensor of a known element type. Otherwise it is the inverse of `type_of`.
+    """
+    entry = _METAS.get(id(type_))
+    if entry is None:
         key = id(type_)
-        known = _METAS[key] = _read_type(type_), weakref.ref(type_, lambda _: _METAS.pop(key, None))
-    return known[0]
+        entry = _METAS[key] = _read_type(type_), weakref.ref(type_, lambda _: _METAS.pop(key, None))
+    return entry[0]
 
 
 def _read_type(type_: Attribute) -> TensorMeta | None:
@@ -141,23 +143,23 @@ def _read_type(type_: Attribute) -> TensorMeta | None:
 
 
 Of = tuple[Any, ...]
-"""The global type of a value, where that of a rank does not tell it: sizes, then an element type if that is another."""
+"""The attribute `of`: the global sizes of a value, followed by its element type if the local one differs."""
 
 
 def of_type(meta: TensorMeta, local: TensorMeta) -> Of:
-    """Return what `of` says of a tensor of type `meta` of which a rank holds `local`."""
+    """Return the attribute `of` for a tensor of global type `meta` with local type `local`."""
     return meta.shape if meta.dtype == local.dtype else (*meta.shape, meta.dtype)
 
 
 def global_meta(of: Of | None, local: TensorMeta) -> TensorMeta:
-    """Return the inverse of `of_type`; None stands for the type of a rank."""
+    """Return the global type: the inverse of `of_type`. If `of` is None, it is the local type."""
     if of is None:
         return local
     return TensorMeta(of[:-1], of[-1]) if of and isinstance(of[-1], DType) else TensorMeta(of, local.dtype)
 
 
 def sizes_of(type_: Attribute) -> tuple[int | Size, ...]:
-    """Return the sizes of a tensor type, pending or on the host too, symbolic ones as they are written."""
+    """Return the sizes of a tensor type, also inside `pending` and `host`; symbolic sizes as expressions."""
     while isinstance(type_, (PendingType, HostType)):
         type_ = type_.tensor
     assert isinstance(type_, TensorType)
@@ -165,7 +167,7 @@ def sizes_of(type_: Attribute) -> tuple[int | Size, ...]:
 
 
 def is_sized(type_: Attribute) -> bool:
-    """Return whether a type is that of a tensor with symbolic sizes."""
+    """Return whether a type is a tensor type with symbolic sizes."""
     return isinstance(type_, TensorType) and isinstance(type_.encoding, DimsAttr)
 
 
@@ -185,14 +187,14 @@ _MESH = re.compile(r"@[^\s:<>]+")
 
 
 def _read_shardings(parser: AttrParser, read: Callable[[str], Sequence[str | None]]) -> tuple[Sharding | None, ...]:
-    """Consume `<@mesh, …>` and return the shardings whose texts `read` finds behind the mesh."""
+    """Parse `<@mesh, …>`; `read` splits the text after the mesh into the texts of shardings."""
     text, start = take_balanced(parser)
-    head, _, rest = text[1:-1].partition(",")
-    if _MESH.fullmatch(head.strip()) is None:
-        parser.raise_error(f"found '{head.strip()}', expected the mesh, as in <@mesh, dp: S(0)>", start, start + 1)
-    name, mesh = head.strip()[1:], declared_mesh(parser)
+    mesh_text, _, entries = text[1:-1].partition(",")
+    if _MESH.fullmatch(mesh_text.strip()) is None:
+        parser.raise_error(f"found '{mesh_text.strip()}', expected the mesh, as in <@mesh, dp: S(0)>", start, start + 1)
+    name, mesh = mesh_text.strip()[1:], declared_mesh(parser)
     try:
-        shardings = [None if entry is None else parse_sharding(entry, name) for entry in read(rest)]
+        shardings = [None if entry is None else parse_sharding(entry, name) for entry in read(entries)]
     except SpmdirError as error:
         parser.raise_error(error.message, start, start + 1)
     if mesh is None or mesh.name != name:
@@ -218,7 +220,7 @@ class ShardingAttr(Data[Sharding]):
 
 @irdl_attr_definition
 class ShardingsAttr(Data[tuple[Sharding | None, ...]]):
-    """`#spmd.shardings<@mesh, <dp: S(0)>, none>`: one sharding a value, `none` where undecided."""
+    """`#spmd.shardings<@mesh, <dp: S(0)>, none>`: one sharding per value, `none` if it is not decided."""
 
     name = "spmd.shardings"
 
@@ -236,7 +238,7 @@ class ShardingsAttr(Data[tuple[Sharding | None, ...]]):
 class ArgumentsAttr(Data[tuple[tuple[str, Literal], ...]]):
     """`#spmd.arguments<{dim = 1}>`: the literal arguments of an op, sorted by name.
 
-    Equal are those of one text: in Python 1, 1.0 and True are equal, and whatever is memoised would mix them up.
+    Attributes are equal if their texts are. Python's 1, 1.0 and True are equal, but are different arguments.
     """
 
     name = "spmd.arguments"
@@ -284,7 +286,7 @@ class StructureAttr(Data[Structure]):
 
 @irdl_attr_definition
 class ShapesAttr(Data[tuple[Of | None, ...]]):
-    """`#spmd.shapes<{of = [[10, 4], none]}>`: global types of values that those of a rank do not tell."""
+    """`#spmd.shapes<{of = [[10, 4], none]}>`: global types of values, if their local types do not determine them."""
 
     name = "spmd.shapes"
 

@@ -1,4 +1,4 @@
-"""Bracketed text inside the IR, taken from the parser as it stands."""
+"""Raw access to bracketed text in the IR."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from spmdir.core.brackets import scan_balanced
 
 
 def take_balanced(parser: AttrParser) -> tuple[str, int]:
-    """Consume the bracketed text at the parser's current token; its text and position."""
+    """Consume the bracketed text at the parser's current token, and return (text, position)."""
     start = parser.pos
     end = scan_balanced(parser.lexer.input.content, start)
     if end < 0:
-        parser.raise_error("bracket is never closed")
+        parser.raise_error("bracket is not closed")
     parser._resume_from(end)  # pyright: ignore[reportPrivateUsage]
     return parser.lexer.input.content[start:end], start

@@ -1,8 +1,8 @@
-"""The note on a widening cast that its operand is cast before it is added up over ranks.
+"""The attribute `spmd.cast_first` of a widening cast: partial values are cast before they are reduced over ranks.
 
     %g = aten._to_copy(%mm) {dtype = f32} : tensor<4x8xf32> attributes {spmd.cast_first}
 
-Gradients of bfloat16 compute are summed in float32 so.
+For example, gradients of bfloat16 computations are summed in float32.
 """
 
 from __future__ import annotations
@@ -22,51 +22,55 @@ if TYPE_CHECKING:  # a program that is only read needs no rules
     from spmdir.rules import RuleSet
 
 CAST_FIRST = "spmd.cast_first"
-"""The attribute of the cast, a unit; `propagate` goes by it."""
+"""The name of the attribute, a unit. `propagate` reads it."""
 
 
 def note_first_casts(values: Iterable[SSAValue], rules: RuleSet) -> None:
-    """Note on the casts to wider types from which `values`, such as gradients and new parameters, are made.
+    """Set `spmd.cast_first` on the widening casts that `values` depend on, such as gradients and new parameters.
 
-    They are those behind ops on tensors of as many elements, such as the additions of an optimizer and views, which
-    belong to the update; what is before a cast or a matrix product is not looked at.
+    The search goes back from `values` through ops on tensors with as many elements, such as views and the arithmetic of
+    an optimizer. It stops at casts and at matrix products.
     """
-    known, left = set(values), list(values)
-    while left:
-        value = left.pop()
-        op, made = value.owner, meta_of(value.type)
-        if not isinstance(op, AtenOp) or made is None:
+    visited, worklist = set(values), list(values)
+    while worklist:
+        value = worklist.pop()
+        op, result_meta = value.owner, meta_of(value.type)
+        if not isinstance(op, AtenOp) or result_meta is None:
             continue
-        taken = [(operand, meta) for operand in op.tensors if (meta := meta_of(operand.type)) and _is_part(meta, made)]
+        operands = [
+            (operand, meta)
+            for operand in op.tensors
+            if (meta := meta_of(operand.type)) and _is_float_of_equal_size(meta, result_meta)
+        ]
         if is_widening(op):
             op.attributes[CAST_FIRST] = UnitAttr()
             continue
         rule = rules.instantiate(op.call()) if len(op.tensors) > 1 else None
-        if rule is not None and rule.contracts:  # of square matrices, all have as many elements
+        if rule is not None and rule.contracts:  # a product of square matrices has operands of the same size
             continue
-        left += [operand for operand, _ in taken if operand not in known]
-        known.update(operand for operand, _ in taken)
+        worklist += [operand for operand, _ in operands if operand not in visited]
+        visited.update(operand for operand, _ in operands)
 
 
 def check_first_cast(op: Operation) -> None:
-    """Raise VerifyException if an op has the note and casts no floating type to a wider one."""
+    """Raise VerifyException if an op has `spmd.cast_first` but is not a widening cast."""
     note = op.attributes.get(CAST_FIRST)
     if note is not None and not (isinstance(note, UnitAttr) and is_widening(op)):
         raise VerifyException(
-            f"has {CAST_FIRST}, which is for a cast to a wider floating type and has no value; expected aten._to_copy "
-            "from a narrower type, or no such attribute"
+            f"has {CAST_FIRST}, which requires a cast to a wider floating type and takes no value; remove the "
+            "attribute, or use aten._to_copy from a narrower type"
         )
 
 
 def is_widening(op: Operation) -> bool:
-    """Return whether an op casts a floating type to a wider one."""
+    """Return whether an op casts a floating-point tensor to a wider floating type."""
     if op.name != "aten._to_copy" or not op.operands:
         return False
-    taken, made = meta_of(op.operands[0].type), meta_of(op.results[0].type)
-    if taken is None or made is None or not (taken.dtype.is_float and made.dtype.is_float):
+    operand_meta, result_meta = meta_of(op.operands[0].type), meta_of(op.results[0].type)
+    if operand_meta is None or result_meta is None or not (operand_meta.dtype.is_float and result_meta.dtype.is_float):
         return False
-    return taken.dtype.itemsize < made.dtype.itemsize
+    return operand_meta.dtype.itemsize < result_meta.dtype.itemsize
 
 
-def _is_part(taken: TensorMeta, made: TensorMeta) -> bool:
-    return taken.dtype.is_float and taken.numel == made.numel
+def _is_float_of_equal_size(operand_meta: TensorMeta, result_meta: TensorMeta) -> bool:
+    return operand_meta.dtype.is_float and operand_meta.numel == result_meta.numel

@@ -1,6 +1,6 @@
-"""The ops of collectives, each verifying its own transition. They name mesh axes, never ranks or groups.
+"""The ops of collectives. They name mesh axes, never ranks or groups, and each verifies its own transition.
 
-The class of an op is made of the spec of its collective, see `spmdir.reshard.collectives`.
+Op classes are generated from `CollectiveSpec`: see `spmdir.reshard.collectives`.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from spmdir.reshard.steps import Step, make_step, transition
 
 
 class SpmdOp(ValueOp):
-    """Base of the ops that take one tensor and give one, or several and as many."""
+    """Base class of the ops with one operand and one result, or with several of each."""
 
     PARENTHESISED: ClassVar[bool] = False
     traits = traits_def(Pure())
 
     @property
     def may_take_several(self) -> bool:
-        """Whether the op may do several tensors at once; each result is that of the operand at its place."""
+        """Whether the op may have several operands; result i then belongs to operand i."""
         return False
 
     def check_counts(self) -> None:
@@ -58,26 +58,28 @@ class SpmdOp(ValueOp):
         super().check_counts()
 
     def check_states(self) -> None:
-        """Raise VerifyException for other numbers of operands and results: the op keeps no state."""
-        found = f"{len(self.operands)} operands and {len(self.results)} results"
-        raise VerifyException(f"has {found}; expected {'as many of each' if self.may_take_several else 'one each'}")
+        """Raise VerifyException for the numbers of operands and results; overridden by ops with states."""
+        counts = f"{len(self.operands)} operands and {len(self.results)} results"
+        raise VerifyException(f"has {counts}; expected {'equal numbers' if self.may_take_several else 'one of each'}")
 
     @property
     def pairs(self) -> Sequence[tuple[SSAValue, SSAValue]]:
-        """Return each tensor that the op takes, states left out, with what it becomes."""
+        """Return (operand, result) of each tensor, without states."""
         pairs = list(zip(self._operands, self.results, strict=False))
         return pairs if self.may_take_several else pairs[:1]
 
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)
         for source, target in self.pairs:
-            before, after = global_type(source, mesh), global_type(target, mesh)
-            if before is None or after is None:
-                raise VerifyException("works on tensors alone")
-            if before.dtype != after.dtype:
-                raise VerifyException(f"changes the element type from {before.dtype} to {after.dtype}")
-            if before.shape != after.shape:
-                raise VerifyException(f"changes the global shape from {list(before.shape)} to {list(after.shape)}")
+            operand_type, result_type = global_type(source, mesh), global_type(target, mesh)
+            if operand_type is None or result_type is None:
+                raise VerifyException("has an operand or result that is not a tensor; expected tensors")
+            if operand_type.dtype != result_type.dtype:
+                raise VerifyException(f"changes the element type from {operand_type.dtype} to {result_type.dtype}")
+            if operand_type.shape != result_type.shape:
+                raise VerifyException(
+                    f"changes the global shape from {list(operand_type.shape)} to {list(result_type.shape)}"
+                )
 
     @property
     def source(self) -> Sharding | None:
@@ -91,25 +93,25 @@ class SpmdOp(ValueOp):
 
 
 class Collective(SpmdOp):
-    """Base of the ops that take a tensor from one sharding to another; the result's sharding must be the legal one.
+    """Base class of the ops that change the sharding of a tensor; the op determines the sharding of its result.
 
-    What each declares is its `SPEC`, from which follow the clauses of its text, its accessors and its verifier. One
-    that takes several tensors is a bucket: it does to each what it would do to it alone, with one message for all.
-    Members are packed in the order of the operands. A clause of a dimension is one number for all members, or a list.
+    `SPEC` declares the collective, and determines the clauses, the accessors and the verifier of the op. An op with
+    several operands is a bucket: it sends all members in one message, packed in the order of the operands. A clause for
+    a dimension is one number for all members, or a list with one number per member.
     """
 
     SPEC: ClassVar[CollectiveSpec]
     IS_START: ClassVar[bool] = False
-    """Whether the op only starts the collective: its result is pending, and `spmd.wait` gives the tensor."""
+    """Whether the op only starts the collective: its result is pending."""
 
     @property
     def spec(self) -> CollectiveSpec:
-        """What the collective declares."""
+        """The declaration of the collective."""
         return self.SPEC
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The mesh axes that it names; none if its shardings say it all."""
+        """The mesh axes in its text; () if its shardings determine them."""
         return self._argument("axes") or ()
 
     @property
@@ -124,24 +126,26 @@ class Collective(SpmdOp):
 
     @property
     def reduction(self) -> str | None:
-        """The reduction that is done (all_reduce, reduce_scatter) or left to be done (partition)."""
+        """The reduction that the op performs (all_reduce, reduce_scatter) or leaves to be done (partition)."""
         return self._argument("reduction")
 
     @property
     def stream(self) -> str | None:
-        """The communicator that a start runs on; None for the one of its axes."""
+        """The stream of a start; None for the default stream of its axes."""
         return self._argument(STREAM.argument)
 
     @staticmethod
     def message_of(step: Step) -> tuple[tuple[str, ...], str | None]:
-        """Return what members of one message have in common besides their element type: axes, and the reduction."""
+        """Return (axes, reduction), which must be equal for all members of a message, as must the element type."""
         reduced = sorted({op for end in (step.source, step.target) for _, op in end.partial})
         return step.axes, step.reduction if step.spec.names_axes else ", ".join(reduced) or None
 
     @property
     def may_repeat(self) -> bool:
-        """Whether it gives the same bits of the same operand, in any company: it keeps no states, and does no sums over
-        ranks, whose terms may come in another order."""
+        """Whether repeating the op, alone or in a bucket, gives bitwise equal results.
+
+        It must keep no states and must not reduce, because the order of the terms may differ.
+        """
         return self.spec.moves != "edge" and (self.spec.is_local or self.reduction is None)
 
     @property
@@ -149,8 +153,8 @@ class Collective(SpmdOp):
         return self.spec.may_be_bucketed
 
     def _argument(self, name: str) -> Any:
-        given: Any = self.properties.get("arguments")
-        for key, value in given.data if given is not None else ():
+        arguments: Any = self.properties.get("arguments")
+        for key, value in arguments.data if arguments is not None else ():
             if key == name:
                 return value
         return None
@@ -165,26 +169,25 @@ class Collective(SpmdOp):
         location: Any = None,
         **given: Any,
     ) -> Self:
-        """Return this collective of `value`, its result laid out as the collective makes it.
+        """Build this collective with operand `value`; the sharding of the result follows from it.
 
         Args:
             value: a tensor that has a sharding.
-            sharding: of the result, for collectives that name no axes, and for placements other than `S`.
-            mesh: that of the module; looked up around `value` if None.
-            given: the arguments, by the names of the accessors: axes, dim, to_dim, reduction.
+            sharding: of the result, for collectives without axes in their text, and for placements other than `S`.
+            mesh: the mesh of the module; if None, it is looked up from `value`.
+            given: the arguments, with the names of the accessors: axes, dim, to_dim, reduction.
 
         Raises:
             ShardingError: `value` has no sharding, or the collective is not legal on it.
         """
         source, meta = sharding_of(value), meta_of(value.type)
-        around = value.owner if isinstance(value.owner, Operation) else value.owner.parent_op()
-        mesh = mesh or (mesh_of(around) if around is not None else None)
+        parent = value.owner if isinstance(value.owner, Operation) else value.owner.parent_op()
+        mesh = mesh or (mesh_of(parent) if parent is not None else None)
         if source is None or meta is None or mesh is None:
             lacking = "sharding" if source is None else "tensor type" if meta is None else "mesh in its module"
             raise ShardingError(
-                f"{cls.name} is built on a value without a {lacking}; "
-                "expected a tensor that has a sharding, in a module "
-                "with a mesh: run propagate before"
+                f"the operand of {cls.name} has no {lacking}; expected a tensor with a sharding, in a module "
+                "with a mesh: run propagate first"
             )
         step = make_step(cls.SPEC.name, source, mesh, global_shape(value, mesh), target=sharding, **given)
         return cls.of_step(step, value, location)
@@ -197,16 +200,16 @@ class Collective(SpmdOp):
         location: Any = None,
         states: Sequence[SSAValue] = (),
     ) -> Self:
-        """Return the op that does or starts `step`, one of this collective, on `value`; its result is as long as that.
+        """Build the op that performs or starts a `step` of this collective on `value`.
 
         Args:
-            states: what the ranks keep for it, by `step_states`; the op gives the new one after its result.
+            states: the edge states of the step (`step_states`); the op returns the new ones after its result.
         """
         if not states:
             return cls.bucket([step], [value], location)
         arguments = _arguments(cls.SPEC, [step])
         shardings = [step.target, *map(sharding_of, states)]
-        metas = [meta_of(held.type) for held in (value, *states)]
+        metas = [meta_of(tensor.type) for tensor in (value, *states)]
         return cls.build_op([value, *states], metas, arguments, shardings, location=location)  # type: ignore
 
     @classmethod
@@ -217,11 +220,11 @@ class Collective(SpmdOp):
     def bucket(
         cls, steps: Sequence[Step], values: Sequence[SSAValue], location: Any = None, stream: str | None = None
     ) -> Self:
-        """Return the op that does or starts `steps`, of this collective, on `values` at once.
+        """Build the op that performs or starts `steps` of this collective on `values`, in one message.
 
         Args:
-            steps: of one kind, on the same axes and with one reduction.
-            stream: of a start: its communicator; None for the one of its axes.
+            steps: one step per value, of one kind, on the same axes and with the same reduction.
+            stream: the stream of a start; None for the default stream of its axes.
         """
         arguments = _arguments(cls.SPEC, steps, stream)
         metas = [meta_of(value.type) for value in values]
@@ -229,9 +232,9 @@ class Collective(SpmdOp):
 
     @classmethod
     def joined(cls, ops: Sequence[Collective], mesh: Mesh) -> Self:
-        """Return the op that does at once what `ops` do: collectives of this kind on the same axes, with one reduction.
+        """Build the bucket of `ops`, which are collectives of this kind on the same axes with the same reduction.
 
-        Its operands and results are theirs, in order, with the same types.
+        Its operands and results are those of `ops`, in order, with the same types.
         """
         steps = [step for op in ops for step in op.steps(mesh)]
         results = [result for op in ops for result in op.results]
@@ -248,13 +251,15 @@ class Collective(SpmdOp):
         )
 
     def likeness(self, mesh: Mesh) -> Hashable:
-        """Return what decides its steps, and the types that it does them to: equal for collectives that do the same."""
-        given: Any = self.properties.get("arguments")
-        ends = tuple([(global_type(one, mesh), sharding_of(one), sharding_of(other)) for one, other in self.pairs])
-        return type(self), None if given is None else given.data, ends
+        """Return a key that is equal for collectives with the same steps on tensors of the same types."""
+        arguments: Any = self.properties.get("arguments")
+        ends = tuple(
+            [(global_type(operand, mesh), sharding_of(operand), sharding_of(result)) for operand, result in self.pairs]
+        )
+        return type(self), None if arguments is None else arguments.data, ends
 
     def step(self, mesh: Mesh) -> Step:
-        """Return the step that it does; the planner never plans those of some collectives, such as broadcast.
+        """Return the step that the op performs on its first operand.
 
         Raises:
             ShardingError: the operand or the result has no sharding.
@@ -262,7 +267,7 @@ class Collective(SpmdOp):
         return self.steps(mesh)[0]
 
     def steps(self, mesh: Mesh) -> tuple[Step, ...]:
-        """Return the step that it does to each tensor that it takes.
+        """Return the step that the op performs on each operand, without states.
 
         Raises:
             ShardingError: an operand or a result has no sharding.
@@ -272,15 +277,17 @@ class Collective(SpmdOp):
     def _step(self, index: int, pair: tuple[SSAValue, SSAValue], mesh: Mesh) -> Step:
         (source, target), spec = map(sharding_of, pair), self.spec
         if source is None or target is None:
-            raise ShardingError(f"{self.name} needs the shardings of its operand and of its result; {self._lacking()}")
+            raise ShardingError(
+                f"{self.name} requires the shardings of its operand and of its result; {self._missing_sharding()}"
+            )
         axes = self.axes if spec.names_axes else spec.group_axes(source, target, mesh)
-        given = self.given(index)
-        dim, to_dim, reduction = (given.get(name) for name in STANDARD_ARGUMENTS[1:])
-        others = tuple((name, value) for name, value in given.items() if name not in STANDARD_ARGUMENTS)
-        return Step(spec.name, axes, source, target, dim, to_dim, reduction, others)
+        arguments = self.member_arguments(index)
+        dim, to_dim, reduction = (arguments.get(name) for name in STANDARD_ARGUMENTS[1:])
+        other_arguments = tuple((name, value) for name, value in arguments.items() if name not in STANDARD_ARGUMENTS)
+        return Step(spec.name, axes, source, target, dim, to_dim, reduction, other_arguments)
 
     def states(self, mesh: Mesh) -> tuple[StepState, ...]:
-        """Return what the ranks keep for it: its operands but the first, and its results but the first."""
+        """Return the edge states of the op: all operands and results after the first."""
         meta = global_type(self.operands[0], mesh)
         assert meta is not None  # it is verified
         return step_states(self.step(mesh), meta, mesh)
@@ -291,37 +298,38 @@ class Collective(SpmdOp):
 
     def _check_states(self, mesh: Mesh) -> None:
         expected = [(state.name, state.meta, state.sharding) for state in self.states(mesh)]
-        for what, values in (("takes", self.operands[1:]), ("gives", self.results[1:])):
+        for verb, values in (("takes", self.operands[1:]), ("returns", self.results[1:])):
             if len(values) != len(expected):
                 names = ", ".join(name for name, _, _ in expected) or "none"
-                raise VerifyException(f"{what} {len(values)} states; expected those of its edge: {names}")
+                raise VerifyException(f"{verb} {len(values)} states; its edge declares: {names}")
             for value, (name, meta, sharding) in zip(values, expected, strict=True):
-                found = global_type(value, mesh)
-                if (found, sharding_of(value)) != (meta, sharding):
+                state_type = global_type(value, mesh)
+                if (state_type, sharding_of(value)) != (meta, sharding):
                     raise VerifyException(
-                        f"{what} the state '{name}' as {found} <{sharding_of(value)}>; expected {meta} <{sharding}>"
+                        f"{verb} the state '{name}' as {state_type} <{sharding_of(value)}>; expected {meta} "
+                        f"<{sharding}>"
                     )
 
-    def _lacking(self) -> str:
+    def _missing_sharding(self) -> str:
         which, value = ("operand", self.operands[0]) if self.source is None else ("result", self.results[0])
-        return f"found none on the {which} {text_name(value)}, write it behind its own type: `tensor<8xf32> <dp: S(0)>`"
+        return f"the {which} {text_name(value)} has none: write it after its type, as in `tensor<8xf32> <dp: S(0)>`"
 
-    def given(self, index: int) -> dict[str, Any]:
-        """Return the arguments that the transition of member `index` has."""
-        argument, found = self.argument, {}
+    def member_arguments(self, index: int) -> dict[str, Any]:
+        """Return the arguments of the transition of member `index`."""
+        argument, arguments = self.argument, {}
         for clause in self.spec.clauses:
             if clause.argument in argument:
                 value: Any = argument[clause.argument]
                 is_list = clause.kind == "dim" and isinstance(value, tuple)
-                found[clause.argument] = value[index] if is_list else value
-        return found
+                arguments[clause.argument] = value[index] if is_list else value
+        return arguments
 
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)
         if mesh is None or self.source is None or self.target is None:
             raise VerifyException(
-                "a collective needs the shardings of its operand and of its result; "
-                + ("found no mesh, declare one: `spmd.mesh @mesh <…>`" if mesh is None else self._lacking())
+                "a collective requires the shardings of its operand and of its result; "
+                + ("found no mesh, declare one: `spmd.mesh @mesh <…>`" if mesh is None else self._missing_sharding())
             )
         argument = self.argument
         for clause in self.spec.clauses:
@@ -345,7 +353,8 @@ class Collective(SpmdOp):
         if clause.kind == "dim" and isinstance(value, tuple) and count > 1:
             if len(value) != count or not all(map(clause.holds, value)):
                 raise VerifyException(
-                    f"says {clause.keyword} {list(value)} of {count} tensors; expected one number, or one for each"
+                    f"has {clause.keyword} {list(value)} for {count} tensors; expected one number, or one "
+                    "for each tensor"
                 )
         elif not clause.holds(value):
             raise VerifyException(f"expected {clause.expected}, found {value!r}")
@@ -353,41 +362,46 @@ class Collective(SpmdOp):
     def _check_transition(self, index: int, value: SSAValue, result: SSAValue, mesh: Mesh) -> None:
         source, target = sharding_of(value), sharding_of(result)
         if source is None or target is None:
-            raise VerifyException(f"member {index} of the bucket has no sharding before it or after it; write both")
+            raise VerifyException(f"operand or result {index} of the bucket has no sharding; add both shardings")
         shape = global_shape(value, mesh)
-        legal = transition(self.spec.name, source, mesh, shape, target=target, **self.given(index))
+        legal = transition(self.spec.name, source, mesh, shape, target=target, **self.member_arguments(index))
         if legal != target:
-            raise ShardingError(f"{self.name} of <{source}> gives <{legal}>, found <{target}>")
+            raise ShardingError(f"the result of {self.name} of <{source}> has the sharding <{legal}>, found <{target}>")
 
     def _check_members(self, mesh: Mesh) -> None:
-        held = [sharding for pair in self.pairs for sharding in map(sharding_of, pair)]
-        if len(self.pairs) > 1 and any(sharding is not None and sharding.has_lossy for sharding in held):
-            raise ShardingError("joins values of which one loses precision on its way; such a value goes by itself")
-        found = dict.fromkeys(meta.dtype for value, _ in self.pairs if (meta := meta_of(value.type)) is not None)
-        if len(found) > 1:
+        shardings = [sharding for pair in self.pairs for sharding in map(sharding_of, pair)]
+        if len(self.pairs) > 1 and any(sharding is not None and sharding.has_lossy for sharding in shardings):
+            raise ShardingError(
+                "a bucket has a member with a lossy placement; send that member in a separate collective"
+            )
+        dtypes = dict.fromkeys(meta.dtype for value, _ in self.pairs if (meta := meta_of(value.type)) is not None)
+        if len(dtypes) > 1:
             raise VerifyException(
-                f"takes tensors of element types {', '.join(map(str, found))}; a message has one: make a bucket of each"
+                f"a bucket has members of element types {', '.join(map(str, dtypes))}; use one bucket for each "
+                "element type"
             )
         if len(self.pairs) > 1 and not self.spec.names_axes:
-            sent = dict.fromkeys(map(self.message_of, self.steps(mesh)))
-            if len(sent) > 1:
-                told = " and ".join(f"[{', '.join(axes)}]{f' by {op}' if op else ''}" for axes, op in sent)
-                raise VerifyException(f"joins members on {told}; a message is on one group: make a bucket of each")
+            groups = dict.fromkeys(map(self.message_of, self.steps(mesh)))
+            if len(groups) > 1:
+                group_texts = " and ".join(f"[{', '.join(axes)}]{f' by {op}' if op else ''}" for axes, op in groups)
+                raise VerifyException(f"a bucket has members on {group_texts}; use one bucket for each group")
 
     def _check_stream(self, mesh: Mesh) -> None:
         name = self.stream
         if name is not None and not (self.IS_START and isinstance(name, str) and name.isidentifier()):
-            raise VerifyException(f"runs on stream {name!r}; expected a name, as in `stream prefetch`, and on a start")
+            raise VerifyException(
+                f"has stream {name!r}; expected a name, as in `stream prefetch`, on an op that starts a collective"
+            )
         if name in mesh.axis_names:
-            raise VerifyException(f"runs on stream '{name}', that of mesh axis '{name}'; expected another name")
+            raise VerifyException(f"has stream '{name}', which is also the name of a mesh axis; use another name")
 
     def _check_pending(self) -> None:
-        """Raise VerifyException unless results that are pending are waited for, once, and no others are pending."""
+        """Raise VerifyException unless exactly the results of a start are pending, and one `spmd.wait` takes them."""
         for _, result in self.pairs:
             type_ = result.type
             if isinstance(type_, PendingType) is not self.IS_START:
                 expected = type_.tensor if isinstance(type_, PendingType) else self.result_type(meta_of(type_))
-                raise VerifyException(f"gives {print_type(type_)}; expected {print_type(expected)}")
+                raise VerifyException(f"has the result type {print_type(type_)}; expected {print_type(expected)}")
         if self.IS_START:
             check_waited(self)
 
@@ -398,45 +412,45 @@ class Collective(SpmdOp):
 
 
 def _one_or_all(values: Sequence[int | None]) -> int | tuple[int | None, ...] | None:
-    """Return what a clause says of several members: one number if they are alike."""
+    """Return one number if all values are equal, else all of them."""
     return values[0] if len(set(values)) == 1 else tuple(values)
 
 
 def _arguments(spec: CollectiveSpec, steps: Sequence[Step], stream: str | None = None) -> tuple[tuple[str, Any], ...]:
-    """Return the arguments of the op that does `steps`, sorted by name."""
-    first = steps[0]
-    given = {
-        "axes": first.axes if spec.names_axes else None,
+    """Return the arguments of the op that performs `steps`, sorted by name."""
+    first_step = steps[0]
+    arguments = {
+        "axes": first_step.axes if spec.names_axes else None,
         "dim": _one_or_all([step.dim for step in steps]),
         "to_dim": _one_or_all([step.to_dim for step in steps]),
-        "reduction": first.reduction,
+        "reduction": first_step.reduction,
         STREAM.argument: stream,
-        **dict(first.others),
+        **dict(first_step.others),
     }
-    return tuple(sorted((name, argument) for name, argument in given.items() if argument is not None))
+    return tuple(sorted((name, argument) for name, argument in arguments.items() if argument is not None))
 
 
 @cache
 def _class_of(spec: CollectiveSpec, starts: bool = False) -> type[Collective]:
-    """Return the class of the ops that do a collective, or of those that start it."""
+    """Return the op class of a collective, or of its start."""
     name, summary = (spec.name + START, f"Starts: {spec.summary}") if starts else (spec.name, spec.summary)
     title = "".join(map(str.capitalize, name.split("_"))) + "Op"
-    made: Any = type(title, (Collective,), {"name": f"spmd.{name}", "__doc__": summary})
-    made = irdl_op_definition(made)
+    op_class: Any = type(title, (Collective,), {"name": f"spmd.{name}", "__doc__": summary})
+    op_class = irdl_op_definition(op_class)
     clauses = (*spec.clauses, STREAM) if starts else spec.clauses
-    made.SPEC, made.CLAUSES = spec, tuple((clause.keyword, clause.argument) for clause in clauses)
-    made.IS_START = starts
-    return made
+    op_class.SPEC, op_class.CLAUSES = spec, tuple((clause.keyword, clause.argument) for clause in clauses)
+    op_class.IS_START = starts
+    return op_class
 
 
 def collective_ops(specs: Iterable[CollectiveSpec]) -> list[type[Collective]]:
-    """Return the classes of the ops that do or start these collectives."""
+    """Return the op classes of these collectives and of their starts."""
     return [_class_of(spec, starts) for spec in specs for starts in (False, True)[: 1 + spec.may_be_async]]
 
 
 @irdl_op_definition
 class WaitOp(SpmdOp):
-    """`wait %x`: what a collective or a copy to or from the host has started to make, all of it."""
+    """`wait %x`: wait for a started collective or copy, and return all of its tensors."""
 
     name = "spmd.wait"
 
@@ -446,7 +460,7 @@ class WaitOp(SpmdOp):
 
     @property
     def start(self) -> Operation:
-        """Return what is waited for."""
+        """Return the op that started the collective or copy."""
         owner = self.operands[0].owner
         assert isinstance(owner, Operation)  # verified
         return owner
@@ -455,41 +469,48 @@ class WaitOp(SpmdOp):
         for operand in self.operands:
             if not isinstance(operand.type, PendingType):
                 raise VerifyException(
-                    f"waits for {print_type(operand.type)}, which is there; "
-                    "expected what a start of a collective gives, as `spmd.all_gather_start`"
+                    f"operand {text_name(operand)} is {print_type(operand.type)}, which is not pending; "
+                    "expected the result of a `*_start` op, such as `spmd.all_gather_start`"
                 )
         owner = self.operands[0].owner
         if not isinstance(owner, Operation) or tuple(owner.results) != tuple(self.operands):
-            raise VerifyException("waits for other values than one start gives; expected all of them, in their order")
+            raise VerifyException("expected all results of one `*_start` op as operands, in order")
 
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)
         for operand, result in self.pairs:
             if isinstance(result.type, PendingType):
-                raise VerifyException(f"gives {print_type(result.type)}; expected a tensor, which is there")
+                raise VerifyException(
+                    f"has the result type {print_type(result.type)}; expected the type without `!spmd.pending`"
+                )
             if isinstance(result.type, HostType) is not isinstance(operand.type.tensor, HostType):  # type: ignore
-                raise VerifyException(f"waits for {print_type(operand.type)} and gives {print_type(result.type)}")
+                raise VerifyException(
+                    f"has an operand {print_type(operand.type)} and a result {print_type(result.type)}; expected one "
+                    "type, apart from `!spmd.pending`"
+                )
             source, target = sharding_of(operand), sharding_of(result)
             if source != target:
-                raise ShardingError(f"wait keeps the sharding <{source}>, found <{target}>")
+                raise ShardingError(
+                    f"the operand of `spmd.wait` is <{source}> and the result <{target}>; give both the same sharding"
+                )
 
 
 def check_waited(start: Operation) -> None:
-    """Raise VerifyException unless one `spmd.wait` waits for what `start` has started."""
+    """Raise VerifyException unless the results of `start` are used by exactly one `spmd.wait`."""
     waits = {use.operation: None for result in start.results for use in result.uses}
-    found = sum(isinstance(user, WaitOp) for user in waits)
-    if found != 1:
-        raise VerifyException(f"is waited for {found} times; expected one `spmd.wait`")
+    wait_count = sum(isinstance(user, WaitOp) for user in waits)
+    if wait_count != 1:
+        raise VerifyException(f"has {wait_count} `spmd.wait` ops; expected exactly one")
 
 
 def find_collective(name: str) -> type[Collective] | None:
-    """Return the class of the op `name`, such as `spmd.all_gather_start`, if a collective of the table has it."""
-    known = collective_ops(collectives()) if name.startswith("spmd.") else ()
-    return next((kind for kind in known if kind.name == name), None)
+    """Return the class of a collective op such as `spmd.all_gather_start`; None if there is none of this name."""
+    classes = collective_ops(collectives()) if name.startswith("spmd.") else ()
+    return next((kind for kind in classes if kind.name == name), None)
 
 
 def collective_class(name: str, starts: bool = False) -> type[Collective]:
-    """Return the class of the op that does or starts a collective, of spmdir or of a plug-in.
+    """Return the op class of a collective, or of its start; also for plug-ins.
 
     Raises:
         ShardingError: there is no such collective.
@@ -498,5 +519,5 @@ def collective_class(name: str, starts: bool = False) -> type[Collective]:
 
 
 def build_collective(step: Step, value: SSAValue, location: Any, states: Sequence[SSAValue] = ()) -> Collective:
-    """Return the op that does `step` on `value`, with `states` that ranks keep; its result has the type of `value`."""
+    """Build the op that performs `step` on `value`, with edge `states`. The result has the type of `value`."""
     return collective_class(step.kind).of_step(step, value, location, states=states)

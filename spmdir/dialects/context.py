@@ -77,9 +77,9 @@ class IRContext(Context):
         return default()
 
     def get_optional_op(self, name: str, *, dialect_stack: Any = ()) -> type[Operation] | None:
-        known = super().get_optional_op(name, dialect_stack=dialect_stack)
+        op_class = super().get_optional_op(name, dialect_stack=dialect_stack)
         registered = name.partition(".")[0] in self.registered_dialect_names
-        return known or find_collective(name) or (None if registered else class_of(name))
+        return op_class or find_collective(name) or (None if registered else class_of(name))
 
     def for_trial(self, pipeline: Any) -> IRContext:
         """Return a context with the same rules, rewrites, conditions and collectives for another pipeline, which has
@@ -96,8 +96,10 @@ class IRContext(Context):
 
 
 class IRLexer(MLIRLexer):
-    """The lexer of MLIR; a string that is never closed costs linear time, not exponential as in xDSL, and one with
-    escaped UTF-8, as every string is printed, is a string."""
+    """The lexer of MLIR, with two fixes of xDSL's.
+
+    An unclosed string takes linear time, not exponential. A string literal with escaped UTF-8 is a string, not bytes.
+    """
 
     _unescaped_characters_regex = re.compile(r'"(?:[^"\\\n\v\f]++|\\(?:["nt\\]|[0-9A-Fa-f]{2}))*+"')
 

@@ -45,12 +45,10 @@ FUNCTION_ATTRIBUTES = (
     "spmd.like",
     "spmd.buffer",
 )
-"""What the IR itself says about an argument or a result."""
-
+"""The attributes of arguments and results that the IR defines."""
 
 GIVEN = "spmd.given"
-"""The attribute of a decided function that holds what the user annotated: name of a value or result → its
-annotations."""
+"""The attribute of a decided function with the user annotations: name of a value or result → its annotations."""
 
 FUNCTION_TEXTS: dict[str, tuple[str, ...]] = {
     "spmd.name": (),
@@ -60,7 +58,7 @@ FUNCTION_TEXTS: dict[str, tuple[str, ...]] = {
     "spmd.like": (),
     "spmd.buffer": (),
 }
-"""Attribute that is a string → what it may be; () for anything."""
+"""Attribute with a string value → allowed strings; () for any string."""
 
 
 def check_function(function: Any) -> None:
@@ -73,7 +71,7 @@ def check_function(function: Any) -> None:
     end = function.body.block.last_op
     returned = end.operands if isinstance(end, ReturnOp) else ()
     if is_local(function) and len(returned) != len(function.function_type.outputs):
-        return  # the verification of its ops tells where
+        return  # the verification of `return` reports it with a location
     for which, types in (("arg_attrs", function.function_type.inputs), ("res_attrs", function.function_type.outputs)):
         place = "argument" if which == "arg_attrs" else "result"
         for index, type_ in enumerate(types):
@@ -100,7 +98,7 @@ def check_function(function: Any) -> None:
 
 
 def _check_given(given: Any, mesh: Mesh | None) -> None:
-    """Raise unless what is kept of user annotations is shardings over the mesh, and likes, by name."""
+    """Raise SpmdirError unless `spmd.given` maps names to shardings over the mesh and to likes."""
     expected = 'expected as propagate writes it, {"%x" = {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}}'
     if given is None:
         return
@@ -117,7 +115,7 @@ def _check_given(given: Any, mesh: Mesh | None) -> None:
 
 
 def check_layer_call(call: CallOp) -> None:
-    """Raise ShardingError unless what the call of an outlined layer gives is sharded as its function takes it."""
+    """Raise ShardingError unless the operands of a layer call have the shardings of the function's arguments."""
     function = layer_function(call)
     if function is None:
         return
@@ -125,38 +123,41 @@ def check_layer_call(call: CallOp) -> None:
         given, taken = sharding_of(operand), sharding_of(argument)
         if given is not None and taken is not None and given != taken:
             raise ShardingError(
-                f"{text_name(operand)} is <{given}>, and {call.callee} takes {text_name(argument)} as <{taken}>; give "
-                "a layer what its function takes, in its order"
+                f"operand {text_name(operand)} is <{given}>, but argument {text_name(argument)} of {call.callee} "
+                f"is <{taken}>; pass operands in the order of the arguments, with their shardings"
             )
 
 
 def _check_likes(function: Any) -> None:
-    """Raise VerifyException unless each result that is like an argument has its shape, and what it says of sharding."""
+    """Raise VerifyException unless a result with `spmd.like` has the shape and sharding of that argument."""
     for index, place in like_arguments(function).items():
         type_, said = function.function_type.outputs.data[index], function_attrs(function, "res_attrs", index)
         name = said["spmd.like"].data
         meta = None if place is None else meta_of(function.function_type.inputs.data[place])
         if place is None or meta is None or meta.shape != meta_of(type_).shape:  # type: ignore  # checked to be one
-            raise VerifyException(f"result {index} is like '{name}', which is no argument of its shape")
+            raise VerifyException(
+                f"result {index} is declared `spmd.like` '{name}'; expected the name of an argument with the same shape"
+            )
         if function_attrs(function, "arg_attrs", place).get("spmd.sharding") != said.get("spmd.sharding"):
             raise VerifyException(
-                f"result {index} is like '{name}', which has another spmd.sharding; expected the same, or none of both"
+                f"result {index} is declared `spmd.like` '{name}' but has a different spmd.sharding; give both "
+                "the same sharding, or omit both"
             )
 
 
 def _check_late_buffers(function: Any) -> None:
-    """Raise VerifyException unless the arguments that are late buffers, and no others, say of which buffer."""
+    """Raise VerifyException unless exactly the arguments of kind "late_buffer" have `spmd.buffer`."""
     for index in range(len(function.function_type.inputs)):
         is_late = signature_kind(function, "arg_attrs", index) == "late_buffer"
         if is_late != ("spmd.buffer" in function_attrs(function, "arg_attrs", index)):
             raise VerifyException(
-                f"argument {index} has {'no ' if is_late else ''}spmd.buffer; expected the name of a buffer there if "
-                'spmd.kind is "late_buffer", and else none'
+                f"argument {index} has {'no ' if is_late else ''}spmd.buffer; expected the name of a buffer if its "
+                'spmd.kind is "late_buffer", and no such attribute otherwise'
             )
 
 
 def _check_states(function: Any) -> None:
-    """Raise VerifyException unless each state is an argument and a result of one name, type and sharding."""
+    """Raise VerifyException unless each state is an argument and a result of the same name, type and sharding."""
     sides: list[dict[str, Any]] = []
     given = [entry.data for attrs in (function.arg_attrs, function.res_attrs) if attrs for entry in attrs.data]
     if not any("spmd.state" in entry or "spmd.kind" in entry for entry in given):
@@ -168,8 +169,8 @@ def _check_states(function: Any) -> None:
     for name in dict.fromkeys([*sides[0], *sides[1]]):
         if sides[0].get(name) != sides[1].get(name):
             raise VerifyException(
-                f"keeps the state '{name}' that is not an argument and a result of one type and sharding; expected "
-                'an argument with spmd.state, and a result with spmd.kind = "state" and its name'
+                f"state '{name}' is not both an argument and a result of the same type and sharding; expected "
+                'an argument with spmd.state, and a result with spmd.kind = "state" and the same spmd.name'
             )
 
 
@@ -182,7 +183,7 @@ def _check_function_attribute(place: str, key: str, attribute: Any, mesh: Mesh |
         for axis in attribute.data.split(","):
             mesh.require(axis.strip())
     if key != "spmd.sharding":
-        # A misspelt sharding would not be a sharding at all.
+        # A misspelt spmd.sharding would be ignored.
         if key not in FUNCTION_ATTRIBUTES and (hint := did_you_mean(key, ["spmd.sharding"])):
             raise VerifyException(f"{place} has an attribute '{key}'{hint}")
         return

@@ -1,6 +1,6 @@
-"""Ops that exchange halos: the elements that a window sliding over a sharded dimension needs of the neighbours' chunks.
+"""The ops that exchange halos, for convolutions and pools over a sharded dimension.
 
-They occur only in local forms, so after localize: their types are those of one rank.
+They occur only in local forms after localize, so their types are local.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FILLS: dict[str, float] = {"zero": 0.0, "lowest": float("-inf")}
 
 
 class HaloExchangeOp(ValueOp):
-    """Base of the halo ops: one tensor in, one out, whose dimension `dim` differs by `before + after` elements."""
+    """Base class of the halo ops. They change the size of dimension `dim` by `before + after` elements."""
 
     PARENTHESISED: ClassVar[bool] = False
     traits = traits_def(Pure())
@@ -53,7 +53,7 @@ class HaloExchangeOp(ValueOp):
 
     @property
     def fill(self) -> str:
-        """Return what is beyond the first and the last chunk, a key of FILLS."""
+        """Return the fill before the first and after the last chunk, a key of FILLS."""
         return str(self.argument.get("fill", "zero"))
 
     def _number(self, name: str) -> int:
@@ -72,10 +72,10 @@ class HaloExchangeOp(ValueOp):
         super().check(mesh)
         function = self.parent_op()
         if mesh is None or not is_local(function):
-            raise ShardingError("exchanges halos of local tensors; only a function after localize has such ops")
+            raise ShardingError("exchanges halos of local tensors; expected it only in functions after localize")
         metas = [meta_of(value.type) for value in (*self.operands, *self.results)]
         if len(self.operands) != 1 or len(self.results) != 1 or None in metas:
-            raise VerifyException("takes one tensor and gives one")
+            raise VerifyException("expected one tensor as operand and one as result")
         source, target = metas
         argument: dict[str, Any] = self.argument
         axes = argument.get("axes")
@@ -85,9 +85,9 @@ class HaloExchangeOp(ValueOp):
             mesh.require(axis)
         for name in ("dim", "before", "after"):
             if type(argument.get(name)) is not int or argument[name] < 0:
-                raise VerifyException(f"expected `{name}` with a number from 0 on, found {argument.get(name)!r}")
+                raise VerifyException(f"expected `{name}` with a number of at least 0, found {argument.get(name)!r}")
         if argument.get("fill", "zero") not in FILLS:
-            raise VerifyException(f"is filled with {argument['fill']!r}; expected {' or '.join(FILLS)}")
+            raise VerifyException(f"has the fill {argument['fill']!r}; expected {' or '.join(FILLS)}")
         assert source is not None and target is not None
         shape = list(source.shape)
         if self.dim >= len(shape):
@@ -95,15 +95,17 @@ class HaloExchangeOp(ValueOp):
         if shape[self.dim] != DYNAMIC:
             shape[self.dim] += self.GROWS * (self.before + self.after)
         if list(target.shape) != shape or source.dtype != target.dtype:
-            found, expected = (["?" if n == DYNAMIC else n for n in sizes] for sizes in (target.shape, shape))
-            raise VerifyException(f"gives {found} of {target.dtype}; expected {expected} of {source.dtype}")
+            result_shape, expected = (["?" if n == DYNAMIC else n for n in sizes] for sizes in (target.shape, shape))
+            raise VerifyException(
+                f"has a result of shape {result_shape} and {target.dtype}; expected {expected} and {source.dtype}"
+            )
 
 
 @irdl_op_definition
 class HaloOp(HaloExchangeOp):
     """`halo %x on [tp] dim 2 before 1 after 1 fill zero`: a chunk between its neighbours' halos.
 
-    Beyond the first and the last chunk there is what `fill` says.
+    `fill` is the halo before the first and after the last chunk.
     """
 
     name = "spmd.halo"
@@ -143,5 +145,5 @@ def _largest(value: SSAValue, mesh: Mesh) -> tuple[int, ...]:
     reduces = [use.operation for use in value.uses if isinstance(use.operation, HaloReduceOp)]
     if DYNAMIC not in shape or not (reduces or isinstance(value.owner, HaloOp)):
         return tuple(1 if size == DYNAMIC else size for size in shape)
-    known = _largest(value.owner.operands[0] if isinstance(value.owner, HaloOp) else reduces[0].results[0], mesh)
-    return tuple(other if size == DYNAMIC else size for size, other in zip(shape, known, strict=True))
+    reference = _largest(value.owner.operands[0] if isinstance(value.owner, HaloOp) else reduces[0].results[0], mesh)
+    return tuple(known_size if size == DYNAMIC else size for size, known_size in zip(shape, reference, strict=True))

@@ -1,10 +1,10 @@
-"""The ops that copy tensors to the memory of the host and back, where the accelerator need not hold them meanwhile.
+"""The ops that copy tensors to host memory and back, to free accelerator memory in between.
 
     %h = spmd.offload %x : !spmd.host<tensor<8x4xf32>> <dp: S(0)>
     %y = spmd.reload %h : tensor<8x4xf32> <dp: S(0)>
 
-Each rank copies its own shard, and sends nothing to others. A copy that is only started gives a pending value, for
-which `spmd.wait` waits. Copies in one direction are made one after the other, in program order.
+Each rank copies its own shard, and sends nothing to other ranks. `offload_start` and `reload_start` return a pending
+value, and `spmd.wait` waits for it. Copies in one direction run one after the other, in program order.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from spmdir.dialects.values import sharding_of
 
 
 class HostCopyOp(SpmdOp):
-    """Base of the ops that copy a tensor to the memory of the host, or from there."""
+    """Base class of the ops that copy a tensor to or from host memory."""
 
     TO_HOST: ClassVar[bool]
-    """Whether it copies to the host; else from there."""
+    """Whether the op copies to the host, rather than from it."""
     IS_START: ClassVar[bool] = False
-    """Whether the op only starts to copy: its result is pending, and `spmd.wait` gives what is made."""
+    """Whether the op only starts the copy: its result is pending."""
 
     @classmethod
     def copying(cls, value: SSAValue, location: Any = None) -> Self:
-        """Return the op that copies `value`; its result has the sharding of that, and as many bytes."""
+        """Build the op that copies `value`. Its result has the same sharding and size."""
         properties: dict[str, Attribute] = {"sharding": shardings_attr((sharding_of(value),))}
         if isinstance(value, OpResult) and isinstance(value.op, ValueOp) and value.op.of:
             properties["of"] = ShapesAttr(value.op.of.data[value.index : value.index + 1])
@@ -47,25 +47,27 @@ class HostCopyOp(SpmdOp):
 
     @classmethod
     def type_made(cls, type_: Attribute) -> Attribute:
-        """Return the type of the copy of what has a type: a tensor, or a tensor on the host."""
-        made = host_type(type_) if cls.TO_HOST else type_.tensor if isinstance(type_, HostType) else type_
-        return pending(made) if cls.IS_START else made
+        """Return the result type for an operand of type `type_`."""
+        copy_type = host_type(type_) if cls.TO_HOST else type_.tensor if isinstance(type_, HostType) else type_
+        return pending(copy_type) if cls.IS_START else copy_type
 
     def check_operands(self) -> None:
         type_, expected = self.operands[0].type, TensorType if self.TO_HOST else HostType
         if not isinstance(type_, expected):
-            wanted = "a tensor on the accelerator" if self.TO_HOST else "what `spmd.offload` gives"
-            raise VerifyException(f"copies {print_type(type_)}; expected {wanted}")
+            expected_text = "a tensor on the accelerator" if self.TO_HOST else "the result of `spmd.offload`"
+            raise VerifyException(f"copies {print_type(type_)}; expected {expected_text}")
 
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)
-        found, expected = self.results[0].type, self.type_made(self.operands[0].type)
-        if found != expected:
-            raise VerifyException(f"gives {print_type(found)}; expected {print_type(expected)}")
+        result_type, expected = self.results[0].type, self.type_made(self.operands[0].type)
+        if result_type != expected:
+            raise VerifyException(f"returns {print_type(result_type)}; expected {print_type(expected)}")
         if self.argument:
             raise VerifyException("has no arguments")
         if self.source != self.target:
-            raise ShardingError(f"a copy keeps the sharding <{self.source}>, found <{self.target}>")
+            raise ShardingError(
+                f"the copy of a tensor <{self.source}> must have the same sharding, found <{self.target}>"
+            )
         if self.IS_START:
             check_waited(self)
 
@@ -88,7 +90,7 @@ class ReloadOp(HostCopyOp):
 
 @irdl_op_definition
 class OffloadStartOp(HostCopyOp):
-    """Starts what `offload` does."""
+    """`offload_start %x`: start an `offload`."""
 
     name = "spmd.offload_start"
     TO_HOST: ClassVar[bool] = True
@@ -97,7 +99,7 @@ class OffloadStartOp(HostCopyOp):
 
 @irdl_op_definition
 class ReloadStartOp(HostCopyOp):
-    """Starts what `reload` does."""
+    """`reload_start %h`: start a `reload`."""
 
     name = "spmd.reload_start"
     TO_HOST: ClassVar[bool] = False
@@ -105,15 +107,15 @@ class ReloadStartOp(HostCopyOp):
 
 
 STARTS: dict[type[HostCopyOp], type[HostCopyOp]] = {OffloadOp: OffloadStartOp, ReloadOp: ReloadStartOp}
-"""Op → the one that starts it."""
+"""Op class → class of the op that starts the copy."""
 
 
 def offloaded(value: SSAValue) -> SSAValue | None:
-    """Return the tensor of which `value` was brought back from the host; None if it was not."""
+    """Return the tensor whose offloaded copy was reloaded as `value`; None if `value` was not reloaded."""
     for to_host in (False, True):
-        made = value.owner
-        made = made.start if isinstance(made, WaitOp) else made
-        if not isinstance(made, HostCopyOp) or made.TO_HOST is not to_host:
+        producer = value.owner
+        producer = producer.start if isinstance(producer, WaitOp) else producer
+        if not isinstance(producer, HostCopyOp) or producer.TO_HOST is not to_host:
             return None
-        value = made.operands[0]
+        value = producer.operands[0]
     return value

@@ -1,9 +1,9 @@
-"""The check of what is in flight at once: which collectives have been started and not been waited for.
+"""Check that the collectives in flight cannot deadlock.
 
-A collective ends once all ranks of its group have come to it. Those of one communicator run one after the other, in
-program order, which is the same on all ranks. Two communicators that share more than one rank may run their collectives
-in either order on each, and two ranks that choose differently wait for each other for ever. So of two collectives in
-flight either both are of one communicator, or their groups share at most one rank: no axis of the mesh is in both.
+A collective completes when all ranks of its group run it. One communicator runs its collectives in program order, which
+is the same on all ranks. Two communicators may run their collectives in any order. If they share two ranks, these can
+choose different orders, and then each waits for the other forever. Therefore two collectives in flight must use one
+communicator, or groups that share at most one rank. Groups share more ranks only if they have a mesh axis in common.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from spmdir.reshard.cost import sends_anything
 
 @attrs.frozen
 class Communicator:
-    """What runs collectives one after the other.
+    """A queue that runs collectives one after the other, as a process group does.
 
     Attributes:
-        axes: the mesh axes of its groups, in mesh order, whole ones where all their parts are there.
-        stream: its name; None for the one that all of these axes share that name none.
+        axes: the mesh axes of its groups, in mesh order. All sub-axes of an axis are merged to the axis.
+        stream: its name; None for the default communicator of these axes.
     """
 
     axes: tuple[str, ...]
@@ -47,17 +47,21 @@ class Communicator:
         return f"[{', '.join(self.axes)}]" + (f" stream {self.stream}" if self.stream else "")
 
     def excludes(self, other: Communicator, mesh: Mesh) -> bool:
-        """Return whether the two may not both have collectives in flight: they share more than one rank."""
+        """Return whether two communicators share more than one rank, so that they cannot both be in flight."""
         if self == other:
             return False
-        fine = mesh.refine((*self.axes, *other.axes))
-        mine, its = ({part for axis in one.axes for part in fine.parts(axis)} for one in (self, other))
-        return fine.group_size(mine & its) > 1
+        refined_mesh = mesh.refine((*self.axes, *other.axes))
+        own_axes, other_axes = (
+            {part for axis in communicator.axes for part in refined_mesh.parts(axis)} for communicator in (self, other)
+        )
+        return refined_mesh.group_size(own_axes & other_axes) > 1
 
 
 def communicator(op: Operation, mesh: Mesh) -> Communicator | None:
-    """Return what a collective runs on, also one that rings and halos have; None for other ops, and for a collective
-    that sends nothing."""
+    """Return the communicator of a collective, a halo exchange or a rotation.
+
+    Returns None for other ops, and for collectives that send nothing.
+    """
     if isinstance(op, Collective):
         return communicator_on(op, op.axes or op.step(mesh).axes, mesh) if _sends(op, mesh) else None
     if isinstance(op, (HaloExchangeOp, RotationOp)):
@@ -66,7 +70,7 @@ def communicator(op: Operation, mesh: Mesh) -> Communicator | None:
 
 
 def communicator_on(op: Operation, axes: tuple[str, ...], mesh: Mesh) -> Communicator:
-    """Return what an op runs on that sends something on `axes`."""
+    """Return the communicator of an op that communicates over `axes`."""
     return Communicator(_whole(axes, mesh), op.stream if isinstance(op, Collective) else None)
 
 
@@ -81,10 +85,10 @@ def _sends(op: Collective, mesh: Mesh) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _whole(axes: tuple[str, ...], mesh: Mesh) -> tuple[str, ...]:
-    """Return `axes` in mesh order, whole ones where all their parts are there."""
-    fine = mesh.refine(axes)
-    parts = {part for axis in axes for part in fine.parts(axis)}
-    return mesh.merge([axis for axis in fine.axis_names if axis in parts])
+    """Return `axes` in mesh order, with the sub-axes of an axis merged if all are present."""
+    refined_mesh = mesh.refine(axes)
+    parts = {part for axis in axes for part in refined_mesh.parts(axis)}
+    return mesh.merge([axis for axis in refined_mesh.axis_names if axis in parts])
 
 
 def _is_start(op: Operation) -> bool:
@@ -92,36 +96,37 @@ def _is_start(op: Operation) -> bool:
 
 
 def check_in_flight(function: FuncOp) -> None:
-    """Raise ShardingError, located, where a collective begins that could wait for one in flight for ever.
+    """Raise a located ShardingError for a collective that may deadlock with one in flight.
 
-    A stream that is named has one set of axes.
+    Each named stream must also be used with one set of axes only.
     """
     ops = [op for op in function.body.block.ops if isinstance(op, (Collective, WaitOp, HaloExchangeOp, RotationOp))]
     mesh = mesh_of(function) if any(map(_is_start, ops)) else None
     if mesh is None:
         return
-    flying: dict[Operation, Communicator] = {}
+    in_flight: dict[Operation, Communicator] = {}
     streams: dict[str, Communicator] = {}
     for op in ops:
         if isinstance(op, WaitOp):
-            flying.pop(op.start, None)
+            in_flight.pop(op.start, None)
             continue
-        own = communicator(op, mesh)
-        if own is None:
+        current = communicator(op, mesh)
+        if current is None:
             continue
-        if own.stream is not None and streams.setdefault(own.stream, own) != own:
+        if current.stream is not None and streams.setdefault(current.stream, current) != current:
             raise ShardingError(
-                f"'{op.name}' is on {own}, a stream that has run on {streams[own.stream]}; expected another name: "
-                "a stream is a communicator, and has one group",
+                f"'{op.name}' uses stream '{current.stream}' over [{', '.join(current.axes)}], and an earlier "
+                f"collective uses it over [{', '.join(streams[current.stream].axes)}]; a stream has one "
+                "group: give one of them another stream",
                 location_of(op),
             )
-        for other, its in flying.items():
-            if own.excludes(its, mesh):
+        for start, running in in_flight.items():
+            if current.excludes(running, mesh):
                 raise ShardingError(
-                    f"'{op.name}' on {own} begins while {text_name(other.results[0])} on {its} is in flight, and their "
-                    "groups share ranks, which may run them in different orders and wait for each other for ever; "
-                    "wait for the other first, or run both on one stream",
+                    f"'{op.name}' on {current} starts while {text_name(start.results[0])} on {running} is in flight; "
+                    "their groups share ranks, so they may deadlock; "
+                    f"wait for {text_name(start.results[0])} first, or run both on one stream",
                     location_of(op),
                 )
         if _is_start(op):
-            flying[op] = own
+            in_flight[op] = current

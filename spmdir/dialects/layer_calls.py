@@ -1,4 +1,4 @@
-"""Calls of equal layers, which stand for their bodies as they are: what is known of one call is known in its function.
+"""Calls of outlined layers. The shardings of a call are those inside its function.
 
 %y = func.call @layers_forward(%x) {spmd.layer = "layers.3"} : (tensor<4x8xf32>) -> tensor<4x8xf32>
 """
@@ -14,17 +14,17 @@ from xdsl.ir import Operation, SSAValue
 from spmdir.dialects.names import full_name
 
 LAYER = "spmd.layer"
-"""The attribute of a call that stands for a layer, and of its function: which layer it is, and of which it is made."""
+"""The attribute with the path of the layer: on a call, of this layer; on its function, of the outlined one."""
 
 
 def layer_named(op: Operation) -> str | None:
-    """Return which layer a call or a function is; None of others."""
-    said = op.attributes.get(LAYER)
-    return said.data if isinstance(said, StringAttr) else None
+    """Return the path of the layer of a call or a function; None if it has none."""
+    attribute = op.attributes.get(LAYER)
+    return attribute.data if isinstance(attribute, StringAttr) else None
 
 
 def layer_function(call: CallOp) -> FuncOp | None:
-    """Return the function of the layer that a call stands for; None of another call."""
+    """Return the function that a call of an outlined layer calls; None for other calls."""
     if LAYER not in call.attributes:
         return None
     top: Any = call.parent_op()
@@ -36,13 +36,13 @@ def layer_function(call: CallOp) -> FuncOp | None:
 
 
 def returned_value(result: Any) -> SSAValue | None:
-    """Return what the function of a layer returns for a result of its call; None of a result of another op."""
+    """Return the value inside the layer's function that is the result of its call; None for results of other ops."""
     function = layer_function(result.op) if type(result.op) is CallOp else None
     return None if function is None else function.body.block.last_op.operands[result.index]  # type: ignore[union-attr]
 
 
 def taking_layer(value: SSAValue) -> str | None:
-    """Return the layer whose parameter a value is: its calls alone take it, and its name says so; None of others."""
+    """Return the layer that a parameter belongs to: its only user, if the path is in its name; else None."""
     layers = {layer_named(use.operation) for use in value.uses}
     layer = layers.pop() if len(layers) == 1 else None
     return layer if layer is not None and f"{layer}." in (full_name(value) or "") else None

@@ -1,9 +1,9 @@
-"""The note on an op that repeats the work of another one, so that what that gave need not be held, and its check.
+"""The attribute `spmd.recomputes` of an op that repeats an earlier op, and its verification.
 
     %silu.again = aten.silu(%mm) : tensor<4x8xf32> <> attributes {spmd.recomputes = "silu"}
 
-The name is that of the first result of the op whose work is repeated. A collective that only moves data gives the same
-in a bucket as alone, and waited for as at once; so the note holds, whatever became of either.
+Recomputation lets the memory of the earlier result be freed. The attribute names the first result of the earlier op. Of
+two collectives that only move data, one may be in a bucket or asynchronous: their results are equal nevertheless.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
 
 RECOMPUTES = "spmd.recomputes"
-"""The attribute of an op whose results are those of an earlier one."""
+"""The name of the attribute."""
 
 
 def note_recomputation(op: Operation, original: Operation) -> None:
-    """Note on `op` that it repeats the work of `original`, whose first result has a name."""
+    """Mark `op` as a recomputation of `original`, whose first result has a name."""
     op.attributes[RECOMPUTES] = StringAttr(text_name(original.results[0]).removeprefix("%"))
 
 
 def originals(function: FuncOp) -> dict[Operation, SSAValue]:
-    """Return, of each op that is said to repeat another one, the value before it that it names, if there is one."""
+    """Return op with `spmd.recomputes` → the earlier value that the attribute names, if it exists."""
     ops = [op for op in function.body.block.ops if isinstance(op, ValueOp)]
     if not any(RECOMPUTES in op.attributes for op in ops):
         return {}
-    named: dict[str, SSAValue] = {}
-    found: dict[Operation, SSAValue] = {}
+    values_by_name: dict[str, SSAValue] = {}
+    original_values: dict[Operation, SSAValue] = {}
     for op in ops:
         note = op.attributes.get(RECOMPUTES)
-        if isinstance(note, StringAttr) and note.data in named:
-            found[op] = named[note.data]
+        if isinstance(note, StringAttr) and note.data in values_by_name:
+            original_values[op] = values_by_name[note.data]
         for result in op.results if isinstance(op, (Collective, WaitOp)) else op.results[:1]:
-            named.setdefault(text_name(result).removeprefix("%"), result)
-    return found
+            values_by_name.setdefault(text_name(result).removeprefix("%"), result)
+    return original_values
 
 
 def check_recomputations(function: FuncOp) -> None:
-    """Raise ShardingError, located, unless each op that is said to repeat another one gives the same values.
+    """Raise a located ShardingError unless each op with `spmd.recomputes` returns the same values as the original.
 
-    It is the same op with the same arguments and shardings, draws no random numbers, and takes the same operands,
-    brought back from the host or not, or what repeats their work; or it moves the same data as one member of a
-    collective.
+    Both must have the same name, arguments, types and shardings, and draw no random numbers. Their operands must be the
+    same values, copies of them reloaded from the host, or recomputations of them. Alternatively, both are collectives
+    that move the same data, where each may be a member of a bucket.
     """
     ops = [op for op in function.body.block.ops if isinstance(op, ValueOp)]
     if not any(RECOMPUTES in op.attributes for op in ops):
@@ -71,9 +71,13 @@ def check_recomputations(function: FuncOp) -> None:
             continue
         name = note.data if isinstance(note, StringAttr) else str(note)
         if op not in values:
-            names = [text_name(other.results[0]).removeprefix("%") for other in ops[: ops.index(op)] if other.results]
+            names = [
+                text_name(original_op.results[0]).removeprefix("%")
+                for original_op in ops[: ops.index(op)]
+                if original_op.results
+            ]
             raise ShardingError(
-                f"{RECOMPUTES} is {note}; expected the name of the first result of an op before"
+                f"{RECOMPUTES} is {note}; expected the name of the first result of an earlier op"
                 + did_you_mean(name, names),
                 location_of(op),
             )
@@ -83,39 +87,43 @@ def check_recomputations(function: FuncOp) -> None:
         assert isinstance(other, Operation)  # values of ops are named
         if difference := _difference(op, other, original):
             raise ShardingError(
-                f"'{op.name}' does not repeat the work of %{name}: {difference}; drop {RECOMPUTES}, or take the op as "
-                "it is there",
+                f"'{op.name}' does not recompute %{name}: {difference}; remove {RECOMPUTES}, or repeat "
+                f"'{other.name}' with equal operands, arguments and types",
                 location_of(op),
             )
-        for result, its in zip(op.results, other.results, strict=True):
-            original[result] = original.get(its, its)
+        for result, original_result in zip(op.results, other.results, strict=True):
+            original[result] = original.get(original_result, original_result)
 
 
 def _moves(op: ValueOp, original: dict[SSAValue, SSAValue]) -> Iterator[tuple[SSAValue, Hashable]]:
-    """Yield each tensor that a collective gives which may repeat, at once or after a wait, with what it is.
+    """Yield (result, key) for each tensor that a collective moves; results with equal keys are equal.
 
     Args:
         original: recomputed value → the value that it is equal to.
     """
-    made = op.operands[0].owner if isinstance(op, WaitOp) else op
-    if not isinstance(made, Collective) or made.IS_START is not isinstance(op, WaitOp) or not made.may_repeat:
+    collective = op.operands[0].owner if isinstance(op, WaitOp) else op
+    if (
+        not isinstance(collective, Collective)
+        or collective.IS_START is not isinstance(op, WaitOp)
+        or not collective.may_repeat
+    ):
         return
-    for index, (value, result) in enumerate(zip(made.operands, op.results, strict=True)):
-        given = tuple(sorted(made.given(index).items()))
-        yield result, (made.spec.name, given, original.get(value, value), result.type, sharding_of(result))
+    for index, (value, result) in enumerate(zip(collective.operands, op.results, strict=True)):
+        arguments = tuple(sorted(collective.member_arguments(index).items()))
+        yield result, (collective.spec.name, arguments, original.get(value, value), result.type, sharding_of(result))
 
 
-def _difference(op: Operation, other: Operation, original: dict[SSAValue, SSAValue]) -> str | None:
-    """Return why `op` may give other values than `other`; None if it gives the same.
+def _difference(op: Operation, original_op: Operation, original: dict[SSAValue, SSAValue]) -> str | None:
+    """Return why `op` may return other values than `original_op`; None if it returns the same.
 
     Args:
         original: recomputed value → the value that it is equal to.
     """
-    if op.name != other.name:
-        return f"that is '{other.name}'"
-    if op.properties != other.properties or op.result_types != other.result_types:
-        return "its arguments, shardings or types are other ones"
+    if op.name != original_op.name:
+        return f"the original is '{original_op.name}'"
+    if op.properties != original_op.properties or op.result_types != original_op.result_types:
+        return "its arguments, shardings or types differ"
     if not is_side_effect_free(op):
-        return "it draws other random numbers"
-    operands, expected = ([original.get(value, value) for value in one.operands] for one in (op, other))
-    return None if operands == expected else "its operands are neither the same nor recomputations of these"
+        return "it draws new random numbers"
+    operands, expected = ([original.get(value, value) for value in repeated.operands] for repeated in (op, original_op))
+    return None if operands == expected else "its operands differ from the original operands, and do not recompute them"

@@ -1,4 +1,4 @@
-"""The ops that ask for a sharding, `reshard` and `constraint`, how chains fold, and what values are forms of."""
+"""The ops `reshard` and `constraint`, and the patterns that fold chains of reshards."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from spmdir.dialects.collectives import Collective, SpmdOp, WaitOp
 
 
 class LayoutOp(SpmdOp):
-    """Base of the ops whose result is the operand, in the sharding that the op says."""
+    """Base class of the ops that return their operand in another sharding."""
 
     @classmethod
     def build(cls, value: SSAValue, sharding: Sharding, location: Any = None) -> Self:  # type: ignore[override]
-        """Return this op of `value`, a tensor; the result has its type and `sharding`."""
+        """Build the op with operand `value`; the result has the same type and `sharding`."""
         return cls.create(
             operands=[value],
             result_types=[value.type],
@@ -32,17 +32,17 @@ class LayoutOp(SpmdOp):
 
     @property
     def has_lossy(self) -> bool:
-        """Return whether the value before or after it is in a lossy placement, so that the two may differ."""
+        """Return whether the operand or the result has a lossy placement."""
         return has_lossy(self.source) or has_lossy(self.target)
 
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)
         if self.target is None:
-            raise VerifyException(f"needs a sharding, as in `{self.name} %x : tensor<8x4xf32> <dp: S(0)>`")
+            raise VerifyException(f"requires a sharding, as in `{self.name} %x : tensor<8x4xf32> <dp: S(0)>`")
 
 
 class ReshardPatterns(HasCanonicalizationPatternsTrait):
-    """How reshards fold; lower-reshard plans from the same origins."""
+    """The canonicalization patterns of reshards."""
 
     @classmethod
     def get_canonicalization_patterns(cls) -> tuple[RewritePattern, ...]:
@@ -66,11 +66,11 @@ class ConstraintOp(LayoutOp):
 
 
 FORMS = (Collective, WaitOp, LayoutOp)
-"""The ops whose results are their operands, laid out otherwise or elsewhere."""
+"""The ops that return their operands in another sharding or memory."""
 
 
 def unresharded(value: SSAValue) -> SSAValue:
-    """Return the value that `value` is a form of: what reshards, constraints, collectives and waits are made of."""
+    """Follow `value` back through reshards, constraints, collectives and waits, and return the first operand."""
     while isinstance(value, OpResult) and isinstance(value.op, FORMS):
         value = value.op.operands[value.index]
     return value
@@ -85,7 +85,7 @@ class FoldReshardToOwnSharding(RewritePattern):
 
 
 class FoldReshardOfReshard(RewritePattern):
-    """`reshard (reshard x B) C  ==>  reshard x C`, where only C uses the value in B, and no step is lossy."""
+    """`reshard (reshard x B) C  ==>  reshard x C`, if the inner reshard has no other user and is not lossy."""
 
     def match_and_rewrite(self, op: Operation, rewriter: PatternRewriter) -> None:
         inner = op.operands[0].owner
@@ -97,5 +97,5 @@ class FoldReshardOfReshard(RewritePattern):
 
 
 def has_lossy(sharding: Sharding | None) -> bool:
-    """Return whether a placement of `sharding` loses precision; False where it is undecided."""
+    """Return whether `sharding` has a lossy placement; False if it is not decided."""
     return sharding is not None and sharding.has_lossy

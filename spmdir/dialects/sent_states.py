@@ -1,7 +1,7 @@
-"""The collectives that send one state of a packed placement, which the ranks send once.
+"""Find collectives that send the same state of a packed placement; the state is sent once for all of them.
 
-The text alone says so, which all ranks share: if each rank found out by what it has, ranks that choose otherwise would
-issue other collectives.
+The decision depends only on the program, which is the same on all ranks. If ranks compared their values, they could
+issue different collectives.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from spmdir.dialects.values import global_shape
 
 
 def sent_state(op: Collective, mesh: Mesh) -> object | None:
-    """Return what is equal for collectives that send one state in one way; None if `op` sends none.
+    """Return a key that is equal for collectives that send the same state; None if `op` sends no state.
 
-    Packs of the same tensors are one state, and before localize all results of an op are. Edges that a plug-in declares
-    send by themselves.
+    Packs of the same tensors are one state. Before localize, all results of an op are one state. Edges that a plug-in
+    declares are not merged.
     """
     if op.spec.moves != "edge":
         return None
@@ -44,5 +44,5 @@ def _state(packed: SSAValue) -> object:
 
 
 def _parts_as_one(entries: tuple[tuple[str, Placement], ...]) -> tuple[tuple[str, Placement], ...]:
-    """Return `entries` with part 0 of each packed placement."""
+    """Replace each packed placement in `entries` by its part 0."""
     return tuple((axis, attrs.evolve(p, part=0) if getattr(p, "part", 0) else p) for axis, p in entries)  # type: ignore

@@ -1,10 +1,10 @@
-"""The bracket, brace or quote that a text lacks, found by the lines on which its ops begin.
+"""Find a missing bracket, brace or quote in a text.
 
-A parser notices a missing bracket where it can no longer read on, which may be lines below. An op begins on a line of
-its own, so that what is open there, but for the braces of functions, has not been closed on the lines before:
+A parser reports a missing bracket where it cannot continue, which may be many lines later. Each op starts on a new
+line. Therefore a bracket that is open at the start of an op was not closed, unless it is the brace of a function:
 
-    %1 = aten.gelu(%x) {approximate = "none" : tensor<4xf32>    <- the brace that is never closed
-    return %1 : tensor<4xf32>                                   <- where another op begins
+    %1 = aten.gelu(%x) {approximate = "none" : tensor<4xf32>    <- this brace is not closed
+    return %1 : tensor<4xf32>                                   <- the next op starts here
 """
 
 from __future__ import annotations
@@ -25,64 +25,69 @@ _TOKEN = re.compile(
 )
 _BODY = re.compile(r"[ \t]*(?://[^\n]*)?(?:\n|\Z)")
 _GENERIC = re.compile(r"\([ \t]*\{|^[ \t]*\^", re.MULTILINE)
-"""What regions begin with in the generic form."""
+"""The start of a region in the generic form."""
 
 
 @attrs.frozen
 class Unbalanced:
-    """What a text lacks, and the offset at which it is missing."""
+    """The error message for a missing bracket or quote, and its offset in the text."""
 
     message: str
     offset: int
 
 
 def find_unbalanced(text: str) -> Unbalanced | None:
-    """Return the first bracket or quote that a text lacks; None if nothing is missing, or for the generic form."""
+    """Return the first missing bracket or quote; None if nothing is missing, or for the generic form."""
     if _GENERIC.search(text):
         return None
     opened: list[tuple[str, int, bool]] = []  # bracket, offset, whether it opens the body of a function
     has_function = False
-    for kind, found, offset in _tokens(text):
-        if kind == "string" and (len(found) < 2 or not found.endswith('"')):
+    for kind, token, offset in _tokens(text):
+        if kind == "string" and (len(token) < 2 or not token.endswith('"')):
             return Unbalanced("this string is not closed on its line; expected '\"'", offset)
         if kind in ("op", "top"):
-            inner = next((entry for entry in reversed(opened) if not entry[2]), None)
-            if inner is not None and opened[-1] == inner:
-                return Unbalanced(f"'{inner[0]}' is never closed; expected '{_CLOSING[inner[0]]}'", inner[1])
+            unclosed = next((entry for entry in reversed(opened) if not entry[2]), None)
+            if unclosed is not None and opened[-1] == unclosed:
+                return Unbalanced(f"'{unclosed[0]}' is not closed; expected '{_CLOSING[unclosed[0]]}'", unclosed[1])
             if kind == "op" and has_function and not opened:
-                return Unbalanced("this op is in no function; expected '{' behind the signature, no '}' before", offset)
-            if kind == "top" and found == "func.func" and opened and has_function:
-                return Unbalanced("the function before is not closed; expected '}'", offset)
-            has_function = has_function or found == "func.func"
+                return Unbalanced(
+                    "this op is outside of a function; expected '{' after the signature and no '}' before this op",
+                    offset,
+                )
+            if kind == "top" and token == "func.func" and opened and has_function:
+                return Unbalanced("the previous function is not closed; expected '}'", offset)
+            has_function = has_function or token == "func.func"
         if kind != "bracket":
             continue
-        if found in _CLOSING:
-            is_body = found == "{" and _opens_body(text, offset)
+        if token in _CLOSING:
+            is_body = token == "{" and _opens_body(text, offset)
             if is_body and opened and not opened[-1][2]:
-                inner = opened[-1][0]
-                return Unbalanced(f"'{inner}' is not closed before the body; expected '{_CLOSING[inner]}'", offset)
-            opened.append((found, offset, is_body))
-        elif opened and opened[-1][0] == _OPENING[found] and (not opened[-1][2] or _is_first(text, offset)):
+                unclosed = opened[-1][0]
+                return Unbalanced(
+                    f"'{unclosed}' is not closed before the body; expected '{_CLOSING[unclosed]}'", offset
+                )
+            opened.append((token, offset, is_body))
+        elif opened and opened[-1][0] == _OPENING[token] and (not opened[-1][2] or _is_first(text, offset)):
             opened.pop()
-        elif opened and not opened[-1][2] and any(bracket == _OPENING[found] for bracket, _, _ in opened):
+        elif opened and not opened[-1][2] and any(bracket == _OPENING[token] for bracket, _, _ in opened):
             bracket, place, _ = opened[-1]
-            return Unbalanced(f"'{bracket}' is not closed before '{found}'; expected '{_CLOSING[bracket]}'", place)
+            return Unbalanced(f"'{bracket}' is not closed before '{token}'; expected '{_CLOSING[bracket]}'", place)
         else:
-            return Unbalanced(f"'{found}' closes nothing; expected '{_OPENING[found]}' before it", offset)
+            return Unbalanced(f"'{token}' closes nothing; expected '{_OPENING[token]}' before it", offset)
     return None
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str, int]]:
     for match in _TOKEN.finditer(text):
-        found = match[0].lstrip()
-        yield match.lastgroup or "", found, match.end() - len(found)
+        token = match[0].lstrip()
+        yield match.lastgroup or "", token, match.end() - len(token)
 
 
 def _opens_body(text: str, offset: int) -> bool:
-    """Return whether the brace at `offset` is the last of its line, and is not that of `attributes {`."""
+    """Return whether the brace at `offset` is the last character of its line and does not belong to `attributes {`."""
     return bool(_BODY.match(text, offset + 1)) and not text[:offset].rstrip().endswith("attributes")
 
 
 def _is_first(text: str, offset: int) -> bool:
-    """Return whether what is at `offset` is the first of its line, as the brace that closes a body is."""
+    """Return whether the character at `offset` is the first of its line, as is the brace that closes a body."""
     return not text[text.rfind("\n", 0, offset) + 1 : offset].strip()

@@ -24,13 +24,16 @@ from spmdir.dialects.attributes import (
 def check_decided(sharding: Sharding) -> None:
     """Raise ShardingError if `sharding` leaves an axis to the compiler."""
     if sharding.open_axes:
-        raise ShardingError(f"<{sharding}> leaves '{sharding.open_axes[0]}' open; only an input or a constraint may")
+        raise ShardingError(
+            f"<{sharding}> leaves axis '{sharding.open_axes[0]}' open; only arguments and constraints may have "
+            "open axes"
+        )
 
 
 def check_shards(meta: TensorMeta, shape: Any, sharding: Sharding | None, mesh: Mesh | None) -> None:
     """Raise SpmdirError unless `meta` is local to a tensor of global shape `shape`; sizes that differ are `?`."""
     if shape is None and sharding is None:
-        return  # inside a local form, which alone knows
+        return  # a value inside a local form
     if shape is None or sharding is None or mesh is None:
         raise ShardingError(
             f"{print_type(type_of(meta))} has a size that differs between ranks; expected its "
@@ -55,10 +58,10 @@ def check_shards(meta: TensorMeta, shape: Any, sharding: Sharding | None, mesh: 
 
 
 def common_type(sharding: Sharding, meta: TensorMeta, mesh: Mesh) -> TensorMeta:
-    """Return the type that what ranks hold of a tensor of type `meta` has in common; sizes that differ are DYNAMIC.
+    """Return the common local type of a tensor of global type `meta`; sizes that differ are DYNAMIC.
 
     Raises:
-        ShardingError: ranks hold different element types, or numbers of dimensions.
+        ShardingError: local shards differ in element type or number of dimensions.
     """
     types = sharding.local_types(meta, mesh)
     if len({(local.rank, local.dtype) for local in types}) > 1:
@@ -77,7 +80,7 @@ def check_sharding(sharding: Sharding, mesh: Mesh | None, meta: TensorMeta | Non
     """Raise SpmdirError unless a tensor of shape and element type `meta` can have `sharding` on `mesh`.
 
     Args:
-        local: the shape is that of a rank's shard.
+        local: whether `meta` is the local type.
     """
     if mesh is None:
         raise ShardingError("has a sharding but the module declares no mesh; add `spmd.mesh @mesh <…>`")

@@ -25,15 +25,15 @@ from spmdir.dialects.value_op import ValueOp
 
 _DECLARATIONS: tuple[tuple[type[Operation], str], ...] = (
     (MeshOp, "the module declares {} meshes; expected one"),
-    (SizesOp, "the module declares sizes twice; put all into one"),
+    (SizesOp, "the module has {} spmd.sizes ops; declare all sizes in one"),
 )
-"""The ops of which a module has at most one, each with the error for several."""
+"""Ops that a module has at most once, each with the error for several."""
 
 _MEMBERS: dict[type[Operation] | type[None], tuple[type[Operation], ...]] = {
     ModuleOp: (MeshOp, SizesOp, FuncOp),
     FuncOp: (CallOp, ReturnOp),
 }
-"""Op → the ops inside it that are not tensor ops."""
+"""Op → ops that it may contain, apart from tensor ops."""
 
 
 def verify(module: ModuleOp, kinds: tuple[type[Operation], ...] = (Operation,)) -> None:
@@ -107,18 +107,18 @@ def _producers(op: Operation) -> Iterator[Operation | None]:
 
 
 def _check_place(op: Operation) -> None:
-    """Raise VerifyException if `op`, which is not a tensor op, may not be inside its parent; an op of a plug-in may."""
+    """Raise VerifyException if an op that is not a tensor op is not allowed in its parent. Plug-in ops are allowed."""
     if op.name.partition(".")[0] not in ("builtin", "func", "spmd"):
         return
     parent = op.parent_op()
     expected = _MEMBERS.get(type(parent), (ModuleOp,))
     if not isinstance(op, expected):
         where = f"in '{parent.name}'" if parent else "at the top"
-        raise VerifyException(f"cannot stand {where}; expected {', '.join(kind.name for kind in expected)}")
+        raise VerifyException(f"is not allowed {where}; expected {', '.join(kind.name for kind in expected)}")
 
 
 OP_CHECKS: tuple[tuple[type[Operation], Callable[[Any], None]], ...] = (
-    (Operation, methodcaller("verify", False)),  # not of the ops inside, which are verified one by one
+    (Operation, methodcaller("verify", False)),  # False: nested ops are verified separately
     (Operation, check_first_cast),
     (CallOp, check_layer_call),
     (FuncOp, check_function),

@@ -341,7 +341,7 @@ class _Emitter:
         meta = global_type(op.operands[index], self.mesh)
         assert meta is not None
         mesh = refinement(self.mesh, step.source, step.target, op.axes)
-        argument = {**op.given(index), "axes": tuple(part for axis in op.axes for part in mesh.parts(axis))}
+        argument = {**op.member_arguments(index), "axes": tuple(part for axis in op.axes for part in mesh.parts(axis))}
         source, target = step.source.refined(mesh), step.target.refined(mesh)
         group_name = partial(self.group_name, stream=op.stream)
         return Site(emit, group_name, mesh, self.rank, source, target, meta, argument, self.states(op))

@@ -5,7 +5,7 @@ spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
   %0 = spmd.all_gather %x on [dp] dim 0 : tensor<16x8xf32> <>
-  // expected-error@+1 {{waits for tensor<16x8xf32>, which is there; expected what a start of a collective gives, as `spmd.all_gather_start`}}
+  // expected-error@+1 {{operand %0 is tensor<16x8xf32>, which is not pending; expected the result of a `*_start` op, such as `spmd.all_gather_start`}}
   %1 = spmd.wait %0 : tensor<16x8xf32> <>
   return
 }
@@ -29,7 +29,7 @@ func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
-  // expected-error@+1 {{is waited for 0 times; expected one `spmd.wait`}}
+  // expected-error@+1 {{has 0 `spmd.wait` ops; expected exactly one}}
   %0 = spmd.all_gather_start %x on [dp] dim 0 : !spmd.pending<tensor<16x8xf32>> <>
   return
 }
@@ -40,7 +40,7 @@ func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
-  // expected-error@+1 {{is waited for 2 times; expected one `spmd.wait`}}
+  // expected-error@+1 {{has 2 `spmd.wait` ops; expected exactly one}}
   %0 = spmd.all_gather_start %x on [dp] dim 0 : !spmd.pending<tensor<16x8xf32>> <>
   %1 = spmd.wait %0 : tensor<16x8xf32> <>
   %2 = spmd.wait %0 : tensor<16x8xf32> <>
@@ -53,7 +53,7 @@ func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
-  // expected-error@+1 {{gives tensor<16x8xf32>; expected !spmd.pending<tensor<16x8xf32>>}}
+  // expected-error@+1 {{has the result type tensor<16x8xf32>; expected !spmd.pending<tensor<16x8xf32>>}}
   %0 = spmd.all_gather_start %x on [dp] dim 0 : tensor<16x8xf32> <>
   return
 }
@@ -64,7 +64,7 @@ func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
-  // expected-error@+1 {{gives !spmd.pending<tensor<16x8xf32>>; expected tensor<16x8xf32>}}
+  // expected-error@+1 {{has the result type !spmd.pending<tensor<16x8xf32>>; expected tensor<16x8xf32>}}
   %0 = spmd.all_gather %x on [dp] dim 0 : !spmd.pending<tensor<16x8xf32>> <>
   return
 }
@@ -76,7 +76,7 @@ spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
   %0 = spmd.all_gather_start %x on [dp] dim 0 : !spmd.pending<tensor<16x8xf32>> <>
-  // expected-error@+1 {{gives !spmd.pending<tensor<16x8xf32>>; expected a tensor, which is there}}
+  // expected-error@+1 {{has the result type !spmd.pending<tensor<16x8xf32>>; expected the type without `!spmd.pending`}}
   %1 = spmd.wait %0 : !spmd.pending<tensor<16x8xf32>> <>
   return
 }

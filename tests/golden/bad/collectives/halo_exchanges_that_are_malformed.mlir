@@ -3,7 +3,7 @@
 spmd.mesh @mesh <tp = 2>
 
 func.func @f(%x: tensor<8x4xf32>) -> tensor<10x4xf32> {
-  // expected-error@+1 {{only a function after localize has such ops}}
+  // expected-error@+1 {{exchanges halos of local tensors; expected it only in functions after localize}}
   %0 = spmd.halo %x on [tp] dim 0 before 1 after 1 : tensor<10x4xf32>
   return %0 : tensor<10x4xf32>
 }
@@ -23,7 +23,7 @@ func.func @f(%x: tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)
 spmd.mesh @mesh <tp = 2>
 
 func.func @f(%x: tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<5x4xf32> attributes {spmd.stage = "local"} {
-  // expected-error@+1 {{gives [5, 4] of f32; expected [6, 4] of f32}}
+  // expected-error@+1 {{has a result of shape [5, 4] and f32; expected [6, 4] and f32}}
   %0 = spmd.halo %x on [tp] dim 0 before 1 after 1 : tensor<5x4xf32>
   return %0 : tensor<5x4xf32>
 }
@@ -33,7 +33,7 @@ func.func @f(%x: tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)
 spmd.mesh @mesh <tp = 2>
 
 func.func @f(%x: tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<2x4xf32> attributes {spmd.stage = "local"} {
-  // expected-error@+1 {{expected `after` with a number from 0 on, found None}}
+  // expected-error@+1 {{expected `after` with a number of at least 0, found None}}
   %0 = spmd.halo_reduce %x on [tp] dim 0 before 2 : tensor<2x4xf32>
   return %0 : tensor<2x4xf32>
 }
@@ -43,7 +43,7 @@ func.func @f(%x: tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)
 spmd.mesh @mesh <tp = 2>
 
 func.func @f(%x: tensor<4x4xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<6x4xf32> attributes {spmd.stage = "local"} {
-  // expected-error@+1 {{is filled with 'ones'; expected zero or lowest}}
+  // expected-error@+1 {{has the fill 'ones'; expected zero or lowest}}
   %0 = spmd.halo %x on [tp] dim 0 before 1 after 1 fill ones : tensor<6x4xf32>
   return %0 : tensor<6x4xf32>
 }

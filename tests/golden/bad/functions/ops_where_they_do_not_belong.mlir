@@ -4,13 +4,13 @@ func.func @f() {
   return
 }
 
-// expected-error@+1 {{'func.call': cannot stand in 'builtin.module'; expected spmd.mesh, spmd.sizes, func.func}}
+// expected-error@+1 {{'func.call': is not allowed in 'builtin.module'; expected spmd.mesh, spmd.sizes, func.func}}
 func.call @f() : () -> ()
 
 // -----
 
 func.func @f() {
-  // expected-error@+1 {{'spmd.mesh': cannot stand in 'func.func'}}
+  // expected-error@+1 {{'spmd.mesh': is not allowed in 'func.func'; expected func.call, func.return}}
   spmd.mesh @mesh <dp = 2>
   return
 }

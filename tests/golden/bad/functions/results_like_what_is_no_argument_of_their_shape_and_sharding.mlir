@@ -2,7 +2,7 @@
 
 spmd.mesh @mesh <tp = 2>
 
-// expected-error@+1 {{result 0 is like 'y', which is no argument of its shape}}
+// expected-error@+1 {{result 0 is declared `spmd.like` 'y'; expected the name of an argument with the same shape}}
 func.func @f(%x: tensor<8x8xf32>) -> (tensor<8x8xf32> {spmd.like = "y"}) {
   return %x : tensor<8x8xf32>
 }
@@ -11,7 +11,7 @@ func.func @f(%x: tensor<8x8xf32>) -> (tensor<8x8xf32> {spmd.like = "y"}) {
 
 spmd.mesh @mesh <tp = 2>
 
-// expected-error@+1 {{result 0 is like 'y', which is no argument of its shape}}
+// expected-error@+1 {{result 0 is declared `spmd.like` 'y'; expected the name of an argument with the same shape}}
 func.func @f(%x: tensor<8x8xf32>, %y: tensor<8xf32>) -> (tensor<8x8xf32> {spmd.like = "y"}) {
   return %x : tensor<8x8xf32>
 }
@@ -20,7 +20,7 @@ func.func @f(%x: tensor<8x8xf32>, %y: tensor<8xf32>) -> (tensor<8x8xf32> {spmd.l
 
 spmd.mesh @mesh <tp = 2>
 
-// expected-error@+1 {{result 0 is like 'x', which has another spmd.sharding; expected the same, or none of both}}
+// expected-error@+1 {{result 0 is declared `spmd.like` 'x' but has a different spmd.sharding; give both the same sharding, or omit both}}
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> (tensor<8x8xf32> {spmd.like = "x"}) {
   return %x : tensor<8x8xf32>
 }

@@ -28,7 +28,7 @@ func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0
 spmd.mesh @mesh <dp = 2>
 
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
-  // expected-error@+1 {{copies tensor<16x8xf32>; expected what `spmd.offload` gives}}
+  // expected-error@+1 {{copies tensor<16x8xf32>; expected the result of `spmd.offload`}}
   %0 = spmd.reload %x : tensor<16x8xf32> <dp: S(0)>
   return
 }
@@ -53,7 +53,7 @@ spmd.mesh @mesh <dp = 2>
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
   %0 = spmd.offload_start %x : !spmd.pending<!spmd.host<tensor<16x8xf32>>> <dp: S(0)>
   %1 = spmd.wait %0 : !spmd.host<tensor<16x8xf32>> <dp: S(0)>
-  // expected-error@+1 {{copies !spmd.pending<!spmd.host<tensor<16x8xf32>>>; expected what `spmd.offload` gives}}
+  // expected-error@+1 {{copies !spmd.pending<!spmd.host<tensor<16x8xf32>>>; expected the result of `spmd.offload`}}
   %2 = spmd.reload %0 : tensor<16x8xf32> <dp: S(0)>
   return
 }
@@ -64,7 +64,7 @@ func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0
 spmd.mesh @mesh <dp = 2>
 
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
-  // expected-error@+1 {{is waited for 0 times; expected one `spmd.wait`}}
+  // expected-error@+1 {{has 0 `spmd.wait` ops; expected exactly one}}
   %0 = spmd.offload_start %x : !spmd.pending<!spmd.host<tensor<16x8xf32>>> <dp: S(0)>
   return
 }
@@ -76,7 +76,7 @@ spmd.mesh @mesh <dp = 2>
 
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
   %0 = spmd.offload_start %x : !spmd.pending<!spmd.host<tensor<16x8xf32>>> <dp: S(0)>
-  // expected-error@+1 {{waits for !spmd.pending<!spmd.host<tensor<16x8xf32>>> and gives tensor<16x8xf32>}}
+  // expected-error@+1 {{has an operand !spmd.pending<!spmd.host<tensor<16x8xf32>>> and a result tensor<16x8xf32>; expected one type, apart from `!spmd.pending`}}
   %1 = spmd.wait %0 : tensor<16x8xf32> <dp: S(0)>
   return
 }
@@ -87,7 +87,7 @@ func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0
 spmd.mesh @mesh <dp = 2>
 
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
-  // expected-error@+1 {{gives tensor<16x8xf32>; expected !spmd.host<tensor<16x8xf32>>}}
+  // expected-error@+1 {{returns tensor<16x8xf32>; expected !spmd.host<tensor<16x8xf32>>}}
   %0 = spmd.offload %x : tensor<16x8xf32> <dp: S(0)>
   return
 }
@@ -98,7 +98,7 @@ func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0
 spmd.mesh @mesh <dp = 2>
 
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
-  // expected-error@+1 {{a copy keeps the sharding <dp: S(0)>, found <dp: S(1)>}}
+  // expected-error@+1 {{the copy of a tensor <dp: S(0)> must have the same sharding, found <dp: S(1)>}}
   %0 = spmd.offload %x : !spmd.host<tensor<16x8xf32>> <dp: S(1)>
   return
 }
@@ -110,7 +110,7 @@ spmd.mesh @mesh <dp = 2>
 
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
   %0 = spmd.offload %x : !spmd.host<tensor<16x8xf32>> <dp: S(0)>
-  // expected-error@+1 {{waits for !spmd.host<tensor<16x8xf32>>, which is there}}
+  // expected-error@+1 {{operand %0 is !spmd.host<tensor<16x8xf32>>, which is not pending; expected the result of a `*_start` op, such as `spmd.all_gather_start`}}
   %1 = spmd.wait %0 : !spmd.host<tensor<16x8xf32>> <dp: S(0)>
   return
 }

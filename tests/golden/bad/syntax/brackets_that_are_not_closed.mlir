@@ -1,7 +1,7 @@
 // RUN: spmd-opt %s --split-input-file --verify-diagnostics
 
 func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {
-  // expected-error@+1 {{'{' is never closed; expected '}'}}
+  // expected-error@+1 {{'{' is not closed; expected '}'}}
   %1 = aten.gelu(%x) {approximate = "none" : tensor<4xf32>
   return %1 : tensor<4xf32>
 }
@@ -9,7 +9,7 @@ func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {
 // -----
 
 func.func @f(%x: tensor<4xf32>) -> tensor<4xf32>
-  // expected-error@+1 {{this op is in no function; expected '{' behind the signature}}
+  // expected-error@+1 {{this op is outside of a function; expected '{' after the signature and no '}' before this op}}
   %1 = aten.relu(%x) : tensor<4xf32>
   return %1 : tensor<4xf32>
 }
@@ -20,7 +20,7 @@ func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {
   %1 = aten.relu(%x) : tensor<4xf32>
   return %1 : tensor<4xf32>
 
-// expected-error@+1 {{the function before is not closed; expected '}'}}
+// expected-error@+1 {{the previous function is not closed; expected '}'}}
 func.func @g(%x: tensor<4xf32>) -> tensor<4xf32> {
   return %x : tensor<4xf32>
 }
@@ -28,7 +28,7 @@ func.func @g(%x: tensor<4xf32>) -> tensor<4xf32> {
 // -----
 
 func.func @f(%x: tensor<4xf32>) -> tensor<4xf32> {
-  // expected-error@+1 {{'(' is never closed; expected ')'}}
+  // expected-error@+1 {{'(' is not closed; expected ')'}}
   %1 = aten.relu(%x : tensor<4xf32>
   return %1 : tensor<4xf32>
 }
