@@ -34,5 +34,5 @@ def test_a_file_may_say_the_bandwidth(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("topology", [FLAT, CPU_GLOO])
 def test_nothing_is_copied_where_there_is_no_bandwidth(topology: Topology) -> None:
-    with pytest.raises(UnsupportedError, match=f"for which topology '{topology}' has no bandwidth"):
+    with pytest.raises(UnsupportedError, match=f"topology '{topology}' has no host_bandwidth"):
         host_seconds(1.0, topology)
