@@ -78,7 +78,7 @@ def test_calls_are_inlined_where_every_argument_is_annotated_too() -> None:
 def test_a_call_is_not_emitted() -> None:
     module = spmdir.parse(CALLS)
     with pytest.raises(spmdir.SpmdirError, match="calls @layer; expected a function without calls"):
-        emit(module, ir.mesh(module), 0, symbolic_group)
+        emit(ir.main_function(module), ir.mesh(module), 0, symbolic_group)
 
 
 @pytest.mark.parametrize(
