@@ -1,6 +1,6 @@
-"""What editors are told of our texts: mistakes, meanings, places, costs, completions; words for highlighters.
+"""Language support in editors: errors, hovers, definitions, costs, completions, formatting, and lexers.
 
-Functions from a text to plain values; `server.py` alone speaks the protocol. They work on texts that do not parse.
+The functions take a text, which need not parse, and return plain values. Only `server.py` uses the protocol.
 
 May import: core, rules, reshard, dialects, analysis, rewrites, pipeline, report.
 Start with document.py and server.py.

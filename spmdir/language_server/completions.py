@@ -1,4 +1,4 @@
-"""What may stand where a text is being written."""
+"""Completions at a position of a text."""
 
 from __future__ import annotations
 
@@ -25,72 +25,78 @@ from spmdir.rules.language.functions import FUNCTIONS
 from spmdir.rules.rule_set import RuleSet
 from spmdir.rules.shapes.maps import MAPS
 
-Sort = Literal["op", "value", "symbol", "axis", "placement", "argument", "type", "keyword", "function"]
-"""What a completion is."""
+CompletionKind = Literal["op", "value", "symbol", "axis", "placement", "argument", "type", "keyword", "function"]
+"""The kind of a completion."""
 
-_TYPED = re.compile(r"[%@]?[\w$.?-]*$", re.ASCII)
+_TYPED_WORD = re.compile(r"[%@]?[\w$.?-]*$", re.ASCII)
 _OP = re.compile(r"(?:=\s*|^\s*)[a-z_]\w*(?:\.[\w.]*)?$|=\s*$", re.ASCII)
-_LISTED = re.compile(r"\b(?:on|intra)\s*\[[^\[\]]*$")
+_AXIS_LIST = re.compile(r"\b(?:on|intra)\s*\[[^\[\]]*$")
 _SHARDING = re.compile(r"(?:<\s*(?:@\w+\s*,)?|[<,][^<>]*,)\s*\w*$")
-_PLACED = re.compile(r"[<,]\s*(?:\w+(?:\([0-9]+\)[0-9]+)?)\s*:\s*\w*$")
+_PLACEMENT = re.compile(r"[<,]\s*(?:\w+(?:\([0-9]+\)[0-9]+)?)\s*:\s*\w*$")
 _TENSOR = re.compile(r"tensor<[^<>]*x\w*$|dtype\s*=\s*\w*$")
 _ARGUMENT = re.compile(r"(?:\"?)([a-z_]\w*(?:\.\w+)+)\"?\s*(?:\([^()]*\)|[^(){}=]*)\s*\{(?:[^{}]*,)?\s*\w*$")
 _CLAUSE = re.compile(r"\b(spmd\.\w+)\s[^:{}]*\s\w*$")
-_REDUCED = re.compile(r"\bop\s+\w*$|\bP\(\w*$")
-MOST = 500
-"""How many completions there are at most; further letters leave fewer."""
+_REDUCTION = re.compile(r"\bop\s+\w*$|\bP\(\w*$")
+MAX_COMPLETIONS = 500
+"""The largest number of completions. With more letters, fewer candidates match."""
 
 
 @attrs.frozen
 class Completion:
-    """What may stand at a place.
+    """A completion.
 
     Attributes:
-        text: that takes the place of what has been typed.
-        sort: what it is.
-        detail: what is said beside it.
+        text: the text that replaces the typed word.
+        kind: its kind.
+        detail: a description for the list of the editor.
     """
 
     text: str
-    sort: Sort
+    kind: CompletionKind
     detail: str = ""
 
 
 def completions(document: Document, offset: int) -> tuple[TextSpan, list[Completion]]:
-    """Return what has been typed before `offset`, and what may take its place, by name."""
+    """Return the span of the word before `offset`, and its completions."""
     line = document.scan.line_span(document.scan.line(offset))
     before = document.text[line.start : offset]
-    typed = _TYPED.search(before)
-    start = line.start + (typed.start() if typed else len(before))
+    match = _TYPED_WORD.search(before)
+    start = line.start + (match.start() if match else len(before))
     span = TextSpan(start, offset)
     word = document.text[start:offset]
     if document.scan.is_in(offset - 1, document.scan.comments):
         return span, []
-    sought = (
-        _in_program if document.language == "program" else _in_rules if document.language == "rules" else _rewriting
+    complete = (
+        _complete_program
+        if document.language == "program"
+        else _complete_rules
+        if document.language == "rules"
+        else _complete_rewrites
     )
     with document.pipeline.rules:
-        found = [one for one in sought(document, offset, before, word) if one.text.startswith(word)]
-    return span, list(dict.fromkeys(found))[:MOST]
+        candidates = [
+            completion for completion in complete(document, offset, before, word) if completion.text.startswith(word)
+        ]
+    return span, list(dict.fromkeys(candidates))[:MAX_COMPLETIONS]
 
 
-def _in_program(document: Document, offset: int, before: str, word: str) -> Iterator[Completion]:
+def _complete_program(document: Document, offset: int, before: str, word: str) -> Iterator[Completion]:
     scope = document.scan.scope_at(offset)
     rules = document.pipeline.rules
     if word.startswith("%"):
         yield from _values(document, scope, offset)
     elif word.startswith("@"):
         yield from (Completion(f"@{name}", "symbol") for name in document.scan.symbols.get(scope.part, ()))
-    elif _REDUCED.search(before):
+    elif _REDUCTION.search(before):
         yield from (Completion(name, "keyword", "reduction") for name in REDUCTIONS)
     elif _TENSOR.search(before):
         size = word.rpartition("x")[0] + "x" if "tensor<" in before and "x" in word else ""
         yield from (Completion(f"{size}{name}", "type") for name in DTYPES)
-    elif _PLACED.search(before):
-        yield from (Completion(name, "placement", text) for name, text in _placements())
+    elif _PLACEMENT.search(before):
+        yield from (Completion(name, "placement", description) for name, description in _placements())
     elif (argument := _ARGUMENT.search(before)) is not None:
         yield from _arguments(rules, argument[1])
-    elif _LISTED.search(before) or _SHARDING.search(before):
+    elif _AXIS_LIST.search(before) or _SHARDING.search(before):
         yield from (Completion(axis, "axis") for axis in axes_of(document, scope.part))
     elif _OP.search(before):
         yield from (Completion(name, "op") for name in sorted(_ops(rules)) if name.startswith(word))
@@ -107,8 +113,8 @@ def _values(document: Document, scope: NameScope, offset: int) -> Iterator[Compl
 
 
 def _ops(rules: RuleSet) -> set[str]:
-    own = {op.name for op in Spmd.operations} | {f"spmd.{spec.name}" for spec in collectives()}
-    return own | set(rules.names) | set(_torch_ops())
+    spmd_ops = {op.name for op in Spmd.operations} | {f"spmd.{spec.name}" for spec in collectives()}
+    return spmd_ops | set(rules.names) | set(_torch_ops())
 
 
 @cache
@@ -123,17 +129,19 @@ def _arguments(rules: RuleSet, op: str) -> Iterable[Completion]:
 
 
 def _placements() -> Iterator[tuple[str, str]]:
-    """Yield each placement with what it is."""
-    for name, kind in placement_classes().items():
-        yield name, (kind.__doc__ or "").strip().partition("\n")[0]
+    """Yield the name of each placement, with the first line of its documentation."""
+    for name, placement_class in placement_classes().items():
+        yield name, (placement_class.__doc__ or "").strip().partition("\n")[0]
 
 
 def _clauses(op: str) -> Iterable[str]:
-    kind = find_spmd_op(op)
-    return (keyword for keyword, _ in kind.CLAUSES) if kind is not None and issubclass(kind, ValueOp) else ()
+    op_class = find_spmd_op(op)
+    return (
+        (keyword for keyword, _ in op_class.CLAUSES) if op_class is not None and issubclass(op_class, ValueOp) else ()
+    )
 
 
-def _in_rules(document: Document, offset: int, before: str, word: str) -> Iterator[Completion]:
+def _complete_rules(document: Document, offset: int, before: str, word: str) -> Iterator[Completion]:
     rules = document.pipeline.rules
     if not before.strip(word + " \t") and (before == word):
         yield from (Completion(name, "op") for name in sorted(_ops(rules)) if not name.startswith("spmd."))
@@ -143,9 +151,9 @@ def _in_rules(document: Document, offset: int, before: str, word: str) -> Iterat
         yield Completion(name, "function", (function.__doc__ or "").partition("\n")[0])
     for name, mapping in MAPS.items():
         yield Completion(name, "function", (mapping.build.__doc__ or "").partition("\n")[0])
-    yield from (Completion(name, "placement", text) for name, text in _placements())
+    yield from (Completion(name, "placement", description) for name, description in _placements())
 
 
-def _rewriting(document: Document, offset: int, before: str, word: str) -> Iterator[Completion]:
+def _complete_rewrites(document: Document, offset: int, before: str, word: str) -> Iterator[Completion]:
     yield from (Completion(spec.name, "op") for spec in collectives())
     yield from (Completion(name, "keyword") for name in REWRITE_WORDS)

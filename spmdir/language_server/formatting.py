@@ -1,4 +1,4 @@
-"""Formatted texts: programs as the printer spells them, with their comments; rules and rewrites with even blanks."""
+"""Format texts: programs as the printer prints them, with their comments; rules and rewrites with even spaces."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ _ANCHOR = re.compile(
 
 
 INDENT = 4
-"""By how many columns lines stand under a rule, and under a ring."""
+"""The indentation of lines below a rule or a ring, in columns."""
 
 _TOKEN = re.compile(r'[ \t]+|#.*|"[^"]*"|->|=>|[=!<>]=|\.\.\.|[\w.]+|.', re.ASCII)
 
 _SPACED = ("->", "=>", "==", "!=", "<=", ">=")
-"""What has a blank on both sides."""
+"""The operators with a space on both sides."""
 
 
-def laid_out(text: str) -> str:
-    """Return a .rules or .rewrites text with even blanks.
+def format_records(text: str) -> str:
+    """Format a .rules or .rewrites text.
 
-    Two blanks and more are columns that the writer lines up, and stay. So does one, or none, where both mean
-    something: a name before a parenthesis, and the signs of arithmetic, which are also those of dimensions.
+    Two or more spaces align columns, and are kept. A single space, or none, is kept where both have a meaning: before a
+    parenthesis, and around the signs of arithmetic.
 
     Raises:
-        SpmdirError: a string goes over several lines.
+        SpmdirError: a string contains a line break.
     """
     depths: list[int] = []
-    out: list[str] = []
+    formatted_lines: list[str] = []
     for line in text.replace("\r\n", "\n").split("\n"):
         code = line.strip(" \t")
         if not code:
-            if out and out[-1]:
-                out.append("")
+            if formatted_lines and formatted_lines[-1]:
+                formatted_lines.append("")
             continue
         margin = len(line[: len(line) - len(line.lstrip(" \t"))].expandtabs(INDENT))
         if not code.startswith("#"):
@@ -52,19 +52,19 @@ def laid_out(text: str) -> str:
             level = len(depths) - 1
         else:
             level = sum(depth < margin for depth in depths) if margin else 0
-        out.append(" " * (INDENT * level) + "".join(_spaced(code)).rstrip(" \t"))
-    return "\n".join(out).strip("\n") + "\n"
+        formatted_lines.append(" " * (INDENT * level) + "".join(_spaced(code)).rstrip(" \t"))
+    return "\n".join(formatted_lines).strip("\n") + "\n"
 
 
 def _spaced(code: str) -> Iterator[str]:
-    """Yield the tokens of a line with the blanks between them."""
+    """Yield the tokens of a line with the spaces between them."""
     nesting, before, gap = 0, "", ""
     for token in _TOKEN.findall(code):
-        if token[0] in " \t":  # other blanks end a line of a record
+        if token[0] in " \t":  # other white space ends a line
             gap = token.replace("\t", " " * INDENT)
             continue
         if token == '"':
-            raise SpmdirError("a string goes over several lines; expected its end on the same line")
+            raise SpmdirError("a string has no end on its line; expected a closing quote")
         yield gap if len(gap) > 1 else _blank(before, token, gap, nesting) if before else ""
         yield token
         nesting += (token in "([") - (token in ")]")
@@ -72,7 +72,7 @@ def _spaced(code: str) -> Iterator[str]:
 
 
 def _blank(before: str, token: str, gap: str, nesting: int) -> str:
-    """Return what stands between two tokens of a line at which the writer has one blank or none."""
+    """Return the space between two tokens that have at most one space between them in the source, `gap`."""
     if before in ("(", "[") or token in (")", "]", ",", ";", ":"):
         return ""
     if before in (",", ";", ":", *_SPACED) or token in _SPACED or token.startswith("#"):
@@ -83,69 +83,72 @@ def _blank(before: str, token: str, gap: str, nesting: int) -> str:
 
 
 def formatted(document: Document) -> str:
-    """Return the text of a program in canonical form, and rules and rewrites with even blanks.
+    """Format a text.
 
-    A comment on lines of its own stays above the op, argument or function that follows it, one behind code stays
-    behind the op that it is behind.
+    A comment on a separate line stays above the op, argument or function that follows it. A comment after code stays
+    after the same op.
 
     Raises:
-        SpmdirError: the text has mistakes; a program has locations, which the printer would change, or comments that
+        SpmdirError: the text has errors; a program has locations, which the printer would change, or comments that
             cannot be kept.
     """
     if document.mistakes:
-        raise SpmdirError(f"the text has mistakes, the first of which is: {document.mistakes[0].message}")
+        raise SpmdirError(
+            f"the text has errors; correct them before formatting. The first: {document.mistakes[0].message}"
+        )
     if document.language != "program":
-        return laid_out(document.text)
+        return format_records(document.text)
     parts = []
     for part in document.parts:
         if re.search(r"\bloc\s*\(", part.text):
-            raise SpmdirError("the text has locations, which would be lost; spmd-opt --print-debuginfo prints them")
+            raise SpmdirError(
+                "the text has locations, which formatting would remove; use spmd-opt --print-debuginfo to format it"
+            )
         separator = part.text.partition("\n")[0] if part.text.startswith("// -----") else None
-        assert part.module is not None  # without mistakes there is one
+        assert part.module is not None  # a part without errors has a module
         text = part.text if separator is None else part.text[len(separator) :]
         if not part.module.body.block.ops:
             parts.append(part.text)
             continue
-        body = _commented(scan(text), scan(ir.print_ir(part.module)))
+        body = _merge_comments(scan(text), scan(ir.print_ir(part.module)))
         parts.append(body if separator is None else f"{separator}\n\n{body}")
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 
 
-def _commented(source: Scan, printed: Scan) -> str:
-    """Return the text of `printed` with the comments of `source`."""
+def _merge_comments(source: Scan, printed: Scan) -> str:
+    """Return the text of `printed` with the comments of `source` added."""
     if not source.comments:
         return printed.text
     lines = printed.text.split("\n")
     above: dict[int, list[str]] = {}
-    behind: dict[int, list[str]] = {}
-    places = {key: printed.line(at) for key, at in _anchors(printed)}
-    anchors = [(at, places[key]) for key, at in _anchors(source) if key in places]
+    after: dict[int, list[str]] = {}
+    places = {key: printed.line(offset) for key, offset in _anchors(printed)}
+    anchors = [(offset, places[key]) for key, offset in _anchors(source) if key in places]
     for comment in source.comments:
         text = source.text[comment.start : comment.end].rstrip()
         line = source.line_span(source.line(comment.start))
         is_alone = not source.text[line.start : comment.start].strip()
         index = bisect_left(anchors, (comment.start, -1))
         if not is_alone and index:
-            behind.setdefault(anchors[index - 1][1], []).append(text)
+            after.setdefault(anchors[index - 1][1], []).append(text)
         else:
             blank = is_alone and _is_blank(source, source.line(comment.end) + 1)
             target = anchors[index][1] if index < len(anchors) else len(lines) - 1
             above.setdefault(target, []).append(text + "\n" * blank)
-    out: list[str] = []
+    merged_lines: list[str] = []
     for number, line in enumerate(lines):
         margin = line[: len(line) - len(line.lstrip())]
         for text in above.get(number, ()):
-            out += [f"{margin}{text.rstrip()}", *([""] if text.endswith("\n") else [])]
-        out.append("  ".join([line, *behind.get(number, ())]))
-    found = "\n".join(out)
-    kept = sorted(_texts(source)) == sorted(_texts(scan(found)))
-    if not kept:
-        raise SpmdirError("the comments of the text cannot be kept; expected each on a line of its own or behind an op")
-    return found
+            merged_lines += [f"{margin}{text.rstrip()}", *([""] if text.endswith("\n") else [])]
+        merged_lines.append("  ".join([line, *after.get(number, ())]))
+    merged = "\n".join(merged_lines)
+    if sorted(_comment_texts(source)) != sorted(_comment_texts(scan(merged))):
+        raise SpmdirError("the comments of the text cannot be kept; put each on a separate line or after an op")
+    return merged
 
 
-def _texts(found: Scan) -> Iterator[str]:
-    return (found.text[span.start : span.end].rstrip() for span in found.comments)
+def _comment_texts(scanned: Scan) -> Iterator[str]:
+    return (scanned.text[span.start : span.end].rstrip() for span in scanned.comments)
 
 
 def _is_blank(source: Scan, line: int) -> bool:
@@ -155,18 +158,20 @@ def _is_blank(source: Scan, line: int) -> bool:
     )
 
 
-def _anchors(found: Scan) -> Iterator[tuple[tuple[int, str, str], int]]:
-    """Yield what both texts have, each with its function and its place: the definitions of values, functions, their
-    returns and their ends."""
+def _anchors(scanned: Scan) -> Iterator[tuple[tuple[int, str, str], int]]:
+    """Yield (key, offset) of each anchor: definitions of values and functions, returns, and ends of functions.
+
+    Anchors with equal keys correspond in two texts of one program.
+    """
     function = -1
     seen: set[tuple[int, str, str]] = set()
-    for match in _ANCHOR.finditer(found.text):
-        if found.is_in(match.start(), found.comments) or found.is_in(match.start(), found.strings):
+    for match in _ANCHOR.finditer(scanned.text):
+        if scanned.is_in(match.start(), scanned.comments) or scanned.is_in(match.start(), scanned.strings):
             continue
         kind = match.lastgroup or ""
         if kind == "function":
             function += 1
-        if kind == "end" and not _ends_function(found, match.start()):
+        if kind == "end" and not _ends_function(scanned, match.start()):
             continue
         key = (function, kind, match["value"] or "")
         if key not in seen:
@@ -174,13 +179,13 @@ def _anchors(found: Scan) -> Iterator[tuple[tuple[int, str, str], int]]:
             yield key, match.start()
 
 
-def _ends_function(found: Scan, start: int) -> bool:
-    line = found.line_span(found.line(start))
-    return not found.text[line.start : start].strip()
+def _ends_function(scanned: Scan, start: int) -> bool:
+    line = scanned.line_span(scanned.line(start))
+    return not scanned.text[line.start : start].strip()
 
 
 def edit_of(old: str, new: str) -> tuple[TextSpan, str] | None:
-    """Return the smallest edit of whole lines that makes `new` of `old`; None if they are equal."""
+    """Return the smallest edit of whole lines from `old` to `new`; None if they are equal."""
     if old == new:
         return None
     before, after = old.splitlines(keepends=True), new.splitlines(keepends=True)
@@ -190,7 +195,7 @@ def edit_of(old: str, new: str) -> tuple[TextSpan, str] | None:
     end = 0
     while end < min(len(before), len(after)) - start and before[-1 - end] == after[-1 - end]:
         end += 1
-    first = sum(map(len, before[:start]))
-    return TextSpan(first, len(old) - sum(map(len, before[len(before) - end :]))), "".join(
+    start_offset = sum(map(len, before[:start]))
+    return TextSpan(start_offset, len(old) - sum(map(len, before[len(before) - end :]))), "".join(
         after[start : len(after) - end]
     )

@@ -1,4 +1,4 @@
-"""What a word of a text means, as Markdown."""
+"""Hover texts: the meaning of a word, as Markdown."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _RESULT = re.compile(r"\s*(%[\w$.-]+(?:\s*,\s*%[\w$.-]+)*)\s*=")
 
 
 def meaning(document: Document, offset: int) -> tuple[str, TextSpan] | None:
-    """Return what the word at `offset` means, as Markdown, and where it stands; None if nothing is known of it."""
-    found = document.scan.word_at(offset)
-    if found is None or document.scan.is_in(offset, document.scan.comments):
+    """Return the meaning of the word at `offset`, as Markdown, and its span; None if it is unknown."""
+    match = document.scan.word_at(offset)
+    if match is None or document.scan.is_in(offset, document.scan.comments):
         return None
-    word, span = found
+    word, span = match
     with document.pipeline.rules:
         texts = list(_texts(document, word, span))
     return ("\n\n".join(texts), span) if texts else None
@@ -87,33 +87,33 @@ def _texts(document: Document, word: str, span: TextSpan) -> Iterator[str]:
 
 def _value_texts(document: Document, scope: NameScope, name: str, value: SSAValue, mesh: Mesh | None) -> Iterator[str]:
     sharding = sharding_of(value)
-    shown = f" <{sharding_text(sharding)}>" if sharding is not None else ""
-    yield f"```spmdir\n{name} : {print_type(value.type)}{shown}\n```"
+    suffix = f" <{sharding_text(sharding)}>" if sharding is not None else ""
+    yield f"```spmdir\n{name} : {print_type(value.type)}{suffix}\n```"
     if mesh is not None:
         yield from _shard_texts(value, mesh)
     yield from _price_texts(document, scope, name)
     owner = value.owner
     if isinstance(owner, ValueOp):
-        where = location_of(owner)
-        if where is not None and where.file != document.file:
-            yield f"from `{where.file}:{where.line}`"
+        location = location_of(owner)
+        if location is not None and location.file != document.file:
+            yield f"from `{location.file}:{location.line}`"
 
 
 def sharding_text(sharding: Sharding) -> str:
-    """Return a sharding as it stands behind a type, without its brackets."""
+    """Return the text of a sharding without brackets."""
     return str(sharding).strip("<>")
 
 
 def _shard_texts(value: SSAValue, mesh: Mesh) -> Iterator[str]:
-    found = shards_of(value, mesh)
-    if found is not None:
-        meta, shards = found
-        others = f", others from {shards[-1]}" if len(shards) > 1 else ""
-        yield f"a rank has `{shards[0]}`{others}: {size_text(shards[0].bytes)} of {size_text(meta.bytes)}"
+    types = shards_of(value, mesh)
+    if types is not None:
+        meta, shards = types
+        smallest = f", others from {shards[-1]}" if len(shards) > 1 else ""
+        yield f"a rank has `{shards[0]}`{smallest}: {size_text(shards[0].bytes)} of {size_text(meta.bytes)}"
 
 
 def _price_texts(document: Document, scope: NameScope, name: str) -> Iterator[str]:
-    """Yield what a collective sends and takes."""
+    """Yield the bytes and the time of a collective."""
     module, function, pipeline = document.module(scope), document.function(scope), document.pipeline
     mesh = mesh_at(document, scope)
     if module is None or function is None or mesh is None or not document.parts[scope.part].is_verified:
@@ -141,8 +141,8 @@ def _op_texts(document: Document, scope: NameScope, word: str, span: TextSpan) -
     line = document.scan.line_span(document.scan.line(span.start))
     result = _RESULT.match(document.text, line.start, line.end)
     value = document.value(scope, result[1].partition(",")[0].strip()[1:]) if result else None
-    verified = document.parts[scope.part].is_verified
-    if verified and value is not None and isinstance(value.owner, ValueOp) and value.owner.name == word:
+    is_verified = document.parts[scope.part].is_verified
+    if is_verified and value is not None and isinstance(value.owner, ValueOp) and value.owner.name == word:
         try:
             rule = rule_of(value.owner, document.pipeline.rules)
         except SpmdirError:
@@ -152,7 +152,7 @@ def _op_texts(document: Document, scope: NameScope, word: str, span: TextSpan) -
 
 
 def rule_texts(rules: RuleSet, name: str) -> Iterator[str]:
-    """Yield the rules and strategies of an op as they are written, each with its place."""
+    """Yield the source text of the rules and strategies of an op, with their locations."""
     records = (*rules.records.get(name, ()), *rules.declared.get(name, ()))
     for record in records:
         yield f"```rules\n{record.text}\n```\n{record.file}:{record.line}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from pygments.lexer import RegexLexer, words
@@ -33,11 +34,11 @@ _NUMBER = r"-?(?:[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?|inf\b|nan\b)"
 
 
 class SpmdLexer(RegexLexer):
-    """Programs: collectives, placements and axes stand out, other ops are functions."""
+    """Programs. Collectives are builtins, placements are classes, and other ops are functions."""
 
     name = "spmdir programs"
     aliases = ["spmdir", "spmd-mlir"]
-    filenames: ClassVar[list[str]] = []  # `*.mlir` is that of lexers of MLIR
+    filenames: ClassVar[Sequence[str]] = []  # lexers of MLIR use `*.mlir`
     tokens: ClassVar[dict[str, list[Any]]] = {
         "root": [
             (r"\s+", Whitespace),

@@ -1,4 +1,4 @@
-"""The words of a program's text and where they stand: found without a parser, so also in a text that is broken."""
+"""Scan the names and comments of a text without a parser, which works for broken texts too."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _TOKEN = re.compile(
 )
 
 WORD = re.compile(r"[%@#!^]?[A-Za-z0-9_$](?:[\w$.-]*[\w$])?", re.ASCII)
-"""What a cursor is on."""
+"""A word at a cursor."""
 
 
 @attrs.frozen
 class TextSpan:
-    """A piece of a text: the offset at which it begins, and that behind it."""
+    """A span of a text: the offset of its first character, and the offset after its last."""
 
     start: int
     end: int
@@ -33,11 +33,11 @@ class TextSpan:
 
 @attrs.frozen
 class NameScope:
-    """A function, or what stands between functions.
+    """A function, or the text of a part outside its functions.
 
     Attributes:
-        part: the number of the part of the text that it stands in.
-        function: which function of the part it is, from 0 on; None outside.
+        part: the index of the part of the text.
+        function: the index of the function in the part; None outside functions.
     """
 
     part: int
@@ -46,16 +46,16 @@ class NameScope:
 
 @attrs.frozen(eq=False, slots=False)
 class Scan:
-    """The names and comments of a program's text; a line `// -----` begins a part, whose names are its own.
+    """The names and comments of a text. A line `// -----` begins a part, with separate names.
 
     Attributes:
-        text: all of it.
-        values: scope → name without `%` → where it stands, in order; the first place defines it.
-        symbols: part → name without `@` → where it stands.
-        comments: where comments stand.
-        strings: where strings stand.
-        scopes: offset → the scope that begins there, in order.
-        meshes: part → where its mesh is declared.
+        text: the whole text.
+        values: scope → name without `%` → its spans, in order; the first is the definition.
+        symbols: part → name without `@` → its spans.
+        comments: the spans of comments, in order.
+        strings: the spans of strings, in order.
+        scopes: (offset, scope that begins there), in order.
+        meshes: part → the span of its mesh.
     """
 
     text: str
@@ -68,20 +68,20 @@ class Scan:
 
     @cached_property
     def lines(self) -> list[int]:
-        """Return the offset at which each line begins."""
+        """[line], the offset of its first character."""
         return [0, *(match.end() for match in re.finditer("\n", self.text))]
 
     def line(self, offset: int) -> int:
-        """Return the number of the line that `offset` is on, from 0 on."""
+        """Return the index of the line of `offset`."""
         return bisect_right(self.lines, offset) - 1
 
     def line_span(self, line: int) -> TextSpan:
-        """Return where a line stands, without its end."""
+        """Return the span of a line, without its line break."""
         following = self.lines[line + 1] - 1 if line + 1 < len(self.lines) else len(self.text)
         return TextSpan(self.lines[line], following)
 
     def offset(self, line: int, column: int) -> int:
-        """Return the offset of a place, both from 0 on; what is beyond the text is its end."""
+        """Return the offset of a line and column, both from 0 on, clamped to the text."""
         if line >= len(self.lines):
             return len(self.text)
         span = self.line_span(max(line, 0))
@@ -93,7 +93,7 @@ class Scan:
         return self.scopes[max(index, 0)][1]
 
     def word_at(self, offset: int) -> tuple[str, TextSpan] | None:
-        """Return the word at `offset` or that ends there, with its `%` or `@`."""
+        """Return the word that contains `offset` or ends there, with its `%` or `@`, and its span."""
         line = self.line_span(self.line(offset))
         for match in WORD.finditer(self.text, line.start, line.end):
             if match.start() <= offset <= match.end():
@@ -101,16 +101,16 @@ class Scan:
         return None
 
     def is_in(self, offset: int, spans: list[TextSpan]) -> bool:
-        """Return whether `offset` is inside one of `spans`, which are in order."""
+        """Return whether `offset` is inside one of the sorted `spans`."""
         index = bisect_right(spans, offset, key=lambda span: span.start) - 1
         return index >= 0 and offset < spans[index].end
 
     def definition(self, scope: NameScope, name: str) -> TextSpan | None:
-        """Return where a value is defined."""
+        """Return the span that defines a value."""
         return next(iter(self.values.get(scope, {}).get(name, ())), None)
 
     def code_end(self, start: int) -> int:
-        """Return where the code on the line of `start` ends, before a comment and blanks."""
+        """Return the end of the code on the line of `start`, without a comment and white space."""
         span = self.line_span(self.line(start))
         index = bisect_right(self.comments, start, key=lambda comment: comment.start)
         end = self.comments[index].start if index < len(self.comments) else span.end
@@ -118,35 +118,35 @@ class Scan:
 
 
 def scan(text: str) -> Scan:
-    """Return the words of a program's text."""
-    found = Scan(text)
+    """Scan a text."""
+    scanned = Scan(text)
     offset = 0
     for number, (_, part) in enumerate(parts_of(text)):
-        _scan_part(found, number, offset, offset + len(part))
+        _scan_part(scanned, number, offset, offset + len(part))
         offset += len(part)
-    return found
+    return scanned
 
 
-def _scan_part(found: Scan, part: int, start: int, end: int) -> None:
+def _scan_part(scanned: Scan, part: int, start: int, end: int) -> None:
     scope = NameScope(part, None)
-    found.scopes.append((start, scope))
+    scanned.scopes.append((start, scope))
     functions = 0
-    values: dict[str, list[TextSpan]] = found.values.setdefault(scope, {})
-    symbols = found.symbols.setdefault(part, {})
-    for match in _TOKEN.finditer(found.text, start, end):
+    values: dict[str, list[TextSpan]] = scanned.values.setdefault(scope, {})
+    symbols = scanned.symbols.setdefault(part, {})
+    for match in _TOKEN.finditer(scanned.text, start, end):
         kind = match.lastgroup
         if kind == "value":
             values.setdefault(match["value"], []).append(TextSpan(*match.span()))
         elif kind == "symbol":
             symbols.setdefault(match["symbol"], []).append(TextSpan(*match.span()))
         elif kind == "comment":
-            found.comments.append(TextSpan(*match.span()))
-        elif kind == "string" and match[0] != '"func.func"':  # that of the generic form
-            found.strings.append(TextSpan(*match.span()))
+            scanned.comments.append(TextSpan(*match.span()))
+        elif kind == "string" and match[0] != '"func.func"':  # the op name in the generic form
+            scanned.strings.append(TextSpan(*match.span()))
         elif kind == "mesh":
-            found.meshes.setdefault(part, TextSpan(match.start(), found.code_end(match.start())))
+            scanned.meshes.setdefault(part, TextSpan(match.start(), scanned.code_end(match.start())))
         else:
             scope = NameScope(part, functions)
             functions += 1
-            found.scopes.append((match.start(), scope))
-            values = found.values.setdefault(scope, {})
+            scanned.scopes.append((match.start(), scope))
+            values = scanned.values.setdefault(scope, {})

@@ -1,4 +1,4 @@
-"""The language server: our answers in the types of the protocol. Needs pygls, the extra `lsp`."""
+"""The language server: converts results to the types of the protocol. Requires pygls, the extra `lsp`."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pygls.lsp.server import LanguageServer
 from pygls.uris import from_fs_path, to_fs_path
 
 from spmdir.core.errors import SpmdirError
-from spmdir.language_server.completions import MOST, completions
+from spmdir.language_server.completions import MAX_COMPLETIONS, completions
 from spmdir.language_server.declared_names import shard_hints, symbols
 from spmdir.language_server.document import Document, read_document
 from spmdir.language_server.formatting import edit_of, formatted
 from spmdir.language_server.line_costs import LineCost, line_costs
 from spmdir.language_server.meanings import meaning
-from spmdir.language_server.renaming import named_at, rename, rule_places
+from spmdir.language_server.renaming import name_at, rename, rule_places
 from spmdir.language_server.scan import TextSpan
 from spmdir.pipeline.pipeline import Pipeline
 
 DELAY = 0.15
-"""Seconds without a keystroke after which a text is read again."""
+"""Seconds after the last keystroke until a text is parsed again."""
 
 _KINDS = {
     "op": lsp.CompletionItemKind.Function,
@@ -44,71 +44,73 @@ Answer = TypeVar("Answer")
 
 
 @attrs.define(eq=False)
-class Texts:
-    """The open texts as they were read last, and the pipeline that they are read with."""
+class OpenDocuments:
+    """The open texts in their last parsed form, and the pipeline that parses them."""
 
     server: LanguageServer
     pipeline: Pipeline
-    read: dict[str, Document] = attrs.field(factory=dict)
+    documents: dict[str, Document] = attrs.field(factory=dict)
     costs: dict[str, tuple[Document, list[LineCost]]] = attrs.field(factory=dict)
     timers: dict[str, threading.Timer] = attrs.field(factory=dict)
     lock: threading.RLock = attrs.field(factory=threading.RLock)
 
     def document(self, uri: str) -> Document:
-        """Return the text of `uri` as it is; what an equal text has been read as is not read again.
+        """Return the parsed text of `uri`. An unchanged text is not parsed again.
 
         Raises:
-            SpmdirError: it is not open, and cannot be read.
+            SpmdirError: the text is not open, and the file cannot be read.
         """
         try:
             text = self.server.workspace.get_text_document(uri).source
-        except (OSError, ValueError) as error:  # it is not open, and no text that can be read
+        except (OSError, ValueError) as error:  # not open, and not a readable text file
             raise SpmdirError(f"'{uri}' cannot be read: {error}") from None
         with self.lock:
-            known = self.read.get(uri)
-            if known is None or known.text != text or known.pipeline is not self.pipeline:
-                known = self.read[uri] = read_document(text, to_fs_path(uri) or uri, self.pipeline, known)
-            return known
+            document = self.documents.get(uri)
+            if document is None or document.text != text or document.pipeline is not self.pipeline:
+                document = self.documents[uri] = read_document(text, to_fs_path(uri) or uri, self.pipeline, document)
+            return document
 
-    def later(self, uri: str) -> None:
-        """Publish the mistakes of a text once nothing has been typed for `DELAY`."""
-        self.forget_timer(uri)
-        timer = threading.Timer(DELAY, lambda: guarded(self.server, lambda: self.publish(uri), None))
+    def schedule_publish(self, uri: str) -> None:
+        """Publish the errors of a text after `DELAY` seconds without a keystroke."""
+        self.cancel_timer(uri)
+        timer = threading.Timer(DELAY, lambda: run_guarded(self.server, lambda: self.publish(uri), None))
         timer.daemon = True
         self.timers[uri] = timer
         timer.start()
 
-    def forget_timer(self, uri: str) -> None:
+    def cancel_timer(self, uri: str) -> None:
         if (timer := self.timers.pop(uri, None)) is not None:
             timer.cancel()
 
     def publish(self, uri: str) -> None:
-        """Tell the editor what is wrong with a text."""
-        opened = self.server.workspace.get_text_document(uri)
-        version, document = opened.version, self.document(uri)
-        found = [
-            lsp.Diagnostic(self.range(document, one.span), one.message, lsp.DiagnosticSeverity.Error, source="spmdir")
-            for one in document.mistakes
+        """Publish the errors of a text to the editor."""
+        text_document = self.server.workspace.get_text_document(uri)
+        version, document = text_document.version, self.document(uri)
+        diagnostics = [
+            lsp.Diagnostic(
+                self.range(document, mistake.span), mistake.message, lsp.DiagnosticSeverity.Error, source="spmdir"
+            )
+            for mistake in document.mistakes
         ]
-        self.server.text_document_publish_diagnostics(lsp.PublishDiagnosticsParams(uri, found, version))
+        self.server.text_document_publish_diagnostics(lsp.PublishDiagnosticsParams(uri, diagnostics, version))
 
     def line_costs(self, uri: str) -> tuple[Document, list[LineCost]]:
-        """Return the costs of the lines of a text, computed once for each text."""
+        """Return a text and the costs of its lines, computed once for each version."""
         document = self.document(uri)
-        known = self.costs.get(uri)
-        if known is None or known[0] is not document:
-            known = self.costs[uri] = (document, line_costs(document))
-        return known
+        cached = self.costs.get(uri)
+        if cached is None or cached[0] is not document:
+            cached = self.costs[uri] = (document, line_costs(document))
+        return cached
 
-    def asked(self, params: Any) -> tuple[Document, int]:
-        """Return the text and the offset in it that a request is about; raises as `document` does."""
+    def document_and_offset(self, params: Any) -> tuple[Document, int]:
+        """Return the text and the offset of a request; raises as `document` does."""
         document = self.document(params.text_document.uri)
         return document, self.offset(document, params.position)
 
     def offset(self, document: Document, position: lsp.Position) -> int:
-        """Return the offset of a position that the editor names."""
+        """Return the offset of a position of the protocol."""
         start, end = (document.scan.offset(position.line, column) for column in (0, position.character))
-        if document.text[start:end].isascii():  # columns are characters then, however long the line is
+        if document.text[start:end].isascii():  # then columns are characters
             return end
         line = f"{document.text[start:end]}\n"
         codec = self.server.workspace.position_codec
@@ -116,20 +118,20 @@ class Texts:
         return document.scan.offset(position.line, place.character)
 
     def range(self, document: Document, span: TextSpan) -> lsp.Range:
-        """Return a piece of a text as the editor names it."""
+        """Return the range of a span, in the units of the protocol."""
         units = self.server.workspace.position_codec.client_num_units
         ends = []
         for offset in (span.start, span.end):
             line = document.scan.line(offset)
-            before = document.text[document.scan.lines[line] : offset]
-            ends.append(lsp.Position(line, len(before) if before.isascii() else units(before)))
+            text_before = document.text[document.scan.lines[line] : offset]
+            ends.append(lsp.Position(line, len(text_before) if text_before.isascii() else units(text_before)))
         return lsp.Range(ends[0], ends[1])
 
 
-def guarded(server: LanguageServer, answer: Callable[[], Answer], otherwise: Answer) -> Answer:
-    """Return what `answer` gives; what it raises is shown or logged as a message, and `otherwise` the answer."""
+def run_guarded(server: LanguageServer, compute: Callable[[], Answer], fallback: Answer) -> Answer:
+    """Return `compute()`. If it raises, show or log the error, and return `fallback`."""
     try:
-        return answer()
+        return compute()
     except SpmdirError as error:
         server.window_show_message(lsp.ShowMessageParams(lsp.MessageType.Error, str(error)))
     except (KeyboardInterrupt, SystemExit):
@@ -138,17 +140,17 @@ def guarded(server: LanguageServer, answer: Callable[[], Answer], otherwise: Ans
         logging.getLogger(__name__).exception("internal error")
         message = f"internal error, please report: {type(error).__name__}: {error}"
         server.window_log_message(lsp.LogMessageParams(lsp.MessageType.Error, message))
-    return otherwise
+    return fallback
 
 
-def answering(server: LanguageServer) -> Callable[..., Any]:
-    """Return a decorator for what answers a request: `answers(feature, otherwise, options=None, threaded=False)`."""
+def request_handlers(server: LanguageServer) -> Callable[..., Any]:
+    """Return a decorator for request handlers: `answers(feature, fallback, options=None, threaded=False)`."""
 
-    def answers(feature: str, otherwise: Any, options: Any = None, threaded: bool = False) -> Callable[..., Any]:
+    def answers(feature: str, fallback: Any, options: Any = None, threaded: bool = False) -> Callable[..., Any]:
         def registered(answer: Callable[[Any], Any]) -> Callable[[Any], Any]:
             @functools.wraps(answer)
             def answered(params: Any) -> Any:
-                return guarded(server, lambda: answer(params), otherwise)
+                return run_guarded(server, lambda: answer(params), fallback)
 
             return server.feature(feature, options)(server.thread()(answered) if threaded else answered)
 
@@ -159,79 +161,85 @@ def answering(server: LanguageServer) -> Callable[..., Any]:
 
 def language_server(pipeline: Pipeline, version: str) -> LanguageServer:
     """Return the server; `start_io` runs it over stdin and stdout."""
-    # Whole texts, since pygls applies edits to lines that also end where Python's do, as at a form feed.
+    # Full sync: pygls would apply edits to lines as Python splits them, for example at a form feed.
     server = LanguageServer("spmd-lsp", version, text_document_sync_kind=lsp.TextDocumentSyncKind.Full)
-    texts = Texts(server, pipeline)
+    texts = OpenDocuments(server, pipeline)
     _follow_texts(server, texts)
     _answer(server, texts)
     _edit(server, texts)
     return server
 
 
-def _follow_texts(server: LanguageServer, texts: Texts) -> None:
+def _follow_texts(server: LanguageServer, texts: OpenDocuments) -> None:
     @server.feature(lsp.INITIALIZE)
     def initialise(params: lsp.InitializeParams) -> None:
-        given: Any = params.initialization_options or {}
-        read = given.get if isinstance(given, dict) else lambda _: None
-        changes = {"topology": read("topology"), "costs": read("costs"), "plugins": read("plugins")}
+        options: Any = params.initialization_options or {}
+        read_option = options.get if isinstance(options, dict) else lambda _: None
+        changes = {
+            "topology": read_option("topology"),
+            "costs": read_option("costs"),
+            "plugins": read_option("plugins"),
+        }
         changes = {name: value for name, value in changes.items() if value}
         if changes:
             evolved = lambda: attrs.evolve(texts.pipeline, **changes)  # noqa: E731
-            texts.pipeline = guarded(server, evolved, texts.pipeline)
+            texts.pipeline = run_guarded(server, evolved, texts.pipeline)
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_OPEN)
     def opened(params: lsp.DidOpenTextDocumentParams) -> None:
         uri = params.text_document.uri
-        guarded(server, lambda: texts.publish(uri), None)
+        run_guarded(server, lambda: texts.publish(uri), None)
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_CHANGE)
     def changed(params: lsp.DidChangeTextDocumentParams) -> None:
-        texts.later(params.text_document.uri)
+        texts.schedule_publish(params.text_document.uri)
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_CLOSE)
     def closed(params: lsp.DidCloseTextDocumentParams) -> None:
         uri = params.text_document.uri
-        texts.forget_timer(uri)
-        texts.read.pop(uri, None)
+        texts.cancel_timer(uri)
+        texts.documents.pop(uri, None)
         texts.costs.pop(uri, None)
         server.text_document_publish_diagnostics(lsp.PublishDiagnosticsParams(uri, []))
 
 
-def _answer(server: LanguageServer, texts: Texts) -> None:
-    answers = answering(server)
+def _answer(server: LanguageServer, texts: OpenDocuments) -> None:
+    answers = request_handlers(server)
 
     @answers(lsp.TEXT_DOCUMENT_HOVER, None)
     def hover(params: lsp.HoverParams) -> lsp.Hover | None:
-        document, offset = texts.asked(params)
-        found = meaning(document, offset)
-        if found is None:
+        document, offset = texts.document_and_offset(params)
+        explained = meaning(document, offset)
+        if explained is None:
             return None
-        content = lsp.MarkupContent(lsp.MarkupKind.Markdown, found[0])
-        return lsp.Hover(content, texts.range(document, found[1]))
+        content = lsp.MarkupContent(lsp.MarkupKind.Markdown, explained[0])
+        return lsp.Hover(content, texts.range(document, explained[1]))
 
     @answers(lsp.TEXT_DOCUMENT_DEFINITION, [])
     def definition(params: lsp.DefinitionParams) -> list[lsp.Location]:
-        document, offset = texts.asked(params)
+        document, offset = texts.document_and_offset(params)
         if document.language == "program" and (places := rule_places(document, offset)):
             starts = [lsp.Position(place.line - 1, 0) for place in places]
             files = [from_fs_path(place.file) or place.file for place in places]
-            return [lsp.Location(file, lsp.Range(at, at)) for file, at in zip(files, starts, strict=True)]
-        named = named_at(document, offset)
+            return [
+                lsp.Location(file, lsp.Range(position, position)) for file, position in zip(files, starts, strict=True)
+            ]
+        named = name_at(document, offset)
         places = named.places[:1] if named is not None else ()
         return [lsp.Location(params.text_document.uri, texts.range(document, place)) for place in places]
 
     @answers(lsp.TEXT_DOCUMENT_REFERENCES, [])
     def references(params: lsp.ReferenceParams) -> list[lsp.Location]:
-        document, offset = texts.asked(params)
-        named = named_at(document, offset)
+        document, offset = texts.document_and_offset(params)
+        named = name_at(document, offset)
         places: Sequence[TextSpan] = named.places if named is not None else ()
         shown = places if params.context.include_declaration else places[1:]
         return [lsp.Location(params.text_document.uri, texts.range(document, place)) for place in shown]
 
     @answers(lsp.TEXT_DOCUMENT_DOCUMENT_HIGHLIGHT, [])
     def highlight(params: lsp.DocumentHighlightParams) -> list[lsp.DocumentHighlight]:
-        document, offset = texts.asked(params)
-        named = named_at(document, offset)
+        document, offset = texts.document_and_offset(params)
+        named = name_at(document, offset)
         places: Sequence[TextSpan] = named.places if named is not None else ()
         return [lsp.DocumentHighlight(texts.range(document, place)) for place in places]
 
@@ -241,32 +249,37 @@ def _answer(server: LanguageServer, texts: Texts) -> None:
         lsp.CompletionOptions(trigger_characters=["%", "@", ".", "<", "[", ":", ",", "{", "("]),
     )
     def complete(params: lsp.CompletionParams) -> lsp.CompletionList:
-        document, offset = texts.asked(params)
-        span, found = completions(document, offset)
+        document, offset = texts.document_and_offset(params)
+        span, candidates = completions(document, offset)
         place = texts.range(document, span)
         items = [
             lsp.CompletionItem(
-                one.text, kind=_KINDS[one.sort], detail=one.detail or None, text_edit=lsp.TextEdit(place, one.text)
+                completion.text,
+                kind=_KINDS[completion.kind],
+                detail=completion.detail or None,
+                text_edit=lsp.TextEdit(place, completion.text),
             )
-            for one in found
+            for completion in candidates
         ]
-        return lsp.CompletionList(is_incomplete=len(items) >= MOST, items=items)
+        return lsp.CompletionList(is_incomplete=len(items) >= MAX_COMPLETIONS, items=items)
 
     @answers(lsp.TEXT_DOCUMENT_DOCUMENT_SYMBOL, [])
     def outline(params: lsp.DocumentSymbolParams) -> list[lsp.DocumentSymbol]:
         document = texts.document(params.text_document.uri)
-        found = []
-        for one in symbols(document):
-            whole, name = (texts.range(document, span) for span in (one.whole, one.span))
-            found.append(lsp.DocumentSymbol(one.name, _SYMBOLS[one.sort], whole, name))
-        return found
+        outline_entries = []
+        for declared in symbols(document):
+            whole, name = (texts.range(document, span) for span in (declared.full_span, declared.name_span))
+            outline_entries.append(lsp.DocumentSymbol(declared.name, _SYMBOLS[declared.kind], whole, name))
+        return outline_entries
 
     @answers(lsp.TEXT_DOCUMENT_INLAY_HINT, [])
     def hints(params: lsp.InlayHintParams) -> list[lsp.InlayHint]:
         document = texts.document(params.text_document.uri)
-        first, last = (texts.offset(document, at) for at in (params.range.start, params.range.end))
-        found = shard_hints(document, first, last)
-        starts = [(texts.range(document, TextSpan(at, at)).start, text) for at, text in found]
+        start, end = (texts.offset(document, position) for position in (params.range.start, params.range.end))
+        hints_in_range = shard_hints(document, start, end)
+        starts = [
+            (texts.range(document, TextSpan(position, position)).start, text) for position, text in hints_in_range
+        ]
         return [lsp.InlayHint(start, text, padding_left=True) for start, text in starts]
 
     @answers(lsp.TEXT_DOCUMENT_CODE_LENS, [], threaded=True)
@@ -275,8 +288,8 @@ def _answer(server: LanguageServer, texts: Texts) -> None:
         return [lsp.CodeLens(texts.range(document, cost.span), lsp.Command(cost.text, "")) for cost in costs]
 
 
-def _edit(server: LanguageServer, texts: Texts) -> None:
-    answers = answering(server)
+def _edit(server: LanguageServer, texts: OpenDocuments) -> None:
+    answers = request_handlers(server)
 
     @answers(lsp.TEXT_DOCUMENT_FORMATTING, [])
     def format_text(params: lsp.DocumentFormattingParams) -> list[lsp.TextEdit]:
@@ -286,14 +299,14 @@ def _edit(server: LanguageServer, texts: Texts) -> None:
 
     @answers(lsp.TEXT_DOCUMENT_PREPARE_RENAME, None)
     def prepare(params: lsp.PrepareRenameParams) -> lsp.Range | None:
-        document, offset = texts.asked(params)
-        named = named_at(document, offset)
-        place = next((one for one in named.places if offset in one), None) if named is not None else None
+        document, offset = texts.document_and_offset(params)
+        named = name_at(document, offset)
+        place = next((span for span in named.places if offset in span), None) if named is not None else None
         return texts.range(document, place) if place is not None else None
 
     @answers(lsp.TEXT_DOCUMENT_RENAME, None, lsp.RenameOptions(prepare_provider=True))
     def rename_all(params: lsp.RenameParams) -> lsp.WorkspaceEdit | None:
-        document, offset = texts.asked(params)
+        document, offset = texts.document_and_offset(params)
         changes = [
             lsp.TextEdit(texts.range(document, span), new) for span, new in rename(document, offset, params.new_name)
         ]

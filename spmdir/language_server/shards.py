@@ -1,4 +1,4 @@
-"""What ranks have of a value of a program that may be broken."""
+"""The local types of a value, in a program that may be broken."""
 
 from __future__ import annotations
 
@@ -15,24 +15,30 @@ from spmdir.language_server.scan import NameScope
 
 
 def mesh_at(document: Document, scope: NameScope) -> Mesh | None:
-    """Return the mesh that the module around `scope` declares; None if there is none, or no whole one."""
+    """Return the mesh of the module of a scope; None if it is missing or broken."""
     module = document.module(scope)
     try:
         return ir.mesh(module) if module is not None else None
-    except (SpmdirError, KeyError):  # the latter of the generic form of an op that lacks the mesh
+    except (SpmdirError, KeyError):  # KeyError: an op in generic form without the mesh
         return None
 
 
 def shards_of(value: SSAValue, mesh: Mesh) -> tuple[TensorMeta, list[TensorMeta]] | None:
-    """Return the global type of a value and the types that ranks have, the largest first; None if they are not known
-    or its sharding is wrong."""
-    sharding, own = sharding_of(value), meta_of(value.type)
-    if sharding is None or own is None or sharding.open_axes:
+    """Return the global type and the different local types of a value, the largest first.
+
+    Return None if they are unknown or the sharding is invalid.
+    """
+    sharding, meta_in_text = sharding_of(value), meta_of(value.type)
+    if sharding is None or meta_in_text is None or sharding.open_axes:
         return None
     try:
-        sharding.check(mesh, own.rank)
+        sharding.check(mesh, meta_in_text.rank)
         meta = global_type(value, mesh)
-        found = sharding.local_types(meta, mesh) if meta is not None else ()
-    except SpmdirError:  # also of sizes that are not known yet
+        local_types = sharding.local_types(meta, mesh) if meta is not None else ()
+    except SpmdirError:  # invalid sharding, or unknown sizes
         return None
-    return (meta, sorted(found, key=lambda one: -one.bytes)) if meta is not None and found else None
+    return (
+        (meta, sorted(local_types, key=lambda local_type: -local_type.bytes))
+        if meta is not None and local_types
+        else None
+    )

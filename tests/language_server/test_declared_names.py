@@ -8,8 +8,8 @@ from tests.language_server.texts import MLP, decided, document
 
 def test_a_program_declares_its_mesh_and_its_functions() -> None:
     found = list(symbols(document(MLP)))
-    assert [(one.name, one.sort) for one in found] == [("@mesh", "mesh"), ("@mlp", "function")]
-    assert MLP[found[1].whole.start : found[1].whole.end].endswith("}")
+    assert [(one.name, one.kind) for one in found] == [("@mesh", "mesh"), ("@mlp", "function")]
+    assert MLP[found[1].full_span.start : found[1].full_span.end].endswith("}")
 
 
 def test_rules_and_rewrites_declare_their_names() -> None:

@@ -14,7 +14,7 @@ from spmdir.language_server.completions import completions
 from spmdir.language_server.declared_names import shard_hints
 from spmdir.language_server.line_costs import line_costs
 from spmdir.language_server.meanings import meaning
-from spmdir.language_server.renaming import named_at
+from spmdir.language_server.renaming import name_at
 from spmdir.tools.command import run_in_process
 from tests.language_server.texts import MLP, decided, document, underlined
 
@@ -127,7 +127,7 @@ def test_broken_programs_are_answered(stage: str) -> None:
         assert all(0 <= one.span.start <= one.span.end <= len(broken) for one in found.mistakes)
         for place in random.sample(range(len(broken) + 1), 5):
             meaning(found, place)
-            named_at(found, place)
+            name_at(found, place)
             completions(found, place)
         assert list(shard_hints(found, 0, len(broken))) or found.mistakes
         assert line_costs(found) == [] or not found.mistakes

@@ -6,7 +6,7 @@ import pytest
 
 from spmdir.core.errors import SpmdirError
 from spmdir.language_server.formatting import edit_of, formatted
-from spmdir.language_server.renaming import edited
+from spmdir.language_server.renaming import apply_edits
 from tests.language_server.texts import MLP, decided, document
 
 MESSY = """// Of the file.
@@ -61,14 +61,14 @@ def test_parts_stay_apart() -> None:
 @pytest.mark.parametrize(
     ("text", "file", "expected"),
     [
-        (MLP.replace("%w1)", "%w1"), "in.mlir", "the text has mistakes"),
+        (MLP.replace("%w1)", "%w1"), "in.mlir", "the text has errors"),
         (
             MLP.replace("  return", "  // c\n  return").replace("xf32>\n  %1", 'xf32> loc("a":1:1)\n  %1'),
             "in.mlir",
             "locations",
         ),
-        ("my.op(x: m) -> ", "a.rules", "the text has mistakes"),
-        (MLP.replace("%x: tensor", "%x: /", 1), "in.mlir", "the text has mistakes"),
+        ("my.op(x: m) -> ", "a.rules", "the text has errors"),
+        (MLP.replace("%x: tensor", "%x: /", 1), "in.mlir", "the text has errors"),
     ],
 )
 def test_what_cannot_be_formatted_is_refused(text: str, file: str, expected: str) -> None:
@@ -78,6 +78,6 @@ def test_what_cannot_be_formatted_is_refused(text: str, file: str, expected: str
 
 def test_an_edit_is_of_the_lines_that_differ() -> None:
     edit = edit_of(MESSY, TIDY)
-    assert edit is not None and edited(MESSY, [edit]) == TIDY
+    assert edit is not None and apply_edits(MESSY, [edit]) == TIDY
     assert edit_of(TIDY, TIDY) is None
     assert edit_of("a\nb\nc\n", "a\nq\nc\n") is not None

@@ -60,7 +60,7 @@ def test_uneven_shards_say_how_they_differ() -> None:
     [
         ("my.op(x: m k) -> m when count(m) > 1", "count", "a.rules", "number of elements along these factors"),
         ("aten.mm(self: m k) -> m", "aten.mm", "a.rules", "contraction.rules:"),
-        ("one: all_gather x on A dim d => x", "all_gather", "a.rewrites", "are concatenated on every rank"),
+        ("one: all_gather x on A dim d => x", "all_gather", "a.rewrites", "and concatenates them"),
     ],
 )
 def test_words_of_rules_and_rewrites(text: str, word: str, file: str, expected: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spmdir.language_server.recovery import LONGEST
+from spmdir.language_server.recovery import MAX_CHARACTERS
 from tests.language_server.texts import MLP, document, underlined
 
 CHAIN = """spmd.mesh @mesh <dp = 2>
@@ -33,4 +33,4 @@ def test_each_op_that_cannot_be_read_is_said_and_not_those_that_use_it() -> None
 def test_long_texts_have_their_first_mistake_alone() -> None:
     text = MLP.replace("(%0)", "(%8)").replace("(%1, %w2)", "(%x, %9)")
     assert len(document(text).mistakes) == 2
-    assert len(document("// " + "c" * LONGEST + "\n" + text).mistakes) == 1
+    assert len(document("// " + "c" * MAX_CHARACTERS + "\n" + text).mistakes) == 1

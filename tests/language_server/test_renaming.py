@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spmdir.core.errors import SpmdirError
-from spmdir.language_server.renaming import edited, named_at, rename, rule_places
+from spmdir.language_server.renaming import apply_edits, name_at, rename, rule_places
 from tests.language_server.texts import MLP, decided, document
 
 TWO = MLP + MLP.partition("\n\n")[2].partition("\n\n")[2].replace("@mlp", "@other")
@@ -14,7 +14,7 @@ TWO = MLP + MLP.partition("\n\n")[2].partition("\n\n")[2].replace("@mlp", "@othe
 def pieces(text: str, word: str, file: str = "in.mlir") -> list[str]:
     """Return the lines on which the name stands."""
     found = document(text, file)
-    named = named_at(found, text.index(word) + 1)
+    named = name_at(found, text.index(word) + 1)
     lines = text.split("\n")
     return [lines[found.scan.line(place.start)].strip() for place in named.places] if named else []
 
@@ -48,22 +48,22 @@ def test_a_name_of_a_rule_is_that_of_its_record() -> None:
 @pytest.mark.parametrize("passes", [(), ("--propagate",), ("--propagate", "--insert-reshard", "--lower-reshard")])
 def test_a_renamed_program_is_renamed_back(word: str, passes: tuple[str, ...]) -> None:
     text = decided(*passes)
-    renamed = edited(text, rename(document(text), text.index(word) + 1, "zz"))
+    renamed = apply_edits(text, rename(document(text), text.index(word) + 1, "zz"))
     assert renamed != text and document(renamed).mistakes == ()
     name = {"%0 =": "0", "tp = 4": "tp"}.get(word) or word.strip("%@: <").partition(":")[0]
-    assert edited(renamed, rename(document(renamed), text.index(word) + 1, name)) == text
+    assert apply_edits(renamed, rename(document(renamed), text.index(word) + 1, name)) == text
 
 
 @pytest.mark.parametrize(
     ("word", "name", "expected"),
     [
-        ("%x:", "w1", "is the name of another value here"),
-        ("%x:", "a b", "is no name of a value"),
-        ("tp = 4", "dp", "is the name of another axis here"),
-        ("tp = 4", "1", "is no name of a axis"),
-        ("@mlp", "mesh", "is the name of another symbol here"),
-        ("aten.mm", "aten.bmm", "nothing here has a name that can change"),
-        ("16x1024", "q", "nothing here has a name that can change"),
+        ("%x:", "w1", "is already the name of another value"),
+        ("%x:", "a b", "invalid value name 'a b'"),
+        ("tp = 4", "dp", "is already the name of another axis"),
+        ("tp = 4", "1", "invalid axis name '1'"),
+        ("@mlp", "mesh", "is already the name of another symbol"),
+        ("aten.mm", "aten.bmm", "cannot rename this"),
+        ("16x1024", "q", "cannot rename this"),
     ],
 )
 def test_names_that_cannot_be_are_refused(word: str, name: str, expected: str) -> None:
@@ -73,7 +73,7 @@ def test_names_that_cannot_be_are_refused(word: str, name: str, expected: str) -
 
 def test_an_argument_that_a_result_is_laid_out_as_keeps_its_result() -> None:
     text = MLP.replace("-> tensor<16x1024xf32>", '-> (tensor<16x1024xf32> {spmd.like = "x"})')
-    assert 'spmd.like = "y"' in edited(text, rename(document(text), text.index("%x:") + 1, "y"))
+    assert 'spmd.like = "y"' in apply_edits(text, rename(document(text), text.index("%x:") + 1, "y"))
 
 
 def test_axes_stand_in_lists_in_parts_and_in_texts() -> None:
@@ -84,4 +84,4 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp(1)2: 
   return %x : tensor<8x8xf32>
 }
 """
-    assert edited(text, rename(document(text), text.index("tp =") + 1, "q")).count("q") == 4
+    assert apply_edits(text, rename(document(text), text.index("tp =") + 1, "q")).count("q") == 4

@@ -57,7 +57,7 @@ def test_an_editor_is_told_of_mistakes_meanings_and_names(tmp_path: Path) -> Non
     assert "%x : tensor<16x1024xf32> <dp: S(0)>" in told["hover"].contents.value
     assert [edit.new_text for edit in told["renamed"]] == ["input", "input"]
     assert told["taken"] is None
-    assert any("'w1' is the name of another value here" in message for message in told["said"])
+    assert any("'w1' is already the name of another value" in message for message in told["said"])
     assert told["unread"] is None
     assert any("not_there' cannot be read" in message for message in told["said"])
     assert any("nowhere" in message for message in told["said"])
