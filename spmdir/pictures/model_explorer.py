@@ -1,6 +1,6 @@
-"""A program as the JSON that Model Explorer shows: modules as layers, and for each mesh axis the edges that it shards.
+"""Export a program as JSON for Model Explorer: modules are layers, and each mesh axis marks the edges that it shards.
 
-The names of the fields are those of `model_explorer.graph_builder` and of the edge overlays of its user interface.
+Field names are those of `model_explorer.graph_builder` and of its edge overlays.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from spmdir.core.axis_colors import axis_color
 from spmdir.core.collector import collector_paused
 from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
-from spmdir.pictures.program_graph import GraphNode, partitioned, program_graph
+from spmdir.pictures.program_graph import GraphNode, partition, program_graph
 from spmdir.pipeline.pipeline import Pipeline
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def write_model_explorer(module: ModuleOp, pipeline: Pipeline, title: str) -> st
         SpmdirError: a pass rejects the program.
     """
     with collector_paused(), pipeline.rules:
-        module, _ = partitioned(module, pipeline)
+        module, _ = partition(module, pipeline)
         return model_explorer(program_graph(ir.main_function(module), ir.mesh(module)), ir.mesh(module), title)
 
 
@@ -35,7 +35,7 @@ def model_explorer(nodes: Sequence[GraphNode], mesh: Mesh, title: str) -> str:
     """Return the JSON text of one collection with one graph."""
     graph = {
         "id": "main",
-        "nodes": [_node(at, node, nodes) for at, node in enumerate(nodes)],
+        "nodes": [_node(index, node, nodes) for index, node in enumerate(nodes)],
         "groupNodeAttributes": {"": {"mesh": str(mesh)}},
         "tasksData": {
             "edgeOverlaysDataListLeftPane": [
@@ -46,20 +46,21 @@ def model_explorer(nodes: Sequence[GraphNode], mesh: Mesh, title: str) -> str:
     return json.dumps({"label": title, "graphs": [graph]}, separators=(",", ":")) + "\n"
 
 
-def _node(at: int, node: GraphNode, nodes: Sequence[GraphNode]) -> dict[str, Any]:
-    told = {
+def _node(index: int, node: GraphNode, nodes: Sequence[GraphNode]) -> dict[str, Any]:
+    attributes = {
         "value": node.name,
         "type": "" if node.meta is None else str(node.meta),
         "sharding": "not decided" if node.sharding is None else f"<{node.sharding}>",
         "axes": ", ".join(node.axes),
         "source": "" if node.location is None else f"{node.location.file}:{node.location.line}",
     }
+    shown = [key for key in ("type", "sharding") if attributes[key]]
     tag = {"key": "__tensor_tag", "value": node.name}
     return {
-        "id": str(at),
+        "id": str(index),
         "label": node.op,
         "namespace": node.path.replace("/", "_").replace(".", "/"),
-        "attrs": [{"key": key, "value": value} for key, value in told.items() if value],
+        "attrs": [{"key": key, "value": value} for key, value in attributes.items() if value],
         "incomingEdges": [
             {"sourceNodeId": str(source), "sourceNodeOutputId": "0", "targetNodeInputId": str(place)}
             for place, source in enumerate(node.operands)
@@ -67,23 +68,26 @@ def _node(at: int, node: GraphNode, nodes: Sequence[GraphNode]) -> dict[str, Any
         "outputsMetadata": [
             {
                 "id": "0",
-                "attrs": [tag, *({"key": key, "value": told[key]} for key in ("type", "sharding") if told[key])],
+                "attrs": [
+                    tag,
+                    *({"key": key, "value": attributes[key]} for key in shown),
+                ],
             }
         ],
     }
 
 
 def _overlays(nodes: Sequence[GraphNode], mesh: Mesh) -> list[dict[str, Any]]:
-    """Return for each axis that shards something the edges along which it does, each with its placement."""
+    """Return an overlay for each axis that shards values: the edges of these values, with their placements."""
     edges: dict[str, list[dict[str, str]]] = {axis: [] for axis in mesh.axis_names}
-    for at, node in enumerate(nodes):
+    for index, node in enumerate(nodes):
         for source in node.operands:
             sharding = nodes[source].sharding
             for axis, placement in () if sharding is None else sharding.entries:
-                edge = {"sourceNodeId": str(source), "targetNodeId": str(at), "label": f"{axis}: {placement}"}
+                edge = {"sourceNodeId": str(source), "targetNodeId": str(index), "label": f"{axis}: {placement}"}
                 edges[mesh.root_axis(axis)].append(edge)
     return [
-        {"name": axis, "edgeColor": axis_color(axis, mesh.axis_names), "edgeWidth": 3, "edges": found}
-        for axis, found in edges.items()
-        if found
+        {"name": axis, "edgeColor": axis_color(axis, mesh.axis_names), "edgeWidth": 3, "edges": axis_edges}
+        for axis, axis_edges in edges.items()
+        if axis_edges
     ]

@@ -1,4 +1,4 @@
-"""The ops of a program as nodes of a graph, with where they come from: what viewers of programs show."""
+"""The graph of a program for viewers: ops as nodes, with their modules and source locations."""
 
 from __future__ import annotations
 
@@ -21,41 +21,45 @@ from spmdir.pipeline.finish import bind_examples, inline_calls, remaining_passes
 from spmdir.pipeline.pipeline import After, Pipeline, run_passes
 
 ARGUMENT = "argument"
-"""What the op of an argument is called."""
+"""The op name of the node of an argument."""
 
 
-def partitioned(
+def partition(
     module: ModuleOp, pipeline: Pipeline, after: After = lambda name, module: None
 ) -> tuple[ModuleOp, Pipeline]:
-    """Return a copy of a module at any stage as it is before it is that of one rank, and what is left of a pipeline.
+    """Partition a copy of a module up to localize, and return it with the remaining pipeline.
 
-    Symbolic sizes have the numbers of their examples, and calls are inlined.
+    Symbolic sizes have the values of their examples, and calls are inlined.
 
     Args:
-        after: as of `run_passes`.
+        module: a program at any stage.
+        pipeline: the pipeline whose remaining passes run.
+        after: called after each pass, as in `run_passes`.
 
     Raises:
         SpmdirError: a pass rejects the module.
     """
     module = inline_calls(bind_examples(module, pipeline)).clone()
-    needed = remaining_passes(pipeline, ir.main_function(module))
-    first = needed.before("localize")
-    return run_passes(module, first, after=after), needed.with_steps(needed.steps[len(first.steps) :])
+    remaining = remaining_passes(pipeline, ir.main_function(module))
+    partitioning = remaining.before("localize")
+    return run_passes(module, partitioning, after=after), remaining.with_steps(
+        remaining.steps[len(partitioning.steps) :]
+    )
 
 
 @attrs.frozen
 class GraphNode:
-    """An op with what it makes, or an argument.
+    """An op or an argument.
 
     Attributes:
-        name: of the first result, as in the text.
-        op: its name, or ARGUMENT.
-        meta: global type of the first result; None if it is no tensor.
-        sharding: of it; None where that is not decided.
-        axes: of the groups of a collective.
-        path: of the module that it belongs to.
-        location: in the source, or else in the text.
-        operands: numbers of the nodes that make what it reads.
+        name: the first result, as in the text.
+        op: the name of the op, or ARGUMENT.
+        meta: the global type of the first result; None if it is not a tensor.
+        sharding: the sharding of the first result; None if undecided.
+        axes: the mesh axes of the groups of a collective.
+        path: the path of its module.
+        location: its location in the source, or else in the text.
+        operands: the indices of the nodes that produce its operands.
     """
 
     name: str
@@ -69,18 +73,18 @@ class GraphNode:
 
 
 def program_graph(function: FuncOp, mesh: Mesh) -> tuple[GraphNode, ...]:
-    """Return the arguments of a function and its ops, in order."""
+    """Return the nodes of the arguments and ops of a function, in order."""
     nodes: list[GraphNode] = []
-    number: dict[SSAValue, int] = {}
+    node_of_value: dict[SSAValue, int] = {}
     paths = module_paths(function)
     for argument in function.args:
-        number[argument] = len(nodes)
+        node_of_value[argument] = len(nodes)
         nodes.append(_node(argument, ARGUMENT, (), mesh, paths[argument], location_of(function), ()))
     for op in function.body.block.ops:
         if not op.results:
             continue
-        number.update(dict.fromkeys(op.results, len(nodes)))
-        operands = tuple(dict.fromkeys(number[operand] for operand in op.operands))
+        node_of_value.update(dict.fromkeys(op.results, len(nodes)))
+        operands = tuple(dict.fromkeys(node_of_value[operand] for operand in op.operands))
         axes = op.axes if isinstance(op, Collective) else ()
         nodes.append(_node(op.results[0], op.name, axes, mesh, paths[op], location_of(op), operands))
     return tuple(nodes)

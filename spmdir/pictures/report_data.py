@@ -1,4 +1,4 @@
-"""What the page of a program shows, as plain data: everything is read off the reports, nothing is computed anew."""
+"""The data of the HTML report, taken from the other reports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from spmdir.dialects.observed_stage import is_undecided
 from spmdir.explanation.decided import DecidedProgram
 from spmdir.explanation.explain import explain_equal_values, select_values
 from spmdir.pictures.mesh_traffic import mesh_traffic
-from spmdir.pictures.program_graph import ARGUMENT, GraphNode, partitioned, program_graph
+from spmdir.pictures.program_graph import ARGUMENT, GraphNode, partition, program_graph
 from spmdir.pictures.source_lines import source_lines
 from spmdir.pipeline.finish import inline_layers
 from spmdir.pipeline.pipeline import Pipeline, run_passes
@@ -39,109 +39,111 @@ from spmdir.schedule.memory import Memory
 from spmdir.schedule.program import Transfer
 from spmdir.schedule.simulate import Execution
 
-LINES = 12
-"""How many lines of source are shown."""
+MAX_LINES = 12
+"""The number of source lines that are listed."""
 
-DEAREST = 40
-"""How many rows of ops the overview has."""
+MAX_OPS = 40
+"""The number of rows of ops in the overview."""
 
-CHANGES = 60
-"""How many lines of text are shown that a pass removes, and that it adds."""
+MAX_CHANGED_LINES = 60
+"""The number of removed lines, and of added lines, that are shown for a pass."""
 
-WIDTH = 300
-"""How many characters of such a line."""
+MAX_WIDTH = 300
+"""The largest number of characters of such a line."""
+
+MAX_SECONDS = 4.0
+"""The CPU seconds after which no further value is explained by default."""
+
+MAX_EXPLAINED = 12
+"""The largest number of values that are explained by default."""
 
 
-SECONDS = 4.0
-"""After how many seconds of computing no further value is explained, unless the number of them is given."""
-
-MOST = 12
-"""How many values are explained at most, unless the number of them is given."""
-
-
-def dearest_reasons(program: DecidedProgram, count: int | None) -> list[dict[str, Any]]:
-    """Return name, explanation, seconds of its reshards, and source of each value, the dearest first.
-
-    Of equal values of equal layers the first stands for all.
+def explain_costliest(program: DecidedProgram, count: int | None) -> list[dict[str, Any]]:
+    """Explain the values with the longest reshards. Equal values of equal layers have one explanation.
 
     Args:
-        count: how many; if None as many as are explained in little time, and one at least.
+        count: the number of values; if None, at most `MAX_EXPLAINED` and only for `MAX_SECONDS`, but at least one.
+
+    Returns: name, explanation, seconds of the reshards, and source of each value.
     """
-    found: list[dict[str, Any]] = []
-    started = time.process_time()
+    rows: list[dict[str, Any]] = []
+    start_time = time.process_time()
     for values in select_values(program, "*"):
         seconds = program.reshard_seconds[values[0]]
-        late = count is None and bool(found) and time.process_time() - started > SECONDS
-        if not seconds or late or len(found) >= (MOST if count is None else count):
+        is_late = count is None and bool(rows) and time.process_time() - start_time > MAX_SECONDS
+        if not seconds or is_late or len(rows) >= (MAX_EXPLAINED if count is None else count):
             break
-        say("why {} is resharded", program.names[values[0]])
-        one = explain_equal_values(program, values)
-        found.append({
-            "name": one.name,
-            "text": str(one),
+        say("explaining the reshards of {}", program.names[values[0]])
+        explanation = explain_equal_values(program, values)
+        rows.append({
+            "name": explanation.name,
+            "text": str(explanation),
             "seconds": seconds,
-            "line": place_text(one.location),
-            "source": source_lines(one.location),
+            "line": place_text(explanation.location),
+            "source": source_lines(explanation.location),
         })  # fmt: skip
-    return found
+    return rows
 
 
 def place_text(location: Location | None) -> str:
-    """Return a file with the number of a line; nothing where the place is not known."""
+    """Return `file:line`; empty if the location is unknown."""
     return f"{location.file}:{location.line}" if location is not None else ""
 
 
 def report_data(module: ModuleOp, pipeline: Pipeline, explained: int | None) -> dict[str, Any]:
-    """Return what the page of a program shows; the program is left as it is.
+    """Return the data of the HTML report. The program itself does not change.
 
     Args:
-        explained: how many values are explained, those whose reshards take longest; if None as many as take little
-            time. Those of a decided program that does not keep what was annotated are not.
+        module: the program, at any stage after import.
+        pipeline: the pipeline whose remaining passes run on a copy.
+        explained: the number of values to explain, those with the longest reshards; if None, as many as take little
+            time. A decided program that keeps no user annotations has no explanations.
 
     Raises:
-        SpmdirError: it cannot be partitioned.
+        SpmdirError: the program cannot be partitioned.
     """
     with collector_paused(), pipeline.rules:
         module = inline_layers(module)
-        asked: list[dict[str, Any]] = []
+        explanations: list[dict[str, Any]] = []
         function = ir.main_function(module)
         if explained != 0 and (is_undecided(function) or GIVEN in function.attributes):
-            asked = dearest_reasons(DecidedProgram(module, pipeline), explained)
+            explanations = explain_costliest(DecidedProgram(module, pipeline), explained)
         changes = PassChanges(module)
-        module, left = partitioned(module, pipeline, changes.add)
+        module, remaining = partition(module, pipeline, changes.add)
         function = ir.main_function(module)
         graph, costs = program_graph(function, ir.mesh(module)), comm_report(module, pipeline=pipeline)
         phase_of = phases(function, memory_classes(function, pipeline.rules))
         by_name = {text_name(op.results[0]): phase for op, phase in phase_of.items() if op.results}
-        step = rank_step(run_passes(module, left, after=changes.add), None, pipeline)
+        step = rank_step(run_passes(module, remaining, after=changes.add), None, pipeline)
         phase_of = phases(step.function, step.kinds)
     schedule, mesh, strings = report_of_step(step), step.mesh, Strings()
-    told = [phase_of[ops[0]] for ops in step.units]
+    phase_of_task = [phase_of[ops[0]] for ops in step.units]
     return {
         "summary": _summary(schedule, costs, mesh, graph),
         **mesh_traffic(step, schedule.collectives),
         "phases": list(PHASES),
         "nodes": [[*_node_row(node, strings), PHASES.index(by_name.get(node.name, PHASES[0]))] for node in graph],
-        **_tasks(step.execution, told, strings),
+        **_tasks(step.execution, phase_of_task, strings),
         "collectives": [
-            [one.kind, one.axes, one.count, one.wire_bytes, one.seconds, one.exposed] for one in schedule.collectives
+            [share.kind, share.axes, share.count, share.wire_bytes, share.seconds, share.exposed]
+            for share in schedule.collectives
         ],
         "lines": _lines(costs),
-        "dearest": _dearest(costs.ops, {node.name: node.path for node in graph})[:DEAREST],
-        "explanations": asked,
+        "dearest": _costliest_ops(costs.ops, {node.name: node.path for node in graph})[:MAX_OPS],
+        "explanations": explanations,
         "passes": changes.passes,
         "equal_modules": [equal for equal in equal_modules(rank_ops(step, phase_of)) if len(equal) > 1],
         "strings": strings.texts,
     }
 
 
-def _dearest(ops: Sequence[OpCost], paths: Mapping[str, str]) -> list[list[Any]]:
-    """Return a row for each op; those of numbered modules that differ in numbers alone and cost the same are one row.
+def _costliest_ops(ops: Sequence[OpCost], paths: Mapping[str, str]) -> list[list[Any]]:
+    """Return a row for each op. Ops of equal cost in modules that differ only in numbers share a row.
 
-    The last entry of a row is how many ops it is about.
+    The last entry of a row is the number of its ops.
 
     Args:
-        paths: name of a value → the module that it is of.
+        paths: name of a value → the path of its module.
     """
     rows: dict[tuple[Any, ...], list[Any]] = {}
     for op in ops:
@@ -153,14 +155,14 @@ def _dearest(ops: Sequence[OpCost], paths: Mapping[str, str]) -> list[list[Any]]
 
 
 class Strings:
-    """Texts that occur often, by number."""
+    """A table of strings, which rows refer to by index."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
         self._numbers: dict[str, int] = {}
 
     def number(self, text: str) -> int:
-        """Return the number of a text."""
+        """Return the index of a string."""
         if text not in self._numbers:
             self._numbers[text] = len(self.texts)
             self.texts.append(text)
@@ -168,7 +170,7 @@ class Strings:
 
 
 def _summary(schedule: ScheduleReport, costs: CommReport, mesh: Mesh, graph: Sequence[GraphNode]) -> list[list[str]]:
-    """Return what the first lines say: (label, text)."""
+    """Return the rows of the summary: (label, text)."""
     sent = ", ".join(f"{size_text(share.wire_bytes)} on {', '.join(axes)}" for axes, share in costs.by_axis.items())
     return [
         ["a step of a rank", time_text(schedule.seconds)],
@@ -197,69 +199,75 @@ def _node_row(node: GraphNode, strings: Strings) -> list[Any]:
     ]
 
 
-def _tasks(found: Execution, told: Sequence[str], strings: Strings) -> dict[str, Any]:
-    """Return the timeline, and the memory over it: of each buffer between which places in the order it is live.
+def _tasks(execution: Execution, phase_of_task: Sequence[str], strings: Strings) -> dict[str, Any]:
+    """Return the timeline, and the live range of each buffer, as positions in the order of execution.
 
     Args:
-        told: the phase of each task.
+        phase_of_task: [task], its phase.
     """
-    tasks, place = found.program.tasks, {task: at for at, task in enumerate(found.order)}
+    tasks, position_of = execution.program.tasks, {task: index for index, task in enumerate(execution.order)}
     streams = list(dict.fromkeys([COMPUTE, *(task.transfer.stream for task in tasks if task.transfer)]))
     names = [strings.number(task.name) for task in tasks]
     bars = [
-        [place[span.task], streams.index(span.stream), _us(span.start), _us(span.end), int(span.is_wait)]
-        for span in spans(found)
+        [position_of[span.task], streams.index(span.stream), _us(span.start), _us(span.end), int(span.is_wait)]
+        for span in spans(execution)
     ]
     rows = [
         [
-            names[at],
-            strings.number(tasks[at].op),
-            strings.number(tasks[at].path),
-            *_sent(tasks[at].transfer),
-            _us(found.end[at] - found.begin[at]),
-            _us(found.begin[at]),
-            round(found.live[at]),
-            PHASES.index(told[at]),
+            names[task],
+            strings.number(tasks[task].op),
+            strings.number(tasks[task].path),
+            *_sent(tasks[task].transfer),
+            _us(execution.end[task] - execution.begin[task]),
+            _us(execution.begin[task]),
+            round(execution.live[task]),
+            PHASES.index(phase_of_task[task]),
         ]
-        for at in found.order
+        for task in execution.order
     ]
-    first, last = _lifetimes(found)
+    begins, ends = _lifetimes(execution)
     buffers = [
-        [strings.number(one.name), round(one.bytes), strings.number(one.kind), first.get(at, 0), last[at]]
-        for at, one in enumerate(found.program.buffers)
-        if one.bytes and at in last
+        [
+            strings.number(buffer.name),
+            round(buffer.bytes),
+            strings.number(buffer.kind),
+            begins.get(index, 0),
+            ends[index],
+        ]
+        for index, buffer in enumerate(execution.program.buffers)
+        if buffer.bytes and index in ends
     ]
-    return {"streams": streams, "tasks": rows, "bars": bars, "buffers": buffers, "seconds": found.seconds}
+    return {"streams": streams, "tasks": rows, "bars": bars, "buffers": buffers, "seconds": execution.seconds}
 
 
 def _sent(transfer: Transfer | None) -> list[Any]:
-    """Return the bytes that a task sends, and on which axes."""
+    """Return the bytes that a task sends, and the mesh axes."""
     return [0, []] if transfer is None else [round(transfer.wire_bytes), list(transfer.axes)]
 
 
-def _lifetimes(found: Execution) -> tuple[dict[int, int], dict[int, int]]:
-    """Return buffer → the first and the last place in the order at which it is live."""
-    memory, first, last = Memory(found.program), dict[int, int](), dict[int, int]()
-    before = dict.fromkeys(memory.live)
-    for at, task in enumerate(found.order):
-        made = {buffer for stage in found.program.tasks[task].memory_changes for buffer in stage[0]}
-        first.update(dict.fromkeys(made, at))
-        freed = made | set(found.program.tasks[task].reads)
+def _lifetimes(execution: Execution) -> tuple[dict[int, int], dict[int, int]]:
+    """Return buffer → the first and the last position in the order of execution at which it is live."""
+    memory, begins, ends = Memory(execution.program), dict[int, int](), dict[int, int]()
+    live_before = dict.fromkeys(memory.live)
+    for position, task in enumerate(execution.order):
+        allocated = {buffer for stage in execution.program.tasks[task].memory_changes for buffer in stage[0]}
+        begins.update(dict.fromkeys(allocated, position))
+        freed = allocated | set(execution.program.tasks[task].reads)
         memory.run(task)
-        last.update((buffer, at) for buffer in freed if buffer not in memory.live)
-    end = len(found.order) - 1
-    last.update(dict.fromkeys(memory.live, end))
-    first.update(dict.fromkeys(before, 0))
-    return first, last
+        ends.update((buffer, position) for buffer in freed if buffer not in memory.live)
+    end = len(execution.order) - 1
+    ends.update(dict.fromkeys(memory.live, end))
+    begins.update(dict.fromkeys(live_before, 0))
+    return begins, ends
 
 
 def _lines(costs: CommReport) -> list[dict[str, Any]]:
-    """Return the lines of source that take longest, with what stands around each where the file can be read."""
-    found: dict[tuple[str, int], list[OpCost]] = {}
+    """Return the source lines that take longest, with the lines around them if the file can be read."""
+    ops_of_line: dict[tuple[str, int], list[OpCost]] = {}
     for op in costs.ops:
         if op.location is not None and op.location.line:
-            found.setdefault((op.location.file, op.location.line), []).append(op)
-    dearest = sorted(found.items(), key=lambda entry: -sum(op.seconds for op in entry[1]))[:LINES]
+            ops_of_line.setdefault((op.location.file, op.location.line), []).append(op)
+    costliest = sorted(ops_of_line.items(), key=lambda entry: -sum(op.seconds for op in entry[1]))[:MAX_LINES]
     total = sum(op.seconds for op in costs.ops) or 1.0
     return [
         {
@@ -270,7 +278,7 @@ def _lines(costs: CommReport) -> list[dict[str, Any]]:
             "values": list(dict.fromkeys(op.name for op in ops))[:6],
             "source": source_lines(Location(file, line, 1)),
         }
-        for (file, line), ops in dearest
+        for (file, line), ops in costliest
     ]
 
 
@@ -279,10 +287,10 @@ def _us(seconds: float) -> float:
 
 
 class PassChanges:
-    """What each pass changes that runs on a program.
+    """The changes of each pass of a pipeline.
 
     Attributes:
-        passes: for each its name, how often each op was and is there, and lines that it removes and adds.
+        passes: for each pass its name, the changed counts of ops, and the removed and added lines.
     """
 
     def __init__(self, module: ModuleOp):
@@ -290,17 +298,17 @@ class PassChanges:
         self._lines, self._ops = _text(module), _counts(module)
 
     def add(self, name: str, current: Callable[[], ModuleOp]) -> None:
-        """Add what the pass of this name has changed."""
+        """Add the changes of a pass."""
         module = current()
         lines, ops = _text(module), _counts(module)
-        removed, added = (list(some.elements()) for some in (self._lines - lines, lines - self._lines))
+        removed, added = (list(difference.elements()) for difference in (self._lines - lines, lines - self._lines))
         kinds = [[kind, self._ops[kind], ops[kind]] for kind in self._ops | ops if self._ops[kind] != ops[kind]]
         self.passes.append({
             "name": name,
             "kinds": sorted(kinds, key=lambda row: -abs(row[2] - row[1])),
             "counts": [len(removed), len(added)],
-            "removed": [line[:WIDTH] for line in removed[:CHANGES]],
-            "added": [line[:WIDTH] for line in added[:CHANGES]],
+            "removed": [line[:MAX_WIDTH] for line in removed[:MAX_CHANGED_LINES]],
+            "added": [line[:MAX_WIDTH] for line in added[:MAX_CHANGED_LINES]],
         })  # fmt: skip
         self._lines, self._ops = lines, ops
 

@@ -1,4 +1,4 @@
-"""The page of a program: one file of HTML that needs no network, with everything the reports say."""
+"""The HTML report of a program: one file with all reports, which needs no network."""
 
 from __future__ import annotations
 
@@ -14,33 +14,35 @@ if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp
 
 SCRIPTS = ("base", "overview", "layers", "graph", "mesh", "timeline", "memory", "lines", "passes", "start")
-"""The parts of the script, in their order: each of page_NAME.js."""
+"""The parts of the script, in order: the files `page_NAME.js`."""
 
 
 def write_html(module: ModuleOp, pipeline: Pipeline, title: str, explained: int | None = None) -> str:
-    """Return the page of a program at any stage after import.
+    """Return the HTML report of a program at any stage after import.
 
     Args:
-        explained: how many values are explained, of a program that is not decided: each alternative is decided again.
-            If None, as many as take little time.
+        module: the program.
+        pipeline: the pipeline whose remaining passes run on a copy.
+        title: the title of the page.
+        explained: the number of values to explain, as in `report_data`.
 
     Raises:
-        SpmdirError: it cannot be partitioned.
+        SpmdirError: the program cannot be partitioned.
     """
     return page_of(report_data(module, pipeline, explained), title)
 
 
 def page_of(data: dict[str, Any], title: str) -> str:
-    """Return the page that shows `data`, in which no text can end the element that it is in."""
+    """Return the page with `data` as JSON. `<` is escaped, so no text of the program can close the script element."""
     parts = {
         "title": escape(title),
         "style": _file("page.css"),
         "script": "".join(_file(f"page_{name}.js") for name in SCRIPTS),
         "data": json.dumps(data, separators=(",", ":"), ensure_ascii=True).replace("<", "\\u003c"),
     }
-    # Split first, so that nothing of the data is taken for a place of the template.
+    # Split before inserting, because the data may contain placeholders too.
     pieces = _file("page.html").replace("}", "{").split("{")
-    return "".join(parts[piece] if at % 2 else piece for at, piece in enumerate(pieces))
+    return "".join(parts[piece] if index % 2 else piece for index, piece in enumerate(pieces))
 
 
 def _file(name: str) -> str:

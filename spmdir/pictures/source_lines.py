@@ -1,4 +1,4 @@
-"""The text of a line of source with what stands around it, where its file is found."""
+"""Read a line of source and the lines around it, if its file exists here."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from pathlib import Path
 
 from spmdir.core.errors import Location
 
-AROUND = 3
-"""How many lines of the file are shown before and after one."""
+CONTEXT_LINES = 3
+"""The number of lines before and after the line."""
 
-WIDTH = 200
-"""How many characters of a line are shown."""
+MAX_WIDTH = 200
+"""The largest number of characters of a line."""
 
 
 def source_lines(location: Location | None) -> list[tuple[int, str]]:
-    """Return (number, text) of the lines around one; none where no file of this name is found."""
-    # A program may name any file, and pages are passed on.
+    """Return (number, text) of the lines around a location; empty if the file is not found."""
+    # A program may name any file, and reports are shared: read source files only.
     if location is None or not location.line or not location.file.endswith((".py", ".mlir")):
         return []
     for folder in ("", *sys.path):
@@ -24,8 +24,11 @@ def source_lines(location: Location | None) -> list[tuple[int, str]]:
         try:
             if path.is_file() and path.stat().st_size < 1 << 20:
                 text = path.read_text(encoding="utf-8").splitlines()
-                first = max(0, location.line - 1 - AROUND)
-                return [(at, one[:WIDTH]) for at, one in enumerate(text[first : location.line + AROUND], first + 1)]
+                start = max(0, location.line - 1 - CONTEXT_LINES)
+                return [
+                    (number, line[:MAX_WIDTH])
+                    for number, line in enumerate(text[start : location.line + CONTEXT_LINES], start + 1)
+                ]
         except (OSError, ValueError):
             continue
     return []

@@ -1,4 +1,4 @@
-"""A cut tensor in characters: rectangles of box-drawing lines, with the ranks that hold them."""
+"""Draw a sharded tensor with box-drawing characters: rectangles with the ranks that hold them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from spmdir.core.intervals import Range
 from spmdir.pictures.tiling import Tiling
 
 WIDTH = 72
-"""How many characters wide a picture is, unless its labels need more."""
+"""The width of a picture in characters, unless its labels need more."""
 
 HEIGHT = 12
-"""How many lines high, unless it has more rows, or one alone."""
+"""The height of a picture in lines, unless it has more rows, or only one."""
 
 _LINES = " ╵╷│╴┘┐┤╶└┌├─┴┬┼"
-"""By the lines that meet: 1 from above, 2 from below, 4 from the left, 8 from the right."""
+"""Box-drawing characters, indexed by the lines that meet: 1 above, 2 below, 4 left, 8 right."""
 
 
 def terminal_text(tiling: Tiling, color: bool) -> str:
-    """Return the picture, with the escapes of a terminal that fill the rectangles if `color`."""
+    """Return the picture; with `color`, terminal escapes fill the rectangles."""
     if 0 in tiling.meta.shape:
         return "\n".join([tiling.title, "no elements", *tiling.notes])
     labels = tiling.labels
@@ -31,13 +31,13 @@ def terminal_text(tiling: Tiling, color: bool) -> str:
     owner: dict[tuple[int, int], int] = {}
     text: dict[tuple[int, int], str] = {}
     for number, tile in enumerate(tiling.tiles):
-        top, bottom = (bottoms[at] for at in tile.rows)
-        left, right = (rights[at] for at in tile.columns)
+        top, bottom = (bottoms[edge] for edge in tile.rows)
+        left, right = (rights[edge] for edge in tile.columns)
         for row, column in itertools.product(range(top + 1, bottom), range(left + 1, right)):
             owner[row, column] = number
         label, middle = labels[tile.holder], (top + bottom) // 2
-        for place, character in enumerate(label, left + 1 + max(0, (right - left - 1 - len(label)) // 2)):
-            text[middle, place] = character
+        for column, character in enumerate(label, left + 1 + max(0, (right - left - 1 - len(label)) // 2)):
+            text[middle, column] = character
     lines = [_heading(tiling.columns, rights)] if tiling.dims else []
     for row in range(bottoms[-1] + 1):
         cells = [_cell(owner, text, row, column) for column in range(rights[-1] + 1)]
@@ -45,67 +45,71 @@ def terminal_text(tiling: Tiling, color: bool) -> str:
             cells, key=lambda cell: tiling.tiles[cell[1]].holder if color and cell[1] is not None else None
         )
         lines.append("".join(_filled("".join(character for character, _ in run), holder) for holder, run in runs))
-    starts = {bottoms[at] + 1: str(start) for at, (start, _) in enumerate(tiling.rows)} if len(tiling.dims) == 2 else {}
+    starts = (
+        {bottoms[row] + 1: str(start) for row, (start, _) in enumerate(tiling.rows)} if len(tiling.dims) == 2 else {}
+    )
     margin = max(map(len, starts.values()), default=0) + bool(starts)
-    first = len(lines) - bottoms[-1] - 1
-    lines = [f"{starts.get(at - first, ''):<{margin}}{line}" for at, line in enumerate(lines)]
+    first_row = len(lines) - bottoms[-1] - 1
+    lines = [f"{starts.get(row - first_row, ''):<{margin}}{line}" for row, line in enumerate(lines)]
     return "\n".join([tiling.title, *(line.rstrip() for line in lines), *tiling.notes])
 
 
 def _widths(tiling: Tiling, labels: Sequence[str]) -> list[int]:
-    """Return the width of each column, inside its lines."""
+    """Return the inner width of each column."""
     needed = [1] * len(tiling.columns)
     for tile in tiling.tiles:
-        first, end = tile.columns
-        share = -(-(len(labels[tile.holder]) + 3 - (end - first)) // (end - first))
-        for at in range(first, end):
-            needed[at] = max(needed[at], share)
+        start, end = tile.columns
+        share = -(-(len(labels[tile.holder]) + 3 - (end - start)) // (end - start))
+        for index in range(start, end):
+            needed[index] = max(needed[index], share)
     if tiling.dims:
-        for at, (start, _) in enumerate(tiling.columns):
-            needed[at] = max(needed[at], len(str(start)))
+        for index, (start, _) in enumerate(tiling.columns):
+            needed[index] = max(needed[index], len(str(start)))
     return _spread(tiling.columns, needed, min(WIDTH, 10 * len(needed) + 6))
 
 
 def _spread(pieces: Sequence[Range], needed: Sequence[int], room: int) -> list[int]:
-    """Return a size for each piece: as much as it needs, and what is left of the `room` by its length."""
+    """Return a size for each piece: its part of the `room` by its length, but at least the size that it needs."""
     total = sum(end - start for start, end in pieces) or 1
-    return [max(least, (end - start) * room // total - 1) for (start, end), least in zip(pieces, needed, strict=True)]
+    return [
+        max(minimum, (end - start) * room // total - 1) for (start, end), minimum in zip(pieces, needed, strict=True)
+    ]
 
 
 def _heading(columns: Sequence[Range], rights: Sequence[int]) -> str:
-    """Return the line of the positions at which the columns begin."""
+    """Return the line with the start positions of the columns."""
     line = ""
-    for at, (start, _) in enumerate(columns):
-        line += " " * (rights[at] + 1 - len(line)) + str(start)
+    for index, (start, _) in enumerate(columns):
+        line += " " * (rights[index] + 1 - len(line)) + str(start)
     return line
 
 
 def _cell(
     owner: dict[tuple[int, int], int], text: dict[tuple[int, int], str], row: int, column: int
 ) -> tuple[str, int | None]:
-    """Return a character, and the tile that it is inside of; None on lines."""
+    """Return the character of a cell, and its tile; None on lines."""
     if (row, column) in owner:
         return text.get((row, column), " "), owner[row, column]
-    above, below, left, right = (owner.get((row + down, column + across)) for down, across in _BESIDE)
+    above, below, left, right = (owner.get((row + down, column + across)) for down, across in _NEIGHBOURS)
     if above is not None or below is not None:
         lines = 0 if above == below else 12
     elif left is not None or right is not None:
         lines = 0 if left == right else 3
     else:
-        corners = [owner.get((row + down, column + across)) for down, across in _CORNERS_OF]
+        corners = [owner.get((row + down, column + across)) for down, across in _CORNERS]
         pairs = (corners[:2], corners[2:], corners[::2], corners[1::2])
-        lines = sum(1 << bit for bit, (one, other) in enumerate(pairs) if one != other)
+        lines = sum(1 << bit for bit, (first_owner, second_owner) in enumerate(pairs) if first_owner != second_owner)
         left = corners[0]
     return _LINES[lines], None if lines else above if above is not None else left
 
 
-_BESIDE = ((-1, 0), (1, 0), (0, -1), (0, 1))
-_CORNERS_OF = ((-1, -1), (-1, 1), (1, -1), (1, 1))
+_NEIGHBOURS = ((-1, 0), (1, 0), (0, -1), (0, 1))
+_CORNERS = ((-1, -1), (-1, 1), (1, -1), (1, 1))
 
 
 def _filled(text: str, holder: int | None) -> str:
     if holder is None:
         return text
     color = AXIS_COLORS[holder % len(AXIS_COLORS)]
-    red, green, blue = (int(color[at : at + 2], 16) for at in (1, 3, 5))
+    red, green, blue = (int(color[index : index + 2], 16) for index in (1, 3, 5))
     return f"\x1b[48;2;{red};{green};{blue};97m{text}\x1b[0m"

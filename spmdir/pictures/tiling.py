@@ -1,7 +1,9 @@
 """A tensor cut into rectangles, each with the ranks that hold it.
 
-What a rank holds is what its placements say (spmdir/core/placement/holding.py), so every placement can be drawn, those
-of plug-ins too. Of a dimension only the positions count at which some rank begins or ends to hold it.
+The placements define the elements of each rank (spmdir/core/placement/holding.py), so plug-in placements can be drawn
+too. A dimension is cut at each position where the elements of a rank begin or end.
+
+For example, 8 elements as S(0) over 2 ranks are cut at 0, 4 and 8: rank 0 holds [0, 4), and rank 1 holds [4, 8).
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.tensor import TensorMeta
 
 _MEANINGS = {
-    "partial": "* {axes}: {placement}: the value is the reduction of what the ranks along {axes} hold",
+    "partial": "* {axes}: {placement}: the value is the reduction of the tensors of the ranks along {axes}",
     "open": "* {axes}: not decided",
 }
-_OTHER = "* {axes}: {placement}: what the ranks along {axes} hold are not elements of the tensor"
+_OTHER = "* {axes}: {placement}: the local tensors along {axes} do not contain elements of the tensor"
 
 
 @attrs.frozen
@@ -32,8 +34,8 @@ class Tile:
     """A rectangle of a tensor.
 
     Attributes:
-        rows, columns: (first, end) among the pieces of the picture.
-        holder: the number of those that hold it, in `Tiling.holders`.
+        rows, columns: (first, end) indices of the pieces of the picture.
+        holder: the index of its ranks in `Tiling.holders`.
     """
 
     rows: Range
@@ -46,23 +48,23 @@ class Tiling:
     """A tensor with the ranks that hold each part.
 
     Attributes:
-        meta: global shape and element type.
-        sharding: of the tensor.
-        mesh: of its ranks.
-        dims: the dimensions that are drawn, downwards and to the right; none of a tensor without, one to the right.
-        at: position of each other dimension.
-        rows, columns: the (start, end) positions of the pieces that both are cut into.
-        tiles: the rectangles, which do not overlap.
-        holders: for each number in `tiles`, the ranks; nobody has what is between.
-        mixed: (axes, placement) of those along which ranks hold something else than the elements.
-        cropped: what is left out, as text.
+        meta: the global shape and element type.
+        sharding: the sharding of the tensor.
+        mesh: the mesh of its ranks.
+        dims: the drawn dimensions: the first downwards, the second to the right. A single one is drawn to the right.
+        position: dimension → the position of the slice, for all other dimensions.
+        rows, columns: the (start, end) positions of the pieces of the two dimensions.
+        tiles: the rectangles, which do not overlap. No rank holds the positions outside of them.
+        holders: [holder of a tile], its ranks.
+        mixed: (axes, placement) of the placements whose local tensors do not contain elements of the tensor.
+        cropped: descriptions of the pieces that are left out.
     """
 
     meta: TensorMeta
     sharding: Sharding
     mesh: Mesh
     dims: tuple[int, ...]
-    at: Mapping[int, int]
+    position: Mapping[int, int]
     rows: tuple[Range, ...]
     columns: tuple[Range, ...]
     tiles: tuple[Tile, ...]
@@ -72,7 +74,7 @@ class Tiling:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return what the rectangles do not tell, a line each."""
+        """The lines below the picture: partial values, and pieces that are left out."""
         meanings = [
             _MEANINGS.get(placement.trait, _OTHER).format(axes=", ".join(axes), placement=placement)
             for axes, placement in self.mixed
@@ -81,43 +83,44 @@ class Tiling:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Return for each of `holders` its ranks, `*` where they hold something else than the elements."""
+        """[holder], its ranks as text; with `*` if `mixed` is not empty."""
         mark = "*" if self.mixed else ""
         return tuple(f"{ranks_text(ranks)}{mark}" for ranks in self.holders)
 
     @property
     def title(self) -> str:
-        """Return type, sharding and mesh in one line."""
-        shown = ", ".join(":" if dim in self.dims else str(self.at[dim]) for dim in range(self.meta.rank))
-        part = f"[{shown}] of " if self.at else ""
+        """The type, sharding and mesh in one line."""
+        shown = ", ".join(":" if dim in self.dims else str(self.position[dim]) for dim in range(self.meta.rank))
+        part = f"[{shown}] of " if self.position else ""
         return f"{part}{self.meta} <{self.sharding}> on {self.mesh}"
 
 
-def tiling(meta: TensorMeta, sharding: Sharding, mesh: Mesh, slices: Mapping[int, int], most: int) -> Tiling:
-    """Return who holds what of a tensor.
+def tiling(meta: TensorMeta, sharding: Sharding, mesh: Mesh, slices: Mapping[int, int], max_pieces: int) -> Tiling:
+    """Cut a tensor into rectangles with equal ranks.
+
+    At most two dimensions are drawn: sharded ones first, then the last ones. The other dimensions are sliced.
 
     Args:
-        slices: dimension → the position at which the tensor is cut, until two dimensions are left. Of the others those
-            are left that are sharded, or else the last; the rest is cut at 0.
-        most: how many pieces of a dimension are drawn: of more, the first.
+        slices: dimension → the position of the slice. Other dimensions that are not drawn are sliced at 0.
+        max_pieces: the number of pieces of a dimension that are drawn.
 
     Raises:
-        ShardingError: the tensor cannot have this sharding, or has no such position.
-        LimitError: there are more than SIMULATED ranks.
+        ShardingError: the tensor cannot have this sharding, or a slice is out of range.
+        LimitError: the mesh has more than SIMULATED ranks.
     """
     SIMULATED.check(mesh.world_size)
     sharding.check_shape(mesh, meta.shape, meta.dtype)
-    dims, at = _drawn(meta.shape, sharding, slices)
-    held = _held(sharding, meta.shape, mesh, at)
-    rows = _pieces(held.values(), dims[0], meta.shape[dims[0]]) if len(dims) == 2 else ((0, 1),)
-    columns = _pieces(held.values(), dims[-1], meta.shape[dims[-1]]) if dims else ((0, 1),)
+    dims, position = _drawn_dims(meta.shape, sharding, slices)
+    held_by_rank = _holdings(sharding, meta.shape, mesh, position)
+    rows = _pieces(held_by_rank.values(), dims[0], meta.shape[dims[0]]) if len(dims) == 2 else ((0, 1),)
+    columns = _pieces(held_by_rank.values(), dims[-1], meta.shape[dims[-1]]) if dims else ((0, 1),)
     ranks: dict[tuple[int, int], list[int]] = {}
-    for rank, one in held.items():
-        down = _places(rows[:most], one, dims[0]) if len(dims) == 2 else (0,)
-        right = _places(columns[:most], one, dims[-1]) if dims else (0,)
+    for rank, rank_holding in held_by_rank.items():
+        down = _held_pieces(rows[:max_pieces], rank_holding, dims[0]) if len(dims) == 2 else (0,)
+        right = _held_pieces(columns[:max_pieces], rank_holding, dims[-1]) if dims else (0,)
         for cell in itertools.product(down, right):
             ranks.setdefault(cell, []).append(rank)
-    shown = rows[:most], columns[:most]
+    shown = rows[:max_pieces], columns[:max_pieces]
     holders: dict[tuple[int, ...], int] = {}
     grid = [
         [
@@ -126,87 +129,95 @@ def tiling(meta: TensorMeta, sharding: Sharding, mesh: Mesh, slices: Mapping[int
         ]
         for row in range(len(shown[0]))
     ]
-    mixed = tuple(dict.fromkeys(mixed for one in held.values() for mixed in one.mixed))
-    cropped = tuple(_cropped(dims, (rows, columns)[2 - len(dims) :], most))
-    return Tiling(meta, sharding, mesh, dims, at, *shown, tuple(_tiles(grid)), tuple(holders), mixed, cropped)
+    mixed = tuple(dict.fromkeys(mixed for rank_holding in held_by_rank.values() for mixed in rank_holding.mixed))
+    cropped = tuple(_cropped(dims, (rows, columns)[2 - len(dims) :], max_pieces))
+    return Tiling(
+        meta, sharding, mesh, dims, position, *shown, tuple(_merge_cells(grid)), tuple(holders), mixed, cropped
+    )
 
 
-def _drawn(
+def _drawn_dims(
     shape: tuple[int, ...], sharding: Sharding, slices: Mapping[int, int]
 ) -> tuple[tuple[int, ...], dict[int, int]]:
-    """Return the dimensions to draw, and the positions of the others."""
+    """Return the drawn dimensions, and the positions of the slices of all others."""
     for dim, position in slices.items():
         if not 0 <= dim < len(shape):
-            raise ShardingError(f"slices has dimension {dim} of a tensor of rank {len(shape)}; expected one below it")
+            raise ShardingError(
+                f"slices has dimension {dim} for a tensor of rank {len(shape)}; expected a dimension below the rank"
+            )
         if not 0 <= position < shape[dim]:
-            raise ShardingError(f"slices has position {position} of dimension {dim}; expected one below {shape[dim]}")
-    free = [dim for dim in range(len(shape)) if dim not in slices]
-    wanted = sorted(free, key=lambda dim: (not sharding.dim_axes(dim), -dim))[:2]
-    return tuple(sorted(wanted)), {dim: slices.get(dim, 0) for dim in range(len(shape)) if dim not in wanted}
+            raise ShardingError(
+                f"slices has position {position} for dimension {dim}; expected a position below {shape[dim]}"
+            )
+    candidates = [dim for dim in range(len(shape)) if dim not in slices]
+    drawn = sorted(candidates, key=lambda dim: (not sharding.dim_axes(dim), -dim))[:2]
+    return tuple(sorted(drawn)), {dim: slices.get(dim, 0) for dim in range(len(shape)) if dim not in drawn}
 
 
-def _held(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh, at: Mapping[int, int]) -> dict[int, Holding]:
-    """Return what each rank holds that has something of the slice; ranks that differ on other axes hold the same."""
+def _holdings(
+    sharding: Sharding, shape: tuple[int, ...], mesh: Mesh, position: Mapping[int, int]
+) -> dict[int, Holding]:
+    """Return rank → its elements, for the ranks with elements of the slice."""
     fine = mesh.refine([axis for axis, _ in sharding.entries])
-    found: dict[tuple[int, ...], Holding] = {}
-    held = {}
+    holding_of_key: dict[tuple[int, ...], Holding] = {}
+    held_by_rank = {}
     for rank in range(mesh.world_size):
         key = tuple(fine.index(rank, axes) for axes, _ in sharding.layers)
-        if key not in found:
-            found[key] = holding(sharding, shape, mesh, rank)
-        if all(any(first <= at[dim] < end for first, end in found[key].ranges[dim]) for dim in at):
-            held[rank] = found[key]
-    return held
+        if key not in holding_of_key:
+            holding_of_key[key] = holding(sharding, shape, mesh, rank)
+        if all(any(start <= position[dim] < end for start, end in holding_of_key[key].ranges[dim]) for dim in position):
+            held_by_rank[rank] = holding_of_key[key]
+    return held_by_rank
 
 
-def _pieces(held: Iterable[Holding], dim: int, size: int) -> tuple[Range, ...]:
-    """Return the pieces of a dimension that each rank holds wholly or not at all."""
+def _pieces(holdings: Iterable[Holding], dim: int, size: int) -> tuple[Range, ...]:
+    """Return the pieces of a dimension. Each rank holds all elements of a piece, or none."""
     ends = {0, size}
-    for ranges in {one.ranges[dim] for one in held}:
+    for ranges in {rank_holding.ranges[dim] for rank_holding in holdings}:
         ends.update(itertools.chain.from_iterable(ranges))
     return tuple(itertools.pairwise(sorted(ends))) if size else ((0, 0),)
 
 
-def _places(pieces: Sequence[Range], held: Holding, dim: int) -> list[int]:
-    """Return which of the drawn pieces a rank holds."""
+def _held_pieces(pieces: Sequence[Range], rank_holding: Holding, dim: int) -> list[int]:
+    """Return the indices of the drawn pieces that a rank holds."""
     return [
         place
         for place, (start, end) in enumerate(pieces)
-        if any(first <= start < end <= last for first, last in held.ranges[dim])
+        if any(range_start <= start < end <= range_end for range_start, range_end in rank_holding.ranges[dim])
     ]
 
 
-def _tiles(grid: Sequence[Sequence[int | None]]) -> list[Tile]:
-    """Return rectangles of equal holders: each as wide as it can be, then as high."""
-    taken: set[tuple[int, int]] = set()
-    found = []
-    for row, line in enumerate(grid):
-        for column, holder in enumerate(line):
-            if holder is None or (row, column) in taken:
+def _merge_cells(grid: Sequence[Sequence[int | None]]) -> list[Tile]:
+    """Merge cells of equal holders into rectangles: first as wide as possible, then as high as possible."""
+    covered: set[tuple[int, int]] = set()
+    tiles = []
+    for row, row_holders in enumerate(grid):
+        for column, holder in enumerate(row_holders):
+            if holder is None or (row, column) in covered:
                 continue
             right = column
-            while right < len(line) and line[right] == holder and (row, right) not in taken:
+            while right < len(row_holders) and row_holders[right] == holder and (row, right) not in covered:
                 right += 1
             below = row
             while below < len(grid) and all(
-                grid[below][at] == holder and (below, at) not in taken for at in range(column, right)
+                grid[below][index] == holder and (below, index) not in covered for index in range(column, right)
             ):
                 below += 1
-            taken.update(itertools.product(range(row, below), range(column, right)))
-            found.append(Tile((row, below), (column, right), holder))
-    return found
+            covered.update(itertools.product(range(row, below), range(column, right)))
+            tiles.append(Tile((row, below), (column, right), holder))
+    return tiles
 
 
-def _cropped(dims: Sequence[int], pieces: Sequence[Sequence[Range]], most: int) -> list[str]:
+def _cropped(dims: Sequence[int], pieces: Sequence[Sequence[Range]], max_pieces: int) -> list[str]:
     return [
-        f"of dimension {dim} the first {most} of {len(cut)} pieces, up to position {cut[most - 1][1]}"
+        f"dimension {dim}: only the first {max_pieces} of {len(cut)} pieces, up to position {cut[max_pieces - 1][1]}"
         for dim, cut in zip(dims, pieces, strict=True)
-        if len(cut) > most
+        if len(cut) > max_pieces
     ]
 
 
-def ranks_text(ranks: Sequence[int], most: int = 3) -> str:
-    """Return ranks as ranges, `0-3, 8`; of more than `most` ranges the first ones and how many ranks there are."""
+def ranks_text(ranks: Sequence[int], max_ranges: int = 3) -> str:
+    """Return ranks as ranges, `0-3, 8`. After `max_ranges` ranges, return the first two and the number of ranks."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and runs[-1][1] == rank - 1:
@@ -216,4 +227,4 @@ def ranks_text(ranks: Sequence[int], most: int = 3) -> str:
     texts = [
         str(first) if first == last else f"{first}{'-' if last > first + 1 else ', '}{last}" for first, last in runs
     ]
-    return ", ".join(texts) if len(runs) <= most else f"{', '.join(texts[:2])}, … ({len(ranks)})"
+    return ", ".join(texts) if len(runs) <= max_ranges else f"{', '.join(texts[:2])}, … ({len(ranks)})"

@@ -1,4 +1,4 @@
-"""`visualize`: a tensor with the ranks that hold each part, wherever it is to be shown."""
+"""`visualize`: a picture of a tensor with the ranks that hold each part, as text or SVG."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _TEXT = re.compile(r"\s*(?:tensor<)?(?P<shape>(?:[0-9]+x)*)(?P<dtype>[a-z]\w*)>?
 
 
 def _are_slices(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(type(one) is int for one in (*value.keys(), *value.values()))
+    return isinstance(value, Mapping) and all(type(number) is int for number in (*value.keys(), *value.values()))
 
 
 @attrs.frozen(repr=False)
 class TensorPicture:
-    """A tensor with the ranks that hold each part; in a terminal its text, in a notebook itself.
+    """A picture of a tensor with the ranks that hold each part: text in a terminal, SVG in a notebook.
 
     Attributes:
-        meta: global shape and element type.
-        sharding: of the tensor.
-        mesh: of the ranks.
-        slices: dimension → the position at which the tensor is cut.
+        meta: the global shape and element type.
+        sharding: the sharding of the tensor.
+        mesh: the mesh of its ranks.
+        slices: dimension → the position of the slice.
     """
 
     meta: TensorMeta
@@ -45,16 +45,16 @@ class TensorPicture:
     mesh: Mesh
     slices: Mapping[int, int] = attrs.field(factory=dict)
 
-    def tiling(self, most: int) -> Tiling:
-        """Return who holds what, of at most so many pieces of a dimension."""
-        return tiling(self.meta, self.sharding, self.mesh, self.slices, most)
+    def tiling(self, max_pieces: int) -> Tiling:
+        """Return the rectangles of the picture, with at most `max_pieces` pieces of each dimension."""
+        return tiling(self.meta, self.sharding, self.mesh, self.slices, max_pieces)
 
     def text(self, *, color: bool = False) -> str:
-        """Return it in characters; `color` with the escapes of a terminal that fill the rectangles."""
+        """Return the picture as text; with `color`, terminal escapes fill the rectangles."""
         return terminal_text(self.tiling(16), color)
 
     def svg(self) -> str:
-        """Return it as an SVG element, which is also a file, for light and dark pages."""
+        """Return the picture as an SVG element, for light and dark pages. The text is a valid SVG file."""
         return svg_text(self.tiling(64))
 
     def _repr_html_(self) -> str:
@@ -77,45 +77,45 @@ def visualize(
     """Return a picture of a tensor that shows which ranks hold each part of it.
 
     Print it in a terminal, show it in a notebook, or write its `svg()` to a file. At most two dimensions are drawn:
-    those that are sharded, or else the last ones.
+    sharded ones first, then the last ones.
 
     Args:
-        what: a value of the IR; the text of a type, perhaps with its sharding, as "8x12xf32 <dp: S(0)>"; a
-            TensorMeta; or a sharding, drawn on the smallest tensor that it cuts evenly.
-        mesh: of the ranks; a value of the IR knows its own.
-        sharding: of the tensor, where `what` has none, or instead of it.
-        slices: dimension → the position at which the tensor is cut.
+        what: a value of the IR; the text of a type with or without a sharding, such as "8x12xf32 <dp: S(0)>"; a
+            TensorMeta; or a sharding, which is drawn for the smallest tensor that it shards evenly.
+        mesh: the mesh of the ranks; the default for a value of the IR is the mesh of its module.
+        sharding: the sharding of the tensor; overrides the one of `what`.
+        slices: dimension → the position of the slice.
 
     Raises:
-        SpmdirError: the tensor cannot have the sharding, or it is not known.
+        SpmdirError: the tensor cannot have the sharding, or the sharding is unknown.
 
     Example:
         >>> print(spmdir.report.visualize("8x12xf32 <dp: S(0), tp: S(1)>", spmdir.Mesh({"dp": 2, "tp": 4})))
     """
-    meta, given = _read(what)
+    meta, own_sharding = _read(what)
     if meta is not None:
         if not all(type(size) is int for size in meta.shape):
-            raise UnsupportedError(f"the sizes of {meta} are not known; expected numbers")
+            raise UnsupportedError(f"{meta} has symbolic sizes; expected a type with numbers")
         check_shape(meta.shape)
     if mesh is None:
         mesh = _mesh_of(what)
     mesh = as_mesh(mesh)
-    wanted = given if sharding is None else sharding
-    if wanted is None:
-        raise UnsupportedError('the sharding is not known; expected one, as in sharding="dp: S(0)"')
-    chosen = as_sharding(wanted, mesh, None if meta is None else meta.rank)
-    found = TensorPicture(meta or _smallest(chosen, mesh), chosen, mesh, slices or {})
-    found.tiling(1)  # what cannot be drawn is an error here, not where it is shown
-    return found
+    chosen_sharding = own_sharding if sharding is None else sharding
+    if chosen_sharding is None:
+        raise UnsupportedError('the tensor has no sharding; pass one, such as sharding="dp: S(0)"')
+    checked_sharding = as_sharding(chosen_sharding, mesh, None if meta is None else meta.rank)
+    picture = TensorPicture(meta or _smallest(checked_sharding, mesh), checked_sharding, mesh, slices or {})
+    picture.tiling(1)  # raise errors here, not when the picture is shown
+    return picture
 
 
 def _read(what: Any) -> tuple[TensorMeta | None, ShardingLike | None]:
-    """Return the type and the sharding of what is to be drawn, as far as they are given."""
+    """Return the type and the sharding in `what`; None for each that it does not contain."""
     if isinstance(what, TensorMeta):
         return what, None
-    if isinstance(what, str) and (found := _TEXT.fullmatch(what)) and ":" not in what.partition("<")[0]:
-        sizes = tuple(integer(size) for size in found["shape"].split("x") if size)
-        return TensorMeta(sizes, found["dtype"]), found["sharding"]
+    if isinstance(what, str) and (match := _TEXT.fullmatch(what)) and ":" not in what.partition("<")[0]:
+        sizes = tuple(integer(size) for size in match["shape"].split("x") if size)
+        return TensorMeta(sizes, match["dtype"]), match["sharding"]
     if isinstance(what, (str, Sharding, Mapping)):
         return None, what
     if hasattr(what, "owner"):
@@ -126,23 +126,23 @@ def _read(what: Any) -> tuple[TensorMeta | None, ShardingLike | None]:
 
 
 def _mesh_of(value: Any) -> Mesh:
-    """Return the mesh of the module that a value of the IR is in."""
+    """Return the mesh of the module of a value."""
     if not hasattr(value, "owner"):
-        raise ParseError('a picture needs a mesh; expected one, as in Mesh({"dp": 2, "tp": 4})')
+        raise ParseError('a picture needs a mesh; pass one, such as Mesh({"dp": 2, "tp": 4})')
     from xdsl.dialects.builtin import ModuleOp
 
     from spmdir.dialects import ir
 
-    found = value.owner
-    while found is not None and not isinstance(found, ModuleOp):
-        found = found.parent_op()
-    if found is None:
-        raise ParseError("the value is in no module, so its mesh is not known; give the mesh")
-    return ir.mesh(found)
+    owner = value.owner
+    while owner is not None and not isinstance(owner, ModuleOp):
+        owner = owner.parent_op()
+    if owner is None:
+        raise ParseError("the value is not in a module, so its mesh is unknown; pass the mesh")
+    return ir.mesh(owner)
 
 
 def _smallest(sharding: Sharding, mesh: Mesh) -> TensorMeta:
-    """Return the type of the smallest tensor that a sharding cuts evenly, as standard placements do."""
+    """Return the type of the smallest tensor that a sharding with standard placements shards evenly."""
     dims = [placement.dim for _, placement in sharding.entries if placement.dim is not None]
     shape = tuple(
         math.prod(mesh.sizes[axis] for axis in sharding.dim_axes(dim)) for dim in range(max(dims, default=-1) + 1)

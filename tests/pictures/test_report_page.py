@@ -18,7 +18,7 @@ from spmdir.explanation.decided import DecidedProgram
 from spmdir.pictures.mesh_traffic import group_numbers
 from spmdir.pictures.model_explorer import write_model_explorer
 from spmdir.pictures.program_graph import program_graph
-from spmdir.pictures.report_data import dearest_reasons, report_data
+from spmdir.pictures.report_data import explain_costliest, report_data
 from spmdir.pictures.report_page import page_of
 from spmdir.pipeline.finish import localize
 from spmdir.pipeline.pipeline import Pipeline
@@ -228,12 +228,12 @@ def test_ranks_are_numbered_by_the_groups_that_a_mesh_says():
 
 def test_a_page_explains_one_of_equal_values_and_counts_those_that_it_is_asked_for():
     apart = DecidedProgram(spmdir.parse(TWO_LAYERS.format(0)), Pipeline())
-    assert [one["name"] for one in dearest_reasons(apart, None)] == ["%layers.0.w"]
+    assert [one["name"] for one in explain_costliest(apart, None)] == ["%layers.0.w"]
     program_of_layers = DecidedProgram(spmdir.parse(program()), Pipeline())
-    dearest = dearest_reasons(program_of_layers, None)
+    dearest = explain_costliest(program_of_layers, None)
     assert [one["seconds"] for one in dearest] == sorted((one["seconds"] for one in dearest), reverse=True)
-    assert dearest_reasons(program_of_layers, 0) == []
-    assert dearest_reasons(program_of_layers, 1)[0]["name"] == dearest[0]["name"]
+    assert explain_costliest(program_of_layers, 0) == []
+    assert explain_costliest(program_of_layers, 1)[0]["name"] == dearest[0]["name"]
 
 
 def test_a_decided_program_that_keeps_what_was_annotated_is_explained():

@@ -48,7 +48,7 @@ def test_each_rank_is_drawn_on_the_elements_that_it_holds(
         reject()
     tiling = spmdir.report.visualize(meta, MESH, sharding=text).tiling(64)
     elements = torch.arange(1.0, meta.numel + 1).reshape(shape)
-    part = elements[tuple(slice(None) if dim in tiling.dims else tiling.at[dim] for dim in range(len(shape)))]
+    part = elements[tuple(slice(None) if dim in tiling.dims else tiling.position[dim] for dim in range(len(shape)))]
     for rank in range(8):
         drawn = set()
         for tile in tiling.tiles:
@@ -84,7 +84,7 @@ def test_a_value_of_the_ir_knows_its_sharding_and_mesh():
     function = ir.main_function(module)
     assert str(spmdir.report.visualize(function.args[0])).startswith("8x4xf32 <dp: S(0)> on <dp = 2, tp = 4>")
     result = next(iter(function.body.block.ops)).results[0]
-    with pytest.raises(spmdir.errors.UnsupportedError, match="sharding is not known"):
+    with pytest.raises(spmdir.errors.UnsupportedError, match="tensor has no sharding"):
         spmdir.report.visualize(result)
     assert "<tp: S(1)>" in str(spmdir.report.visualize(result, sharding="tp: S(1)"))
 
@@ -107,9 +107,9 @@ def test_colours_are_escapes_around_the_same_characters():
     ("what", "given", "message"),
     [
         ("8x4xf32 <dp: S(2)>", {}, "shards dimension 2 of a tensor of rank 2"),
-        ("8x4xf32", {}, "sharding is not known"),
-        ("8x4xf32 <dp: S(0)>", {"slices": {2: 0}}, "expected one below it"),
-        ("8x4xf32 <dp: S(0)>", {"slices": {1: 4}}, "expected one below 4"),
+        ("8x4xf32", {}, "tensor has no sharding"),
+        ("8x4xf32 <dp: S(0)>", {"slices": {2: 0}}, "expected a dimension below the rank"),
+        ("8x4xf32 <dp: S(0)>", {"slices": {1: 4}}, "expected a position below 4"),
         ("8x4xf32 <xp: S(0)>", {}, "'xp' is not in mesh"),
     ],
 )
