@@ -1,4 +1,4 @@
-"""Every rank of a mesh in one process: global tensors distributed, graphs run in lock step, results collected.
+"""Simulate all ranks of a mesh in one process: distribute tensors, run graphs in lock step, and collect results.
 
 May import: core, reshard, dialects, pipeline, torch_interop, lowering.
 Start with simulate.py.

@@ -1,4 +1,4 @@
-"""What the functional collectives that spmdir emits do, given the calls of all ranks of a group."""
+"""Execute the functional collectives that spmdir emits, given the calls of all ranks of a group."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from spmdir.simulator.rank_run import Issued
 Tensor = torch.Tensor
 
 Steps = Mapping[Any, Callable[[Sequence[Issued]], list[Tensor]]]
-"""Functional collective → its results on the ranks of a group, in rank order."""
+"""Functional collective → the function from the calls of a group to the results, both in rank order."""
 
 
-def executed(others: Steps | None = None) -> Steps:
-    """Return all that ranks do together: the collectives of spmdir and of plug-ins, and `others`."""
+def all_steps(extra_steps: Steps | None = None) -> Steps:
+    """Return the steps of all collectives: of spmdir, of plug-ins, and `extra_steps`."""
     plugins = {_torch_op(spec, name): step for spec in collectives() for name, step in spec.executed.items()}
-    return {**EXECUTED, **plugins, **(others or {})}
+    return {**EXECUTED, **plugins, **(extra_steps or {})}
 
 
 def _torch_op(spec: CollectiveSpec, name: str) -> Any:
@@ -33,13 +33,13 @@ def _torch_op(spec: CollectiveSpec, name: str) -> Any:
     except AttributeError:
         raise PluginError(
             f"`executed` of {spec!r} names '{name}', which torch does not have; expected the name of an op that "
-            "`lower` calls, as 'mine.swap.default'",
+            "`lower` calls, such as 'mine.swap.default'",
             spec.place,
         ) from None
 
 
-def _tensors(calls: Sequence[Issued]) -> list[Tensor]:
-    """The operands of a group, of one shape and type, with the arguments after them agreeing."""
+def _operands(calls: Sequence[Issued]) -> list[Tensor]:
+    """Return the operands of a group; raises if shapes, types or arguments differ between ranks."""
     tensors = [call.arguments[0] for call in calls]
     for call, tensor in zip(calls, tensors, strict=True):
         if (
@@ -51,43 +51,43 @@ def _tensors(calls: Sequence[Issued]) -> list[Tensor]:
     return tensors
 
 
-def _count(calls: Sequence[Issued], size: int) -> None:
+def _check_group_size(calls: Sequence[Issued], size: int) -> None:
     if size != len(calls):
-        raise calls[0].error(f"says that its group has {size} ranks; it has {len(calls)}")
+        raise calls[0].error(f"has a group size of {size}, but its group has {len(calls)} ranks")
 
 
-def _reduced(calls: Sequence[Issued], tensors: Sequence[Tensor], op: str) -> Tensor:
+def _reduce(calls: Sequence[Issued], tensors: Sequence[Tensor], op: str) -> Tensor:
     if op not in REDUCTIONS or (op == "avg" and not (tensors[0].is_floating_point() or tensors[0].is_complex())):
         raise calls[0].error(f"cannot reduce {tensors[0].dtype} by {op}")
     if tensors[0].is_complex() and op in ("sum", "avg"):
-        # As process groups do: torch's sum of complex numbers is another where parts are infinite or negative zeros.
-        return torch.view_as_complex(_reduced(calls, [torch.view_as_real(t.resolve_conj()) for t in tensors], op))
-    whole = tensors[0]
+        # As process groups do: torch's complex sum differs for infinite parts and negative zeros.
+        return torch.view_as_complex(_reduce(calls, [torch.view_as_real(t.resolve_conj()) for t in tensors], op))
+    total = tensors[0]
     for tensor in tensors[1:]:
-        whole = REDUCTIONS[op].combine(whole, tensor)
-    return whole / len(tensors) if op == "avg" else whole.clone()
+        total = REDUCTIONS[op].combine(total, tensor)
+    return total / len(tensors) if op == "avg" else total.clone()
 
 
 def _all_reduce(calls: Sequence[Issued]) -> list[Tensor]:
-    whole = _reduced(calls, _tensors(calls), calls[0].arguments[1])
-    return [whole.clone() for _ in calls]
+    total = _reduce(calls, _operands(calls), calls[0].arguments[1])
+    return [total.clone() for _ in calls]
 
 
 def _all_gather(calls: Sequence[Issued]) -> list[Tensor]:
-    tensors = _tensors(calls)
-    _count(calls, calls[0].arguments[1])
+    tensors = _operands(calls)
+    _check_group_size(calls, calls[0].arguments[1])
     if not tensors[0].dim():
         raise calls[0].error("gathers a tensor without dimensions")
-    whole = torch.cat(tensors)
-    return [whole.clone() for _ in calls]
+    gathered = torch.cat(tensors)
+    return [gathered.clone() for _ in calls]
 
 
 def _reduce_scatter(calls: Sequence[Issued]) -> list[Tensor]:
-    tensors, (_, op, size, _) = _tensors(calls), calls[0].arguments
-    _count(calls, size)
+    tensors, (_, op, size, _) = _operands(calls), calls[0].arguments
+    _check_group_size(calls, size)
     if not tensors[0].dim() or tensors[0].shape[0] % size:
         raise calls[0].error(f"scatters {list(tensors[0].shape)} over {size} ranks; dimension 0 must divide evenly")
-    return [piece.clone() for piece in _reduced(calls, tensors, op).chunk(size)] if tensors[0].shape[0] else tensors
+    return [piece.clone() for piece in _reduce(calls, tensors, op).chunk(size)] if tensors[0].shape[0] else tensors
 
 
 def _all_to_all(calls: Sequence[Issued]) -> list[Tensor]:
@@ -108,7 +108,7 @@ def _all_to_all(calls: Sequence[Issued]) -> list[Tensor]:
 
 
 def _broadcast(calls: Sequence[Issued]) -> list[Tensor]:
-    tensors, root = _tensors(calls), calls[0].arguments[1]
+    tensors, root = _operands(calls), calls[0].arguments[1]
     if not 0 <= root < len(calls):
         raise calls[0].error(f"is from rank {root} of a group of {len(calls)}; expected one from 0 to {len(calls) - 1}")
     return [tensors[root].clone() for _ in calls]

@@ -1,7 +1,7 @@
-"""Local tensors of all ranks from a global tensor, and the global tensor from these.
+"""Distribute a global tensor to local tensors, and collect it from them.
 
-Both follow the placements' reference semantics, axis by axis: shards in nesting order, then partial values and
-other layouts of plug-ins, then copies.
+Both use the reference semantics of the placements, one axis after another: shards in nesting order, then partial values
+and plug-in placements, then copies.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from spmdir.lowering.plugin_lines import failing_line, first_line
 from spmdir.reshard.conditions import refinement
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH
 
-_MOST_RANKS = 64
-"""So many times noise may be added to an element, or taken from it, before it can become infinite."""
+_MAX_RANKS = 64
+"""The number of ranks over which sums with noise are guaranteed to stay finite."""
 
 
 def random_like(generator: torch.Generator) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return a source of noise for `Placement.distribute`: of each element's size, of the type and device of the data.
+    """Return a source of noise for `Placement.distribute`, with the type and device of the data.
 
-    Sums with noise then round as the element does, however large the others are, and stay finite over up to
-    `_MOST_RANKS` ranks. Zeros, infinities and NaN get noise of the size of the smallest other element. Truth values
-    get noise around zero, whose sign decides.
+    The noise of an element has the size of the element, so sums with noise have its rounding errors. They stay finite
+    over up to `_MAX_RANKS` ranks. For zeros, infinities and NaN, the size is that of the smallest other element. Noise
+    for booleans is around zero, and its sign decides.
     """
 
     def noise(tensor: torch.Tensor) -> torch.Tensor:
@@ -41,13 +41,13 @@ def random_like(generator: torch.Generator) -> Callable[[torch.Tensor], torch.Te
             return torch.randn(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.device)
         if not (tensor.is_floating_point() or tensor.is_complex()):
             return torch.randint(0, 4, tensor.shape, generator=generator).to(tensor.device, tensor.dtype)
-        wide = torch.complex128 if tensor.is_complex() else torch.float64
-        size = tensor.detach().to("cpu", wide).abs()
-        usual = size.isfinite() & (size > 0)
-        size = size.where(usual, size[usual].min() if usual.any() else 1.0)
-        room = (torch.finfo(tensor.dtype).max - size).clamp(min=0) / _MOST_RANKS
+        wide_dtype = torch.complex128 if tensor.is_complex() else torch.float64
+        size = tensor.detach().to("cpu", wide_dtype).abs()
+        is_usual = size.isfinite() & (size > 0)
+        size = size.where(is_usual, size[is_usual].min() if is_usual.any() else 1.0)
+        limit = (torch.finfo(tensor.dtype).max - size).clamp(min=0) / _MAX_RANKS
         values = torch.randn(tensor.shape, generator=generator, dtype=torch.float64).clamp(-2, 2) / 2
-        return (values * size.minimum(room)).to(tensor.device, tensor.dtype)
+        return (values * size.minimum(limit)).to(tensor.device, tensor.dtype)
 
     return noise
 
@@ -55,15 +55,17 @@ def random_like(generator: torch.Generator) -> Callable[[torch.Tensor], torch.Te
 def distribute(
     tensor: torch.Tensor, sharding: Sharding, mesh: Mesh, noise: Callable[[torch.Tensor], torch.Tensor]
 ) -> list[torch.Tensor]:
-    """Return the local tensor of each rank; `noise` makes partial values that differ from the value.
+    """Return the local tensor of each rank. `noise` makes the partial values of ranks differ.
 
     Raises:
-        SpmdirError: values of this type, or these values, cannot be laid out so.
+        SpmdirError: a placement does not support the element type or the values.
     """
     dtype = DTYPES_OF_TORCH.get(tensor.dtype)
     if dtype is None:
-        known = ", ".join(map(str, DTYPES_OF_TORCH))
-        raise UnsupportedError(f"values of type {tensor.dtype} have no element type in the IR; expected one of {known}")
+        supported = ", ".join(map(str, DTYPES_OF_TORCH))
+        raise UnsupportedError(
+            f"values of type {tensor.dtype} have no element type in the IR; expected one of {supported}"
+        )
     for axis, placement in sharding.entries:
         if not placement.supports(dtype):
             raise UnsupportedError(
@@ -72,21 +74,21 @@ def distribute(
             )
     mesh = refinement(mesh, sharding)
     layers = _layers(sharding, mesh)
-    found: dict[tuple[int, ...], torch.Tensor] = {(): tensor}
+    local_tensors: dict[tuple[int, ...], torch.Tensor] = {(): tensor}
     for axes, placement in layers:
         count = mesh.group_size(axes)
-        found = {
-            (*where, index): shard
-            for where, outer in found.items()
-            for index, shard in enumerate(_distributed(placement, outer, count, noise))
+        local_tensors = {
+            (*indices, index): shard
+            for indices, outer_tensor in local_tensors.items()
+            for index, shard in enumerate(_distribute(placement, outer_tensor, count, noise))
         }
-    return [found[_place(layers, mesh, rank)] for rank in range(mesh.world_size)]
+    return [local_tensors[_layer_indices(layers, mesh, rank)] for rank in range(mesh.world_size)]
 
 
 def local_tensor(tensor: torch.Tensor, sharding: Sharding, mesh: Mesh, rank: int) -> torch.Tensor:
-    """Return the local tensor of one rank: a view where its axes only shard.
+    """Return the local tensor of one rank; a view if all placements shard or replicate.
 
-    Partial values are made without noise, so that every rank computes its own alone.
+    Partial values have no noise, so each rank can compute its local tensor without the others.
     """
     mesh = refinement(mesh, sharding)
     for axes, placement in _layers(sharding, mesh):
@@ -94,23 +96,23 @@ def local_tensor(tensor: torch.Tensor, sharding: Sharding, mesh: Mesh, rank: int
         if isinstance(placement, ShardPlacement):
             tensor = take(tensor, placement.dim, placement.ranges(tensor.shape[placement.dim], count, index))
         elif placement.trait != "replicated":
-            tensor = _distributed(placement, tensor, count, torch.zeros_like)[index]
+            tensor = _distribute(placement, tensor, count, torch.zeros_like)[index]
     return tensor
 
 
 def held_ranges(sharding: Sharding, shape: Sequence[int], mesh: Mesh, rank: int) -> tuple[Ranges, ...]:
-    """Return the positions of each dimension that `rank` holds, in local order; padding follows them.
+    """Return the positions that `rank` holds of each dimension, in local order. Padding follows them.
 
     Raises:
-        UnsupportedError: what ranks hold are not elements of the tensor, as partial values.
+        UnsupportedError: the local tensors do not contain elements of the tensor, such as partial values.
     """
-    held = holding(sharding, shape, mesh, rank)
-    for axes, placement in held.mixed:
+    rank_holding = holding(sharding, shape, mesh, rank)
+    for axes, placement in rank_holding.mixed:
         raise UnsupportedError(
-            f"what ranks hold by {placement} on axis '{axes[0]}' are not elements of the tensor, so no rank can "
-            "save its part; lay the tensor out by shards, or replicate it"
+            f"local tensors with {placement} on axis '{axes[0]}' do not contain elements of the tensor, so ranks "
+            "cannot save them; shard or replicate the tensor"
         )
-    return held.ranges
+    return rank_holding.ranges
 
 
 def collect(
@@ -120,57 +122,61 @@ def collect(
     shape: tuple[int, ...],
     dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """Return the tensor of global `shape` from the local ones of all ranks.
+    """Return the global tensor from the local tensors of all ranks.
 
     Args:
-        dtype: its element type, which ranks may hold another one of; that of the shards if None.
+        shards: [rank], the local tensor.
+        shape: the global shape.
+        dtype: the global element type, which may differ from the local one; if None, that of the shards.
 
     Raises:
         SpmdirError: copies differ between ranks beyond rounding.
     """
     mesh = refinement(mesh, sharding)
     layers = _layers(sharding, mesh)
-    found = {_place(layers, mesh, rank): shard for rank, shard in enumerate(shards)}
-    kind = DTYPES_OF_TORCH[dtype or shards[0].dtype]
-    types = _outer_types(TensorMeta(tuple(shape), kind), layers, mesh)
+    tensors = {_layer_indices(layers, mesh, rank): shard for rank, shard in enumerate(shards)}
+    element_type = DTYPES_OF_TORCH[dtype or shards[0].dtype]
+    types = _outer_types(TensorMeta(tuple(shape), element_type), layers, mesh)
     while layers:
         axes, placement = layers.pop()
         groups: dict[tuple[int, ...], list[torch.Tensor]] = {}
-        for where in sorted(found):
-            groups.setdefault(where[:-1], []).append(found[where])
+        for indices in sorted(tensors):
+            groups.setdefault(indices[:-1], []).append(tensors[indices])
         for group in groups.values():
             _check_copies(group, axes[0], placement)
-        found = {
-            where: _declared(placement, placement.collect_as, group, types[where].shape, types[where].dtype)
-            for where, group in groups.items()
+        tensors = {
+            indices: _call_placement(placement, placement.collect_as, group, types[indices].shape, types[indices].dtype)
+            for indices, group in groups.items()
         }
-    return found[()]
+    return tensors[()]
 
 
 Layers = list[tuple[tuple[str, ...], Placement]]
-"""Axes that lay a tensor out as one, with their placement, in the order of distribution."""
+"""(axes that act as one axis, their placement), in the order of distribution."""
 
 
 def _layers(sharding: Sharding, mesh: Mesh) -> Layers:
-    """Return all axes of the mesh."""
+    """Return the layers of a sharding; all other axes of the mesh replicate."""
     placed = dict(sharding.entries)
     return [*sharding.layers, *(((axis,), sharding[axis]) for axis in mesh.axis_names if axis not in placed)]
 
 
-def _place(layers: Layers, mesh: Mesh, rank: int) -> tuple[int, ...]:
+def _layer_indices(layers: Layers, mesh: Mesh, rank: int) -> tuple[int, ...]:
     """Return the index of `rank` along each layer."""
     return tuple(mesh.index(rank, axes) for axes, _ in layers)
 
 
 def _outer_types(meta: TensorMeta, layers: Layers, mesh: Mesh) -> dict[tuple[int, ...], TensorMeta]:
-    """Return (indices along the outer layers, as many as there are) → the type that the next one lays out there."""
+    """Return indices along the outer layers → the type that the next layer distributes."""
     types: dict[tuple[int, ...], TensorMeta] = {(): meta}
     outer: list[tuple[int, ...]] = [()]
     for axes, placement in layers:
         count = mesh.group_size(axes)
         inner: dict[tuple[int, ...], TensorMeta] = {
-            (*at, index): TensorMeta(*own_type(placement, types[at].shape, types[at].dtype, count, index))
-            for at in outer
+            (*indices, index): TensorMeta(
+                *own_type(placement, types[indices].shape, types[indices].dtype, count, index)
+            )
+            for indices in outer
             for index in range(count)
         }
         types.update(inner)
@@ -178,29 +184,29 @@ def _outer_types(meta: TensorMeta, layers: Layers, mesh: Mesh) -> dict[tuple[int
     return types
 
 
-def _distributed(placement: Placement, tensor: torch.Tensor, count: int, noise: Callable[..., Any]) -> Sequence[Any]:
-    """Return what `distribute` of a placement gives, once it is a tensor for each of `count` ranks."""
-    found = _declared(placement, placement.distribute, tensor, count, noise)
-    if isinstance(found, (list, tuple)) and all(isinstance(shard, torch.Tensor) for shard in found):
-        if len(found) == count:
-            return found
-        given = f"{len(found)} tensors"
+def _distribute(placement: Placement, tensor: torch.Tensor, count: int, noise: Callable[..., Any]) -> Sequence[Any]:
+    """Call `distribute` of a placement, and check that it returns `count` tensors."""
+    local_tensors = _call_placement(placement, placement.distribute, tensor, count, noise)
+    if isinstance(local_tensors, (list, tuple)) and all(isinstance(shard, torch.Tensor) for shard in local_tensors):
+        if len(local_tensors) == count:
+            return local_tensors
+        description = f"{len(local_tensors)} tensors"
     else:
-        given = shown(found)
+        description = shown(local_tensors)
     raise SpmdirError(
-        f"`distribute` of {placement} gives {given}; expected a list of {count} tensors, one a rank",
+        f"`distribute` of {placement} returns {description}; expected a list of {count} tensors, one for each rank",
         place(placement.distribute),
     )
 
 
-def _declared(placement: Placement, method: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what a method of a placement gives."""
+def _call_placement(placement: Placement, method: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a method of a placement; its exceptions become located errors."""
     try:
         return method(*arguments)
     except SpmdirError:
         raise
     except (Exception, SystemExit) as error:
-        # Code of plug-ins raises whatever it likes; for the user it is one thing: this declaration is wrong.
+        # Plug-in code may raise anything. For the user, the declaration is wrong.
         name = method.__name__.removesuffix("_as")
         message = f"`{name}` of {placement} fails: {type(error).__name__}: {first_line(error)}"
         raise SpmdirError(message, failing_line([placement], error)) from error
@@ -209,11 +215,11 @@ def _declared(placement: Placement, method: Callable[..., Any], *arguments: Any)
 def _check_copies(group: Sequence[torch.Tensor], axis: str, placement: Placement) -> None:
     if placement.trait != "replicated":
         return
-    for other in group[1:]:
-        if other.shape != group[0].shape or other.dtype != group[0].dtype or not _same(group[0], other):
+    for copy in group[1:]:
+        if copy.shape != group[0].shape or copy.dtype != group[0].dtype or not _same(group[0], copy):
             raise SpmdirError(
                 f"ranks disagree along axis '{axis}' on a value that is replicated there: "
-                f"{_summary(group[0])} against {_summary(other)}; the program is wrong, or an op is not deterministic"
+                f"{_summary(group[0])} against {_summary(copy)}; the program is wrong, or an op is not deterministic"
             )
 
 

@@ -1,6 +1,6 @@
-"""All ranks of a program in one process: each graph runs up to its next collective, then all do it at once.
+"""Simulate all ranks in one process: each graph runs to its next collective, then the collective runs for all ranks.
 
-Nothing is sent and nothing can hang: ranks that would issue different collectives are an error at that place.
+Nothing is sent, so nothing can hang. If ranks issue different collectives, that is a located error.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import fx
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.progress import say
-from spmdir.simulator.collective_steps import Steps, executed
+from spmdir.simulator.collective_steps import Steps, all_steps
 from spmdir.simulator.rank_run import InFlight, Issued, Random, run
 
 Tensor = torch.Tensor
@@ -24,41 +24,47 @@ def run_lockstep(
     inputs: Sequence[Sequence[Tensor]],
     mesh: Mesh,
     seed: int = 0,
-    others: Steps | None = None,
+    extra_steps: Steps | None = None,
 ) -> list[Any]:
-    """What each rank returns; `programs` and `inputs` are by rank, `seed` is that of random ops.
+    """Return the result of each rank.
 
     Args:
-        others: what is done together beside the collectives.
+        programs: [rank], its graph.
+        inputs: [rank], its local tensors.
+        mesh: the mesh of the ranks.
+        seed: the seed of random ops.
+        extra_steps: further ops that all ranks of a group execute together.
 
     Raises:
         DivergenceError: ranks issue different collectives, or a result is used before its wait.
         SpmdirError: an op fails on a rank.
     """
-    steps = executed(others)
+    steps = all_steps(extra_steps)
     runs = [
-        run(program, given, rank, Random(seed), steps)
-        for rank, (program, given) in enumerate(zip(programs, inputs, strict=True))
+        run(program, rank_inputs, rank, Random(seed), steps)
+        for rank, (program, rank_inputs) in enumerate(zip(programs, inputs, strict=True))
     ]
     outputs: dict[int, Any] = {}
     while True:
-        flying: list[InFlight] = []
-        for rank, one in enumerate(runs):
+        in_flight: list[InFlight] = []
+        for rank, rank_run in enumerate(runs):
             say("running rank {} of {}", rank, len(runs))
             try:
-                flying.append(next(one))
+                in_flight.append(next(rank_run))
             except StopIteration as end:
                 outputs[rank] = end.value
         if len(outputs) == len(runs):
             return [outputs[rank] for rank in range(len(runs))]
         if outputs:
-            raise flying[0].issued.error(f"is never reached by rank {min(outputs)}, which has ended")
-        for started, result in zip(flying, _exchange([one.issued for one in flying], mesh, steps), strict=True):
+            raise in_flight[0].issued.error(f"is never reached by rank {min(outputs)}, which has ended")
+        for started, result in zip(
+            in_flight, _exchange([rank_run.issued for rank_run in in_flight], mesh, steps), strict=True
+        ):
             started.result = result
 
 
 def run_alone(program: fx.GraphModule, inputs: Sequence[Tensor], seed: int = 0) -> Any:
-    """What a program without collectives returns.
+    """Return the result of a program without collectives.
 
     Raises:
         SpmdirError: an op fails.
@@ -67,17 +73,19 @@ def run_alone(program: fx.GraphModule, inputs: Sequence[Tensor], seed: int = 0) 
 
 
 def _exchange(issued: Sequence[Issued], mesh: Mesh, steps: Steps) -> list[Tensor]:
-    """The result of one collective on every rank, group by group."""
-    first = issued[0]
-    for rank, other in enumerate(issued):
-        if (other.node.target, other.axes) != (first.node.target, first.axes):
-            raise first.error(f"is what rank 0 reaches while rank {rank} reaches {other} over {list(other.axes)}")
-    first.check(mesh)
+    """Run one collective in all groups, and return its result on each rank."""
+    reference = issued[0]
+    for rank, collective in enumerate(issued):
+        if (collective.node.target, collective.axes) != (reference.node.target, reference.axes):
+            raise reference.error(
+                f"is issued by rank 0 while rank {rank} issues {collective} over {list(collective.axes)}"
+            )
+    reference.check(mesh)
     results: list[Tensor | None] = [None] * len(issued)
     for rank in range(len(issued)):
         if results[rank] is None:
-            members = sorted(mesh.group(rank, first.axes))
+            members = sorted(mesh.group(rank, reference.axes))
             calls = [issued[member] for member in members]
-            for member, result in zip(members, steps[first.node.target](calls), strict=True):
+            for member, result in zip(members, steps[reference.node.target](calls), strict=True):
                 results[member] = result
     return results  # type: ignore  # every rank is in a group

@@ -1,6 +1,6 @@
-"""Lossy steps, measured where they are: what they make of what ranks hold, beside what an exact step would make.
+"""Measure the errors of lossy steps: compare the result of each step with that of an exact step.
 
-The program then goes on with the exact values, so that all that comes after is compared with one device to rounding.
+The program continues with the exact values. So its other ops can be compared with one device up to rounding.
 """
 
 from __future__ import annotations
@@ -31,36 +31,36 @@ class MeasuredError:
     """The error of one step of a program on some values.
 
     Attributes:
-        step: its placements and its place.
-        found: norm(difference from the exact value) over the norms that it is relative to.
-        bound: the most that its placement declares; None if no bound is known.
+        step: the placements and the location of the step.
+        found: the norm of the difference from the exact value, relative to the norm of the value or of its shards.
+        bound: the bound that its placement declares; None if no bound is known.
+        rounding: the largest `found` that rounding explains.
         norm: "max" or "l2".
-        rounding: how large `found` may be by rounding.
     """
 
     step: str
-    found: float
+    value: float
     bound: float | None
     norm: str
     rounding: float
 
     @property
     def is_within(self) -> bool:
-        """Return whether the step is off by no more than it may be."""
-        return self.bound is None or self.found <= self.bound + self.rounding
+        """Return whether the error is within its bound, up to rounding."""
+        return self.bound is None or self.value <= self.bound + self.rounding
 
     def __str__(self) -> str:
-        most = "no bound is known" if self.bound is None else f"at most {self.bound:.1e} is declared"
-        return f"{self.step} is off by {self.found:.1e} ({self.norm}); {most}"
+        bound_text = "no bound is known" if self.bound is None else f"at most {self.bound:.1e} is declared"
+        return f"{self.step} is off by {self.value:.1e} ({self.norm}); {bound_text}"
 
 
 @attrs.frozen
 class MeasuredRun:
-    """What a program computes if its lossy steps are exact, and how far they are off.
+    """The outputs of a program with exact steps in place of lossy ones, and the errors of the lossy steps.
 
     Attributes:
-        outputs: as of `simulate`.
-        errors: of the lossy steps, in the order in which they ran.
+        outputs: the outputs, as in `simulate`.
+        errors: the errors of the lossy steps, in the order of execution.
         used: the lossy placements that steps entered or left.
     """
 
@@ -71,12 +71,14 @@ class MeasuredRun:
 
 @attrs.define
 class Measuring:
-    """Measures the lossy steps of a program while it is simulated.
+    """Measures the lossy steps of a program during a simulation.
 
     Attributes:
-        ops: those of the program, by number.
-        errors: what has been measured so far.
-        exact: value that ranks hold in elements that lose precision → the tensor that it stands for.
+        mesh: the mesh of the program.
+        noise: the noise of partial values.
+        ops: the ops of the program, which steps refer to by index.
+        errors: the errors that were measured so far.
+        exact: value in a placement with a less precise element type → the exact global tensor.
         used: the lossy placements that steps entered or left.
     """
 
@@ -88,51 +90,57 @@ class Measuring:
     used: set[Placement] = attrs.field(factory=set)
 
     def step(self, calls: Sequence[Issued]) -> list[Tensor]:
-        """Return what an exact step gives the ranks, of what they held before the step and what it made of that."""
+        """Measure a step, and return the results of an exact step.
+
+        Args:
+            calls: [rank], the call with the local tensor before and after the step.
+        """
         number, member = calls[0].arguments[2:4]
         op, mesh = self.ops[number], self.mesh
         assert isinstance(op, Collective)
         (operand, result), step, meta = op.pairs[member], op.steps(mesh)[member], global_type(op.operands[member], mesh)
         assert meta is not None  # the program is localized
         operand = started_value(operand)
-        if not step.is_lossy(mesh):  # it moves other axes of a value in a lossy placement
+        if not step.is_lossy(mesh):  # the step changes other axes of a value in a lossy placement
             if operand in self.exact:
                 self.exact[result] = self.exact[operand]
             return [call.arguments[1] for call in calls]
         source, target = step.source, step.target
         self.used.update(placement for pair in step.moved(mesh) for placement in pair if placement.error)
-        held, made = ([call.arguments[at] for call in calls] for at in (0, 1))
-        # What ranks hold may be of another element type than the tensor; else the inputs have told its precision.
-        dtype = TORCH_DTYPES[meta.dtype] if source.has_own_type else held[0].dtype
-        found = collect(made, target, mesh, meta.shape, dtype)
-        right = collect(held, source, mesh, meta.shape, dtype)
+        values_before, values_after = ([call.arguments[index] for call in calls] for index in (0, 1))
+        # Local tensors may have a different element type; otherwise, the inputs define the precision.
+        dtype = TORCH_DTYPES[meta.dtype] if source.has_own_type else values_before[0].dtype
+        actual = collect(values_after, target, mesh, meta.shape, dtype)
+        exact = collect(values_before, source, mesh, meta.shape, dtype)
         before, after = step.ends(mesh)
         error = before.error or after.error
-        size = measured(error.norm, right)
+        size = tensor_norm(error.norm, exact)
         if error.of == "shards" and not source.has_own_type:
-            size = sum(measured(error.norm, shard) for shard in held)
-        apart = measured(error.norm, found - right)
-        rounding = 64 * torch.finfo(right.dtype).eps if right.is_floating_point() or right.is_complex() else 0.0
+            size = sum(tensor_norm(error.norm, shard) for shard in values_before)
+        difference = tensor_norm(error.norm, actual - exact)
+        rounding = 64 * torch.finfo(exact.dtype).eps if exact.is_floating_point() or exact.is_complex() else 0.0
         bound = error.bound(local_shape(source, meta.shape, mesh), mesh.group_size(step.axes))
-        off = apart / size if size else math.inf if apart else 0.0
-        if not before.error and off <= rounding:
-            return made  # a value enters the placement as it is
-        where = location_of(op) or name_of(result)
-        self.errors.append(MeasuredError(f"{before} -> {after} at {where}", off, bound, error.norm, rounding))
-        right = self.exact.get(operand, right)
+        relative_error = difference / size if size else math.inf if difference else 0.0
+        if not before.error and relative_error <= rounding:
+            return values_after  # the value enters the placement without an error
+        place = location_of(op) or name_of(result)
+        self.errors.append(
+            MeasuredError(f"{before} -> {after} at {place}", relative_error, bound, error.norm, rounding)
+        )
+        exact = self.exact.get(operand, exact)
         if target.has_own_type:
-            self.exact[result] = right
-        return distribute(right, target, mesh, self.noise)
+            self.exact[result] = exact
+        return distribute(exact, target, mesh, self.noise)
 
 
 def started_value(value: SSAValue) -> SSAValue:
-    """Return what gives `value` after a wait, if one gives it; else `value`."""
+    """Return the value that `value` is a wait for, else `value`."""
     while isinstance(value, OpResult) and isinstance(value.op, WaitOp):
         value = value.op.operands[value.index]
     return value
 
 
-def measured(norm: str, tensor: Tensor) -> float:
+def tensor_norm(norm: str, tensor: Tensor) -> float:
     """Return a norm of a tensor, by its name in `spmdir.core.placement.error.NORMS`."""
     wide = tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
     return float(torch.linalg.vector_norm(wide, math.inf if norm == "max" else 2)) if tensor.numel() else 0.0

@@ -1,4 +1,4 @@
-"""The program of one rank, interpreted: it runs on its own until it issues a collective or waits for one."""
+"""Interpret the program of one rank, until it issues a collective or waits for one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Tensor = torch.Tensor
 
 @attrs.frozen
 class Issued:
-    """A collective that a rank has reached: its node and its arguments, the first of which is the tensor."""
+    """An issued collective of a rank: its node and its arguments, beginning with the tensor."""
 
     node: fx.Node
     arguments: tuple[Any, ...]
@@ -37,7 +37,7 @@ class Issued:
         return axes
 
     def check(self, mesh: Mesh) -> None:
-        """Raise DivergenceError unless the mesh has its axes."""
+        """Raise DivergenceError unless the mesh has the axes of the collective."""
         for axis in self.axes:
             try:
                 mesh.require(axis)
@@ -48,8 +48,8 @@ class Issued:
         return DivergenceError(f"'{self.node.name}' ({self.node.target}) {message}", self.node.meta.get("location"))
 
     def __str__(self) -> str:
-        tensor, *rest = self.arguments
-        return f"{self.node.target}({tensor.dtype} {list(tensor.shape)}, {', '.join(map(str, rest))})"
+        tensor, *arguments = self.arguments
+        return f"{self.node.target}({tensor.dtype} {list(tensor.shape)}, {', '.join(map(str, arguments))})"
 
 
 @attrs.define(eq=False)
@@ -57,7 +57,8 @@ class InFlight:
     """A collective that a rank has issued.
 
     Attributes:
-        result: what the rank gets; None until all ranks of the group have come to it.
+        issued: the collective.
+        result: its result on the rank; None until all ranks of the group have issued it.
     """
 
     issued: Issued
@@ -65,7 +66,7 @@ class InFlight:
 
 
 class Random:
-    """The random numbers of one rank: all ranks draw the same stream, whatever the order in which they run."""
+    """The random numbers of one rank. All ranks draw the same stream, in any order of execution."""
 
     def __init__(self, seed: int):
         self._seed = seed
@@ -73,7 +74,7 @@ class Random:
 
     @contextmanager
     def drawn(self, devices: set[torch.device]) -> Iterator[None]:
-        """Random ops on `devices` continue this rank's stream."""
+        """Let random ops on `devices` continue the stream of this rank."""
         sources = {
             device: torch.random if device.type == "cpu" else torch.get_device_module(device) for device in devices
         }
@@ -92,33 +93,37 @@ class Random:
 
 
 def run(
-    program: fx.GraphModule, inputs: Sequence[Tensor], rank: int, random: Random, together: Container[Any]
+    program: fx.GraphModule, inputs: Sequence[Tensor], rank: int, random: Random, collectives: Container[Any]
 ) -> Generator[InFlight, None, Any]:
-    """Interpret one rank's graph; values die after their last use.
+    """Interpret the graph of one rank. Values are freed after their last use.
 
-    Yields: each collective as it is issued, and again where it is waited for if it has not ended by then.
+    Yields: each collective when it is issued, and again at its wait if it has not ended.
 
     Args:
-        together: what ranks do together: the collectives.
+        program: the graph.
+        inputs: its local tensors.
+        rank: the rank, for errors.
+        random: the random numbers of the rank.
+        collectives: the targets of nodes that all ranks of a group execute together.
 
     Raises:
         DivergenceError: a result is used before its wait.
         SpmdirError: an op fails.
     """
-    given = iter(inputs)
+    remaining_inputs = iter(inputs)
     values: dict[fx.Node, Any] = {}
-    dying: dict[fx.Node, list[fx.Node]] = {}
-    seen: set[fx.Node] = set()
+    last_uses: dict[fx.Node, list[fx.Node]] = {}
+    used: set[fx.Node] = set()
     for node in reversed(program.graph.nodes):
-        last = [operand for operand in node.all_input_nodes if operand not in seen]
-        dying[node] = last
-        seen.update(last)
+        last_used = [operand for operand in node.all_input_nodes if operand not in used]
+        last_uses[node] = last_used
+        used.update(last_used)
     for node in program.graph.nodes:
         args, kwargs = _load(node, node.args, values), _load(node, node.kwargs, values)
         if node.op == "output":
             return args[0]
         if node.op == "placeholder":
-            values[node] = next(given)
+            values[node] = next(remaining_inputs)
         elif node.op == "get_attr":
             values[node] = getattr(program, str(node.target))
         elif node.target is WAIT:
@@ -128,12 +133,12 @@ def run(
                     yield value
                 value = value.result
             values[node] = value
-        elif node.target in together:
+        elif node.target in collectives:
             values[node] = started = InFlight(Issued(node, args))
             yield started
         else:
             values[node] = _call(node, args, kwargs, rank, random)
-        for operand in dying[node]:
+        for operand in last_uses[node]:
             del values[operand]
     return None
 
@@ -151,12 +156,12 @@ def _load(node: fx.Node, arguments: Any, values: dict[fx.Node, Any]) -> Any:
 def _call(node: fx.Node, args: Any, kwargs: Any, rank: int, random: Random) -> Any:
     try:
         if is_random(node.target):
-            found = [a.device if isinstance(a, Tensor) else a for a in tree_leaves((args, kwargs))]
-            with random.drawn({device for device in found if isinstance(device, torch.device)}):
+            devices = [a.device if isinstance(a, Tensor) else a for a in tree_leaves((args, kwargs))]
+            with random.drawn({device for device in devices if isinstance(device, torch.device)}):
                 return node.target(*args, **kwargs)  # type: ignore
         return node.target(*args, **kwargs)  # type: ignore
     except Exception as error:
-        # torch ops raise whatever they like; for the user it is one thing: this op failed there.
+        # torch ops may raise anything. For the user, this op failed.
         reason = str(error).partition("\n")[0]
         raise SpmdirError(
             f"'{node.name}' ({node.target}) fails on rank {rank}: {reason}", node.meta.get("location")

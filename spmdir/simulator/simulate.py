@@ -63,26 +63,26 @@ def simulate(
     state: dict[str, torch.Tensor] | None = None,
     interleavings: int = 0,
 ) -> list[Any]:
-    """Return what the program computes when all ranks of its mesh run it, simulated in one process.
+    """Simulate all ranks of the mesh in one process, and return the outputs of the program.
 
     Args:
-        module: at any stage after import; the passes that it still needs are run on a copy.
+        module: a program at any stage after import; the remaining passes run on a copy.
         inputs: global tensors, in the order of the user inputs or by argument name.
-        state_dict: parameters and buffers by their names.
-        seed: of the random partial values of partial inputs, and of the random ops of the program.
-        sizes: symbolic sizes that the shapes of the inputs do not tell.
-        pipeline: whose remaining passes are run; the standard one if None.
-        state: what ranks keep for steps from one run to the next, by name; what is not in it begins with its initial
-            value, and the new values are put into it.
-        interleavings: in how many random orders the ranks run it again, each going on by itself, so that collectives
-            are in flight; all must give the same.
+        state_dict: parameters and buffers by name.
+        seed: the seed of random partial values of inputs, and of random ops.
+        sizes: symbolic sizes that do not follow from the shapes of the inputs.
+        pipeline: the pipeline whose remaining passes run; the standard one if None.
+        state: edge states by name, kept from one run to the next. Missing states have their initial values. New values
+            are written to it.
+        interleavings: the number of further runs in random orders of ranks, with collectives in flight. All results
+            must be equal.
 
-    Returns: the outputs, flat and in order, as global tensors or literals; then the new values of what is mutated.
+    Returns: the outputs, flat and in order, as global tensors or literals; then the new values of mutated inputs.
 
     Raises:
         LimitError: the mesh has more ranks than a simulation takes.
         SpmdirError: the module cannot be lowered; an input is missing or has the wrong shape; an op fails; ranks
-            issue different collectives, disagree on a replicated value, or wait for each other for ever.
+            issue different collectives, disagree on a replicated value, or deadlock.
 
     Example:
         >>> (y,) = spmdir.simulate(module, [x], model.state_dict())
@@ -91,11 +91,11 @@ def simulate(
     SIMULATED.check(declared.mesh.world_size, location_of(declared))
     pipeline = as_pipeline(pipeline)
     with pipeline.rules:
-        module = localize(sized(module, inputs, state_dict or {}, sizes, pipeline), pipeline)
-        return _simulated(module, inputs, state_dict or {}, seed, {} if state is None else state, interleavings)
+        module = localize(bind_symbolic_sizes(module, inputs, state_dict or {}, sizes, pipeline), pipeline)
+        return _simulate(module, inputs, state_dict or {}, seed, {} if state is None else state, interleavings)
 
 
-def _simulated(
+def _simulate(
     module: ModuleOp,
     inputs: Inputs,
     state_dict: Mapping[str, torch.Tensor],
@@ -104,15 +104,15 @@ def _simulated(
     interleavings: int = 0,
     measuring: Measuring | None = None,
 ) -> list[Any]:
-    """Run every rank's program of a localized module in lock step, and reassemble the outputs.
+    """Run the programs of all ranks of a localized module in lock step, and collect the outputs.
 
     Args:
-        measuring: measures the lossy steps, whose exact results are taken; if None, they are done as they are.
+        measuring: measures lossy steps and replaces their results by exact ones; if None, lossy steps run unchanged.
     """
     mesh, function = ir.mesh(module), ir.main_function(module)
     noise = random_like(torch.Generator().manual_seed(seed))
-    held = [
-        _distributed(value, tensor, mesh, noise)
+    local_tensors = [
+        _distribute_argument(value, tensor, mesh, noise)
         for value, tensor in bind_inputs(function, mesh, inputs, state_dict, state)
     ]
     programs = []
@@ -120,21 +120,21 @@ def _simulated(
         say("lowering the program of rank {} of {}", rank, mesh.world_size)
         programs.append(emit(function, mesh, rank, symbolic_group, measured=measuring is not None))
     for program in programs:
-        _follow(program, held)
-    inputs_of = [[pieces[rank] for pieces in held] for rank in range(mesh.world_size)]
+        _move_constants(program, local_tensors)
+    inputs_of = [[pieces[rank] for pieces in local_tensors] for rank in range(mesh.world_size)]
     steps = {measured_step: measuring.step} if measuring is not None else {}
-    returned = run_lockstep(programs, inputs_of, mesh, seed, steps)
-    check_orders(returned, programs, inputs_of, mesh, seed, interleavings)
+    outputs_of_rank = run_lockstep(programs, inputs_of, mesh, seed, steps)
+    check_orders(outputs_of_rank, programs, inputs_of, mesh, seed, interleavings)
     results = []
     for index, value in enumerate(ir.terminator(function).operands):
         try:
-            shards = [outputs[index] for outputs in returned]
+            shards = [outputs[index] for outputs in outputs_of_rank]
             exact = measuring.exact.get(started_value(value)) if measuring is not None else None
-            results.append(_collected(shards, value, mesh) if exact is None else exact)
+            results.append(_collect_result(shards, value, mesh) if exact is None else exact)
         except SpmdirError as error:
-            raise error.at(_place(value), f"result {index}") from None
-    kept = [index for index in range(len(results)) if signature_kind(function, "res_attrs", index) == "state"]
-    state.update((signature_name(function, "res_attrs", index), results[index]) for index in kept)
+            raise error.at(_location(value), f"result {index}") from None
+    state_indices = [index for index in range(len(results)) if signature_kind(function, "res_attrs", index) == "state"]
+    state.update((signature_name(function, "res_attrs", index), results[index]) for index in state_indices)
     return arrange_outputs(function, results)
 
 
@@ -146,7 +146,7 @@ def measure_errors(
     seed: int = 0,
     pipeline: Pipeline | str | None = None,
 ) -> MeasuredRun:
-    """Return what the program computes if its lossy steps are exact, and how far these steps are off.
+    """Run the program with exact steps in place of lossy ones, and measure the errors of the lossy steps.
 
     Arguments and errors are those of `simulate`.
     """
@@ -155,7 +155,7 @@ def measure_errors(
         module = localize(module, pipeline)
         mesh, ops = ir.mesh(module), [*ir.main_function(module).body.block.ops]
         measuring = Measuring(mesh, random_like(torch.Generator().manual_seed(seed)), ops)
-        outputs = _simulated(module, inputs, state_dict or {}, seed, {}, measuring=measuring)
+        outputs = _simulate(module, inputs, state_dict or {}, seed, {}, measuring=measuring)
     return MeasuredRun(outputs, measuring.errors, frozenset(measuring.used))
 
 
@@ -167,69 +167,71 @@ def run_single(
     seed: int = 0,
     sizes: Mapping[str, int] | None = None,
 ) -> list[Any]:
-    """Return what the program computes on one device: shardings are ignored, reshards and collectives do nothing.
+    """Run the program on one device: shardings are ignored, and reshards and collectives do nothing.
 
     Arguments, result and errors are those of `simulate`.
 
     Raises:
-        UnsupportedError: the module is localized already.
+        UnsupportedError: the module is localized.
     """
-    module = inline_calls(sized(module, inputs, state_dict or {}, sizes, as_pipeline(None)))
+    module = inline_calls(bind_symbolic_sizes(module, inputs, state_dict or {}, sizes, as_pipeline(None)))
     function = ir.main_function(module)
     if is_local(function):
         raise UnsupportedError(
-            "a localized module is no program of one device any more; give the module from before localize",
+            "a localized module cannot run on one device; pass the module before localize",
             location_of(function),
         )
     mesh = ir.mesh(module)
-    alone = Mesh(tuple((axis, 1) for axis in mesh.axis_names), mesh.name)
-    tensors = [tensor for _, tensor in bind_inputs(function, alone, inputs, state_dict or {})]
-    program = emit(function, alone, 0, symbolic_group, ignore_shardings=True)
-    _follow(program, [tensors])
+    single_mesh = Mesh(tuple((axis, 1) for axis in mesh.axis_names), mesh.name)
+    tensors = [tensor for _, tensor in bind_inputs(function, single_mesh, inputs, state_dict or {})]
+    program = emit(function, single_mesh, 0, symbolic_group, ignore_shardings=True)
+    _move_constants(program, [tensors])
     return arrange_outputs(function, list(run_alone(program, tensors, seed)))
 
 
-def sized(
+def bind_symbolic_sizes(
     module: ModuleOp,
     inputs: Inputs,
     state_dict: Mapping[str, torch.Tensor],
     sizes: Mapping[str, int] | None,
     pipeline: Pipeline,
 ) -> ModuleOp:
-    """Return `module` with its symbolic sizes bound to those of its inputs.
+    """Bind the symbolic sizes of a module to the sizes of its inputs.
 
     Raises:
-        SpmdirError: sizes contradict each other, are unknown, or none that the program was traced for.
+        SpmdirError: sizes contradict each other, are unknown, or are outside the ranges of the traced program.
     """
     declared = open_sizes(module)
     if not declared.symbols and not sizes:
         return module
     require_type("sizes", sizes, (Mapping, type(None)), "a dict of numbers by name, as in {'s0': 8}")
-    known = dict(sizes or {})
-    named = [
+    bound_sizes = dict(sizes or {})
+    named_shapes = [
         (name, sizes_of(value.type), tensor)
         for value, name, tensor in match_inputs(ir.main_function(module), inputs, state_dict)
     ]
-    solve_shapes(known, named)
+    solve_shapes(bound_sizes, named_shapes)
     if not sizes:
-        places = size_places((name, shape) for name, shape, _ in named)
-        said = {size: f"dimension {dim} of argument '{name}'" for size, (name, dim) in places.items()}
-        declared.check(known, said)
-    return bind_sizes(module, known, pipeline)
+        places_in_arguments = size_places((name, shape) for name, shape, _ in named_shapes)
+        places_of_sizes = {
+            size: f"dimension {dim} of argument '{name}'" for size, (name, dim) in places_in_arguments.items()
+        }
+        declared.check(bound_sizes, places_of_sizes)
+    return bind_sizes(module, bound_sizes, pipeline)
 
 
-def solve_shapes(known: dict[str, int], named: Sequence[tuple[str, tuple[int | Size, ...], Any]]) -> None:
-    """Add to `known` the sizes that (name, symbolic shape, tensor) triples tell.
+def solve_shapes(bound_sizes: dict[str, int], named_shapes: Sequence[tuple[str, tuple[int | Size, ...], Any]]) -> None:
+    """Add to `bound_sizes` the sizes that follow from (name, symbolic shape, tensor) triples.
 
     Raises:
         SpmdirError: sizes contradict each other.
     """
-    sized_ones = [(name, shape, tensor) for name, shape, tensor in named if any(map(is_symbolic, shape))]
-    for _ in range(2):  # a product tells a size when the other factors are known
-        for name, shape, tensor in sized_ones:
+    symbolic = [(name, shape, tensor) for name, shape, tensor in named_shapes if any(map(is_symbolic, shape))]
+    for _ in range(2):  # a size follows from a product if its other factors are known
+        for name, shape, tensor in symbolic:
             if not isinstance(tensor, torch.Tensor) or tensor.dim() != len(shape):
                 raise SpmdirError(f"'{name}' is {_kind(tensor)}; expected a tensor of {len(shape)} dimensions")
-            solve(known, shape, tuple(tensor.shape), f"'{name}'")
+            solve(bound_sizes, shape, tuple(tensor.shape), f"'{name}'")
 
 
 def _kind(value: Any) -> str:
@@ -243,49 +245,49 @@ def bind_inputs(
     state_dict: Mapping[str, torch.Tensor],
     state: Mapping[str, torch.Tensor] | None = None,
 ) -> list[tuple[SSAValue, torch.Tensor]]:
-    """Each argument of the function with its global tensor; what ranks keep for steps is in `state`, or initial.
+    """Return each argument of the function with its global tensor. Missing edge states have their initial values.
 
     Raises:
-        SpmdirError: one is missing, left over, has the wrong shape or kind of element type, or is written to and shares
-            memory with another.
+        SpmdirError: an input is missing or unknown, has the wrong shape or kind of element type, or is mutated and
+            shares memory with another input.
     """
-    found: list[tuple[SSAValue, torch.Tensor]] = []
-    named: dict[str, torch.Tensor] = {}
-    held = initial_states(function, mesh)
-    for value, name, tensor in match_inputs(function, inputs, state_dict, {**held, **(state or {})}):
+    bound: list[tuple[SSAValue, torch.Tensor]] = []
+    tensors: dict[str, torch.Tensor] = {}
+    initial = initial_states(function, mesh)
+    for value, name, tensor in match_inputs(function, inputs, state_dict, {**initial, **(state or {})}):
         meta = global_type(value, mesh)
         assert meta is not None  # arguments are tensors
         check_tensor(name, tensor, meta.shape, meta.dtype)
-        found.append((value, tensor))
-        named[name] = tensor
+        bound.append((value, tensor))
+        tensors[name] = tensor
     results = range(len(function.function_type.outputs.data))
-    written = [i for i in results if signature_kind(function, "res_attrs", i) == "mutation"]
-    check_memory(named, (signature_name(function, "res_attrs", index) for index in written))
-    return found
+    mutated = [i for i in results if signature_kind(function, "res_attrs", i) == "mutation"]
+    check_memory(tensors, (signature_name(function, "res_attrs", index) for index in mutated))
+    return bound
 
 
-def check_memory(tensors: Mapping[str, torch.Tensor], written: Iterable[str]) -> None:
-    """Raise SpmdirError if a tensor that is written to has elements in common with another: the trace knew of none."""
-    for name in written:
+def check_memory(tensors: Mapping[str, torch.Tensor], mutated: Iterable[str]) -> None:
+    """Raise SpmdirError if a mutated tensor shares memory with another. The trace assumed separate memory."""
+    for name in mutated:
         layout = layout_of(tensors[name]) if name in tensors else None
-        for other, tensor in tensors.items():
-            shared = layout_of(tensor) if other != name and layout else None
-            if layout and shared and shared.storage == layout.storage and layout.meets(shared):
+        for other_name, tensor in tensors.items():
+            other_layout = layout_of(tensor) if other_name != name and layout else None
+            if layout and other_layout and other_layout.storage == layout.storage and layout.meets(other_layout):
                 raise SpmdirError(
-                    f"'{name}', which the program writes to, shares memory with '{other}'; expected tensors apart, "
-                    "as in the trace: pass a clone"
+                    f"'{name}', which the program writes to, shares memory with '{other_name}'; expected separate "
+                    "memory, as in the trace: pass a clone"
                 )
 
 
 def initial_states(function: FuncOp, mesh: Mesh) -> dict[str, torch.Tensor]:
-    """Return name → what ranks begin with, as global tensors, of what they keep for steps."""
-    found: dict[str, torch.Tensor] = {}
+    """Return name → the initial value of each edge state, as a global tensor."""
+    states: dict[str, torch.Tensor] = {}
     for value in function.args:
-        said, meta = function_attrs(function, "arg_attrs", value.index).get("spmd.state"), global_type(value, mesh)
-        if said is not None and meta is not None:
+        initial, meta = function_attrs(function, "arg_attrs", value.index).get("spmd.state"), global_type(value, mesh)
+        if initial is not None and meta is not None:
             name = signature_name(function, "arg_attrs", value.index)
-            found[name] = _INITIAL[said.data](meta.shape, TORCH_DTYPES[meta.dtype])
-    return found
+            states[name] = _INITIAL[initial.data](meta.shape, TORCH_DTYPES[meta.dtype])
+    return states
 
 
 def _random(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -297,7 +299,7 @@ _INITIAL: dict[str, Callable[[tuple[int, ...], torch.dtype], torch.Tensor]] = {
     "ones": lambda shape, dtype: torch.ones((), dtype=dtype).expand(shape),
     "random": _random,
 }
-"""What a state begins with → (shape, element type) → the tensor; the same on every run and rank."""
+"""Kind of initial value → function from shape and element type to the tensor, equal on each run and rank."""
 
 
 def match_inputs(
@@ -306,41 +308,43 @@ def match_inputs(
     state_dict: Mapping[str, torch.Tensor],
     state: Mapping[str, torch.Tensor] | None = None,
 ) -> Iterator[tuple[SSAValue, str, Any]]:
-    """Each argument of the function with its name and what is given for it.
+    """Yield each argument of the function with its name and its input.
 
     Raises:
-        SpmdirError: one is missing or left over.
+        SpmdirError: an input is missing or unknown.
     """
-    users = [value for value in function.args if is_given(function, value.index)]
+    user_inputs = [value for value in function.args if is_given(function, value.index)]
     names = {value: signature_name(function, "arg_attrs", value.index) for value in function.args}
     require_type("inputs", inputs, (list, tuple, Mapping), "a list of tensors, or a dict by name")
     if isinstance(inputs, Mapping):
         keyed("a dict of tensors by the names of inputs").check("inputs", inputs)
-        given = dict(inputs)
-    elif len(inputs) == len(users):
-        given = {names[value]: tensor for value, tensor in zip(users, inputs, strict=True)}
+        named_inputs = dict(inputs)
+    elif len(inputs) == len(user_inputs):
+        named_inputs = {names[value]: tensor for value, tensor in zip(user_inputs, inputs, strict=True)}
     else:
         raise SpmdirError(
-            f"{len(inputs)} inputs given; the program takes {len(users)}: {_list(names[v] for v in users)}"
+            f"{len(inputs)} inputs given; the program takes {len(user_inputs)}: "
+            f"{_listed(names[value] for value in user_inputs)}"
         )
     for value in function.args:
-        source, what = (given, "input") if value in users else (state_dict, "state_dict")
+        source, source_name = (named_inputs, "input") if value in user_inputs else (state_dict, "state_dict")
         if signature_kind(function, "arg_attrs", value.index) == "state":
-            source, what = state or {}, "state"
+            source, source_name = state or {}, "state"
         name = names[value]
         if name not in source:
-            raise SpmdirError(f"no '{name}' in {what}; it has {_list(source)}{did_you_mean(name, source)}")
+            raise SpmdirError(f"no '{name}' in {source_name}; it has {_listed(source)}{did_you_mean(name, source)}")
         yield value, name, source[name]
-    extra = [name for name in given if name not in {names[value] for value in users}]
-    if extra:
-        known = [names[value] for value in users]
+    unexpected = [name for name in named_inputs if name not in {names[value] for value in user_inputs}]
+    if unexpected:
+        input_names = [names[value] for value in user_inputs]
         raise SpmdirError(
-            f"the program has no input '{extra[0]}'; it takes {_list(known)}{did_you_mean(extra[0], known)}"
+            f"the program has no input '{unexpected[0]}'; it takes {_listed(input_names)}"
+            f"{did_you_mean(unexpected[0], input_names)}"
         )
 
 
 def arrange_outputs(function: FuncOp, results: Sequence[torch.Tensor]) -> list[Any]:
-    """The flat outputs of the program, from the results of its function; mutations come last, states are left out."""
+    """Return the flat outputs of the program from the results of its function: mutations last, without states."""
     kinds = [signature_kind(function, "res_attrs", index) for index in range(len(results))]
     spec = function.attributes.get("spmd.outputs")
     mutations = [result for result, kind in zip(results, kinds, strict=True) if kind == "mutation"]
@@ -352,10 +356,10 @@ def arrange_outputs(function: FuncOp, results: Sequence[torch.Tensor]) -> list[A
 
 
 def check_tensor(name: str, tensor: Any, shape: tuple[int, ...], dtype: DType, wanted: str = "") -> None:
-    """Raise SpmdirError unless `tensor` is one of `shape` and of the kind of element type that `dtype` is.
+    """Raise SpmdirError unless a tensor has a shape and the same kind of element type as `dtype`.
 
     Args:
-        wanted: how errors call the shape; by default as the global one.
+        wanted: the description of the shape in errors; by default as the global shape.
     """
     if not isinstance(tensor, torch.Tensor):
         raise SpmdirError(f"'{name}' is {type(tensor).__name__}; expected a tensor of shape {list(shape)}")
@@ -365,31 +369,31 @@ def check_tensor(name: str, tensor: Any, shape: tuple[int, ...], dtype: DType, w
         wanted = wanted or f"the global shape {list(shape)}"
         raise SpmdirError(f"'{name}' has shape {list(tensor.shape)}; expected {wanted}")
     expected = TORCH_DTYPES[dtype]
-    # Another precision is a fair question to ask of a program; another kind of number is a mistake.
+    # Programs may run in another precision, but not with another kind of number.
     if tensor.dtype != expected and not (tensor.is_floating_point() and expected.is_floating_point):
         raise SpmdirError(f"'{name}' has dtype {tensor.dtype}; expected {expected}")
 
 
-def _distributed(value: SSAValue, tensor: torch.Tensor, mesh: Mesh, noise: Noise) -> list[torch.Tensor]:
-    """What each rank holds of an argument of the program."""
+def _distribute_argument(value: SSAValue, tensor: torch.Tensor, mesh: Mesh, noise: Noise) -> list[torch.Tensor]:
+    """Return [rank], the local tensor of an argument."""
     try:
         return distribute(tensor, _sharding(value, mesh), mesh, noise)
     except SpmdirError as error:
         raise error.at(location_of(value.owner.parent_op()), f"'{name_of(value) or 'an input'}'") from None  # type: ignore
 
 
-def _collected(shards: Sequence[Any], value: SSAValue, mesh: Mesh) -> Any:
-    """Return the global tensor of a result of the program."""
+def _collect_result(shards: Sequence[Any], value: SSAValue, mesh: Mesh) -> Any:
+    """Return the global tensor of a result."""
     meta, sharding, local = global_type(value, mesh), _sharding(value, mesh), meta_of(value.type)
     if meta is None or local is None:
         return collect(shards, sharding, mesh, ())
-    # The inputs may be of another precision than the program, and so is the result then.
+    # If the inputs have another precision than the program, so has the result.
     dtype = None if local.dtype == meta.dtype else TORCH_DTYPES[meta.dtype]
     return collect(shards, sharding, mesh, meta.shape, dtype)
 
 
-def _follow(program: torch.nn.Module, tensors: Sequence[Sequence[torch.Tensor]]) -> None:
-    """Put the constants of a program where its inputs are."""
+def _move_constants(program: torch.nn.Module, tensors: Sequence[Sequence[torch.Tensor]]) -> None:
+    """Move the constants of a program to the device of its inputs."""
     devices = [tensor.device for group in tensors for tensor in group]
     if devices:
         program.to(devices[0])
@@ -399,11 +403,11 @@ def _sharding(value: SSAValue, mesh: Mesh) -> Sharding:
     return sharding_of(value) or Sharding((), mesh.name)
 
 
-def _place(value: SSAValue) -> Any:
+def _location(value: SSAValue) -> Any:
     owner = value.owner
     return location_of(owner) if hasattr(owner, "location") else None  # type: ignore
 
 
-def _list(names: Any) -> str:
+def _listed(names: Any) -> str:
     names = list(names)
     return ", ".join(names[:8]) + (", …" if len(names) > 8 else "") or "nothing"

@@ -79,7 +79,7 @@ def test_dtensors_that_torch_would_save_wrongly_are_saved_rightly(saved):
 @pytest.mark.gloo
 def test_what_cannot_be_saved_or_loaded_is_an_error_on_all_ranks(saved):
     for rank, result in enumerate(saved[1]):
-        assert "'w' is laid out as <dp: P(sum)>: what ranks hold by P(sum) on axis 'dp' are not" in result["partial"]
+        assert "'w' is laid out as <dp: P(sum)>: local tensors with P(sum) on axis 'dp' do not" in result["partial"]
         assert "of which this rank holds [" in result["odd"]
         assert "ranks 0 and 1 save different values of 'w', of which a checkpoint keeps one" in result["differs"]
         assert "ranks 0 and 1 give step=0 and step=1; give every rank the same" in result["step"]

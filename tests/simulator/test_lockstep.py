@@ -50,13 +50,13 @@ def test_results_of_different_ranks_share_no_memory():
 
 def test_ranks_that_reach_different_collectives_diverge_at_that_place():
     gather = (functional.all_gather_into_tensor.default, 2, "mesh:tp")
-    with pytest.raises(DivergenceError, match=r"is what rank 0 reaches while rank 3 reaches .*all_gather") as caught:
+    with pytest.raises(DivergenceError, match=r"is issued by rank 0 while rank 3 issues .*all_gather") as caught:
         run([program(reduce_over("tp"))] * 3 + [program(gather)])
     assert str(caught.value).startswith("model.py:7:3: error: ")
 
 
 def test_ranks_that_reach_different_axes_diverge():
-    with pytest.raises(DivergenceError, match=r"rank 1 reaches .* over \['dp'\]"):
+    with pytest.raises(DivergenceError, match=r"rank 1 issues .* over \['dp'\]"):
         run([program(reduce_over("tp")), program(reduce_over("dp"))] * 2)
 
 
@@ -88,7 +88,7 @@ def test_all_to_all_splits_that_do_not_meet_diverge():
 
 
 def test_a_wrong_group_size_diverges():
-    with pytest.raises(DivergenceError, match="has 4 ranks; it has 2"):
+    with pytest.raises(DivergenceError, match="has a group size of 4, but its group has 2 ranks"):
         run([program((functional.all_gather_into_tensor.default, 4, "mesh:tp"))] * 4)
 
 

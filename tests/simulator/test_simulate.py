@@ -138,7 +138,7 @@ def test_an_input_that_the_program_lacks_is_rejected():
 
 def test_a_localized_module_is_no_program_of_one_device():
     x, state, _ = mlp_tensors()
-    with pytest.raises(UnsupportedError, match="give the module from before localize"):
+    with pytest.raises(UnsupportedError, match="pass the module before localize"):
         run_single(run_passes(parse(MLP), "localize"), [x], state)
 
 

@@ -12,7 +12,7 @@ import torch
 from spmdir.core.placement.base import PartialPlacement, Placement
 from spmdir.core.placement.error import ENDS, ErrorBound
 from spmdir.core.placement.reductions import REDUCTIONS
-from spmdir.simulator.measured_errors import measured
+from spmdir.simulator.measured_errors import tensor_norm
 
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -97,8 +97,8 @@ def inexact_difference(
     bound = error.bound(max((tuple(shard.shape) for shard in shards), key=math.prod), count)
     if bound is None:
         return None
-    norm = measured(error.norm, found - right)
-    size = measured(error.norm, right) if error.of == "result" else sum(measured(error.norm, s) for s in shards)
+    norm = tensor_norm(error.norm, found - right)
+    size = tensor_norm(error.norm, right) if error.of == "result" else sum(tensor_norm(error.norm, s) for s in shards)
     most = bound * size + limit * (right.numel() ** 0.5 if error.norm == "l2" else 1)
     if norm <= most:
         return None
