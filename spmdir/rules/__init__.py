@@ -1,4 +1,4 @@
-"""What each op does to shardings: rules are text, one line an op, and one engine reads them all.
+"""Rules that describe how ops propagate shardings, one line of text for each op, and the engine that reads them.
 
 May import: core. Inside: language ← shapes ← local ← strategies ← op_rule ← instantiate ← rule_set.
 Start with aten/contraction.rules, then shapes/instance.py and strategies/per_axis.py; docs/rules.md is the reference.

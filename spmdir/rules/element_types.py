@@ -1,7 +1,7 @@
-"""Element types of the operands and results of torch's ops, as torch checks and gives them.
+"""Element types that torch allows for the operands of ops, and those of the results.
 
-`element_types.txt` holds a line for each op that has a rule, or several with guards, of which the first that fits
-counts. `make op-table` derives the lines from what the ops do with every element type:
+`element_types.txt` contains a line for each op that has a rule. If it contains several lines with guards for an op, the
+first that fits is used. `make op-table` derives the lines by running the ops on every element type:
 
     aten.mm [same self mat2] -> self
     aten.gather [index: i64 i32] -> self
@@ -9,8 +9,9 @@ counts. `make op-table` derives the lines from what the ops do with every elemen
     aten.div.Tensor_mode {rounding_mode = none} -> float(self, other)
     aten.native_layer_norm -> input, input | wide(input), input | wide(input)
 
-In brackets are the constraints on operands. A result is an operand, `(a, b)` for what operands and numbers promote to,
-a map of that, an element type, the argument `dtype` where it is given, or `?` if it is not checked.
+The constraints on operands are in brackets. The type of a result is that of an operand, `(a, b)` for the promoted type
+of operands and numbers, a map of it, an element type, or `?` if it is not checked. `dtype or …` means
+the argument `dtype`, if the call has it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from spmdir.core.placement.tensor import TensorMeta
 TABLE = Path(__file__).with_suffix(".txt")
 
 KINDS = {kind: tuple(dtype for dtype in DTYPES.values() if dtype.kind == kind) for kind in ("float", "complex", "int")}
-"""What the table spells for all element types of a kind."""
+"""Word in the table → all element types of this kind."""
 
 
 def _of_integers(other: DType) -> Callable[[DType], DType]:
@@ -55,7 +56,7 @@ MAPS: Mapping[str, Callable[[DType], DType]] = {
     "double": lambda dtype: dt.COMPLEX_F64 if dtype.is_complex else dt.F64,
     "real_float": lambda dtype: _real(_of_integers(dt.F32)(dtype)),
 }
-"""What an op makes of the element type that operands promote to."""
+"""Name of a map in the table → function from the promoted element type to that of the result."""
 
 _NUMBERS = (int, float, complex, Local)
 
@@ -65,12 +66,13 @@ Named = Mapping[str, tuple[TensorMeta, ...]]
 
 @attrs.frozen
 class TypeSource:
-    """Where the element type of a result comes from: `map(names)`, or an element type of its own.
+    """The origin of the element type of a result: `map(names)`, or a fixed element type.
 
     Attributes:
-        names: operands and numbers that are promoted.
+        names: the operands and numbers that are promoted.
+        map: a key of MAPS, applied to the promoted type.
         fixed: the element type, if it does not depend on operands.
-        argument: the argument whose element type goes before, if it is given.
+        argument: the argument whose element type is used instead, if the call has it.
     """
 
     names: tuple[str, ...] = ()
@@ -97,24 +99,24 @@ class TypeSource:
         if self.fixed is not None:
             return self.fixed
         tensors = [(meta.dtype, meta.rank) for name in self.names for meta in operands.get(name, ())]
-        given = [arguments.get(name) for name in self.names]
-        numbers = [0 if isinstance(value, Local) else value for value in given if isinstance(value, _NUMBERS)]
-        found = result_type(tensors, numbers)
-        return None if found is None else MAPS[self.map](found)
+        values = [arguments.get(name) for name in self.names]
+        numbers = [0 if isinstance(value, Local) else value for value in values if isinstance(value, _NUMBERS)]
+        promoted = result_type(tensors, numbers)
+        return None if promoted is None else MAPS[self.map](promoted)
 
 
 @attrs.frozen
 class AllowedTypes:
-    """The element types that an operand may have; any, where the argument `unless` is given."""
+    """The element types that operand `name` may have. If the call has the argument `unless`, all are allowed."""
 
     name: str
     types: tuple[DType, ...]
     unless: str | None = None
 
     def __str__(self) -> str:
-        whole = [kind for kind, types in KINDS.items() if {*types} <= {*self.types}]
-        others = [str(type_) for type_ in self.types if type_.kind not in whole]
-        return f"{self.name}: {' '.join([*whole, *others])}{f' unless {self.unless}' if self.unless else ''}"
+        kinds = [kind for kind, types in KINDS.items() if {*types} <= {*self.types}]
+        single_types = [str(type_) for type_ in self.types if type_.kind not in kinds]
+        return f"{self.name}: {' '.join([*kinds, *single_types])}{f' unless {self.unless}' if self.unless else ''}"
 
 
 @attrs.frozen
@@ -122,10 +124,11 @@ class TypeSignature:
     """The element types of one op.
 
     Attributes:
-        guard: (argument, its value as text) where the line is about some calls.
-        allowed: the operands that may not have every element type.
-        same: operands of one element type.
-        results: for each result the places that its type may come from; none if it is not checked.
+        op: the name of the op.
+        results: for each result, the allowed origins of its type; () if it is not checked.
+        guard: (argument, its value as text), if the line is for such calls only.
+        allowed: the operands that may have only some element types.
+        same: groups of operands with equal element types.
     """
 
     op: str
@@ -143,11 +146,11 @@ class TypeSignature:
         return f"{self.op}{guard}{constraints} -> {results}"
 
     def fits(self, arguments: Mapping[str, Any]) -> bool:
-        """Return whether the line is about calls with these arguments."""
+        """Return whether the line is for calls with these arguments."""
         return self.guard is None or argument_text(arguments.get(self.guard[0])) == self.guard[1]
 
     def check(self, operands: Named, arguments: Mapping[str, Any], results: Sequence[DType | None]) -> None:
-        """Raise RuleError if torch rejects the element types of operands, or gives results of others.
+        """Raise RuleError if torch rejects the element types of operands, or if results have other element types.
 
         Args:
             results: the element type of each result; None for an absent one.
@@ -160,52 +163,52 @@ class TypeSignature:
         for allowed in self.allowed:
             is_free = allowed.unless is not None and arguments.get(allowed.unless) is not None
             for meta in () if is_free else operands.get(allowed.name, ()):
-                if meta.numel and meta.dtype not in allowed.types:  # torch looks at no type of what has no elements
+                if meta.numel and meta.dtype not in allowed.types:  # torch does not check empty tensors
                     expected = _either(allowed.types) + (f", or argument '{allowed.unless}'" if allowed.unless else "")
                     raise RuleError(f"operand '{allowed.name}' has element type {meta.dtype}; expected {expected}")
         for names in self.same:
-            found = dict.fromkeys((name, meta.dtype) for name in names for meta in operands.get(name, ()))
-            if len({dtype for _, dtype in found}) > 1:
-                types = ", ".join(f"'{name}' has {dtype}" for name, dtype in found)
+            dtypes = dict.fromkeys((name, meta.dtype) for name in names for meta in operands.get(name, ()))
+            if len({dtype for _, dtype in dtypes}) > 1:
+                types = ", ".join(f"'{name}' has {dtype}" for name, dtype in dtypes)
                 raise RuleError(
                     f"operands differ in element type: {types}; expected one type, convert with aten._to_copy"
                 )
 
     def expected(self, index: int, operands: Named, arguments: Mapping[str, Any]) -> tuple[DType, ...]:
-        """Return the element types that result `index` may have; none if it is not checked.
+        """Return the element types that result `index` may have; () if it is not checked.
 
         Raises:
             RuleError: torch does not promote the operands.
         """
         sources = self.results[min(index, len(self.results) - 1)]
         if not all(source.is_known(operands, arguments) for source in sources):
-            return ()  # an optional operand is left out
+            return ()  # an optional operand is absent
         types = [source.evaluate(operands, arguments) for source in sources]
         if None in types:
-            given = ", ".join(str(meta.dtype) for name in sources[0].names for meta in operands.get(name, ()))
-            raise RuleError(f"torch does not promote the element types {given}; convert an operand")
+            operand_dtypes = ", ".join(str(meta.dtype) for name in sources[0].names for meta in operands.get(name, ()))
+            raise RuleError(f"torch cannot promote the element types {operand_dtypes}; convert an operand")
         return tuple(type_ for type_ in types if type_ is not None)
 
     def check_results(self, operands: Named, arguments: Mapping[str, Any], results: Sequence[DType | None]) -> None:
-        """Raise RuleError if a result has an element type that the op does not give."""
-        for index, found in enumerate(results):
+        """Raise RuleError if a result has an element type that the op does not return."""
+        for index, dtype in enumerate(results):
             expected = self.expected(index, operands, arguments)
-            if found is not None and expected and found not in expected:
-                raise RuleError(f"result {index} has the element type {found}; expected {_either(expected)}")
+            if dtype is not None and expected and dtype not in expected:
+                raise RuleError(f"result {index} has the element type {dtype}; expected {_either(expected)}")
 
 
 def argument_text(value: Any) -> str:
-    """Return the value of an argument as a guard spells it."""
+    """Return the value of an argument as text, as in a guard."""
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _either(types: Sequence[Any]) -> str:
-    *others, last = dict.fromkeys(map(str, types))
-    return f"{', '.join(others)} or {last}" if others else last
+    *leading, last = dict.fromkeys(map(str, types))
+    return f"{', '.join(leading)} or {last}" if leading else last
 
 
 def parse(line: str) -> TypeSignature:
-    """Return what a line of the table spells."""
+    """Parse a line of the table."""
     head, _, tail = line.partition(" -> ")
     head, _, constraints = head.removesuffix("]").partition(" [")
     op, _, guard = head.removesuffix("}").partition(" {")
@@ -227,7 +230,7 @@ def _allowed(name: str, text: str) -> AllowedTypes:
 
 
 def _split(text: str) -> list[str]:
-    """Return the parts between commas outside parentheses."""
+    """Split at commas outside parentheses."""
     parts, depth = [""], 0
     for part in text.split(", "):
         parts[-1] += ", " * (depth > 0) + part
@@ -237,24 +240,24 @@ def _split(text: str) -> list[str]:
 
 
 def _source(text: str) -> TypeSource:
-    argument, is_given, rest = text.rpartition(" or ")
-    before = argument if is_given else None
-    if rest in DTYPES:
-        return TypeSource(fixed=DTYPES[rest], argument=before)
-    name, parenthesis, inside = rest.removesuffix(")").partition("(")
-    names = tuple(inside.split(", ") if inside else ()) if parenthesis else (rest,)
-    return TypeSource(names, name if parenthesis else "", None, before)
+    argument, is_given, source = text.rpartition(" or ")
+    override = argument if is_given else None
+    if source in DTYPES:
+        return TypeSource(fixed=DTYPES[source], argument=override)
+    name, parenthesis, inside = source.removesuffix(")").partition("(")
+    names = tuple(inside.split(", ") if inside else ()) if parenthesis else (source,)
+    return TypeSource(names, name if parenthesis else "", None, override)
 
 
 @cache
 def signatures(op: str) -> tuple[TypeSignature, ...]:
-    """Return the lines about an op; none if the table does not list it."""
+    """Return the lines for an op; () if the table has none."""
     return tuple(map(parse, _lines().get(op, ())))
 
 
 def signature(op: str, arguments: Mapping[str, Any]) -> TypeSignature | None:
-    """Return the line about a call with these arguments, or None."""
-    return next((one for one in signatures(op) if one.fits(arguments)), None)
+    """Return the line for a call with these arguments; None if there is none."""
+    return next((line for line in signatures(op) if line.fits(arguments)), None)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""A rule on one call: its patterns matched to the shapes, its clauses to the arguments."""
+"""Instantiate a rule on one call: match its patterns to the shapes, and evaluate the conditions of its clauses."""
 
 from __future__ import annotations
 
@@ -24,11 +24,14 @@ from spmdir.rules.shapes.shape_matching import fit, infer_shapes
 FACTOR_CLAUSES = ("reduce", "same", "unsharded", "nonempty", "aligned", "expand", "local")
 
 
-def chosen(alternatives: Iterable[Rule], call: Call) -> tuple[Rule, Binding] | None:
-    """Return the first of some rules of an op whose `when` clauses hold for `call`, and its parameters filled by it.
+def choose_rule(alternatives: Iterable[Rule], call: Call) -> tuple[Rule, Binding] | None:
+    """Return the first of `alternatives` whose `when` clauses hold for `call`, with its binding; None if there is none.
+
+    Args:
+        alternatives: the rules of the op, in order.
 
     Raises:
-        RuleError: the call has arguments or operands that the op does not take.
+        RuleError: the call has arguments or operands that the op does not have.
     """
     for rule in alternatives:
         binding = bind(rule, call.slots, call.structure is None, call.argument)
@@ -40,7 +43,10 @@ def chosen(alternatives: Iterable[Rule], call: Call) -> tuple[Rule, Binding] | N
 
 
 def instantiate(rule: Rule, call: Call, binding: Binding, rules: Rules) -> OpRule:
-    """Return `rule` on `call`, whose expansions go by `rules`.
+    """Return the instance of `rule` on `call`.
+
+    Args:
+        rules: the rules of the ops in its expansions.
 
     Raises:
         RuleError: the operands, arguments or results of the call do not fit the rule.
@@ -54,19 +60,21 @@ def instantiate(rule: Rule, call: Call, binding: Binding, rules: Rules) -> OpRul
 
 
 def infer(rule: Rule, call: Call, binding: Binding) -> tuple[TensorMeta, ...]:
-    """Return the types of the results of `call`, whose own results are not looked at: shapes from the rule's patterns,
-    element types by its `as`, else by the table of torch's ops, else by promotion.
+    """Infer the types of the results of a call; `call.results` are ignored.
+
+    Shapes follow from the patterns of the rule. Element types follow from its `as`, else from the table of torch's ops,
+    else from promotion.
 
     Raises:
-        RuleError: the call does not fit the rule, or a size in a result is in no operand and no argument.
+        RuleError: the call does not fit the rule, or a size of a result follows from no operand and no argument.
     """
-    known, operands = signature(call.name, binding.arguments), _named(call, binding)
+    type_signature, operands = signature(call.name, binding.arguments), _named(call, binding)
     metas = []
     for index, shape in enumerate(infer_shapes(rule, call, binding)):
         declared = rule.results[0 if rule.result_list else index].dtype
         dtype = result_dtype(declared, binding, call.operands)
-        listed = known.expected(index, operands, binding.arguments) if known else ()
-        metas.append(TensorMeta(shape, listed[0] if listed and dtype not in listed else dtype))
+        dtypes = type_signature.expected(index, operands, binding.arguments) if type_signature else ()
+        metas.append(TensorMeta(shape, dtypes[0] if dtypes and dtype not in dtypes else dtype))
     return tuple(metas)
 
 
@@ -75,17 +83,19 @@ def _named(call: Call, binding: Binding) -> Named:
 
 
 def _check_dtypes(rule: Rule, call: Call, binding: Binding, layout: Layout) -> None:
-    """Raise RuleError unless torch gives results of these element types for operands of these.
+    """Raise RuleError unless torch returns results of these element types for these operands.
 
-    The table of torch's ops counts, and what the rule declares. Of what neither says promotion does.
+    The table of torch's ops and the declarations of the rule are checked. Without either, promotion decides.
     """
-    known, operands = signature(call.name, binding.arguments), _named(call, binding)
+    type_signature, operands = signature(call.name, binding.arguments), _named(call, binding)
     try:
-        if known is not None:
-            known.check(operands, binding.arguments, [meta and meta.dtype for meta in call.results])
+        if type_signature is not None:
+            type_signature.check(operands, binding.arguments, [meta and meta.dtype for meta in call.results])
         for index, meta in enumerate(call.results):
             declared = rule.results[0 if rule.result_list else index].dtype
-            if meta is None or (declared is None and known and known.expected(index, operands, binding.arguments)):
+            if meta is None or (
+                declared is None and type_signature and type_signature.expected(index, operands, binding.arguments)
+            ):
                 continue
             if expected := expected_dtype(meta.dtype, declared, index, binding, call.operands):
                 raise RuleError(f"result {index} has the element type {meta.dtype}; expected {expected}")
@@ -94,38 +104,38 @@ def _check_dtypes(rule: Rule, call: Call, binding: Binding, layout: Layout) -> N
 
 
 def _factors(layout: Layout, rule: Rule, scope: Scope) -> tuple[Factor, ...]:
-    """Return the factors of `layout` with what the clauses that hold say of them; later clauses count."""
-    said: list[dict[str, Any]] = [{} for _ in layout.sizes]
+    """Return the factors of `layout` with the properties from active clauses; later clauses override earlier ones."""
+    entries: list[dict[str, Any]] = [{} for _ in layout.sizes]
     for number, clause in enumerate(rule.clauses):
         if clause.kind not in FACTOR_CLAUSES or not holds(clause.condition, scope):
             continue
         for factor in (f for name in clause.names for f in layout.refer(name)):
             if clause.kind == "nonempty":
-                said[factor]["least"] = 1
+                entries[factor]["least"] = 1
             elif clause.kind == "aligned":
-                said[factor]["aligned"] = True
+                entries[factor]["aligned"] = True
             elif clause.kind in ("expand", "local"):
-                alone = clause.kind == "local" and any(_speaks_of_one(s, layout) for s in statements(clause.body))
-                former = said[factor]
-                former.update(rewrite=clause.kind, clauses=(*former.get("clauses", ()), number))
-                former.update(alone=(*former.get("alone", ()), *([number] if alone else [])))
+                is_alone = clause.kind == "local" and any(_needs_single_dim(s, layout) for s in statements(clause.body))
+                previous = entries[factor]
+                previous.update(rewrite=clause.kind, clauses=(*previous.get("clauses", ()), number))
+                previous.update(alone=(*previous.get("alone", ()), *([number] if is_alone else [])))
             else:
-                said[factor]["kind"] = clause.reductions[0] if clause.reductions else clause.kind
+                entries[factor]["kind"] = clause.reductions[0] if clause.reductions else clause.kind
     for factor in layout.unsharded:
-        said[factor] = {"kind": "unsharded"} if said[factor].get("rewrite") != "local" else said[factor]
+        entries[factor] = {"kind": "unsharded"} if entries[factor].get("rewrite") != "local" else entries[factor]
     for factor, window in layout.windows.items():
-        said[factor].update(
+        entries[factor].update(
             {"least": window.least} if window else {"kind": "unsharded", "rewrite": None, "clauses": ()}
         )
     for factor in layout.separate_factors:
-        if "rewrite" not in said[factor]:
-            said[factor].setdefault("kind", "unsharded")
+        if "rewrite" not in entries[factor]:
+            entries[factor].setdefault("kind", "unsharded")
     return tuple(
-        Factor(name, size, **entry) for name, size, entry in zip(layout.names, layout.sizes, said, strict=True)
+        Factor(name, size, **entry) for name, size, entry in zip(layout.names, layout.sizes, entries, strict=True)
     )
 
 
-def _speaks_of_one(statement: Statement, layout: Layout) -> bool:
-    """Return whether a name of several dimensions stands where only one of them can be meant."""
+def _needs_single_dim(statement: Statement, layout: Layout) -> bool:
+    """Return whether a function of one dimension has an argument that names several dimensions."""
     functions = (e for value in statement.values for e in walk(value) if isinstance(e, Function) and e.name in SINGLE)
     return any(len(layout.refer(name)) > 1 for function in functions for name in function.arguments)

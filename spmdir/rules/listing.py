@@ -1,4 +1,4 @@
-"""The strategies of an op, for who asks by name."""
+"""The public function that lists the strategies of a call."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _is_literal(value: object) -> bool:
 
 
 _META = Kind(_is_meta, 'one such as TensorMeta((4, 8), "f32")')
-_LITERAL = Kind(_is_literal, "a number, a text, None, a DType, or a tuple of such")
+_LITERAL = Kind(_is_literal, "a number, a string, None, a DType, or a tuple of these")
 
 
 @accepts(
@@ -51,17 +51,17 @@ def op_strategies(
     """Return the strategies of op `name` on tensors like `operands` for a mesh axis of `axis_size` ranks.
 
     Args:
-        name: of the op, as "aten.mm".
-        operands: global shape and element type of each tensor among its arguments, in order; a sequence of these for
-            a list of tensors, None for one that is absent.
-        arguments: its other arguments by name.
-        axis_size: how many ranks, from 1 on.
-        placements: plug-in placements, as text or value, whose strategies come last, for whatever dimension.
-        why: also return what the op does not offer, each with its `reason`.
+        name: the name of the op, such as "aten.mm".
+        operands: the global shape and element type of each tensor argument, in order; a sequence of these for a list
+            of tensors, None for an absent tensor.
+        arguments: the other arguments by name.
+        axis_size: the number of ranks, at least 1.
+        placements: plug-in placements, as text or value. They may shard any dimension. Their strategies come last.
+        why: also return the omitted strategies, each with its `reason`.
 
     Raises:
-        RuleError: no rule, or the call does not fit it.
-        ParseError, ShardingError: a placement is none.
+        RuleError: the op has no rule, or the call does not fit it.
+        ParseError, ShardingError: a placement is invalid.
 
     Example:
         >>> from spmdir.core.placement.tensor import TensorMeta
@@ -75,12 +75,14 @@ def op_strategies(
     for key, value in arguments.items():
         _LITERAL.check(f"argument '{key}'", value)
     if not isinstance(axis_size, int) or axis_size < 1:
-        raise RuleError(f"axis_size is {shown(axis_size)}; expected a number of ranks from 1 on")
+        raise RuleError(f"axis_size is {shown(axis_size)}; expected a number of ranks, at least 1")
     plugins = tuple(parse_placement(p) if isinstance(p, str) else p for p in placements)
     for placement in plugins:
         require_type("a placement", placement, Placement, 'one such as "Cyclic(0, 2)"')
     rules = default()
-    structure = tuple((1,) * len(one) if isinstance(one, (list, tuple)) else int(one is not None) for one in operands)
+    structure = tuple(
+        (1,) * len(operand) if isinstance(operand, (list, tuple)) else int(operand is not None) for operand in operands
+    )
     is_plain = all(entry == 1 for entry in structure)
     call = rules.infer_call(name, tuple(flat), arguments, None if is_plain else structure)
     op_rule = rules.instantiate(call)

@@ -1,4 +1,4 @@
-"""A rule on one call, with the strategies that it allows on one mesh axis and the ops that may replace it."""
+"""A rule instantiated on one call: its strategies on a mesh axis, and its rewrites as expansion or local form."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from spmdir.core.placement.standard import Placement
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules.language.syntax_tree import TextStrategy
 from spmdir.rules.local.expansion import Expansion
-from spmdir.rules.local.rank import Alone, Rank
+from spmdir.rules.local.rank import Rank, SingleRank
 from spmdir.rules.replacement import expand, localize
 from spmdir.rules.shapes.instance import Ops, RuleInstance
-from spmdir.rules.strategies.expansion_layout import ExpansionLayout, Reduced, lay_out
+from spmdir.rules.strategies.expansion_layout import ExpansionLayout, InternalReduction, lay_out
 from spmdir.rules.strategies.obstacle import Dropped
 from spmdir.rules.strategies.per_axis import (
-    Known,
+    StrategyCache,
     factor_strategies,
     partial_strategies,
     plugin_partial_strategies,
@@ -30,19 +30,20 @@ from spmdir.rules.strategies.per_axis import (
     shard_operands,
 )
 from spmdir.rules.strategies.plugin_declared import combining, declared_strategies, is_pointwise, pointwise
-from spmdir.rules.strategies.plugin_placements import NO_PLUGINS, PluginPlacements, at, plugins_among
-from spmdir.rules.strategies.plugin_shards import lifted_strategies
+from spmdir.rules.strategies.plugin_placements import NO_PLUGINS, PluginPlacements, plugins_among, with_dim
+from spmdir.rules.strategies.plugin_shards import substituted_strategies
 from spmdir.rules.strategies.split_products import split_strategies
 from spmdir.rules.strategies.strategy import UNSHARDED, ShardCounts, Strategy
 from spmdir.rules.strategies.text_strategies import text_strategies
 
 
-def rotated(
+def rotated_bytes(
     rule: RuleInstance, local_form: Callable[..., Expansion | None], strategy: Strategy, count: int
 ) -> tuple[tuple[int, tuple[int, ...]], ...]:
     """Return (bytes, factors) of each tensor that a rank sends in the local form of `strategy` on `count` ranks.
 
-    The factors are those by which other axes may make it smaller: of an operand of its shape but for what rotates.
+    Other axes that shard these factors make the tensor smaller. They are the other factors of the operand that has the
+    same shape, apart from the sharded dimension.
     """
     mesh = Mesh({"ring": count})
     sharded = {f: shard_of(rule.factors[f].size, [("ring", strategy.placement_of(f))]) for f in strategy.factors}
@@ -53,30 +54,32 @@ def rotated(
     scattered = frozenset(f for f, shard in sharded.items() if not shard.is_contiguous(mesh))
     form = local_form(sharded, operands, Rank(mesh, mesh.coordinate(0)), scattered, (strategy,))
     sent = [op.call.operands[0] for op in form.ops if op.call.name == "spmd.rotate"] if form else []
-    return tuple((meta.bytes, _factors(rule, strategy, operands, meta)) for meta in sent)
+    return tuple((meta.bytes, _shrinking_factors(rule, strategy, operands, meta)) for meta in sent)
 
 
-def _factors(
+def _shrinking_factors(
     rule: RuleInstance, strategy: Strategy, operands: tuple[TensorMeta, ...], sent: TensorMeta
 ) -> tuple[int, ...]:
     for dims, meta in zip(rule.operand_dims, operands, strict=True):
         pairs = list(zip(dims, meta.shape, sent.shape, strict=False))
-        alike = all(size == other or set(strategy.factors) & set(factors) for factors, size, other in pairs)
-        if meta.rank == sent.rank and alike:
+        has_same_shape = all(
+            size == sent_size or set(strategy.factors) & set(factors) for factors, size, sent_size in pairs
+        )
+        if meta.rank == sent.rank and has_same_shape:
             return tuple(f for factors in dims for f in factors if f not in strategy.factors)
     return ()
 
 
 class Rules(Ops, Protocol):
-    """The rules of all ops, of which those inside an expansion are asked."""
+    """The rules of all ops; an `OpRule` uses them for the ops inside its expansions."""
 
     @property
     def clock(self) -> AbstractContextManager[None]:
-        """Counts the time spent on listing strategies."""
+        """The clock of the time spent on listing strategies."""
         ...
 
     def text_strategies(self, name: str, kinds: tuple[type[Placement], ...] = ()) -> tuple[TextStrategy, ...]:
-        """Return the strategies of op `name` that are written as text, with those of the placements `kinds`."""
+        """Return the text strategies of op `name`, with those of the placement classes `kinds`."""
         ...
 
     def instantiate(self, call: Call) -> OpRule | None:
@@ -86,19 +89,19 @@ class Rules(Ops, Protocol):
 
 @attrs.define(frozen=True, slots=False, eq=False)
 class OpRule(RuleInstance):
-    """What a rule says of one call, and what follows from it by the rules of other ops.
+    """A rule instantiated on one call, with its strategies and rewrites.
 
     Attributes:
-        rule, call, binding, layout, scope, factors, shape_arguments: as of `RuleInstance`.
-        rules: those of other ops.
+        rule, call, binding, layout, scope, factors, shape_arguments: see `RuleInstance`.
+        rules: the rules of all ops.
     """
 
     rules: Rules
-    _known: dict[object, tuple[Strategy, ...] | None] = attrs.field(factory=dict)
-    _by_factor: Known = attrs.field(factory=dict)
+    _strategies_by_key: dict[object, tuple[Strategy, ...] | None] = attrs.field(factory=dict)
+    _factor_cache: StrategyCache = attrs.field(factory=dict)
     _expansions: dict[int, Expansion] = attrs.field(factory=dict)
-    _inner: dict[tuple[int, int], tuple[Reduced, ...]] = attrs.field(factory=dict)
-    _rotated: dict[tuple[Strategy, int], tuple[tuple[int, tuple[int, ...]], ...]] = attrs.field(factory=dict)
+    _internal_reductions: dict[tuple[int, int], tuple[InternalReduction, ...]] = attrs.field(factory=dict)
+    _rotated_bytes: dict[tuple[Strategy, int], tuple[tuple[int, tuple[int, ...]], ...]] = attrs.field(factory=dict)
 
     def __repr__(self) -> str:
         return f"<OpRule: {self.name}>"
@@ -106,37 +109,40 @@ class OpRule(RuleInstance):
     def strategies(
         self, count: int, sharded: ShardCounts = UNSHARDED, placements: tuple[Placement, ...] = ()
     ) -> tuple[Strategy, ...]:
-        """Return the strategies for an axis of `count` ranks: replicated, then one a factor, then the partial ones.
+        """Return the strategies for an axis of `count` ranks: replicated, one for each factor, then partial ones.
 
         Args:
-            sharded: how other mesh axes shard the factors, see `shard_counts`. Strategies that are not compatible with
-                that are left out: where a factor is sharded that has major ones beside it, these are sharded to single
-                elements. An axis of one rank divides nothing, so it has the same strategies whatever others shard.
-            placements: those of the program; strategies of the plug-ins among them come last. One that shards a
-                dimension stands for any dimension.
+            sharded: how other mesh axes shard the factors, see `shard_counts`. Incompatible strategies are omitted. For
+                example, a minor factor requires that its major factors are sharded down to single elements. An axis of
+                one rank divides nothing, so it has the same strategies for all `sharded`.
+            placements: the placements of the program. Strategies of its plug-ins come last. A placement that shards
+                may shard any dimension.
 
         Raises:
-            ParseError: the op expands into itself; RuleError: a plug-in adds what is not a strategy of the op.
+            ParseError: the op expands into itself.
+            RuleError: a plug-in placement adds an invalid strategy.
         """
         plugins = plugins_among(placements) if placements else NO_PLUGINS
         sharded = sharded if count > 1 else UNSHARDED
         key = (count, sharded.key, plugins)
-        if key not in self._known:
-            self._known[key] = None  # so that an expansion that leads back here is found out
+        if key not in self._strategies_by_key:
+            self._strategies_by_key[key] = None  # marks a running call, to detect an expansion that contains the op
             try:
                 with self.rules.clock:
-                    listed = [one for one in self._list(count, sharded, plugins) if isinstance(one, Strategy)]
-                    self._known[key] = tuple(dict.fromkeys(listed))
+                    strategies = [
+                        strategy for strategy in self._list(count, sharded, plugins) if isinstance(strategy, Strategy)
+                    ]
+                    self._strategies_by_key[key] = tuple(dict.fromkeys(strategies))
             except BaseException:
-                del self._known[key]
+                del self._strategies_by_key[key]
                 raise
-        found = self._known[key]
-        if found is None:
+        known_strategies = self._strategies_by_key[key]
+        if known_strategies is None:
             raise ParseError(f"{self.rule.op} expands into itself; expand it into other ops", self.rule.location)
-        return found
+        return known_strategies
 
     def split_strategies(self, count: int, sharded: ShardCounts = UNSHARDED) -> tuple[Strategy, ...]:
-        """Return the strategies by which an axis of `count` ranks takes a matrix product in steps, block by block.
+        """Return the strategies that split a matrix product into one step for each of `count` ranks.
 
         Args:
             sharded: how other mesh axes shard the factors.
@@ -145,10 +151,10 @@ class OpRule(RuleInstance):
 
     @cached_property
     def evaluated(self) -> OpRule:
-        """This rule, of which all conditions and expansions have been evaluated.
+        """This rule, after all its conditions and expansions were evaluated to raise their errors.
 
         Raises:
-            SpmdirError: as `strategies`.
+            SpmdirError: see `strategies`.
         """
         self.strategies(1)
         return self
@@ -156,64 +162,84 @@ class OpRule(RuleInstance):
     def considered(
         self, count: int, sharded: ShardCounts = UNSHARDED, placements: tuple[Placement, ...] = ()
     ) -> tuple[Strategy | Dropped, ...]:
-        """Return the `strategies`, and with its reason each one that is left out of those that were considered.
+        """Return the `strategies`, and the omitted ones with their reasons.
 
-        Of placements by S all factors are considered, of plug-ins whatever they shard, pass or declare.
+        S of each factor, and all uses of the plug-in placements, are considered.
         """
         plugins = plugins_among(placements)
-        every = [*self._list(count, sharded, NO_PLUGINS), *(self._list(count, sharded, plugins) if plugins else ())]
-        used = {factor for dims in self.all_dims for made_of in dims for factor in made_of}
-        offered = [one for one in every if isinstance(one, Strategy)]
-        passing = {p for one in offered for p in one.operands}
-        sharding = {(one.placement_of(factor), factor) for one in offered for factor in one.factors}
+        candidates = [
+            *self._list(count, sharded, NO_PLUGINS),
+            *(self._list(count, sharded, plugins) if plugins else ()),
+        ]
+        used_factors = {factor for dims in self.all_dims for made_of in dims for factor in made_of}
+        offered = [candidate for candidate in candidates if isinstance(candidate, Strategy)]
+        operand_placements = {p for candidate in offered for p in candidate.operands}
+        sharded_pairs = {
+            (candidate.placement_of(factor), factor) for candidate in offered for factor in candidate.factors
+        }
 
-        def is_left_out(one: Dropped) -> bool:
-            if one.factor is None:
-                return one.what not in passing
-            return one.factor in used and (one.placement, one.factor) not in sharding
+        def is_left_out(dropped: Dropped) -> bool:
+            if dropped.factor is None:
+                return dropped.subject not in operand_placements
+            return dropped.factor in used_factors and (dropped.placement, dropped.factor) not in sharded_pairs
 
-        listed = {str(one): one for one in every}.values()
-        return tuple(one for one in listed if isinstance(one, Strategy) or is_left_out(one))
+        distinct = {str(candidate): candidate for candidate in candidates}.values()
+        return tuple(candidate for candidate in distinct if isinstance(candidate, Strategy) or is_left_out(candidate))
 
     def why_not(
         self,
         count: int,
-        placed: Sequence[Placement | None],
+        requested_placements: Sequence[Placement | None],
         placements: tuple[Placement, ...] = (),
         sharded: ShardCounts = UNSHARDED,
     ) -> tuple[Dropped, ...]:
-        """Return what is left out of the strategies that operands and results `placed` so may have asked for.
+        """Return the omitted strategies, with reasons, that could have led to the requested placements.
 
-        Strategies written as text come first.
+        Text strategies come first.
 
         Args:
-            placed: the placement of each operand, then of each result; None for any.
+            requested_placements: the placement of each operand, then of each result; None for any.
         """
-        wanted: set[tuple[object, int | None]] = {(p, None) for p in placed}
-        for placement, dims in zip(placed, (*self.operand_dims, *self.result_dims), strict=True):
+        requested: set[tuple[object, int | None]] = {(p, None) for p in requested_placements}
+        for placement, dims in zip(requested_placements, (*self.operand_dims, *self.result_dims), strict=True):
             if placement is not None and placement.dim is not None and placement.dim < len(dims or ()):
-                wanted |= {(at(placement, 0), factor) for factor in (dims or ())[placement.dim]}
-        dropped = (one for one in self.considered(count, sharded, placements) if isinstance(one, Dropped))
-        found = [one for one in dropped if one.placement is None or (one.placement, one.factor) in wanted]
-        return tuple(sorted(found, key=lambda one: not isinstance(one.what, TextStrategy)))
+                requested |= {(with_dim(placement, 0), factor) for factor in (dims or ())[placement.dim]}
+        dropped = (
+            candidate for candidate in self.considered(count, sharded, placements) if isinstance(candidate, Dropped)
+        )
+        matching = [
+            candidate
+            for candidate in dropped
+            if candidate.placement is None or (candidate.placement, candidate.factor) in requested
+        ]
+        return tuple(sorted(matching, key=lambda candidate: not isinstance(candidate.subject, TextStrategy)))
 
     def _list(self, count: int, sharded: ShardCounts, plugins: PluginPlacements) -> Iterator[Strategy | Dropped]:
-        """Yield the strategies; where a minor factor is sharded before its major ones are, those that finish these."""
-        unfinished = self._unfinished(sharded)
+        """Yield strategies and omitted ones; if an axis shards a minor factor, those that finish its majors."""
+        unfinished = self._unfinished_majors(sharded)
         texts = self.rules.text_strategies(self.name, plugins.declaring)
         if not plugins:
-            own = factor_strategies(self, count, sharded, self.expansion_layout, self._by_factor)
-            every = (self._replicated, *own, *self._partial, *text_strategies(self, count, sharded, texts, ()))
+            by_factor = factor_strategies(self, count, sharded, self.expansion_layout, self._factor_cache)
+            candidates = (
+                self._replicated,
+                *by_factor,
+                *self._partial,
+                *text_strategies(self, count, sharded, texts, ()),
+            )
             if unfinished:
-                every = (s for s in every if isinstance(s, Strategy) and unfinished == self._finished_by(s, count))
-            yield from every
+                candidates = (
+                    s
+                    for s in candidates
+                    if isinstance(s, Strategy) and unfinished == self._counts_finished_by(s, count)
+                )
+            yield from candidates
             return
-        known = self.strategies(count, sharded)
-        yield from known
+        strategies = self.strategies(count, sharded)
+        yield from strategies
         if not unfinished:
-            yield from lifted_strategies(self, count, sharded, plugins.shards, self.expansion_layout)
+            yield from substituted_strategies(self, count, sharded, plugins.shards, self.expansion_layout)
             yield from plugin_partial_strategies(self, plugins.partials)
-            yield from declared_strategies(self, count, sharded, known, plugins.lifting)
+            yield from declared_strategies(self, count, sharded, strategies, plugins.lifting)
             yield from text_strategies(self, count, sharded, texts, plugins.shards)
 
     @cached_property
@@ -224,12 +250,12 @@ class OpRule(RuleInstance):
     def _partial(self) -> tuple[Strategy, ...]:
         return tuple(partial_strategies(self))
 
-    def _finished_by(self, strategy: Strategy, count: int) -> dict[int, int]:
-        """Return what `_unfinished` may say for `strategy` to finish it."""
+    def _counts_finished_by(self, strategy: Strategy, count: int) -> dict[int, int]:
+        """Return the value of `_unfinished_majors` that `strategy` would finish: factor → its shards."""
         return {factor: self.factors[factor].size // count for factor in strategy.factors}
 
-    def _unfinished(self, sharded: ShardCounts) -> dict[int, int]:
-        """Return the factors of several elements a shard that are major to one sharded by S → their shards."""
+    def _unfinished_majors(self, sharded: ShardCounts) -> dict[int, int]:
+        """Return major factor → its shards, for shards of several elements whose minor factor is sharded by S."""
         return {
             major: sharded.of(major)
             for factor in sharded.all_axes
@@ -239,25 +265,26 @@ class OpRule(RuleInstance):
         }
 
     def combining(self, result: Placement) -> Iterator[Strategy]:
-        """Yield the strategies that shard by S what some result lacks, each rank running the op on its shard.
+        """Yield the strategies that shard by S a factor that some result lacks. For `Placement.lift`.
 
-        `result` is the placement of what ranks then have of such a result. For `Placement.lift`.
+        Each rank runs the op on its shard. A result that lacks the factor gets the placement `result`.
         """
         return combining(self, result)
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether the op does the same to each element alone, and broadcasts nothing. For `Placement.lift`."""
+        """Whether the op computes each element separately and broadcasts nothing. For `Placement.lift`."""
         return is_pointwise(self)
 
     def pointwise(self, placement: Placement) -> Strategy:
-        """Return the strategy where every operand and result has `placement`, of an op of any kind: whether it computes
-        what the op does is for the caller to know, see `is_pointwise`. For `Placement.lift`.
+        """Return the strategy in which every operand and result has `placement`. For `Placement.lift`.
+
+        It is not checked whether the strategy is sound for the op; see `is_pointwise`.
         """
         return pointwise(self, placement)
 
     def expansion(self, factor: int) -> Expansion:
-        """Return the ops on global tensors that replace this one when `factor`, with rewrite "expand", is sharded."""
+        """Return the ops on global tensors that replace the op if `factor`, with rewrite "expand", is sharded."""
         if factor not in self._expansions:
             self._expansions[factor] = expand(self, self.rules, factor)
         return self._expansions[factor]
@@ -272,7 +299,7 @@ class OpRule(RuleInstance):
         """Return the placements of the expansion over `factor` on an axis of `count` ranks.
 
         Args:
-            operands: their placements; by default those that shard `factor` by S.
+            operands: the placements of the operands; by default those that shard `factor` by S.
         """
         placements = operands or shard_operands(self, factor)
         return self.lay_out(self.expansion(factor), count, sharded, placements)
@@ -280,32 +307,32 @@ class OpRule(RuleInstance):
     def lay_out(
         self, expansion: Expansion, count: int, sharded: ShardCounts, operands: tuple[Placement, ...]
     ) -> ExpansionLayout | None:
-        """Return the placements of an `expansion` of this op for `operands`; None if an op of it has none."""
+        """Return the layout of an `expansion` of this op; None if an op in it has no strategy."""
         return lay_out(self.operand_dims, expansion, self.rules.instantiate, operands, count, sharded)
 
-    def internal_reductions(self, factor: int, count: int = 2) -> tuple[Reduced, ...]:
-        """Return the values inside the expansion over `factor` that are reduced over the axis before they are used."""
+    def internal_reductions(self, factor: int, count: int = 2) -> tuple[InternalReduction, ...]:
+        """Return the partial values in the expansion over `factor` that are reduced over the axis before their use."""
         key = factor, count
-        if key not in self._inner:
+        if key not in self._internal_reductions:
             layout = self.expansion_layout(factor, count)
-            self._inner[key] = layout.reductions if layout else ()
-        return self._inner[key]
+            self._internal_reductions[key] = layout.reductions if layout else ()
+        return self._internal_reductions[key]
 
     def has_ring(self, strategy: Strategy) -> bool:
-        """Return whether something may go round a ring in the local form of a strategy."""
+        """Return whether the local form of a strategy may contain a ring."""
         if strategy.rewrite != "local":
             return False
         bodies = [strategy.text.body] if strategy.text else [clause.body for clause in self.rule.of_kind("local")]
         return any(statement.ring is not None for body in bodies for statement in body)
 
-    def rotated(self, strategy: Strategy, count: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Return (bytes of a rank, factors) of what goes round the rings of a strategy for an axis of `count` ranks."""
+    def rotated_bytes(self, strategy: Strategy, count: int) -> tuple[tuple[int, tuple[int, ...]], ...]:
+        """Return (bytes, factors) of each tensor that a rank sends in the rings of a strategy on `count` ranks."""
         if not self.has_ring(strategy):
             return ()
         key = strategy, count
-        if key not in self._rotated:
-            self._rotated[key] = rotated(self, self.local_form, strategy, count)
-        return self._rotated[key]
+        if key not in self._rotated_bytes:
+            self._rotated_bytes[key] = rotated_bytes(self, self.local_form, strategy, count)
+        return self._rotated_bytes[key]
 
     def local_form(
         self,
@@ -315,16 +342,14 @@ class OpRule(RuleInstance):
         scattered: frozenset[int] = frozenset(),
         strategies: Iterable[Strategy] = (),
     ) -> Expansion | None:
-        """Return the ops, on local tensors, that replace this one when its factors are sharded.
-
-        None if no sharded factor needs a local form.
+        """Return the ops on local tensors that replace the op; None if no sharded factor needs a local form.
 
         Args:
-            shards: factor → its shard, a Local of kind "shard"; factors that no axis shards are left out.
-            operands: the types of the local operands, from which local shapes follow; by default the global ones.
-            rank: gives a rank's integers; by default those of a rank that has everything.
+            shards: sharded factor → its shard, a Local of kind "shard".
+            operands: the types of the local operands; by default the global types.
+            rank: the rank whose integers are used; by default a rank that has all elements.
             scattered: the factors of which a rank may have several ranges.
-            strategies: those in use, of which one that is written as text brings the local form.
+            strategies: the strategies in use. The local form of a text strategy is used instead of that of the rule.
         """
         return localize(
             self,
@@ -332,6 +357,6 @@ class OpRule(RuleInstance):
             shards,
             scattered,
             operands or self.call.operands,
-            rank or Alone(),
+            rank or SingleRank(),
             strategies,
         )

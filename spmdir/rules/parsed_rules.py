@@ -1,4 +1,4 @@
-"""The packaged rules and strategies as they parse, so that using them needs no parser."""
+"""The packaged rules and strategies in parsed form; loading them needs no parser."""
 
 from __future__ import annotations
 
@@ -31,4 +31,4 @@ PARSED = ParsedTexts(
         OpCall, StateCall, TextStrategy, PlacementTerm,
     ),
 )  # fmt: skip
-"""The well-formed rules and strategies that come with spmdir; `make parsed-texts` writes them."""
+"""The parsed form of the packaged rules and strategies, written by `make parsed-texts`."""

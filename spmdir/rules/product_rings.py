@@ -1,4 +1,14 @@
-"""The local form of a matrix product that is split: what a rank sends of it goes while it multiplies another block."""
+"""The local form of a split matrix product: a ring in which each rank sends one block while it multiplies another.
+
+For `m k, k n -> m n` on a ring of 2 ranks, with blocks a0, a1 of the first operand, there are two forms:
+
+    gather: (S(m), S(n)) -> S(n)             scatter: (S(k), S(k)) -> S(m)
+    step 0: send a0, multiply a0 @ b         step 0: multiply block 1 of a @ b
+    step 1: receive a1, multiply a1 @ b      step 1: send the sum, multiply block 0 of a @ b, add the received sum
+    assemble both parts of the result        the sum is block 0 of the result
+
+These are the steps of rank 0. Rank 1 starts with the other block in each form.
+"""
 
 from __future__ import annotations
 
@@ -24,29 +34,32 @@ def product_ring(
     operands: tuple[TensorMeta, ...],
     rank: Rank,
 ) -> Expansion:
-    """Return the steps of the product `owner` by `strategy`, one of `split_strategies`.
+    """Return the ops of the product `owner` by `strategy`, one of `split_strategies`.
 
-    Where an operand is gathered, its blocks go round, each rank multiplies the one that it has, and the parts of the
-    result are put together. Where the result is scattered, each rank adds its part of the sum of a block to what comes
-    round; it begins with the block of the rank before, so that the last one is its own.
+    If an operand is gathered, its blocks move round the ring. Each rank multiplies the block that it has, and assembles
+    the parts of the result.
+
+    If the result is scattered, partial sums move round the ring. Each rank adds its product for the block of the
+    received sum. It starts with the block of the previous rank and ends with its own block.
 
     Args:
-        shard: of the factor of the blocks, on the rank; the ring is along the innermost of its axes.
-        operands: the local types.
+        shard: the shard of the block factor. The ring is along the innermost of its axes.
+        operands: the local types of the operands.
     """
     builder = _Builder(owner, ops, strategy, shard, operands, rank)
-    result = builder.scattered() if builder.fed is None else builder.gathered()
-    return Expansion(tuple(builder.made), (result,))
+    result = builder.scatter() if builder.gathered_operand is None else builder.gather()
+    return Expansion(tuple(builder.emitted), (result,))
 
 
 class _Builder:
-    """Puts the steps together.
+    """Builds the ops of a split product.
 
     Attributes:
-        fed: the operand that is gathered; None where the result is scattered.
-        shard: the part of a rank of what the ring shares out.
-        count: the ranks of the ring.
-        made: the ops so far.
+        gathered_operand: the index of the operand that is gathered; None if the result is scattered.
+        shard: the shard of the block factor along the axis of the ring.
+        count: the number of ranks of the ring.
+        dims: for each operand, its dimension of the block factor, or None.
+        emitted: the ops so far.
     """
 
     def __init__(
@@ -60,75 +73,79 @@ class _Builder:
     ):
         *outer, axis = shard.axes
         self.owner, self.ops, self.operands, self.rank = owner, ops, operands, rank
-        self.shard = attrs.evolve(shard, extent=shard.extent // rank.ring(outer), axes=(axis,))
-        self.factor, self.count = strategy.factors[-1], rank.ring((axis,))
+        self.shard = attrs.evolve(shard, extent=shard.extent // rank.ring_size(outer), axes=(axis,))
+        self.factor, self.count = strategy.factors[-1], rank.ring_size((axis,))
         self.dims = [_dim(dims, self.factor) for dims in owner.operand_dims]
-        placed = enumerate(zip(strategy.operands, self.dims, strict=True))
-        self.fed = next((i for i, (p, dim) in placed if isinstance(p, ShardPlacement) and p.dim == dim), None)
-        self.made: list[ExpandedOp] = []
+        placements = enumerate(zip(strategy.operands, self.dims, strict=True))
+        self.gathered_operand = next(
+            (i for i, (p, dim) in placements if isinstance(p, ShardPlacement) and p.dim == dim), None
+        )
+        self.emitted: list[ExpandedOp] = []
 
-    def gathered(self) -> Value:
-        assert self.fed is not None
-        block, parts = Value("operand", self.fed), list[Value]()
+    def gather(self) -> Value:
+        assert self.gathered_operand is not None
+        block, parts = Value("operand", self.gathered_operand), list[Value]()
         for step in range(self.count):
-            pending = self.sent(block) if step + 1 < self.count else None
-            parts.append(self.product({**self.sliced(step), self.fed: block}))
-            block = block if pending is None else self.received(pending)
+            pending = self.send(block) if step + 1 < self.count else None
+            parts.append(self.multiply({**self.slice_operands(step), self.gathered_operand: block}))
+            block = block if pending is None else self.receive(pending)
         meta, dim = self.meta(parts[0]), _dim(self.owner.result_dims[0] or (), self.factor)
-        assert dim is not None  # the strategy places it
+        assert dim is not None  # the strategy shards it
         shape = tuple(size * self.count if d == dim else size for d, size in enumerate(meta.shape))
         arguments = (("axes", self.shard.axes), ("dim", dim))
         call = Call("spmd.assemble", (meta,) * self.count, arguments, (attrs.evolve(meta, shape=shape),))
-        return self.add(call, tuple(parts))
+        return self.emit(call, tuple(parts))
 
-    def scattered(self) -> Value:
+    def scatter(self) -> Value:
         total: Value | None = None
         for step in range(self.count):
-            pending = None if total is None else self.sent(total)
-            part = self.product(self.sliced(step + 1))
-            total = part if pending is None else self.call("aten.add.Tensor", (self.received(pending), part))
-        assert total is not None  # a ring has ranks
+            pending = None if total is None else self.send(total)
+            part = self.multiply(self.slice_operands(step + 1))
+            total = part if pending is None else self.emit_call("aten.add.Tensor", (self.receive(pending), part))
+        assert total is not None  # a ring has at least two ranks
         return total
 
-    def sliced(self, back: int) -> dict[int, Value]:
-        """Return what each operand that is whole has of the block of the rank `back` places before."""
+    def slice_operands(self, back: int) -> dict[int, Value]:
+        """Slice each operand that has the whole block factor to the block of the rank `back` places before this one."""
         start, end = (attrs.evolve(self.shard, kind=kind, back=back % self.count) for kind in ("offset", "end"))
-        found = [(i, dim) for i, dim in enumerate(self.dims) if dim is not None and i != self.fed]
+        sharded_operands = [
+            (i, dim) for i, dim in enumerate(self.dims) if dim is not None and i != self.gathered_operand
+        ]
         return {
-            i: self.call("aten.slice.Tensor", (Value("operand", i),), {"dim": dim, "start": start, "end": end})
-            for i, dim in found
+            i: self.emit_call("aten.slice.Tensor", (Value("operand", i),), {"dim": dim, "start": start, "end": end})
+            for i, dim in sharded_operands
         }
 
-    def product(self, replaced: Mapping[int, Value]) -> Value:
+    def multiply(self, replaced: Mapping[int, Value]) -> Value:
         operands = tuple(replaced.get(i, Value("operand", i)) for i in range(len(self.operands)))
-        own = self.owner.call
-        return self.call(own.name, operands, own.argument, own.structure)
+        call = self.owner.call
+        return self.emit_call(call.name, operands, call.argument, call.structure)
 
-    def sent(self, value: Value) -> Value:
+    def send(self, value: Value) -> Value:
         meta = self.meta(value)
-        return self.add(Call("spmd.rotate_start", (meta,), (("axes", self.shard.axes),), (meta,)), (value,))
+        return self.emit(Call("spmd.rotate_start", (meta,), (("axes", self.shard.axes),), (meta,)), (value,))
 
-    def received(self, pending: Value) -> Value:
+    def receive(self, pending: Value) -> Value:
         meta = self.meta(pending)
-        return self.add(Call("spmd.wait", (meta,), (), (meta,)), (pending,))
+        return self.emit(Call("spmd.wait", (meta,), (), (meta,)), (pending,))
 
-    def call(
+    def emit_call(
         self, op: str, operands: tuple[Value, ...], arguments: Mapping[str, Any] = {}, structure: Any = None
     ) -> Value:
         static = {n: self.rank.value(v) if isinstance(v, Local) else v for n, v in arguments.items()}
         call = self.ops.infer_call(op, tuple(map(self.meta, operands)), static, structure)
-        return self.add(attrs.evolve(call, arguments=tuple(sorted(arguments.items()))), operands)
+        return self.emit(attrs.evolve(call, arguments=tuple(sorted(arguments.items()))), operands)
 
-    def add(self, call: Call, operands: tuple[Value, ...]) -> Value:
-        self.made.append(ExpandedOp(call, operands, self.owner.rule.location))
-        return Value("op", len(self.made) - 1)
+    def emit(self, call: Call, operands: tuple[Value, ...]) -> Value:
+        self.emitted.append(ExpandedOp(call, operands, self.owner.rule.location))
+        return Value("op", len(self.emitted) - 1)
 
     def meta(self, value: Value) -> TensorMeta:
-        meta = self.operands[value.index] if value.source == "operand" else self.made[value.index].call.results[0]
-        assert meta is not None  # all of them give a tensor
+        meta = self.operands[value.index] if value.source == "operand" else self.emitted[value.index].call.results[0]
+        assert meta is not None  # no op of the ring has an absent result
         return meta
 
 
 def _dim(dims: Any, factor: int) -> int | None:
-    """Return the dimension that `factor` makes up; None if it is none of these."""
-    return next((dim for dim, made_of in enumerate(dims) if factor in made_of), None)
+    """Return the dimension with `factor`; None if there is none."""
+    return next((dim for dim, factors in enumerate(dims) if factor in factors), None)

@@ -1,4 +1,4 @@
-"""The two rewrites of a rule: `expand` into ordinary ops on global tensors, `local` into ops on one rank's tensors."""
+"""Run the rewrites of a rule: `expand` into ops on global tensors, `local` into ops on the local tensors of a rank."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules.local.emitter import Emitter
 from spmdir.rules.local.expansion import Expansion
 from spmdir.rules.local.rank import Rank
-from spmdir.rules.local.states import joint_of
-from spmdir.rules.local.suitability import serving
+from spmdir.rules.local.states import packed_by_name
+from spmdir.rules.local.suitability import usable_clauses
 from spmdir.rules.product_rings import product_ring
 from spmdir.rules.shapes.instance import Ops, RuleInstance
 from spmdir.rules.strategies.split_products import SPLIT
@@ -20,12 +20,12 @@ from spmdir.rules.strategies.strategy import Strategy
 
 
 def expand(owner: RuleInstance, ops: Ops, factor: int) -> Expansion:
-    """Return the ops on global tensors that replace `owner` when `factor` is sharded."""
+    """Return the ops on global tensors that replace `owner` if `factor` is sharded."""
     clauses = [owner.rule.clauses[number] for number in owner.factors[factor].clauses]
     emitter = Emitter(owner, ops, owner.scope)
     returned = emitter.run([clause for clause in clauses if clause.kind == "expand"][-1].body)
-    results = tuple(map(emitter.returned, returned, owner.call.results))
-    return Expansion(tuple(emitter.made), results)
+    results = tuple(map(emitter.cast_result, returned, owner.call.results))
+    return Expansion(tuple(emitter.emitted), results)
 
 
 def localize(
@@ -37,43 +37,44 @@ def localize(
     rank: Rank,
     strategies: Iterable[Strategy],
 ) -> Expansion | None:
-    """Return the ops on one rank's tensors that replace `owner` when its factors are sharded as `shards` say.
-
-    None if none of these factors needs a local form.
+    """Return the ops on the local tensors of `rank` that replace `owner`; None if it needs no local form.
 
     Args:
-        shards: factor → its shard, a Local of kind "shard".
+        shards: sharded factor → its shard, a Local of kind "shard".
         scattered: the factors of which a rank may have several ranges.
-        strategies: those in use, of which one that is written as text, or splits a product, brings the local form.
+        operands: the types of the local operands.
+        strategies: the strategies in use. A text strategy, or one that splits a product, has its own local form.
     """
     strategies = tuple(strategies)
-    for one in strategies:
-        if one.rewrite == SPLIT:
-            return product_ring(owner, ops, one, shards[one.factors[-1]], operands, rank)
-    texts = {factor: one for one in strategies if one.text for factor in one.factors}
-    bodies = [one.text.body for one in texts.values() if one.text and one.text.body]
-    numbers = serving(owner, [f for f in shards if f not in texts], scattered)
+    for strategy in strategies:
+        if strategy.rewrite == SPLIT:
+            return product_ring(owner, ops, strategy, shards[strategy.factors[-1]], operands, rank)
+    texts = {factor: strategy for strategy in strategies if strategy.text for factor in strategy.factors}
+    bodies = [strategy.text.body for strategy in texts.values() if strategy.text and strategy.text.body]
+    numbers = usable_clauses(owner, [f for f in shards if f not in texts], scattered)
     if numbers and owner.rule.clauses[numbers[-1]].kind == "local":
         bodies.append(owner.rule.clauses[numbers[-1]].body)
     if not bodies:
         return None
 
-    held = dict(shards)  # which block of them a rank has changes along a ring
+    current_shards = dict(shards)  # a ring changes the block that a rank has
 
-    def meant(reference: str) -> tuple[int, ...]:
-        found = owner.layout.refer(reference)
-        return tuple(f for f in found if f in shards) or found
+    def referred_factors(reference: str) -> tuple[int, ...]:
+        named = owner.layout.refer(reference)
+        return tuple(f for f in named if f in shards) or named
 
     def factors(reference: str) -> tuple[Local, ...]:
-        return tuple(held.get(f) or Local("shard", owner.factors[f].size, ()) for f in meant(reference))
+        return tuple(
+            current_shards.get(f) or Local("shard", owner.factors[f].size, ()) for f in referred_factors(reference)
+        )
 
     def dims(tensor: str, references: tuple[str, ...]) -> tuple[int, ...]:
-        chosen = {f for reference in references for f in meant(reference)}
-        return tuple(d for d, made_of in enumerate(owner.layout.dims(tensor)) if chosen & set(made_of))
+        wanted = {f for reference in references for f in referred_factors(reference)}
+        return tuple(d for d, made_of in enumerate(owner.layout.dims(tensor)) if wanted & set(made_of))
 
     def parts(dim: int) -> tuple[Local, ...]:
         made_of = [factor for result in owner.result_dims for factor in (result or ())[dim]]
-        return tuple(held.get(f) or Local("shard", owner.factors[f].size, ()) for f in made_of)
+        return tuple(current_shards.get(f) or Local("shard", owner.factors[f].size, ()) for f in made_of)
 
     def inner() -> tuple[int, ...] | None:
         sharded = {window.from_end for f, window in owner.layout.windows.items() if window and f in shards}
@@ -82,8 +83,14 @@ def localize(
 
     scope = attrs.evolve(owner.scope, factors=factors, dims=dims, parts=parts, inner=inner)
     emitter = Emitter(
-        owner, ops, scope, rank, operands, held, joint_of(p for one in texts.values() for p in one.results)
+        owner,
+        ops,
+        scope,
+        rank,
+        operands,
+        current_shards,
+        packed_by_name(p for strategy in texts.values() for p in strategy.results),
     )
-    results = tuple(map(emitter.returned, emitter.run(bodies[0]), owner.call.results))
-    form = Expansion(tuple(emitter.made), results)
-    return form.used() if any(statement.ring is not None for statement in bodies[0]) else form
+    results = tuple(map(emitter.cast_result, emitter.run(bodies[0]), owner.call.results))
+    form = Expansion(tuple(emitter.emitted), results)
+    return form.without_unused() if any(statement.ring is not None for statement in bodies[0]) else form

@@ -1,4 +1,4 @@
-"""The rules of all ops, read from .rules files and parsed only when asked for."""
+"""The rules of all ops, read from .rules files, and parsed on first use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spmdir.core.placement.base import Placement
 from spmdir.core.placement.call import Call, Literal
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.core.text_file import read_text_file
-from spmdir.rules.instantiate import chosen, infer, instantiate
+from spmdir.rules.instantiate import choose_rule, infer, instantiate
 from spmdir.rules.language.checks import check, check_calls
 from spmdir.rules.language.records import Record, Records, merged, read, read_strategies
 from spmdir.rules.language.strategy_checks import check_strategy
@@ -31,14 +31,14 @@ from spmdir.rules.strategies.equivalent_ops import derived_records, derived_stra
 from spmdir.rules.strategies.placement_texts import texts_of
 
 SHOWN_NAMES = 5
-"""How many names of ops the repr of a rule set shows."""
+"""The most names of ops in the repr of a rule set."""
 
 PACKAGED = Path(__file__).parent / "aten"
 
 
 @attrs.define
 class Clock:
-    """The seconds spent in its `with` blocks; those inside others count once."""
+    """Adds up the seconds spent in its `with` blocks; nested blocks count once."""
 
     seconds: float = 0.0
     _depth: int = 0
@@ -54,11 +54,11 @@ class Clock:
 
 @attrs.define(frozen=True, slots=False, eq=False, repr=False)
 class RuleSet:
-    """Op name → the records of its alternatives, in order; caches what it parses and instantiates.
+    """The rules and text strategies of all ops, with caches of parsed rules and of instances.
 
     Attributes:
-        records: the rules.
-        declared: op → the strategies that stand beside the rules.
+        records: op → the unparsed rules of its alternatives, in order.
+        declared: op → the unparsed text strategies of the same files.
         clock: the time spent on parsing rules, instantiating them and listing their strategies.
     """
 
@@ -72,13 +72,13 @@ class RuleSet:
     clock: Clock = attrs.field(factory=Clock)
 
     def __repr__(self) -> str:
-        own = [name for name, records in self.records.items() if packaged().records.get(name) != records]
-        also = f", {len(own)} of them not packaged: {', '.join(own[:SHOWN_NAMES])}" if own else ""
-        return f"<RuleSet of {len(self.records)} ops{also}{', …' if len(own) > SHOWN_NAMES else ''}>"
+        unpackaged = [name for name, records in self.records.items() if packaged().records.get(name) != records]
+        also = f", {len(unpackaged)} of them not packaged: {', '.join(unpackaged[:SHOWN_NAMES])}" if unpackaged else ""
+        return f"<RuleSet of {len(self.records)} ops{also}{', …' if len(unpackaged) > SHOWN_NAMES else ''}>"
 
     @property
     def instances(self) -> int:
-        """Return how many different calls rules were instantiated on."""
+        """The number of distinct calls on which rules were instantiated."""
         return len(self._instantiated)
 
     @property
@@ -86,7 +86,7 @@ class RuleSet:
         return tuple(self.records)
 
     def alternatives(self, name: str) -> tuple[Rule, ...]:
-        """Return the rules of op `name`; the first whose `when` clauses hold counts.
+        """Return the rules of op `name`; the first whose `when` clauses hold is used.
 
         Raises:
             ParseError: a rule of that op is malformed.
@@ -101,39 +101,39 @@ class RuleSet:
         return next(iter(self.alternatives(name)), None)
 
     def kinds(self, name: str) -> frozenset[str]:
-        """Return the kinds of the clauses that rules of op `name` have: what no call of it is without one of them."""
+        """Return the kinds of all clauses in the rules of op `name`."""
         if name not in self._kinds:
             self._kinds[name] = frozenset(clause.kind for rule in self.alternatives(name) for clause in rule.clauses)
         return self._kinds[name]
 
     def text_strategies(self, name: str, kinds: tuple[type[Placement], ...] = ()) -> tuple[TextStrategy, ...]:
-        """Return the strategies of op `name` that are written as text: those beside rules, then those of `kinds`.
+        """Return the text strategies of op `name`: those of .rules files, then those of the placement classes `kinds`.
 
-        Those of other ops are among them that compute the same, see `spmdir.rules.strategies.equivalent_ops`.
+        They include strategies of its other names, see `spmdir.rules.strategies.equivalent_ops`.
 
         Raises:
-            ParseError, SpmdirErrors: one is malformed, or does not fit the op; located.
+            ParseError, SpmdirErrors: a strategy is malformed, or does not fit the op; located.
         """
         key = (name, kinds)
         if key not in self._texts:
             records = (*self.declared.get(name, ()), *(r for kind in kinds for r in texts_of(kind).get(name, ())))
-            own = (self._strategy(record) for record in records)
-            others = (
+            own_strategies = (self._strategy(record) for record in records)
+            derived_strategies = (
                 derived
                 for declared in (self.declared, *map(texts_of, kinds))
                 for derived in self._derived(name, declared)
             )
-            self._texts[key] = tuple(dict.fromkeys((*own, *others)))
+            self._texts[key] = tuple(dict.fromkeys((*own_strategies, *derived_strategies)))
         return self._texts[key]
 
     def _derived(self, name: str, declared: Records) -> Iterator[TextStrategy]:
-        """Yield the strategies of other ops that are offered for op `name` and fit it."""
+        """Yield the strategies for other names of op `name` that fit it."""
         for record, equivalent in derived_records(name, declared) if name in self.records else ():
             try:
                 strategy = derived_strategy(record, equivalent, _parsed)
                 check_strategy(strategy, self, MAPS)
             except SpmdirError:
-                continue  # written for what only the other op has; an error of the text is raised for that op
+                continue  # uses a parameter or result of the other op only; errors of its text are raised there
             yield strategy
 
     def _strategy(self, record: Record) -> TextStrategy:
@@ -143,8 +143,8 @@ class RuleSet:
         except SpmdirError as error:
             if record.is_composed:
                 where = Location(record.file, record.line, 1)
-                found = flat(error)
-                raise_all([type(one)(f"'{record.text}': {one.message}", where) for one in found])
+                mistakes = flat(error)
+                raise_all([type(mistake)(f"'{record.text}': {mistake.message}", where) for mistake in mistakes])
             raise
         return strategy
 
@@ -158,7 +158,7 @@ class RuleSet:
         return tuple((p.name, p.is_tensor) for p in rule.parameters)
 
     def shape_arguments(self, name: str) -> frozenset[str]:
-        """Return the literal arguments of op `name` that hold the sizes of its first result, by one of its rules."""
+        """Return the literal arguments that list the sizes of the first result, in any rule of op `name`."""
         rules = self.alternatives(name)
         listed = (n for rule in rules for clause in rule.of_kind("sizes") for n in clause.names)
         terms = (term for rule in rules for result in rule.results for term in result.pattern)
@@ -173,8 +173,8 @@ class RuleSet:
         """
         if call not in self._instantiated:
             with self.clock:
-                found = chosen(self.alternatives(call.name), call)
-                self._instantiated[call] = None if found is None else instantiate(found[0], call, found[1], self)
+                match = choose_rule(self.alternatives(call.name), call)
+                self._instantiated[call] = None if match is None else instantiate(match[0], call, match[1], self)
         return self._instantiated[call]
 
     def infer_call(
@@ -184,22 +184,22 @@ class RuleSet:
         arguments: Mapping[str, Literal],
         structure: tuple[int | tuple[int, ...], ...] | None = None,
     ) -> Call:
-        """Return the call of op `name`, its results inferred.
+        """Return a call of op `name` with inferred results.
 
         Raises:
-            RuleError: no rule, or the results cannot be inferred from it.
+            RuleError: the op has no rule, or its results cannot be inferred.
         """
         call = Call(name, operands, tuple(sorted(arguments.items())), (), structure)
         if call not in self._inferred:
             self.parameters(name)
-            found = chosen(self.alternatives(name), call)
-            if found is None:
-                raise RuleError(f"no rule of {name} is for these arguments")
-            self._inferred[call] = attrs.evolve(call, results=infer(found[0], call, found[1]))
+            match = choose_rule(self.alternatives(name), call)
+            if match is None:
+                raise RuleError(f"no rule of {name} applies to these arguments")
+            self._inferred[call] = attrs.evolve(call, results=infer(match[0], call, match[1]))
         return self._inferred[call]
 
     def parse_all(self) -> Iterator[Rule]:
-        """Return every rule.
+        """Parse all rules.
 
         Raises:
             SpmdirErrors: all malformed rules.
@@ -208,7 +208,7 @@ class RuleSet:
         return (rule for name in self.records for rule in self.alternatives(name))
 
     def __enter__(self) -> RuleSet:
-        """Make these the rules that everything in the `with` block goes by."""
+        """Use these rules for everything in the `with` block."""
         _ACTIVE.set((*_ACTIVE.get(), self))
         return self
 
@@ -216,17 +216,17 @@ class RuleSet:
         _ACTIVE.set(_ACTIVE.get()[:-1])
 
     def extended(self, rules: Records, strategies: Records) -> RuleSet:
-        """Return this set with `rules`, which replace those of the same ops, and beside them `strategies`."""
+        """Return a copy with more text strategies, and with `rules`, which replace the rules of the same ops."""
         return RuleSet({**self.records, **rules}, merged(self.declared, strategies))
 
     def check(self, names: Iterable[str], strategies: Records | None = None) -> None:
-        """Raise what is wrong with the rules of the ops `names` and with `strategies`, together, up to a limit."""
+        """Raise the errors of `errors` together, at most MISTAKES of them."""
         errors = self.errors(names, strategies or {})
-        beyond = [MISTAKES.error(len(errors), errors[-1].location)] if len(errors) > MISTAKES.most else []
-        raise_all([*errors[: MISTAKES.most], *beyond])
+        limit_error = [MISTAKES.error(len(errors), errors[-1].location)] if len(errors) > MISTAKES.most else []
+        raise_all([*errors[: MISTAKES.most], *limit_error])
 
     def errors(self, names: Iterable[str], strategies: Records) -> list[SpmdirError]:
-        """Return all that is wrong with the rules of the ops `names` and with `strategies`."""
+        """Return all errors in the rules of the ops `names` and in `strategies`."""
         errors: list[SpmdirError] = []
         for record in (record for name in names for record in self.records[name]):
             name = record.text.partition("(")[0]
@@ -244,10 +244,10 @@ class RuleSet:
         return errors
 
     def with_file(self, path: str | Path) -> RuleSet:
-        """Return this set with the rules of a file, which replace those of the same ops, and with its strategies.
+        """Return a copy with the strategies of a file and its rules, which replace those of the same ops.
 
         Raises:
-            ParseError, SpmdirErrors: the file cannot be read or holds malformed rules.
+            ParseError, SpmdirErrors: the file cannot be read, or contains malformed rules.
         """
         text = read_text_file(path, f"rules from {path}")
         rules, strategies = read(text, str(path)), read_strategies(text, str(path))
@@ -257,10 +257,10 @@ class RuleSet:
 
 
 def _checked(record: Record) -> Rule:
-    kept = PARSED.find(record.text, record.file, record.line)
-    if kept is not None:
-        return kept
-    from spmdir.rules.language.parser import parse_rule  # lark costs most of the start-up, and few programs need it
+    parsed = PARSED.find(record.text, record.file, record.line)
+    if parsed is not None:
+        return parsed
+    from spmdir.rules.language.parser import parse_rule  # importing lark is slow, and few programs need it
 
     rule = parse_rule(record.text, record.file, record.line)
     check(rule, MAPS)
@@ -268,9 +268,9 @@ def _checked(record: Record) -> Rule:
 
 
 def _parsed(record: Record) -> TextStrategy:
-    kept = PARSED.find(record.text, record.file, record.line) if not record.indent else None
-    if kept is not None:
-        return kept
+    parsed = PARSED.find(record.text, record.file, record.line) if not record.indent else None
+    if parsed is not None:
+        return parsed
     from spmdir.rules.language.parser import parse_strategy  # as in `_checked`
 
     return parse_strategy(record.text, record.file, record.line, record.indent)
@@ -280,14 +280,14 @@ _ACTIVE: ContextVar[tuple[RuleSet, ...]] = ContextVar("rules", default=())
 
 
 def default() -> RuleSet:
-    """Return the rules in whose `with` block this is called, or else those that come with spmdir."""
+    """Return the rules of the innermost `with` block; the packaged rules outside of one."""
     active = _ACTIVE.get()
     return active[-1] if active else packaged()
 
 
 @functools.cache
 def packaged() -> RuleSet:
-    """Return the rules that come with spmdir."""
+    """Return the packaged rules."""
     records: dict[str, tuple[Record, ...]] = {}
     strategies: dict[str, tuple[Record, ...]] = {}
     for path in sorted(PACKAGED.glob("*.rules")):
@@ -299,15 +299,15 @@ def packaged() -> RuleSet:
 
 @accepts(path=PATH)
 def using_rules(path: str | Path) -> RuleSet:
-    """Return the rules of a file and, for all other ops, those that come with spmdir.
+    """Return the rules of a file, and the packaged rules for all other ops.
 
-    `with using_rules(path):` makes them the rules that imports, passes and simulations in the block go by.
+    Imports, passes and simulations in a block `with using_rules(path):` use them.
 
     Args:
-        path: of a `.rules` file.
+        path: a `.rules` file.
 
     Raises:
-        SpmdirError: the file cannot be read, or is malformed; with the place in it.
+        SpmdirError: the file cannot be read, or is malformed; located in the file.
 
     Example:
         >>> with spmdir.rules.using_rules("mine.rules"):

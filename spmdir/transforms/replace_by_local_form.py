@@ -32,7 +32,7 @@ from spmdir.reshard.runs import mark_runs
 from spmdir.rules import OpRule
 from spmdir.rules.local.expansion import ExpandedOp, Expansion, Value
 from spmdir.rules.local.rank import Rank
-from spmdir.rules.local.rings import ROTATIONS, require_alike
+from spmdir.rules.local.rings import ROTATIONS, require_equal_shapes
 
 LOCAL_CLASSES = {**HALO_CLASSES, **SHARD_INDEX_CLASSES, **RING_CLASSES, WaitOp.name: WaitOp}
 """Name of an op of spmdir in local forms → its class."""
@@ -99,7 +99,7 @@ def _representative_forms(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh)
         ranks = sorted({member for rank in ranks for member in mesh.group(rank, rotating)})
     forms = {ranks[0]: first_form} | {rank: form(rank) for rank in ranks[1:]}
     if rotating:
-        require_alike(forms, mesh)
+        require_equal_shapes(forms, mesh)
     return list(forms.values())
 
 

@@ -63,9 +63,12 @@ def test_blocks_of_a_weight_go_round_and_are_multiplied_where_they_are(
     [
         (
             f"    ring k: self\n        out = {PRODUCT}\n",
-            "'self' goes round a ring, and the strategy does not shard it",
+            "'self' moves round a ring, but the strategy does not shard it",
         ),
-        (f"    some = 2\n    ring k: some\n        out = {PRODUCT}\n", "'some' goes round a ring; expected one tensor"),
+        (
+            f"    some = 2\n    ring k: some\n        out = {PRODUCT}\n",
+            "'some' moves round a ring, but is a number or a list of tensors; expected one tensor",
+        ),
     ],
     ids=["of what is not sharded over it", "of a number"],
 )
@@ -83,7 +86,7 @@ def test_a_ring_over_a_factor_that_is_not_sharded_is_left_out_with_the_reason(tm
     with spmdir.rules.using_rules(str(tmp_path / "own.rules")):
         metas = tuple(spmdir.placement.TensorMeta(shape, "f64") for shape in ((512, 32), (32, 4)))
         reasons = "\n".join(map(str, spmdir.rules.op_strategies("aten.mm", metas, {}, 4, why=True)))
-    assert "a ring of 'n', and the strategy shards m, k; expected one of these" in reasons
+    assert "the ring is over 'n', which the strategy does not shard; expected one of m, k" in reasons
 
 
 def test_a_ring_of_too_many_ranks_is_left_out_at_once(tmp_path: Path) -> None:

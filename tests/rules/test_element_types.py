@@ -16,7 +16,7 @@ from spmdir.core import dtype as dt
 from spmdir.core.errors import RuleError
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules.element_types import TABLE, parse, signature, signatures
-from spmdir.rules.instantiate import chosen
+from spmdir.rules.instantiate import choose_rule
 from spmdir.rules.language.promotion import expected_dtype
 from spmdir.rules.rule_set import default
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
@@ -74,7 +74,7 @@ def test_what_rules_declare_of_results_is_what_the_table_says(samples: dict[str,
     checked = 0
     for op, listed in samples.items():
         call, _, _ = call_of(listed[0])
-        rule, binding = chosen(default().alternatives(op), call) or (None, None)
+        rule, binding = choose_rule(default().alternatives(op), call) or (None, None)
         if rule is None or binding is None or not any(result.dtype for result in rule.results):
             continue
         known = signature(op, binding.arguments)

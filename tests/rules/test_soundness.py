@@ -7,7 +7,7 @@ from spmdir.checking.rules.numbers import number_variants
 from spmdir.checking.rules.samples import all_samples
 from spmdir.checking.rules.samples.sample import Sample, b, f, i, sample
 from spmdir.checking.rules.soundness import call_of, on_one_axis, prepare, unsound
-from spmdir.rules.instantiate import chosen
+from spmdir.rules.instantiate import choose_rule
 from spmdir.rules.language.syntax_tree import PASSING
 from spmdir.rules.rule_set import default
 
@@ -76,7 +76,7 @@ def test_every_rule_has_a_sample():
     calls = [call_of(sample)[0] for sample in SAMPLES]
     used = set()
     for call in calls:
-        found = chosen(default().alternatives(call.name), call)
+        found = choose_rule(default().alternatives(call.name), call)
         assert found is not None
         used.add(found[0].location)
     # What is left after other lines of an op, to run replicated, may be beyond what a CPU can run.

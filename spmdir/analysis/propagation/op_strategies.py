@@ -88,7 +88,7 @@ class OpStrategies:
     def _strategies(self, rule: OpRule, axis: str, count: int, sharded: ShardCounts) -> tuple[Strategy, ...]:
         fitting = self._fitting(rule.strategies(count, sharded, self.plugin_placements.on(axis)), axis)
         if not fitting and self.sizes:
-            sharded = sharded.over(self._shards_on_other_axes(rule, axis))
+            sharded = sharded.with_fallback(self._shards_on_other_axes(rule, axis))
             fitting = self._fitting(rule.strategies(count, sharded, self.plugin_placements.on(axis)), axis)
         if self.keep_sum_order:
             fitting = [s for s in fitting if not self._reorders_a_sum(s)] or fitting
@@ -168,7 +168,7 @@ class OpStrategies:
         return attrs.evolve(
             strategy,
             inner_bytes=self._inner_reductions(factor) if strategy.rewrite == "expand" else self._halos(factor),
-            sent_bytes=self.rule.rotated(strategy, count),
+            sent_bytes=self.rule.rotated_bytes(strategy, count),
             partition=(placement, self.rule.factors[factor].size),
         )
 

@@ -1,4 +1,4 @@
-"""What kind of literal each argument of an `aten` op takes: torch names arguments alike in all its schemas."""
+"""Check the kinds of literal arguments of `aten` ops. A name has the same kind in all of torch's schemas."""
 
 from __future__ import annotations
 
@@ -90,15 +90,15 @@ KINDS = {
     "a string": "approximate driver equation indexing reduce rounding_mode side UPLO",
     "an element type": "dtype input_dtype out_dtype",
 }
-"""Kind → the arguments of that kind; device, layout, memory_format and generator are torch's own to check."""
+"""Kind → the arguments of this kind. Torch itself checks device, layout, memory_format and generator."""
 
 _KIND_OF = {name: kind for kind, names in KINDS.items() for name in names.split()}
 
 
 def check_kind(op: str, name: str, value: Literal) -> None:
-    """Raise RuleError unless argument `name` of `op` can be `value`; none stands for what the schema gives."""
+    """Raise RuleError unless `value` is valid for argument `name` of `op`. None, for the default, is always valid."""
     kind = _KIND_OF.get(name) if op.startswith("aten.") else None
     if kind is not None and value is not None and not _EXPECTED[kind](value):
-        from spmdir.core.placement.literals import print_literal  # only a wrong argument needs it
+        from spmdir.core.placement.literals import print_literal  # imported for errors only, to load faster
 
         raise RuleError(f"{op}: argument '{name}' is {print_literal(value)}; expected {kind}")

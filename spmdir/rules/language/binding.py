@@ -1,4 +1,4 @@
-"""Fills the parameters of a rule with the operands and arguments of one call."""
+"""Bind the operands and arguments of one call to the parameters of a rule."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Slot = int | None | tuple["int | None", ...]
 
 @attrs.frozen
 class Binding:
-    """The parameters of a rule filled by one call.
+    """The parameters of a rule, bound to the operands and arguments of one call.
 
     Attributes:
-        tensors: tensor parameter → its operand's number, a tuple of these for a list, or None.
-        arguments: literal argument → value; also a tensor parameter that was passed as a Python scalar.
+        tensors: tensor parameter → the index of its operand, a tuple of these for a list, or None.
+        arguments: literal argument → value; also tensor parameters that were passed as Python numbers.
     """
 
     tensors: Mapping[str, Slot]
     arguments: Mapping[str, Literal]
 
     def operands(self, name: str) -> tuple[int, ...]:
-        """Return the numbers of the operands that fill tensor parameter `name`."""
+        """Return the indices of the operands of tensor parameter `name`."""
         slot = self.tensors.get(name)
         if slot is None:
             return ()
@@ -35,24 +35,28 @@ class Binding:
 
 
 def bind(rule: Rule, slots: tuple[Slot, ...], positional: bool, arguments: Mapping[str, Literal]) -> Binding:
-    """Fill the parameters of `rule`; `positional` says that `slots` leave out the parameters passed as scalars.
+    """Bind the operands and arguments of a call to the parameters of `rule`.
+
+    Args:
+        slots: the operands of the tensor parameters, in order.
+        positional: whether `slots` omits the tensor parameters that were passed as Python numbers.
 
     Raises:
-        RuleError: an argument that the op does not have or of another kind, or more operands than it takes.
+        RuleError: an argument is unknown or of the wrong kind, or there are too many operands.
     """
     for name, value in arguments.items():
         if rule.parameter(name) is None:
-            known = [p.name for p in rule.parameters]
+            names = [p.name for p in rule.parameters]
             raise RuleError(
                 f"the rule of {rule.op} ({rule.location.file}:{rule.location.line}) has no parameter '{name}'; "
-                f"it has {', '.join(known)}{did_you_mean(name, known)}"
+                f"it has {', '.join(names)}{did_you_mean(name, names)}"
             )
         check_kind(rule.op, name, value)
     tensors = rule.tensors
     if positional and arguments:
         tensors = [p for p in tensors if p.name not in arguments]
     if len(slots) > len(tensors):
-        raise RuleError(f"{rule.op} was given {len(slots)} tensor operands; it takes {len(tensors)}")
+        raise RuleError(f"{rule.op} has {len(slots)} tensor operands; expected at most {len(tensors)}")
     filled: dict[str, Slot] = dict.fromkeys((p.name for p in rule.tensors), None)
     filled.update((p.name, slot) for p, slot in zip(tensors, slots, strict=False))
     for parameter in rule.tensors:
@@ -63,6 +67,6 @@ def bind(rule: Rule, slots: tuple[Slot, ...], positional: bool, arguments: Mappi
         if slot == () and not parameter.optional:
             raise RuleError(f"operand '{parameter.name}' of {rule.op} is an empty list; expected tensors")
         if slot is None and not parameter.optional and not parameter.is_list and parameter.name not in arguments:
-            raise RuleError(f"{rule.op} was given no operand '{parameter.name}'")
-    given = {name: value for name, value in arguments.items() if value is not None or name not in rule.defaults}
-    return Binding(filled, {**rule.defaults, **given})
+            raise RuleError(f"{rule.op} requires operand '{parameter.name}', which is missing")
+    present = {name: value for name, value in arguments.items() if value is not None or name not in rule.defaults}
+    return Binding(filled, {**rule.defaults, **present})

@@ -1,4 +1,4 @@
-"""What can be wrong with a rule before it meets any call."""
+"""Check a rule without a call: its names, patterns, clauses and rewrites."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ KEYWORDS = (
     "local", "max", "min", "moves", "multilinear", "nonempty", "product", "replicated", "same", "sizes", "slides",
     "sum", "swaps", "unsharded", "views", "when",
 )  # fmt: skip
-"""The words that begin a clause; misspelt, they read as factors of the result."""
+"""The words that begin a clause. A misspelt word parses as a factor of the result, so messages suggest these."""
 
 LISTED = 10
-"""How many of the names that there are a message lists."""
+"""The most allowed names that a message lists."""
 
 COMBINING = ("reduce", "same", "unsharded", "expand", "slides")
-"""The clauses that say what becomes of a factor that a result lacks."""
+"""The kinds of clauses that define how the shards of a factor combine in a result that lacks it."""
 
 
-class Map(Protocol):
-    """What is known of a dimension map: the function that builds, and the parameters whose dimensions it separates."""
+class MapProtocol(Protocol):
+    """A dimension map: the function that builds dimensions, and the parameters for which it separates dimensions."""
 
     @property
     def build(self) -> Callable[..., object]: ...
@@ -51,14 +51,15 @@ class Map(Protocol):
     def separates(self) -> tuple[str, ...]: ...
 
 
-Maps = Mapping[str, Map]
+Maps = Mapping[str, MapProtocol]
 
 
 def check(rule: Rule, maps: Maps) -> None:
-    """Raise unless a rule names only what it has and says how each factor combines.
+    """Raise if a rule uses an unknown name, or does not define how a factor combines.
 
     Raises:
-        ParseError: one thing is wrong. SpmdirErrors: several are.
+        ParseError: there is one error.
+        SpmdirErrors: there are several.
     """
     errors: list[SpmdirError] = sorted(
         (ParseError(message, where) for message, where in _problems(rule, maps)),
@@ -76,29 +77,30 @@ class Signatures(Protocol):
 
 
 def check_calls(rule: Rule, signatures: Signatures) -> None:
-    """Raise unless the rewrites of a rule call ops that have rules, with parameters that these have.
+    """Raise if a rewrite calls an op without a rule, or with unknown parameters.
 
     Raises:
-        ParseError: one such call. SpmdirErrors: several.
+        ParseError: there is one such call.
+        SpmdirErrors: there are several.
     """
     values = [value for clause in rule.clauses for statement in statements(clause.body) for value in statement.values]
     raise_all(call_errors(values, signatures))
 
 
 def call_errors(values: Iterable[Expression], signatures: Signatures) -> list[SpmdirError]:
-    """Return an error for each call in `values` of an op without a rule, or with parameters that its rule lacks."""
+    """Return an error for each call in `values` of an op without a rule, or with unknown parameters."""
     errors: list[SpmdirError] = []
     for call in (call for value in values for call in _calls(value)):
         try:
-            known = [name for name, _ in signatures.parameters(call.op)]
+            parameters = [name for name, _ in signatures.parameters(call.op)]
         except RuleError as error:
             errors.append(ParseError(error.message, call.location))
             continue
-        if len(call.arguments) > len(known):
-            message = f"{call.op} takes {len(known)} arguments, found {len(call.arguments)}"
+        if len(call.arguments) > len(parameters):
+            message = f"{call.op} takes {len(parameters)} arguments, found {len(call.arguments)}"
             errors.append(ParseError(message, call.location))
-        unknown = [name for name, _ in call.arguments if name is not None and name not in known]
-        errors += [ParseError(_unknown("parameter", name, known), call.location) for name in unknown]
+        unknown = [name for name, _ in call.arguments if name is not None and name not in parameters]
+        errors += [ParseError(_unknown_name("parameter", name, parameters), call.location) for name in unknown]
     return errors
 
 
@@ -110,31 +112,31 @@ Problem = tuple[str, Location]
 
 
 def _problems(rule: Rule, maps: Maps) -> Iterator[Problem]:
-    yield from _parameters(rule)
+    yield from _parameter_problems(rule)
     patterns = [p.pattern for p in rule.parameters if p.pattern is not None] + [r.pattern for r in rule.results]
     for pattern in patterns:
-        yield from _pattern(rule, pattern, maps)
+        yield from _pattern_problems(rule, pattern, maps)
     for clause in rule.clauses:
-        yield from _clause(rule, clause, maps)
+        yield from _clause_problems(rule, clause, maps)
     if rule.replicated is None:
-        yield from _combining(rule, maps)
+        yield from _combination_problems(rule, maps)
     else:
         yield from (
-            (f"`{clause.kind}` beside `replicated`; expected no other clause but `when`", clause.location)
+            (f"`{clause.kind}` together with `replicated`; expected only `when` clauses", clause.location)
             for clause in rule.clauses
             if clause.kind not in ("replicated", "when")
         )
     for result in rule.results:
         if result.dtype and result.dtype not in (*DTYPES, *DERIVED) and rule.parameter(result.dtype) is None:
-            known = [*DTYPES, *DERIVED, *(p.name for p in rule.parameters)]
-            hint = did_you_mean(result.dtype, known)
+            allowed = [*DTYPES, *DERIVED, *(p.name for p in rule.parameters)]
+            hint = did_you_mean(result.dtype, allowed)
             yield (
-                f"'{result.dtype}' is not an element type such as f32, i64 or i1, and no parameter{hint}",
+                f"'{result.dtype}' is neither an element type such as f32 nor a parameter{hint}",
                 result.location,
             )
 
 
-def _parameters(rule: Rule) -> Iterator[Problem]:
+def _parameter_problems(rule: Rule) -> Iterator[Problem]:
     seen: set[str] = set()
     for parameter in rule.parameters:
         if parameter.name in seen:
@@ -142,65 +144,65 @@ def _parameters(rule: Rule) -> Iterator[Problem]:
         seen.add(parameter.name)
 
 
-def _pattern(rule: Rule, pattern: Pattern, maps: Maps) -> Iterator[Problem]:
+def _pattern_problems(rule: Rule, pattern: Pattern, maps: Maps) -> Iterator[Problem]:
     variadic = [t for t in pattern if t.kind == "variadic"]
     for term in variadic[1:]:
         yield (
-            f"a second variadic term `{term}` in one pattern; expected at most one, since its rank would be open",
+            f"a second variadic term `{term}` in one pattern; expected at most one",
             term.location,
         )
     for term in pattern:
         if term.argument and rule.parameter(term.argument) is None:
-            yield _unknown("argument", term.argument, [p.name for p in rule.parameters]), term.location
+            yield _unknown_name("argument", term.argument, [p.name for p in rule.parameters]), term.location
         if term.kind == "map" and term.names[0] not in maps:
-            yield _unknown("dimension map", term.names[0], maps), term.location
+            yield _unknown_name("dimension map", term.names[0], maps), term.location
         elif term.kind == "map":
             for name in term.names[1:]:
                 if rule.parameter(name) is None:
-                    yield _unknown("parameter", name, [p.name for p in rule.parameters]), term.location
+                    yield _unknown_name("parameter", name, [p.name for p in rule.parameters]), term.location
             if not _accepts(maps[term.names[0]].build, len(term.names) - 1):
                 yield f"`{term}` has the wrong number of arguments", term.location
 
 
-def _unknown(what: str, name: str, known: object) -> str:
-    names = list(known)  # type: ignore[call-overload]
+def _unknown_name(kind: str, name: str, allowed: object) -> str:
+    names = list(allowed)  # type: ignore[call-overload]
     listed = ", ".join(names[:LISTED]) + (", …" if len(names) > LISTED else "")
-    return f"unknown {what} '{name}'; expected one of {listed}{did_you_mean(name, names)}"
+    return f"unknown {kind} '{name}'; expected one of {listed}{did_you_mean(name, names)}"
 
 
 def factor_names(pattern: Pattern | None, maps: Maps) -> dict[str, Term]:
-    """Return what a clause may call the factors of `pattern` → the term they come from."""
-    found: dict[str, Term] = {}
+    """Return the names by which a clause may refer to factors of `pattern` → the term of each."""
+    term_of_name: dict[str, Term] = {}
     for term in pattern or ():
         if term.kind in ("factor", "group"):
-            found.update(dict.fromkeys(term.names, term))
+            term_of_name.update(dict.fromkeys(term.names, term))
         elif term.kind == "variadic":
-            found[f"*{term.names[0]}"] = term
+            term_of_name[f"*{term.names[0]}"] = term
             if term.modifier == "~":
-                found[f"~{term.argument}"] = term
+                term_of_name[f"~{term.argument}"] = term
         elif term.kind == "map" and term.names[0] in maps:
-            found.update({f"~{name}": term for name in term.names[1:] if name in maps[term.names[0]].separates})
-    return found
+            term_of_name.update({f"~{name}": term for name in term.names[1:] if name in maps[term.names[0]].separates})
+    return term_of_name
 
 
-def _clause(rule: Rule, clause: RuleClause, maps: Maps) -> Iterator[Problem]:
+def _clause_problems(rule: Rule, clause: RuleClause, maps: Maps) -> Iterator[Problem]:
     tensors = [p.name for p in rule.tensors]
     literals = [p.name for p in rule.parameters if not p.is_tensor]
     if clause.kind in ("linear", "multilinear", "adds", "carries", "moves", "views", "ignores", "commutes", "swaps"):
         for name in clause.names:
             if name not in tensors:
-                yield _unknown("operand", name, tensors), clause.location
+                yield _unknown_name("operand", name, tensors), clause.location
     elif clause.kind == "sizes":
         for name in clause.names:
             if name not in literals:
-                yield _unknown("argument", name, literals), clause.location
+                yield _unknown_name("argument", name, literals), clause.location
     else:
-        known: list[str] = []
+        known_factors: list[str] = []
         for pattern in [*(p.pattern for p in rule.parameters), *(r.pattern for r in rule.results)]:
-            known += [f for f in factor_names(pattern, maps) if f not in known]
+            known_factors += [f for f in factor_names(pattern, maps) if f not in known_factors]
         for name in clause.names:
-            if name not in known and name.lstrip("^~") not in literals:
-                yield _unknown("factor", name, known + literals), clause.location
+            if name not in known_factors and name.lstrip("^~") not in literals:
+                yield _unknown_name("factor", name, known_factors + literals), clause.location
     if clause.kind in ("expand", "local") and not any(not s.targets for s in clause.body):
         yield (
             f"`{clause.kind} {' '.join(clause.names)}` returns nothing; end it with a `return …` line",
@@ -218,30 +220,30 @@ def _clause(rule: Rule, clause: RuleClause, maps: Maps) -> Iterator[Problem]:
 
 
 def body_problems(body: tuple[Statement, ...], names: set[str], factors: set[str], is_local: bool) -> Iterator[Problem]:
-    """Yield the problems of the statements of a rewrite; `names` get their targets."""
+    """Yield the errors in the statements of a rewrite, and add their targets to `names`."""
     for statement in body:
         for value in statement.values:
             yield from expression_problems(value, names, factors)
         if statement.condition:
             yield from expression_problems(statement.condition.expression, names, factors)
         if statement.ring is not None:
-            yield from _ring(statement, names, factors, is_local)
+            yield from _ring_problems(statement, names, factors, is_local)
         names |= set(statement.targets)
 
 
-def _ring(ring: Statement, names: set[str], factors: set[str], is_local: bool) -> Iterator[Problem]:
+def _ring_problems(ring: Statement, names: set[str], factors: set[str], is_local: bool) -> Iterator[Problem]:
     if not is_local:
-        yield "a ring in an `expand`; expected it in a `local` form, which is one of ranks", ring.location
+        yield "a ring in an `expand` clause; expected it in a `local` form", ring.location
     if ring.ring not in factors | names:
-        yield _unknown("factor", str(ring.ring), sorted(factors | names)), ring.location
+        yield _unknown_name("factor", str(ring.ring), sorted(factors | names)), ring.location
     for name in ring.targets:
         if name not in names:
-            yield _unknown("name", name, sorted(names)), ring.location
+            yield _unknown_name("name", name, sorted(names)), ring.location
     if not ring.body:
         yield f"`ring {ring.ring}` has no body; expected statements that are indented further", ring.location
     for inner in statements(ring.body):
         if not inner.targets:
-            yield "`return` inside a ring; expected it behind the ring, indented as the ring is", inner.location
+            yield "`return` inside a ring; expected it after the ring, with the indentation of the ring", inner.location
         if inner.ring is not None:
             yield "a ring inside a ring; expected one after the other", inner.location
     yield from body_problems(ring.body, names, factors, is_local)
@@ -257,24 +259,24 @@ def _accepts(function: Callable[..., object], count: int) -> bool:
 
 
 def expression_problems(expression: Expression, names: set[str], factors: set[str]) -> Iterator[Problem]:
-    """Yield what `expression` names or calls that is not there."""
+    """Yield the unknown names, and the unknown or wrongly called functions, in an expression."""
     if isinstance(expression, Name) and expression.name not in names and expression.name not in DTYPES:
-        yield _unknown("name", expression.name, sorted(names)), expression.location
+        yield _unknown_name("name", expression.name, sorted(names)), expression.location
     if isinstance(expression, Function):
         if expression.name not in FUNCTIONS:
-            yield _unknown("function", expression.name, FUNCTIONS), expression.location
+            yield _unknown_name("function", expression.name, FUNCTIONS), expression.location
         elif not _accepts(FUNCTIONS[expression.name], len(expression.arguments)):
             yield f"function '{expression.name}' has the wrong number of arguments", expression.location
         for name in expression.arguments:
             if name.lstrip("^") not in names | factors | {"result"}:
-                yield _unknown("name", name, sorted(names | factors)), expression.location
+                yield _unknown_name("name", name, sorted(names | factors)), expression.location
     if isinstance(expression, StateCall) and expression.method not in STATE_METHODS:
-        yield _unknown("method", expression.method, STATE_METHODS), expression.location
+        yield _unknown_name("method", expression.method, STATE_METHODS), expression.location
     for part in parts(expression):
         yield from expression_problems(part, names, factors)
 
 
-def _combining(rule: Rule, maps: Maps) -> Iterator[Problem]:
+def _combination_problems(rule: Rule, maps: Maps) -> Iterator[Problem]:
     if any(t.kind == "map" for r in rule.results for t in r.pattern):
         return
     combined = {name for clause in rule.of_kind(*COMBINING) for name in clause.names}
@@ -283,16 +285,16 @@ def _combining(rule: Rule, maps: Maps) -> Iterator[Problem]:
     for parameter in (p for p in rule.tensors if p.name not in unread):
         for name, term in factor_names(parameter.pattern, maps).items():
             sources.setdefault(name, term)
-    kept = [factor_names(result.pattern, maps) for result in rule.results]
+    result_names = [factor_names(result.pattern, maps) for result in rule.results]
     for name, term in sources.items():
-        if name[0] != "~" and name not in combined and not all(name in result for result in kept):
+        if name[0] != "~" and name not in combined and not all(name in result for result in result_names):
             yield (
                 f"factor '{name}' is missing from a result; "
-                f"say how it combines, as in `sum {name}`, or `unsharded {name}`",
+                f"expected a clause for how its shards combine, as in `sum {name}`, or `unsharded {name}`",
                 term.location,
             )
     for name in sorted({name for clause in rule.of_kind("reduce") for name in clause.names}):
-        if name in sources and all(name in result for result in kept) and name[0] != "*":
+        if name in sources and all(name in result for result in result_names) and name[0] != "*":
             clause = next(c for c in rule.of_kind("reduce") if name in c.names)
             yield f"factor '{name}' is in every result, so it cannot be reduced", clause.location
     combined |= {name for clause in rule.of_kind("local") for name in clause.names}
@@ -301,8 +303,8 @@ def _combining(rule: Rule, maps: Maps) -> Iterator[Problem]:
     for argument, term in chosen.items():
         if not {argument, f"~{argument}"} & combined and not any(f"*{term.names[0]}" == name for name in combined):
             yield (
-                f"the dimensions `{argument}` are lost or changed; say how they combine, as in `sum {argument}`, "
-                f"or `unsharded {argument}`",
+                f"the dimensions `{argument}` are removed or changed; expected a clause for how their shards combine, "
+                f"as in `sum {argument}`, or `unsharded {argument}`",
                 term.location,
             )
     for result in rule.results:

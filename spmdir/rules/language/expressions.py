@@ -1,4 +1,4 @@
-"""Arithmetic of the small expressions in rules: conditions, extents, and the arguments of rewrites."""
+"""Evaluate the expressions of rules: conditions, extents, and arguments in rewrites."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ def _local_arithmetic(symbol: str, left: Any, right: Any, location: Location | N
             return attrs.evolve(left, times=left.times * right, plus=left.plus * right)
         if symbol in "+-":
             return attrs.evolve(left, plus=left.plus + (right if symbol == "+" else -right))
-    # The shards of a strategy that is only priced are along an axis that no program names.
+    # Axes are left out, because a strategy that is only priced has an axis that the program lacks.
     left, right = (f"{value.kind}(…)" if isinstance(value, Local) else value for value in (left, right))
     raise RuleError(
-        f"a rank's own integers cannot be combined as {left} {symbol} {right}; expected one of them with integers that "
-        "all ranks share, by +, - or *, as in 1 - reaches(l, s) where no key is reached",
+        f"values that differ between ranks cannot be combined as {left} {symbol} {right}; expected one such value, "
+        "and an integer that is equal on all ranks, with +, - or *, as in 1 - reaches(l, s)",
         location,
     )
 
 
 def evaluate(expression: Expression, scope: Scope) -> Any:
-    """Return the value of `expression`, which calls no op.
+    """Evaluate an expression that calls no op.
 
     Raises:
-        RuleError: it combines the integers of ranks in a way that no Local can hold.
+        RuleError: an operator does not support its operands.
     """
     if isinstance(expression, Constant):
         return expression.value
@@ -82,5 +82,5 @@ def evaluate(expression: Expression, scope: Scope) -> Any:
 
 
 def holds(condition: Condition | None, scope: Scope) -> bool:
-    """Return whether `condition` is true; none is."""
+    """Return whether `condition` holds; a missing condition holds."""
     return condition is None or bool(evaluate(condition.expression, scope)) != condition.negated

@@ -67,8 +67,8 @@ def along(scope: Scope, tensor: str, *references: str) -> tuple[int, ...]:
 def ones(scope: Scope, name: str, *argument: str) -> tuple[int, ...]:
     """ones(x), ones(x, dim): the dimensions with global size 1, among those that argument dim lists."""
     shape = scope.operand(name).shape
-    given: Any = scope.argument(argument[0]) if argument else tuple(range(len(shape)))
-    return tuple(d for d in (given if isinstance(given, tuple) else (given,)) if shape[d] == 1)
+    listed: Any = scope.argument(argument[0]) if argument else tuple(range(len(shape)))
+    return tuple(d for d in (listed if isinstance(listed, tuple) else (listed,)) if shape[d] == 1)
 
 
 def given(scope: Scope, name: str) -> bool:
@@ -99,18 +99,18 @@ def chunked(scope: Scope, reference: str, name: str) -> tuple[int, ...]:
     return split(scope, reference, -(-extent // number))
 
 
-def split(scope: Scope, reference: str, given: str | int) -> tuple[int, ...]:
+def split(scope: Scope, reference: str, argument: str | int) -> tuple[int, ...]:
     """split(f, a): the sizes of the parts into which torch.split splits f: a each, the last one may be smaller."""
-    extent, size = count(scope, reference), scope.argument(given) if isinstance(given, str) else given
+    extent, size = count(scope, reference), scope.argument(argument) if isinstance(argument, str) else argument
     return tuple(min(size, extent - start) for start in range(0, extent, size)) if extent else (0,)
 
 
 def sections(scope: Scope, reference: str, name: str) -> tuple[int, ...]:
     """sections(f, a): the sizes of the parts into which torch.tensor_split splits f: a parts, or at the indices a."""
-    extent, given = count(scope, reference), scope.argument(name)
-    if isinstance(given, int):
-        return tuple(extent // given + (at < extent % given) for at in range(given))
-    bounds = [slice(None, at).indices(extent)[1] for at in given]
+    extent, parts = count(scope, reference), scope.argument(name)
+    if isinstance(parts, int):
+        return tuple(extent // parts + (index < extent % parts) for index in range(parts))
+    bounds = [slice(None, index).indices(extent)[1] for index in parts]
     return tuple(max(0, end - start) for start, end in zip([0, *bounds], [*bounds, extent], strict=True))
 
 
@@ -139,9 +139,9 @@ def elements(scope: Scope, name: str) -> int:
     return math.prod(scope.meta(name).shape)
 
 
-def end_size(at: int) -> Callable[[Scope, str], int]:
+def end_size(index: int) -> Callable[[Scope, str], int]:
     """first(x), last(x): the first or last size of x; 1 if x has no dimensions."""
-    return lambda scope, name: scope.meta(name).shape[at] if scope.meta(name).rank else 1
+    return lambda scope, name: scope.meta(name).shape[index] if scope.meta(name).rank else 1
 
 
 def dtype(scope: Scope, name: str) -> DType:
@@ -182,7 +182,7 @@ def ordered_cast(scope: Scope, name: str) -> bool:
     result = scope.result
     if result is None or scope.meta(name).dtype == result.dtype:
         return result is not None
-    # It has no infinity, so that what is too large becomes its largest number or NaN, as torch's version has it.
+    # f8E4M3FN has no infinity, so torch converts larger values to NaN or to its largest number.
     return result.dtype.is_float and result.dtype != F8E4M3FN
 
 
@@ -230,7 +230,7 @@ def steps(scope: Scope, *names: str) -> int:
     start, end, step = (0, values[0], 1) if len(values) == 1 else [*values, 1][:3]
     if not all(isinstance(value, (int, float)) and math.isfinite(value) for value in (start, end, step)) or not step:
         raise RuleError(f"there is no range from {start} to {end} in steps of {step}")
-    if scope.argument("dtype") == I64:  # for other integers torch does not count by the truncated numbers
+    if scope.argument("dtype") == I64:  # only for i64, torch truncates the arguments before it counts
         start, end, step = int(start), int(end), int(step) or 1
     return max(0, math.ceil((end - start) / step))
 
@@ -298,7 +298,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "around": around,
     "inner": inner,
 }
-"""Function in a rule → (scope, names) → value; each function's text says how a rule calls it."""
+"""Name in a rule → function from (scope, names) to a value. The docstring shows how a rule calls it."""
 
 SINGLE = (
     "size",
@@ -313,7 +313,7 @@ SINGLE = (
     "put",
     "around",
 )
-"""The functions of one sharded dimension: a local form with them allows one of several to be sharded at a time."""
+"""The functions of one sharded dimension. If their argument names several, only one of these may be sharded."""
 
 OF_ONE_RANGE = ("offset", "end", "margins")
-"""The functions of a shard that is one range of positions."""
+"""The functions that require a shard of one range of positions."""

@@ -1,4 +1,4 @@
-"""Parsers from .lark files, their tables kept beside the bytecode: building them costs more than most parsing."""
+"""Load parsers from .lark files. Their tables are cached, because building them takes longer than most parsing."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from lark import Lark
 def load_grammar(path: Path, start: str = "start") -> Lark:
     """Return the LALR parser of the grammar at `path`.
 
-    Its tables are kept in `__pycache__`, under a digest of the grammar and of the versions of lark and Python; where
-    that cannot be written, or Python is told not to write bytecode, they are built anew.
+    The tables are cached in `__pycache__`, keyed by the grammar and the versions of lark and Python. If the directory
+    is read-only, or Python runs with `-B`, they are built each time.
     """
-    kept = "" if sys.dont_write_bytecode else str(path.parent / "__pycache__" / f"{path.name}.tables")
+    tables = "" if sys.dont_write_bytecode else str(path.parent / "__pycache__" / f"{path.name}.tables")
     text = path.read_text(encoding="utf-8")
-    return Lark(text, start=start, parser="lalr", maybe_placeholders=True, cache=kept or False)
+    return Lark(text, start=start, parser="lalr", maybe_placeholders=True, cache=tables or False)

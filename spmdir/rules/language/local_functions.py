@@ -1,6 +1,6 @@
-"""Functions of local forms: what one rank has of a sharded dimension, and what it must do along it.
+"""The functions of local forms, whose values depend on the rank.
 
-A name of several dimensions means those that are sharded.
+If a name refers to several dimensions, the sharded ones are meant.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ def shard_end(kind: str) -> Callable[[Scope, str], int | Local]:
     """offset(f), end(f): the start of a rank's shard of a dimension; its end, exclusive."""
 
     def value(scope: Scope, reference: str) -> int | Local:
-        return rank_integer(kind, scope.one(kind, reference))
+        return rank_integer(kind, scope.single_factor(kind, reference))
 
     return value
 
 
 def size(scope: Scope, *references: str) -> int | Local:
     """size(f, …): the length of a rank's shard of the dimension that is the product of these factors, major first."""
-    found = [scope.one("size", reference) for reference in references]
-    if len(found) == 1:
-        return rank_integer("size", found[0])
-    extent = math.prod(shard.extent for shard in found)
-    sharded = [shard for shard in found if shard.axes]
+    shards = [scope.single_factor("size", reference) for reference in references]
+    if len(shards) == 1:
+        return rank_integer("size", shards[0])
+    extent = math.prod(shard.extent for shard in shards)
+    sharded = [shard for shard in shards if shard.axes]
     if not any(shard.placements for shard in sharded):
         axes = tuple(axis for shard in sharded for axis in shard.axes)
         return rank_integer("size", Local("shard", extent, axes))
@@ -42,7 +42,7 @@ def size(scope: Scope, *references: str) -> int | Local:
 
 @attrs.frozen
 class ShardIndices:
-    """What an op on the positions of a shard gives: global ones in local order, or local ones of a tensor's.
+    """The result of `positions` or `local_index`, before its op is emitted.
 
     Attributes:
         op: the op, `spmd.positions` or `spmd.local_index`.
@@ -57,26 +57,29 @@ class ShardIndices:
 
 def positions(scope: Scope, reference: str) -> ShardIndices:
     """positions(f): the global positions in a rank's shard of a dimension, in local order: a vector of i64."""
-    return ShardIndices("spmd.positions", scope.one("positions", reference))
+    return ShardIndices("spmd.positions", scope.single_factor("positions", reference))
 
 
 def local_index(scope: Scope, index: str, reference: str) -> ShardIndices:
     """local_index(index, f): the local index of each of these positions in a rank's shard; -1 if the shard does not
     contain it."""
-    return ShardIndices("spmd.local_index", scope.one("local_index", reference), scope.names[index])
+    return ShardIndices("spmd.local_index", scope.single_factor("local_index", reference), scope.names[index])
 
 
 def of_two(kind: str, unconditional: Callable[[Scope, str, str], Any]) -> Callable[..., Any]:
-    """Return the function of two factors of this kind, a key of PRECEDENCE.
+    """Return a function that compares the positions of two factors.
 
-    Its third argument may name an argument of the op; if that is false, nothing hides anything, and it gives what
-    `unconditional` does.
+    Its third argument may name an argument of the op, such as `is_causal`. If that is false, no position is hidden, and
+    the value is that of `unconditional`.
+
+    Args:
+        kind: the function, a key of PRECEDENCE.
     """
 
     def value(scope: Scope, first: str, second: str, *condition: str) -> int | Local:
         if condition and not scope.argument(condition[0]):
             return unconditional(scope, first, second)
-        return attrs.evolve(scope.one(kind, first), kind=kind, other=scope.one(kind, second))
+        return attrs.evolve(scope.single_factor(kind, first), kind=kind, other=scope.single_factor(kind, second))
 
     return value
 
@@ -138,9 +141,9 @@ def put(scope: Scope, tensors: str, reference: str, new: str) -> tuple[Any, ...]
 
 def tail(scope: Scope, tensor: str, indices: str) -> tuple[int, ...]:
     """tail(x, xs): the sizes into which a view unfolds the last dimension of an index in xs, to align it with x[xs]."""
-    at = [d for d, index in enumerate(scope.names[indices]) if index is not None]
-    adjacent = at[-1] - at[0] == len(at) - 1
-    return (-1, *(1,) * (scope.meta(tensor).rank - (at[-1] + 1 if adjacent else len(at))))
+    indexed = [d for d, index in enumerate(scope.names[indices]) if index is not None]
+    adjacent = indexed[-1] - indexed[0] == len(indexed) - 1
+    return (-1, *(1,) * (scope.meta(tensor).rank - (indexed[-1] + 1 if adjacent else len(indexed))))
 
 
 def begin(scope: Scope, name: str, reference: str) -> int:
@@ -154,7 +157,7 @@ def until(scope: Scope, name: str, reference: str) -> int:
 
 
 def _slice_end(scope: Scope, name: str, reference: str, missing: int) -> int:
-    """Return an end of a slice as in Python: negative numbers count from the end, those beyond an end mean it."""
+    """Return a bound of a slice as in Python: negative numbers count from the end, and larger ones are clamped."""
     value, extent = scope.argument(name), _extent(scope, reference)
     if value is None:
         return missing
@@ -181,11 +184,11 @@ def margins(scope: Scope, name: str, tensor: str, reference: str) -> tuple[int |
 
 def around(scope: Scope, tensor: str, reference: str, low: str, high: str) -> tuple[int | Local, ...]:
     """around(x, f, a, b): a padding of x along f only, by a before and b after."""
-    rank, at = scope.meta(tensor).rank, scope.position(tensor, reference)
-    return (*(0,) * (2 * (rank - 1 - at)), scope.names[low], scope.names[high])
+    rank, dim = scope.meta(tensor).rank, scope.position(tensor, reference)
+    return (*(0,) * (2 * (rank - 1 - dim)), scope.names[low], scope.names[high])
 
 
 def inner(scope: Scope, name: str) -> Any:
     """inner(padding): the padding that remains for the op after `spmd.halo` has added the rest."""
-    found = scope.inner()
-    return scope.argument(name) if found is None else found
+    remaining = scope.inner()
+    return scope.argument(name) if remaining is None else remaining

@@ -1,4 +1,4 @@
-"""Text of rules → Rule values, with every error of a file located."""
+"""Parse the text of rules and strategies; errors are located in the file."""
 
 from __future__ import annotations
 
@@ -45,44 +45,44 @@ FRIENDLY = {
     "LPAR": "'('", "RPAR": "')'", "LSQB": "'['", "RSQB": "']'", "COMMA": "','", "COLON": "':'",
     "SEMICOLON": "';'", "EQUAL": "'='", "ARROW": "'->'", "_NEWLINE": "a new line", "$END": "the end of the rule",
 }  # fmt: skip
-"""Terminal of the grammar → how a message calls it; keywords stand for themselves."""
+"""Terminal of the grammar → its name in messages. Keywords are not listed."""
 
 CONSTANTS = {"true": True, "false": False, "none": None, "inf": math.inf}
 
 
 class _Builder(Transformer[Token, "Rule | TextStrategy"]):
-    """Parse tree → Rule or TextStrategy, inner nodes first."""
+    """Transforms a parse tree into a Rule or TextStrategy, inner nodes first."""
 
     def __init__(self, text: str, file: str, first_line: int, indent: int):
         super().__init__()
         self.text, self.file, self.offset, self.indent = text, file, first_line - 1, indent
         self.operators = 0
 
-    def at(self, token: Token) -> Location:
+    def location_of(self, token: Token) -> Location:
         return Location(self.file, (token.line or 1) + self.offset, (token.column or 1) + self.indent)
 
-    def count(self, operators: int) -> None:
-        """Raise LimitError where the rule has so many operators that expressions nest too deeply to be evaluated."""
+    def count_operators(self, operators: int) -> None:
+        """Count operators; raise LimitError if there are so many that expressions nest too deeply to be evaluated."""
         self.operators += operators
         OPERATORS.check(self.operators, Location(self.file, self.offset + 1, 1))
 
     def factor(self, items: list[Token]) -> Term:
-        return Term("factor", (str(items[0]),), self.at(items[0]))
+        return Term("factor", (str(items[0]),), self.location_of(items[0]))
 
     def one(self, items: list[Token]) -> Term:
-        return Term("one", ("1",), self.at(items[0]))
+        return Term("one", ("1",), self.location_of(items[0]))
 
     def group(self, items: list[Token]) -> Term:
-        return Term("group", tuple(map(str, items)), self.at(items[0]))
+        return Term("group", tuple(map(str, items)), self.location_of(items[0]))
 
     def variadic(self, items: list[Token]) -> Term:
         name, modifier, argument = re.fullmatch(r"\*(\w*)([-~]?)(\w*)", items[0]).groups()  # type: ignore[union-attr]
-        return Term("variadic", (name,), self.at(items[0]), modifier, argument)
+        return Term("variadic", (name,), self.location_of(items[0]), modifier, argument)
 
     def map(self, items: list[Token | None]) -> Term:
         head = items[0]
         assert head is not None
-        return Term("map", (str(head)[:-1], *(str(i) for i in items[1:] if i)), self.at(head))
+        return Term("map", (str(head)[:-1], *(str(i) for i in items[1:] if i)), self.location_of(head))
 
     def pattern(self, items: list[Term | Token]) -> Pattern:
         return tuple(item for item in items if isinstance(item, Term))
@@ -93,7 +93,9 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
     def parameter(self, items: list[Any]) -> Parameter:
         name, optional, pattern, default = items
         is_list = isinstance(pattern, list)
-        return Parameter(str(name), pattern[0] if is_list else pattern, is_list, bool(optional), default, self.at(name))
+        return Parameter(
+            str(name), pattern[0] if is_list else pattern, is_list, bool(optional), default, self.location_of(name)
+        )
 
     def result(self, items: list[Any]) -> tuple[Pattern, str | None]:
         pattern, dtype = items
@@ -112,17 +114,17 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
         keyword, *names, condition = items
         reductions = (str(keyword),) if keyword.type == "REDUCTION" else ()
         kind = "reduce" if reductions else str(keyword)
-        return RuleClause(kind, tuple(map(str, names)), self.at(keyword), reductions, condition)
+        return RuleClause(kind, tuple(map(str, names)), self.location_of(keyword), reductions, condition)
 
     def operand_clause(self, items: list[Any]) -> RuleClause:
         keyword, *names, condition = items
-        return RuleClause(str(keyword), tuple(map(str, names)), self.at(keyword), condition=condition)
+        return RuleClause(str(keyword), tuple(map(str, names)), self.location_of(keyword), condition=condition)
 
     def monotone_clause(self, items: list[Any]) -> RuleClause:
-        keyword, *rest, condition = items
-        reductions = tuple(str(t) for t in rest if t is not None and t.type == "REDUCTION")
-        names = tuple(str(t) for t in rest if t is not None and t.type == "NAME")
-        return RuleClause(str(keyword), names, self.at(keyword), reductions, condition)
+        keyword, *words, condition = items
+        reductions = tuple(str(t) for t in words if t is not None and t.type == "REDUCTION")
+        names = tuple(str(t) for t in words if t is not None and t.type == "NAME")
+        return RuleClause(str(keyword), names, self.location_of(keyword), reductions, condition)
 
     def slid(self, items: list[Token]) -> tuple[str, ...]:
         return tuple(map(str, items))
@@ -130,22 +132,24 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
     def slide_clause(self, items: list[Any]) -> RuleClause:
         keyword, kernel, _, over, _, to, condition = items
         return RuleClause(
-            "slides", (*kernel, *over, *to), self.at(keyword), condition=condition, groups=(kernel, over, to)
+            "slides", (*kernel, *over, *to), self.location_of(keyword), condition=condition, groups=(kernel, over, to)
         )
 
     def flops_clause(self, items: list[Any]) -> RuleClause:
         keyword, times, *names, condition = items
-        return RuleClause("flops", tuple(map(str, names)), self.at(keyword), condition=condition, value=_number(times))
+        return RuleClause(
+            "flops", tuple(map(str, names)), self.location_of(keyword), condition=condition, value=_number(times)
+        )
 
     def extent_clause(self, items: list[Any]) -> RuleClause:
         keyword, name, value = items
-        return RuleClause("extent", (str(name),), self.at(keyword), value=value)
+        return RuleClause("extent", (str(name),), self.location_of(keyword), value=value)
 
     def lists_clause(self, items: list[Any]) -> RuleClause:
-        return RuleClause("lists", (), self.at(items[0]), value=items[1])
+        return RuleClause("lists", (), self.location_of(items[0]), value=items[1])
 
     def when_clause(self, items: list[Any]) -> RuleClause:
-        return RuleClause("when", (), self.at(items[0]), value=items[1])
+        return RuleClause("when", (), self.location_of(items[0]), value=items[1])
 
     def requirement(self, items: list[Any]) -> RuleClause:
         return self.when_clause(items)
@@ -153,7 +157,7 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
     def placement(self, items: list[Any]) -> PlacementTerm:
         head, *fields = items
         name = str(head).removesuffix("(")
-        return PlacementTerm(name, tuple(field for field in fields if field is not None), False, self.at(head))
+        return PlacementTerm(name, tuple(field for field in fields if field is not None), False, self.location_of(head))
 
     def placed(self, items: list[Any]) -> PlacementTerm:
         return attrs.evolve(items[0], repeated=items[1] is not None)
@@ -167,34 +171,34 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
         body = tuple(line for line in lines if isinstance(line, Statement))
         local = next((line for line in lines if isinstance(line, Token)), None)
         if body and (local is None or lines.index(body[0]) < lines.index(local)):
-            raise ParseError("a statement belongs to no local form; expected `local` before it", body[0].location)
+            raise ParseError("a statement outside of a local form; expected `local` before it", body[0].location)
         if local is not None and not any(not statement.targets for statement in body):
-            raise ParseError("`local` returns nothing; end it with a `return …` line", self.at(local))
-        return TextStrategy(str(op), self.text, self.at(op), operands, results, conditions, nested(body))
+            raise ParseError("`local` returns nothing; end it with a `return …` line", self.location_of(local))
+        return TextStrategy(str(op), self.text, self.location_of(op), operands, results, conditions, nested(body))
 
     def replicated_clause(self, items: list[Any]) -> RuleClause:
-        return RuleClause("replicated", (), self.at(items[0]), value=Constant(str(items[1])[1:-1]))
+        return RuleClause("replicated", (), self.location_of(items[0]), value=Constant(str(items[1])[1:-1]))
 
     def clause(self, items: list[RuleClause]) -> RuleClause:
         return items[0]
 
     def assign(self, items: list[Any]) -> Statement:
         *targets, value, condition = items
-        location = value.location if isinstance(value, OpCall) else self.at(targets[0])
+        location = value.location if isinstance(value, OpCall) else self.location_of(targets[0])
         named = tuple(map(str, (t for t in targets if t)))
-        return Statement(named, (value,), condition, location, self.at(targets[0]).column)
+        return Statement(named, (value,), condition, location, self.location_of(targets[0]).column)
 
     def give(self, items: list[Any]) -> Statement:
-        at = self.at(items[0])
-        return Statement((), tuple(i for i in items[1:] if i is not None), None, at, at.column)
+        location = self.location_of(items[0])
+        return Statement((), tuple(i for i in items[1:] if i is not None), None, location, location.column)
 
     def ring(self, items: list[Token]) -> Statement:
-        keyword, over, *names = items
-        at = self.at(keyword)
-        return Statement(tuple(map(str, names)), (), None, at, at.column, str(over))
+        keyword, factor, *names = items
+        location = self.location_of(keyword)
+        return Statement(tuple(map(str, names)), (), None, location, location.column, str(factor))
 
     def call(self, items: list[Any]) -> OpCall:
-        return OpCall(str(items[0]), tuple(i for i in items[1:] if i), self.at(items[0]))
+        return OpCall(str(items[0]), tuple(i for i in items[1:] if i), self.location_of(items[0]))
 
     def argument(self, items: list[Any]) -> tuple[str | None, Expression]:
         name, value = items
@@ -204,20 +208,20 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
         return _number(items[0])
 
     def negation(self, items: list[Any]) -> Expression:
-        self.count(1)
+        self.count_operators(1)
         if isinstance(items[1], Constant) and isinstance(items[1].value, (int, float)):
             return Constant(-items[1].value)
-        return Binary("-", Constant(0), items[1], self.at(items[0]))
+        return Binary("-", Constant(0), items[1], self.location_of(items[0]))
 
     def string(self, items: list[Token]) -> Constant:
         return Constant(str(items[0])[1:-1])
 
     def name(self, items: list[Token]) -> Expression:
         text = str(items[0])
-        return Constant(CONSTANTS[text]) if text in CONSTANTS else Name(text, self.at(items[0]))
+        return Constant(CONSTANTS[text]) if text in CONSTANTS else Name(text, self.location_of(items[0]))
 
     def function(self, items: list[Any]) -> Function:
-        return Function(str(items[0])[:-1], tuple(str(i) for i in items[1:] if i), self.at(items[0]))
+        return Function(str(items[0])[:-1], tuple(str(i) for i in items[1:] if i), self.location_of(items[0]))
 
     def list(self, items: list[Any]) -> Sequence:
         return Sequence(tuple(i for i in items if i is not None))
@@ -228,27 +232,27 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
 
     def state_call(self, items: list[Any]) -> StateCall:
         placement, _, method = str(items[0])[:-1].partition(".")
-        return StateCall(placement, method, tuple(i for i in items[1:] if i is not None), self.at(items[0]))
+        return StateCall(placement, method, tuple(i for i in items[1:] if i is not None), self.location_of(items[0]))
 
     def conjunction(self, items: list[Expression]) -> Expression:
-        self.count(len(items) - 1)
+        self.count_operators(len(items) - 1)
         return functools.reduce(lambda a, b: Binary("and", a, b, None), items)
 
     def _left_to_right(self, items: list[Any]) -> Expression:
-        left, rest = items[0], items[1:]
-        self.count(len(rest) // 2)
-        for operator, right in zip(rest[::2], rest[1::2], strict=True):
+        left, operations = items[0], items[1:]
+        self.count_operators(len(operations) // 2)
+        for operator, right in zip(operations[::2], operations[1::2], strict=True):
             if operator is not None:
-                left = Binary(str(operator), left, right, self.at(operator))
+                left = Binary(str(operator), left, right, self.location_of(operator))
         return left
 
     comparison = sum = product = _left_to_right
 
     def rule(self, items: list[Any]) -> Rule:
         op = items[0]
-        rest: list[Any] = [i for i in items[1:] if not (isinstance(i, Token) and i.type == "ARROW")]
-        parameters = tuple(i for i in rest if isinstance(i, Parameter))
-        (results, is_list), *lines = (i for i in rest if i is not None and not isinstance(i, Parameter))
+        entries: list[Any] = [i for i in items[1:] if not (isinstance(i, Token) and i.type == "ARROW")]
+        parameters = tuple(i for i in entries if isinstance(i, Parameter))
+        (results, is_list), *lines = (i for i in entries if i is not None and not isinstance(i, Parameter))
         clauses: list[RuleClause] = []
         for line in lines:
             if isinstance(line, RuleClause):
@@ -257,12 +261,12 @@ class _Builder(Transformer[Token, "Rule | TextStrategy"]):
                 clauses[-1] = attrs.evolve(clauses[-1], body=(*clauses[-1].body, line))
             else:
                 raise ParseError(
-                    "a statement belongs to no rewrite; expected `expand …` or `local …` before it", line.location
+                    "a statement outside of a rewrite; expected `expand …` or `local …` before it", line.location
                 )
         clauses = [attrs.evolve(clause, body=nested(clause.body)) for clause in clauses]
-        at = self.at(op)
-        outcomes = tuple(Result(p, d, p[0].location if p else at) for p, d in results)
-        return Rule(str(op), parameters, outcomes, is_list, tuple(clauses), at)
+        location = self.location_of(op)
+        outcomes = tuple(Result(p, d, p[0].location if p else location) for p, d in results)
+        return Rule(str(op), parameters, outcomes, is_list, tuple(clauses), location)
 
 
 def _number(token: Token) -> Constant:
@@ -280,21 +284,24 @@ def _friendly(terminals: set[str]) -> str:
 
 
 def parse_rule(text: str, file: str, first_line: int) -> Rule:
-    """Return the rule that one record of a .rules file is; `first_line` is the 1-based line where the record begins.
+    """Parse one record of a .rules file as a rule.
+
+    Args:
+        first_line: the line of the file where the record begins, from 1.
 
     Raises:
-        ParseError: located; the text is not a rule.
+        ParseError: the text is not a rule; located.
     """
-    found = _parse(text, file, first_line)
-    assert isinstance(found, Rule)  # records are told apart by how they begin
-    return found
+    rule = _parse(text, file, first_line)
+    assert isinstance(rule, Rule)  # the caller has checked the head of the record
+    return rule
 
 
 def parse_strategy(text: str, file: str, first_line: int, indent: int = 0) -> TextStrategy:
-    """Return the strategy that one record of a .rules text is, `indent` columns to the right; see `parse_rule`."""
-    found = _parse(text, file, first_line, indent)
-    assert isinstance(found, TextStrategy)
-    return found
+    """Parse one record, indented by `indent` columns in its file, as a strategy; see `parse_rule`."""
+    strategy = _parse(text, file, first_line, indent)
+    assert isinstance(strategy, TextStrategy)
+    return strategy
 
 
 def _parse(text: str, file: str, first_line: int, indent: int = 0) -> Rule | TextStrategy:
@@ -304,15 +311,15 @@ def _parse(text: str, file: str, first_line: int, indent: int = 0) -> Rule | Tex
     except UnexpectedToken as error:
         found = "the end of the rule" if error.token.type == "$END" else f"'{str(error.token).strip() or 'a new line'}'"
         expected = error.accepts or error.expected
-        last = text.rstrip().splitlines()
-        line, column = (error.line, error.column) if error.token.type != "$END" else (len(last), len(last[-1]) + 1)
-        where = Location(file, line + first_line - 1, column + indent)
-        raise ParseError(f"found {found}, expected {_friendly(set(expected))}", where) from None
+        lines = text.rstrip().splitlines()
+        line, column = (error.line, error.column) if error.token.type != "$END" else (len(lines), len(lines[-1]) + 1)
+        location = Location(file, line + first_line - 1, column + indent)
+        raise ParseError(f"found {found}, expected {_friendly(set(expected))}", location) from None
     except UnexpectedCharacters as error:
-        where = Location(file, error.line + first_line - 1, error.column + indent)
-        raise ParseError(f"found '{error.char}', expected {_friendly(set(error.allowed or ()))}", where) from None
+        location = Location(file, error.line + first_line - 1, error.column + indent)
+        raise ParseError(f"found '{error.char}', expected {_friendly(set(error.allowed or ()))}", location) from None
     except UnexpectedInput as error:
-        raise ParseError(f"no rule: {error}", Location(file, first_line, 1)) from None
+        raise ParseError(f"malformed rule: {error}", Location(file, first_line, 1)) from None
     from lark.exceptions import VisitError
 
     try:

@@ -1,4 +1,4 @@
-"""Element types of results."""
+"""Derive and check the element types of results: declarations of rules, and torch's promotion."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules.language.binding import Binding
 
 REAL = "real"
-"""Declared of a result: the type of its real part, as an absolute value has."""
+"""A declaration: the type of the real part, as for an absolute value."""
 
 COMPLEX_OF = "complex"
-"""Declared of a result: the complex type whose parts have the operands' promoted type."""
+"""A declaration: the complex type whose parts have the operands' promoted type."""
 
 TRUTH = "truth"
-"""Declared of a result: what torch's tests of truth give, the bytes 0 and 1 for bytes and truth values for others."""
+"""A declaration: the type of torch's truth tests, ui8 for ui8 and i1 for other types."""
 
 WIDE = "wide"
-"""Declared of a result: the type in which sums are taken, f32 for halves and otherwise the operands' promoted type."""
+"""A declaration: the type for sums, f32 for f16 and bf16, else the operands' promoted type."""
 
 DERIVED = (REAL, COMPLEX_OF, TRUTH, WIDE)
-"""What may be declared besides element types, arguments and tensors."""
+"""The declarations other than element types, arguments and tensors."""
 
 
 def is_finite(number: complex, dtype: DType) -> bool:
@@ -29,26 +29,26 @@ def is_finite(number: complex, dtype: DType) -> bool:
 
 
 def sums_exactly(source: DType, target: DType) -> bool:
-    """Return whether the sum of numbers of type `source` may be taken after they are cast to `target`.
+    """Return whether casting from `source` to `target` before a sum gives the same result as casting the sum.
 
-    Integers wrap modulo 2^n, so that only those of as many bits or fewer have the same sum; floating numbers keep
-    theirs in a type that rounds less, and complex ones in that of their parts.
+    Integers wrap modulo 2^n, so `target` must not have more bits. Floating-point numbers require a type that rounds
+    less. Complex numbers may also be cast to the type of their parts.
     """
     if source == target:
         return True
     if source.is_integer or source.is_bool:
         return target.is_integer and target.itemsize <= source.itemsize
-    mine, theirs = source.real, target.real
-    return mine == theirs or (theirs.is_float and theirs.itemsize > mine.itemsize)
+    source_real, target_real = source.real, target.real
+    return source_real == target_real or (target_real.is_float and target_real.itemsize > source_real.itemsize)
 
 
 def widened(dtype: DType) -> DType:
-    """Return the element type in which sums of `dtype` are taken: f32 of f16 and bf16, else itself."""
+    """Return the element type for sums of `dtype`: f32 for f16 and bf16, else `dtype`."""
     return dt.F32 if dtype in (dt.BF16, dt.F16) else dtype
 
 
 def result_dtype(declared: str | None, binding: Binding, operands: tuple[TensorMeta, ...]) -> DType:
-    """Return what `declared` (the name after `as`) means for a call; without it, the operands' promoted type.
+    """Return the element type for `declared`, the name after `as`; without it, the operands' promoted type.
 
     An op without operands has the type of its first number, as torch's factories do.
     """
@@ -70,37 +70,36 @@ def result_dtype(declared: str | None, binding: Binding, operands: tuple[TensorM
         literal = next((v for v in binding.arguments.values() if isinstance(v, (bool, int, float))), 0.0)
         return dt.I1 if isinstance(literal, bool) else dt.I64 if isinstance(literal, int) else dt.F32
     numbers = [v for name, v in binding.arguments.items() if name in binding.tensors and v is not None]
-    found = promote(operands, any(isinstance(v, (float, complex)) for v in numbers))
-    return found.complex if any(isinstance(v, complex) for v in binding.arguments.values()) else found
+    promoted = promote(operands, any(isinstance(v, (float, complex)) for v in numbers))
+    return promoted.complex if any(isinstance(v, complex) for v in binding.arguments.values()) else promoted
 
 
 def expected_dtype(
     found: DType, declared: str | None, index: int, binding: Binding, operands: tuple[TensorMeta, ...]
 ) -> DType | None:
-    """Return what result `index` should be if `found` is an element type that it cannot have; None if it can have it.
+    """Return the element type that result `index` must have, if it cannot have `found`; else None.
 
-    What a rule declares must hold. Where it declares nothing, the first result has the element type of an operand
-    or the promoted one, or what torch widens that to: integers to i64 and to floats, halves to f32, complex numbers
-    to their parts, unless a number among the arguments is complex. Further results, such as statistics and seeds,
-    are the op's own.
+    A declared type must hold. Without one, the first result may have the type of an operand, the promoted type, or a
+    wider one: i64 or a float for integers, f32 for f16 and bf16, the type of the parts for complex numbers. The last
+    does not apply if an argument is a complex number. Other results, such as statistics and seeds, are not checked.
     """
-    given = declared is not None and (
+    is_declared = declared is not None and (
         declared in DTYPES or declared in DERIVED or binding.operands(declared) or binding.arguments.get(declared)
     )
-    real = not any(isinstance(value, complex) for value in binding.arguments.values())
-    if not given and (index or not operands or (real and found in {operand.dtype for operand in operands})):
+    is_real = not any(isinstance(value, complex) for value in binding.arguments.values())
+    if not is_declared and (index or not operands or (is_real and found in {operand.dtype for operand in operands})):
         return None
     expected = result_dtype(declared, binding, operands)
     is_wider = (
         ((expected.is_integer or expected.is_bool) and (found == dt.I64 or found.is_float))
         or (expected in (dt.BF16, dt.F16) and found == dt.F32)
-        or (expected.is_complex and found.is_inexact and real)
+        or (expected.is_complex and found.is_inexact and is_real)
     )
-    return None if found == expected or (is_wider and not given) else expected
+    return None if found == expected or (is_wider and not is_declared) else expected
 
 
 def promote(operands: tuple[TensorMeta, ...], float_number: bool) -> DType:
-    """Return the element type of an elementwise op as torch promotes: rank 0 counts only in a higher category."""
+    """Return the type to which torch promotes operands. Those of rank 0 count only if their category is higher."""
 
     with_dims = [m.dtype for m in operands if m.rank] or [m.dtype for m in operands]
     highest = max(map(_category, with_dims))

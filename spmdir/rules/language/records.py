@@ -1,4 +1,4 @@
-"""The records of a .rules text: rules and strategies that are not parsed yet."""
+"""Split a .rules text into records: the texts of single rules and strategies, which are parsed later."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import attrs
 RULE_HEAD = re.compile(r"([a-z_]\w*(?:\.\w+)+)\(")
 STRATEGY_HEAD = re.compile(r"([a-z_]\w*(?:\.\w+)+)[ \t]*:")
 UNCHECKED = re.compile(r"[ \t]*#[ \t]*unchecked:[ \t]*(.+)")
-"""A comment in front of a record that says why `spmd check-rules` cannot check it."""
+"""The comment before a record with the reason why `spmd check-rules` cannot check it."""
 
 _ANY_STRATEGY = re.compile(f"^{STRATEGY_HEAD.pattern}", re.MULTILINE)
 
 
 @attrs.frozen
 class Record:
-    """The text of one rule or strategy that is not parsed yet.
+    """The text of one rule or strategy.
 
     Attributes:
-        file, line: where it begins.
-        indent: the columns that stand in front of each of its lines in the file.
-        is_composed: whether it stands nowhere in the file; `line` is that of the class which composes it.
-        unchecked: why `spmd check-rules` cannot check it, as a comment in front of it says.
+        file, line: its first line.
+        indent: the columns by which its lines are indented in the file.
+        is_composed: whether a class composes it, so it is not in the file; `line` is then the line of the class.
+        unchecked: the reason in the comment before it why `spmd check-rules` cannot check it.
     """
 
     file: str
@@ -39,8 +39,7 @@ Records = Mapping[str, tuple[Record, ...]]
 
 
 def split_records(text: str) -> list[tuple[int, str, str | None]]:
-    """Return (first line, record, op name or None if the record begins like no rule) of every record in a .rules
-    file."""
+    """Return (first line, text, op name) of every record in a .rules file; without a name if it is not a rule."""
     records: list[tuple[int, list[str], str | None]] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or line.lstrip().startswith("#"):
@@ -55,21 +54,21 @@ def split_records(text: str) -> list[tuple[int, str, str | None]]:
 
 
 def reasons(text: str) -> dict[int, str]:
-    """Return line of a record → why it cannot be checked, as the comment `# unchecked: REASON` in front of it says."""
-    found: dict[int, str] = {}
+    """Return line of a record → REASON of the comment `# unchecked: REASON` before it."""
+    reason_of_line: dict[int, str] = {}
     reason: str | None = None
     for number, line in enumerate(text.splitlines(), 1) if "unchecked:" in text else ():
-        if said := UNCHECKED.fullmatch(line):
-            reason = said[1].strip()
+        if comment := UNCHECKED.fullmatch(line):
+            reason = comment[1].strip()
         elif line.strip() and not line.lstrip().startswith("#"):
             if reason is not None:
-                found[number] = reason
+                reason_of_line[number] = reason
             reason = None
-    return found
+    return reason_of_line
 
 
 def read(text: str, file: str) -> dict[str, tuple[Record, ...]]:
-    """Return op name → the rules of a .rules text; a line that begins nothing is recorded under its own text."""
+    """Return op name → the rules of a .rules text. A malformed record has its text as its name."""
     records, why = dict[str, tuple[Record, ...]](), reasons(text)
     for line, record, name in split_records(text):
         if not STRATEGY_HEAD.match(record):
@@ -79,15 +78,15 @@ def read(text: str, file: str) -> dict[str, tuple[Record, ...]]:
 
 
 def read_strategies(text: str, file: str, first_line: int = 1, indent: int = 0) -> dict[str, tuple[Record, ...]]:
-    """Return op name → the strategies of a .rules text that begins on `first_line` of the file, so far indented."""
+    """Return op name → the strategies of a .rules text that begins on `first_line` of a file, indented by `indent`."""
     records, why = dict[str, tuple[Record, ...]](), reasons(text)
     for line, record, _ in split_records(text) if _ANY_STRATEGY.search(text) else ():
         if head := STRATEGY_HEAD.match(record):
-            made = Record(file, line + first_line - 1, record, indent, unchecked=why.get(line))
-            records[head[1]] = (*records.get(head[1], ()), made)
+            strategy = Record(file, line + first_line - 1, record, indent, unchecked=why.get(line))
+            records[head[1]] = (*records.get(head[1], ()), strategy)
     return records
 
 
-def merged(records: Records, more: Records) -> dict[str, tuple[Record, ...]]:
+def merged(records: Records, others: Records) -> dict[str, tuple[Record, ...]]:
     """Return the records of both, those of `records` first."""
-    return {op: tuple(dict.fromkeys((*records.get(op, ()), *more.get(op, ())))) for op in {**records, **more}}
+    return {op: tuple(dict.fromkeys((*records.get(op, ()), *others.get(op, ())))) for op in {**records, **others}}

@@ -1,4 +1,4 @@
-"""What the expressions of a rule may look at."""
+"""The values that expressions of a rule may use."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from spmdir.rules.language.binding import Binding
 
 @attrs.frozen
 class Scope:
-    """What an expression may look at.
+    """The values that an expression may use.
 
     Attributes:
-        binding, operands, results: of the call.
-        factors: reference → the shards of the factors it means, each a Local of kind "shard".
-        dims: (tensor, references) → the dimensions of the tensor that these factors make up.
-        parts: dimension → the shard of each result along it, of results that a list has.
-        inner: the padding that a local form leaves to the op, where halos are fetched; None where none are.
-        names, meta_of: values that statements before it named, and the types of these.
+        binding, operands, results: the parameters, and the types of operands and results, of the call.
+        factors: reference → the shards of its factors, each a Local of kind "shard".
+        dims: (tensor, references) → the dimensions of the tensor with these factors.
+        parts: dimension → for an op that returns a list, the shard of each result along this dimension.
+        inner: returns the padding that remains for the op if halos are exchanged; None if they are not.
+        names: name → value assigned by an earlier statement.
+        meta_of: returns the type of such a value.
     """
 
     binding: Binding
@@ -38,42 +39,42 @@ class Scope:
 
     @property
     def result(self) -> TensorMeta | None:
-        """Return the type of the first result; None if it is absent."""
+        """The type of the first result; None if it is absent."""
         return self.results[0]
 
     def tensor(self, name: str) -> TensorMeta | None:
-        """Return the type of tensor `name`, or of the first result, which may be absent, if that is `result`."""
+        """Return the type of tensor `name`; for "result" that of the first result, None if it is absent."""
         return self.result if name == "result" else self.meta(name)
 
     def meta(self, name: str) -> TensorMeta:
-        """Return the type of the tensor that a statement named `name`, or else of that operand."""
+        """Return the type of the tensor that a statement assigned to `name`, else of the operand `name`."""
         if name in self.names and self.meta_of:
             return self.meta_of(self.names[name])
         return self.operand(name)
 
     def operand(self, name: str) -> TensorMeta:
-        """Return the global type of the operand of parameter `name`, even if statements gave that name to others."""
+        """Return the global type of the operand of parameter `name`, even if a statement assigned to this name."""
         return self.operands[self.binding.operands(name)[0]]
 
     def argument(self, name: str) -> Any:
-        """Return literal argument `name`, or the number passed for that tensor parameter; else None."""
+        """Return literal argument `name`, or the number passed for this tensor parameter, else None."""
         return self.binding.arguments.get(name)
 
-    def one(self, function: str, reference: str) -> Local:
-        """Return the shard of the one factor that `reference` means; RuleError if it means several or none."""
-        found = self.factors(reference)
-        if len(found) != 1:
-            raise RuleError(f"{function}({reference}) needs one factor, found {len(found)}")
-        return found[0]
+    def single_factor(self, function: str, reference: str) -> Local:
+        """Return the shard of the factor of `reference`; RuleError if it has several factors or none."""
+        shards = self.factors(reference)
+        if len(shards) != 1:
+            raise RuleError(f"{function}({reference}) needs one factor, found {len(shards)}")
+        return shards[0]
 
     def position(self, tensor: str, reference: str) -> int:
-        """Return the dimension of `tensor` that `reference` means; RuleError if it means several or none."""
-        found = self.dims(tensor, (reference,))
-        if len(found) != 1:
-            raise RuleError(f"position({tensor}, {reference}) needs one dimension, found {len(found)}")
-        return found[0]
+        """Return the dimension of `tensor` with the factor of `reference`; RuleError unless there is exactly one."""
+        dims = self.dims(tensor, (reference,))
+        if len(dims) != 1:
+            raise RuleError(f"position({tensor}, {reference}) needs one dimension, found {len(dims)}")
+        return dims[0]
 
 
 def rank_integer(kind: str, shard: Local) -> int | Local:
-    """Return a rank's `size`, `offset` or `end` of `shard`; a plain integer where no axis shards it."""
+    """Return the `size`, `offset` or `end` of a rank's shard; a plain integer if no axis shards it."""
     return attrs.evolve(shard, kind=kind) if shard.axes else (0 if kind == "offset" else shard.extent)

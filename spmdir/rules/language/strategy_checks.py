@@ -1,4 +1,4 @@
-"""What can be wrong with a strategy written as text before it meets any call."""
+"""Check a strategy written as text without a call: its op, placements, names and local form."""
 
 from __future__ import annotations
 
@@ -46,16 +46,17 @@ class Alternatives(Signatures, Protocol):
 
 
 def check_strategy(strategy: TextStrategy, ops: Alternatives, maps: Maps) -> None:
-    """Raise unless a strategy has the operands and results of its op, and names only what there is.
+    """Raise if a strategy does not fit the operands and results of its op, or uses an unknown name.
 
     Raises:
-        ParseError: one thing is wrong. SpmdirErrors: several are.
+        ParseError: there is one error.
+        SpmdirErrors: there are several.
     """
     rules = ops.alternatives(strategy.op)
     if not rules:
         hint = did_you_mean(strategy.op, ops.names)
         raise ParseError(
-            f"a strategy of '{strategy.op}', which has no rule; expected one of an op that has one{hint}",
+            f"'{strategy.op}' has no rule; expected a strategy of an op with a rule{hint}",
             strategy.location,
         )
     errors: list[SpmdirError] = [ParseError(*problem) for problem in _problems(strategy, rules, maps)]
@@ -65,7 +66,7 @@ def check_strategy(strategy: TextStrategy, ops: Alternatives, maps: Maps) -> Non
 
 def _problems(strategy: TextStrategy, rules: Sequence[Rule], maps: Maps) -> Iterator[Problem]:
     rule = rules[0]
-    least = max((at for at, p in enumerate(rule.tensors, 1) if not p.optional), default=0)
+    least = max((number for number, p in enumerate(rule.tensors, 1) if not p.optional), default=0)
     most = len(rule.tensors)
     if not least <= len(strategy.operands) <= most:
         names = ", ".join(p.name for p in rule.tensors)
@@ -78,26 +79,26 @@ def _problems(strategy: TextStrategy, rules: Sequence[Rule], maps: Maps) -> Iter
     if len(strategy.results) != results:
         yield f"placements of results: found {len(strategy.results)}, expected {results}", strategy.location
     for parameter, term in zip(rule.tensors, strategy.operands, strict=False):
-        yield from _repeated(term, parameter.is_list, f"operand '{parameter.name}'")
+        yield from _repetition_problems(term, parameter.is_list, f"operand '{parameter.name}'")
     for term in strategy.results:
-        yield from _repeated(term, rule.result_list, "the result")
+        yield from _repetition_problems(term, rule.result_list, "the result")
     names = {p.name for r in rules for p in r.parameters}
     factors = {name for r in rules for pattern in _patterns(r) for name in factor_names(pattern, maps)}
     for parameter, term in zip(rule.tensors, strategy.operands, strict=False):
-        yield from _placement(term, parameter.pattern or (), rule, names, factors)
+        yield from _placement_problems(term, parameter.pattern or (), rule, names, factors)
     for result, term in zip(rule.results, strategy.results, strict=False):
-        yield from _placement(term, result.pattern, rule, names, factors)
+        yield from _placement_problems(term, result.pattern, rule, names, factors)
     for condition in strategy.conditions:
         yield from expression_problems(condition, names, factors)
     yield from body_problems(strategy.body, names, factors, is_local=True)
     for statement in strategy.body:
-        given = len(statement.values)
-        if not statement.targets and not rule.result_list and given != results and not _is_state(statement.values):
-            yield f"`return` gives {given} values; expected {results}, as {rule.op} has results", statement.location
+        count = len(statement.values)
+        if not statement.targets and not rule.result_list and count != results and not _is_state(statement.values):
+            yield f"`return` gives {count} values; expected {results}, as {rule.op} has results", statement.location
 
 
 def _is_state(values: tuple[Expression, ...]) -> bool:
-    """Return whether values may be the results of the op as one state."""
+    """Return whether the returned values may be one state, which contains all results."""
     return len(values) == 1 and isinstance(values[0], (Name, StateCall))
 
 
@@ -106,21 +107,24 @@ def _patterns(rule: Rule) -> Iterator[Pattern]:
     yield from (r.pattern for r in rule.results)
 
 
-def _repeated(term: PlacementTerm, is_list: bool, what: str) -> Iterator[Problem]:
+def _repetition_problems(term: PlacementTerm, is_list: bool, description: str) -> Iterator[Problem]:
     if term.repeated and not is_list:
-        yield f"`…` after {term.name}, but {what} is one tensor; leave it out", term.location
+        yield f"`…` after {term.name}, but {description} is one tensor; remove it", term.location
     elif is_list and not term.repeated:
-        yield f"{what} is a list of tensors; expected one placement for all of them, followed by `…`", term.location
+        yield (
+            f"{description} is a list of tensors; expected one placement for all of them, followed by `…`",
+            term.location,
+        )
 
 
-def _placement(
+def _placement_problems(
     term: PlacementTerm, pattern: Pattern, rule: Rule, names: set[str], factors: set[str]
 ) -> Iterator[Problem]:
-    """Yield what is wrong with a placement of a tensor whose dimensions are those of `pattern`."""
+    """Yield the errors in the placement of a tensor with dimensions `pattern`."""
     if term.is_any_shard:
         fields: Mapping[str, object] = {"dim": int}
     elif term.name == "?":
-        yield "a strategy cannot leave a placement open; expected R, S, P or another one", term.location
+        yield "a strategy cannot have the open placement `?`; expected R, S, P or a plug-in placement", term.location
         return
     else:
         try:
@@ -134,12 +138,12 @@ def _placement(
     if len(term.fields) != len(fields):
         listed = f": {', '.join(fields)}" if fields else ""
         yield f"{term.name} has {len(term.fields)} fields; expected {len(fields)}{listed}", term.location
-    for (name, of), field in zip(fields.items(), term.fields, strict=False):
+    for (name, field_type), field in zip(fields.items(), term.fields, strict=False):
         if isinstance(field, Name) and rule.parameter(field.name) in rule.tensors:
             yield f"'{field.name}' is a tensor; expected a number, an argument or a factor", term.location
-        elif of is not str:  # where a name stands for itself, as in P(sum)
+        elif field_type is not str:  # a name is the value itself in a field of text, as in P(sum)
             yield from expression_problems(field, names | factors, factors)
         number = field.value if name == "dim" and isinstance(field, Constant) else None
-        is_fixed, rank = all(one.kind in ("factor", "one", "group") for one in pattern), len(pattern)
+        is_fixed, rank = all(dim_term.kind in ("factor", "one", "group") for dim_term in pattern), len(pattern)
         if is_fixed and isinstance(number, int) and not -rank <= number < rank:
             yield f"dimension {number} of a tensor of rank {rank}", term.location

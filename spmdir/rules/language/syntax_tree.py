@@ -1,4 +1,4 @@
-"""What a rule says: the values that the text of a rule parses to."""
+"""The syntax tree of rules: the values that the text of a rule parses to."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Term:
 
     Attributes:
         kind: "factor" (`m`), "one" (`1`), "group" (`(h g)`), "variadic" (`*b`) or "map" (`reshape(size)`).
-        names: the factors of a group; the factor or the variadic name; the function of a map and its arguments.
-        modifier: what follows `*b`: "-" (without these dimensions), "~" (these are separate factors) or "".
+        names: the factors of a group; the factor or the variadic name; or the function of a map and its arguments.
+        modifier: the character after `*b`: "-" (without these dimensions), "~" (these are separate factors) or "".
         argument: the literal argument that names the dimensions of the modifier.
     """
 
@@ -60,7 +60,7 @@ class Name:
 
 @attrs.frozen
 class Function:
-    """`count(dim)`, `offset(v)`, …: one of spmdir.rules.language.functions.FUNCTIONS."""
+    """A call of one of `spmdir.rules.language.functions.FUNCTIONS`, such as `count(dim)`."""
 
     name: str
     arguments: tuple[str, ...]
@@ -86,7 +86,7 @@ class Sequence:
 
 @attrs.frozen
 class OpCall:
-    """An ordinary op inside a rewrite: (argument name or None, expression) in order."""
+    """A call of an op inside a rewrite. Its arguments are (name or None, expression), in order."""
 
     op: str
     arguments: tuple[tuple[str | None, Expression], ...]
@@ -95,7 +95,7 @@ class OpCall:
 
 @attrs.frozen
 class StateCall:
-    """A method of a packed placement on states, `Attended.combine(state, (out, lse))`; a state is a tuple of tensors.
+    """A call of a method of a packed placement, `Attended.combine(state, (out, lse))`. A state is a tuple of tensors.
 
     Attributes:
         placement: the name of the placement.
@@ -109,12 +109,12 @@ class StateCall:
 
 
 STATE_METHODS = {
-    "identity": "the tensors that the parts are like",
+    "identity": "tensors with the shapes of the parts",
     "combine": "two states",
     "finish": "one state",
     "pack": "one state",
 }
-"""Method of a packed placement → what it takes."""
+"""Method of a packed placement → its arguments."""
 
 
 Expression = Constant | Name | Function | Binary | Sequence | OpCall | StateCall
@@ -142,7 +142,7 @@ def walk(expression: Expression) -> Iterator[Expression]:
 
 @attrs.frozen
 class Condition:
-    """`if expression` or, negated, `unless expression`."""
+    """`if expression`, or `unless expression` if negated."""
 
     expression: Expression
     negated: bool
@@ -150,12 +150,12 @@ class Condition:
 
 @attrs.frozen
 class Statement:
-    """`a, b = op(…)`; `return x, y`, without targets; or `ring k: a b` with a body, whose targets rotate.
+    """`a, b = op(…)`; `return x, y` (without targets); or `ring k: a b` with a body, whose targets rotate.
 
     Attributes:
-        column: where it begins in its line.
-        ring: the factor along which the ranks are in a ring.
-        body: what is done at each step of the ring.
+        column: the column in which it begins.
+        ring: the factor of a ring; None for other statements.
+        body: the statements of one step of the ring.
     """
 
     targets: tuple[str, ...]
@@ -175,15 +175,15 @@ def statements(body: Iterable[Statement]) -> Iterator[Statement]:
 
 
 def nested(flat: Iterable[Statement]) -> tuple[Statement, ...]:
-    """Return statements with those that stand further right behind a ring as the body of the ring."""
-    found: list[Statement] = []
+    """Return statements in which those after a ring with a deeper indentation are the body of the ring."""
+    result: list[Statement] = []
     for statement in flat:
-        last = found[-1] if found else None
-        if last is not None and last.ring is not None and statement.column > last.column:
-            found[-1] = attrs.evolve(last, body=(*last.body, statement))
+        previous = result[-1] if result else None
+        if previous is not None and previous.ring is not None and statement.column > previous.column:
+            result[-1] = attrs.evolve(previous, body=(*previous.body, statement))
         else:
-            found.append(statement)
-    return tuple(attrs.evolve(s, body=nested(s.body)) if s.body else s for s in found)
+            result.append(statement)
+    return tuple(attrs.evolve(s, body=nested(s.body)) if s.body else s for s in result)
 
 
 @attrs.frozen
@@ -191,9 +191,9 @@ class PlacementTerm:
     """One placement in a strategy written as text.
 
     Attributes:
-        name: of the placement, or "shard" for any that shards.
-        fields: its fields, or the dimension of `shard`; the dimension is a number or the name of a factor or argument.
-        repeated: it is for every tensor of a list.
+        name: the name of the placement, or "shard" for any placement that shards.
+        fields: its fields, or the dimension of `shard`: a number, a factor or an argument.
+        repeated: whether it applies to all tensors of a list.
     """
 
     name: str
@@ -207,7 +207,7 @@ class PlacementTerm:
 
 
 ANY_SHARD = "shard"
-"""The name, in a strategy, of S and of every placement of the program that shards, the same throughout."""
+"""The name that means S or any plug-in placement of the program that shards, the same in the whole strategy."""
 
 
 @attrs.frozen(cache_hash=True)
@@ -215,12 +215,12 @@ class TextStrategy:
     """A strategy of one op, written as text: `aten.chunk: (Strided(dim, chunks)) -> (S(dim)…)`.
 
     Attributes:
-        op: the op's name, as in Call.name.
-        text: all of its text, by which, and by its place, two are equal.
-        operands, results: the placements of the tensors that fill the op's parameters, in order, and of its results.
-        conditions: what must hold of a call.
-        body: the statements of its local form; without one, ranks run the op on what they have.
-        whole: the names of factors that no other axis may shard beside it.
+        op: the name of the op, as in Call.name.
+        text: its whole text. Strategies with equal text and location are equal.
+        operands, results: the placements of the op's tensor parameters, in order, and of its results.
+        conditions: its `when` clauses; all must hold for a call.
+        body: the statements of its local form. Without one, ranks run the op on their local tensors.
+        whole: the names of factors that no other axis may shard.
     """
 
     op: str
@@ -237,10 +237,10 @@ class TextStrategy:
 
 
 PASSING = ("linear", "multilinear", "carries", "moves", "commutes", "swaps", "ignores")
-"""The kinds of clauses that let a partial value pass."""
+"""The kinds of clauses that pass partial values."""
 
 LINEAR = ("linear", "multilinear")
-"""Those of them that let a partial sum through what multiplies it."""
+"""The kinds of clauses that pass partial sums through multiplications."""
 
 
 @attrs.frozen
@@ -249,14 +249,13 @@ class RuleClause:
 
     Attributes:
         kind: its keyword; "reduce" for `sum k`, `max dim` and the like.
-        names: the factors, variadic names, arguments or operands it is about.
+        names: the factors, variadic names, arguments or operands that it names.
         reductions: the reductions of a reduce or commutes clause.
-        condition: when it holds; always, if None.
-        value: the size that an extent clause gives; what a flops clause multiplies the sizes of its factors by; the
-            parts in the list that is the result, by a lists clause; the condition of a when clause; why an op is
-            replicated.
+        condition: its `if` or `unless`; None if it always applies.
+        value: of an extent clause, the size; of a flops clause, the number that multiplies the sizes; of a lists
+            clause, the parts of the list; of a when clause, the condition; of a replicated clause, the reason.
         body: the statements of an expand or local clause.
-        groups: of a slides clause, the names of the window's sizes, of what it slides over, and of the outcome.
+        groups: of a slides clause, the names of the window's sizes, of its inputs, and of its outputs.
     """
 
     kind: str
@@ -274,10 +273,10 @@ class Parameter:
     """A parameter of the op's schema.
 
     Attributes:
-        pattern: the dimensions of a tensor parameter; None for a literal one.
-        is_list: a list of tensors, each of that pattern.
-        optional: a tensor that may be absent.
-        default: the schema's default of a literal parameter, where the rule depends on it.
+        pattern: the dimensions of a tensor parameter; None for a literal parameter.
+        is_list: whether it is a list of tensors, each with this pattern.
+        optional: whether the tensor may be absent.
+        default: the schema's default of a literal parameter, if the rule depends on it.
     """
 
     name: str
@@ -294,7 +293,7 @@ class Parameter:
 
 @attrs.frozen
 class Result:
-    """A result: its dimensions, and its element type if that is not the operands'."""
+    """A result: its dimensions, and its declared element type, if any."""
 
     pattern: Pattern
     dtype: str | None
@@ -303,14 +302,14 @@ class Result:
 
 @attrs.define(frozen=True, slots=False, eq=False)
 class Rule:
-    """What one line of a .rules file says about an op.
+    """The rule of one line of a .rules file.
 
     Attributes:
-        op: the op's name, as in Call.name.
-        parameters: all parameters of its schema, in order.
-        results: its results; one if result_list.
-        result_list: the op returns a list, each entry like the one result.
-        clauses: what is true of its factors and operands.
+        op: the name of the op, as in Call.name.
+        parameters: all parameters of the op's schema, in order.
+        results: its results; only one if result_list.
+        result_list: whether the op returns a list, whose entries all have the pattern of this result.
+        clauses: its clauses, in order.
     """
 
     op: str
@@ -342,13 +341,13 @@ class Rule:
         return self._by_name.get(name)
 
     def of_kind(self, *kinds: str) -> tuple[RuleClause, ...]:
-        """Return the clauses of these kinds, in the order in which they stand."""
+        """Return the clauses of these kinds, in the order of the text."""
         if len(kinds) == 1:
             return self._by_kind.get(kinds[0], ())
         return tuple(c for c in self.clauses if c.kind in kinds)
 
     @cached_property
     def replicated(self) -> str | None:
-        """Why the op can only run replicated; None if it can be sharded."""
+        """The reason why the op can only run replicated; None if it can be sharded."""
         reasons = (c.value.value for c in self.of_kind("replicated") if isinstance(c.value, Constant))
         return next((str(reason) for reason in reasons), None)

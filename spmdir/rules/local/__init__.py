@@ -1,4 +1,4 @@
-"""The ops that replace one op: its expansion on global tensors, its local form on one rank's.
+"""Rewrites of one op: its expansion into ops on global tensors, its local form of ops on local tensors.
 
 May import: core, rules.language, rules.shapes, rules.instance.
 Start with replacement.py.

@@ -10,7 +10,7 @@ from spmdir.core.placement.call import Call
 
 @attrs.frozen(cache_hash=True)
 class Value:
-    """A value inside a rewrite: operand `index` of the op that is replaced, or result `result` of new op `index`."""
+    """A value in a rewrite: if `source` is "operand", an operand of the replaced op; if "op", a result of a new op."""
 
     source: str
     index: int
@@ -22,9 +22,9 @@ class ExpandedOp:
     """One op of a rewrite.
 
     Attributes:
-        call: the op; in a local form its shapes are those of the local operands.
-        operands: what fills call.operands.
-        location: of the ring that the op is of.
+        call: the op. In a local form, its shapes are local.
+        operands: the values of `call.operands`.
+        location: the ring that the op belongs to.
     """
 
     call: Call
@@ -37,15 +37,15 @@ class Expansion:
     """The ops that replace one op.
 
     Attributes:
-        ops: in order.
-        results: the value of each result of the op; None for an absent one.
+        ops: the new ops, in order.
+        results: the value of each result of the replaced op; None for an absent result.
     """
 
     ops: tuple[ExpandedOp, ...]
     results: tuple[Value | None, ...]
 
-    def used(self) -> Expansion:
-        """Return this rewrite without the ops of which it uses nothing."""
+    def without_unused(self) -> Expansion:
+        """Return this rewrite without the ops whose results are not used."""
         needed = {value.index for value in self.results if value is not None and value.source == "op"}
         for number in reversed(range(len(self.ops))):
             if number in needed:
@@ -55,6 +55,6 @@ class Expansion:
         def renumbered(value: Value) -> Value:
             return value if value.source == "operand" else attrs.evolve(value, index=numbers[value.index])
 
-        kept = (self.ops[old] for old in numbers)
-        ops = tuple(attrs.evolve(op, operands=tuple(map(renumbered, op.operands))) for op in kept)
+        used_ops = (self.ops[old] for old in numbers)
+        ops = tuple(attrs.evolve(op, operands=tuple(map(renumbered, op.operands))) for op in used_ops)
         return Expansion(ops, tuple(value and renumbered(value) for value in self.results))

@@ -1,4 +1,4 @@
-"""The rank whose local form is made, as far as the statements of the form ask about it."""
+"""The rank for which a local form is emitted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Rank:
     """A rank of a mesh.
 
     Attributes:
-        coordinate: axis → its index along that.
+        coordinate: axis → index of the rank along the axis.
     """
 
     mesh: Mesh
@@ -29,13 +29,13 @@ class Rank:
         """Return the values of `local` on all ranks."""
         return local.values(self.mesh)
 
-    def ring(self, axes: Iterable[str]) -> int:
-        """Return how many ranks are in a ring along `axes`."""
+    def ring_size(self, axes: Iterable[str]) -> int:
+        """Return the number of ranks in a ring along `axes`."""
         return self.mesh.group_size(axes)
 
 
-class Alone(Rank):
-    """The one rank that has everything, whatever axes are named."""
+class SingleRank(Rank):
+    """A single rank that has all elements, for any axes."""
 
     def __init__(self) -> None:
         super().__init__(Mesh({}), {})
@@ -46,5 +46,5 @@ class Alone(Rank):
     def values(self, local: Local) -> frozenset[int]:
         return frozenset([local.unsharded])
 
-    def ring(self, axes: Iterable[str]) -> int:
+    def ring_size(self, axes: Iterable[str]) -> int:
         return 1

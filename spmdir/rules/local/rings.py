@@ -1,4 +1,4 @@
-"""Rings in local forms: at each step every rank has the block of another one, and passes it on."""
+"""Unroll rings in local forms: in each step, a rank has the block of another rank, and sends it to the next rank."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROTATIONS = ("spmd.rotate", "spmd.rotate_start")
 
 
 class RingBuilder(Protocol):
-    """What a ring needs of the emitter that runs a form."""
+    """The part of the emitter that a ring uses."""
 
     rank: Rank
     operands: tuple[TensorMeta, ...]
@@ -38,14 +38,17 @@ class RingBuilder(Protocol):
 
 
 DimOf = Callable[[Value], "int | None"]
-"""Operand of the op → the dimension of it that the factor of a ring makes up."""
+"""Operand of the op → its dimension with the factor of the ring, or None."""
 
 
 def run_ring(emitter: RingBuilder, ring: Statement, factor: int, dim_of: DimOf) -> None:
     """Run the body of `ring` once for each rank along the axes that shard `factor`.
 
-    What the targets name goes to the next rank after each step; after the last one, those that the body assigns go on
-    once more, and are home, and the others have the values that they had.
+    The targets move to the next rank after each step. After the last step, the targets that the body assigns move once
+    more, back to the owner of their block. The other targets get their initial values back.
+
+    Args:
+        dim_of: returns the dimension of an operand that `factor` shards.
 
     Raises:
         LimitError: the ring has more than RING ranks.
@@ -55,48 +58,52 @@ def run_ring(emitter: RingBuilder, ring: Statement, factor: int, dim_of: DimOf) 
         emitter.run_all(ring.body)
         return
     assigned = {name for statement in statements(ring.body) for name in statement.targets}
-    own = {name: emitter.names[name] for name in ring.targets}
-    fresh = assigned - emitter.names.keys()
-    dims = {name: _dim(emitter, name, own, shard, dim_of, ring.location) for name in ring.targets}
-    count = emitter.rank.ring(shard.axes)
+    initial = {name: emitter.names[name] for name in ring.targets}
+    unset = assigned - emitter.names.keys()
+    dims = {name: _dim(emitter, name, initial, shard, dim_of, ring.location) for name in ring.targets}
+    count = emitter.rank.ring_size(shard.axes)
     RING.check(count, ring.location)
     for step in range(count):
         emitter.shards[factor] = attrs.evolve(shard, back=step)
-        for name in fresh:
+        for name in unset:
             emitter.names.pop(name, None)
         emitter.run_all(ring.body)
         for name in ring.targets:
             if step + 1 < count or name in assigned:
-                emitter.names[name] = _rotated(emitter, emitter.names[name], shard, step, dims[name], ring.location)
-    emitter.names.update((name, value) for name, value in own.items() if name not in assigned)
+                emitter.names[name] = _rotate(emitter, emitter.names[name], shard, step, dims[name], ring.location)
+    emitter.names.update((name, value) for name, value in initial.items() if name not in assigned)
     emitter.shards[factor] = shard
 
 
 def _dim(
-    emitter: RingBuilder, name: str, own: Mapping[str, Any], shard: Local, dim_of: DimOf, where: Location
+    emitter: RingBuilder, name: str, initial: Mapping[str, Any], shard: Local, dim_of: DimOf, location: Location
 ) -> int | None:
-    """Return the dimension of what `name` is that the ranks share out: that of an operand of its shape, if it is none.
+    """Return the sharded dimension of target `name`: that of the operand itself, or of an operand with its shape.
 
-    None if there is no such dimension: its shape is to be the same on all ranks, which `require_alike` checks.
+    Return None if there is none. Then its shape must be equal on all ranks, which `require_equal_shapes` checks.
     """
-    value = own[name]
+    value = initial[name]
     if not isinstance(value, Value):
-        raise RuleError(f"'{name}' goes round a ring; expected one tensor, found several, or a number", where)
+        raise RuleError(
+            f"'{name}' moves round a ring, but is a number or a list of tensors; expected one tensor", location
+        )
     meta, size = emitter.meta(value), emitter.rank.value(attrs.evolve(shard, kind="size"))
-    operands = [one for one in own.values() if isinstance(one, Value) and one.source == "operand"]
-    alike = [value] if value in operands else [one for one in operands if emitter.meta(one).shape == meta.shape]
-    dim = next((dim_of(one) for one in alike), None)
+    operands = [operand for operand in initial.values() if isinstance(operand, Value) and operand.source == "operand"]
+    same_shape = (
+        [value] if value in operands else [operand for operand in operands if emitter.meta(operand).shape == meta.shape]
+    )
+    dim = next((dim_of(operand) for operand in same_shape), None)
     if value in operands and (dim is None or meta.shape[dim] != size):
         raise RuleError(
-            f"'{name}' goes round a ring, and the strategy does not shard it by what the ring is over; expected an "
-            "operand of which each rank has a block of that",
-            where,
+            f"'{name}' moves round a ring, but the strategy does not shard it by the factor of the ring; expected an "
+            "operand that is sharded by this factor",
+            location,
         )
     return dim
 
 
-def require_alike(forms: Mapping[int, Expansion], mesh: Mesh) -> None:
-    """Raise RuleError, at the ring, if what ranks send round a ring differs in shape between them.
+def require_equal_shapes(forms: Mapping[int, Expansion], mesh: Mesh) -> None:
+    """Raise RuleError, at the ring, if the shapes that ranks send round a ring differ between ranks.
 
     Args:
         forms: rank → its local form, for all ranks of each ring.
@@ -107,27 +114,29 @@ def require_alike(forms: Mapping[int, Expansion], mesh: Mesh) -> None:
                 continue
             axes: Any = op.call.argument["axes"]
             ring = [forms[member].ops[number : number + 1] for member in mesh.group(rank, axes)]
-            sent = dict.fromkeys(" and ".join(map(str, other.call.operands)) for others in ring for other in others)
+            sent = dict.fromkeys(
+                " and ".join(map(str, ring_op.call.operands)) for ring_ops in ring for ring_op in ring_ops
+            )
             if len(sent) > 1:
                 raise RuleError(
-                    f"what goes round the ring is {' or '.join(sent)}, by the rank; expected an operand sharded along "
-                    "the ring, a value shaped like one that goes with it, or one of the same shape on all ranks",
+                    f"ranks send tensors of different types round the ring: {' or '.join(sent)}; expected an operand "
+                    "sharded along the ring, a value with the shape of such an operand, or one shape on all ranks",
                     op.location,
                 )
 
 
-def _rotated(emitter: RingBuilder, value: Value, shard: Local, step: int, dim: int | None, location: Location) -> Value:
-    """Return what the rank before has as `value` after `step`; blocks that differ in size are sent as the longest."""
+def _rotate(emitter: RingBuilder, value: Value, shard: Local, step: int, dim: int | None, location: Location) -> Value:
+    """Send `value` to the next rank after `step`, and return the received value. Short blocks are padded for this."""
     sizes = emitter.rank.values(attrs.evolve(shard, kind="size"))
-    padded = dim if len(sizes) > 1 else None
-    if padded is not None:
-        rank, own = emitter.meta(value).rank, attrs.evolve(shard, kind="size", back=step)
-        pad = (*(0,) * (2 * (rank - 1 - padded)), 0, attrs.evolve(own, times=-1, plus=max(sizes)))
+    padded_dim = dim if len(sizes) > 1 else None
+    if padded_dim is not None:
+        rank, local_size = emitter.meta(value).rank, attrs.evolve(shard, kind="size", back=step)
+        pad = (*(0,) * (2 * (rank - 1 - padded_dim)), 0, attrs.evolve(local_size, times=-1, plus=max(sizes)))
         (value,) = emitter.emit("aten.constant_pad_nd", {"self": value}, {"pad": pad, "value": 0})
     meta = emitter.meta(value)
     call = Call("spmd.rotate", (meta,), (("axes", shard.axes),), (meta,))
     (value,) = emitter.add(call, (value,), location)
-    if padded is None:
+    if padded_dim is None:
         return value
-    end = attrs.evolve(shard, kind="size", back=(step + 1) % emitter.rank.ring(shard.axes))
-    return emitter.emit("aten.slice.Tensor", {"self": value}, {"dim": padded, "start": 0, "end": end})[0]
+    end = attrs.evolve(shard, kind="size", back=(step + 1) % emitter.rank.ring_size(shard.axes))
+    return emitter.emit("aten.slice.Tensor", {"self": value}, {"dim": padded_dim, "start": 0, "end": end})[0]

@@ -1,4 +1,4 @@
-"""States of packed placements in local forms."""
+"""Emit the ops of methods of packed placements in local forms."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from spmdir.rules.local.expansion import Value
 
 
 class StateBuilder(Protocol):
-    """What a call on states needs of the emitter that runs a form.
+    """The part of the emitter that a call on states uses.
 
     Attributes:
-        joint: name → the packed placement of that name which the form's strategy gives to results.
+        packed: name → the packed placement of that name that the strategy gives to results.
     """
 
-    joint: Mapping[str, PackedPlacement]
+    packed: Mapping[str, PackedPlacement]
 
     def add(self, call: Call, operands: tuple[Value, ...]) -> tuple[Value, ...]: ...
 
@@ -32,24 +32,24 @@ class StateBuilder(Protocol):
 
 
 def state_call(
-    emitter: StateBuilder, expression: StateCall, arguments: Sequence[Any], wanted: Sequence[TensorMeta | None]
+    emitter: StateBuilder, expression: StateCall, arguments: Sequence[Any], local_results: Sequence[TensorMeta | None]
 ) -> tuple[Value, ...]:
-    """Add the op of a method of a packed placement, and return the state or the results that it gives.
+    """Add the op of a method of a packed placement, and return the resulting state or results.
 
     Args:
-        arguments: the tensors that parts are like, two states, or one.
-        wanted: what a rank has of each result of the op, for `finish`; the element types are those of the parts.
+        arguments: the arguments of the method, see STATE_METHODS. A state is a tuple of values.
+        local_results: for `finish`, the types of the local results of the op; element types follow from the parts.
 
     Raises:
-        RuleError: the arguments are not what the method takes; located.
+        RuleError: the arguments do not fit the method; located.
     """
     try:
-        placement = emitter.joint.get(expression.placement) or joint_placement(expression.placement)
+        placement = emitter.packed.get(expression.placement) or joint_placement(expression.placement)
         parts = placement.parts
     except SpmdirError as error:
         raise RuleError(error.message, expression.location) from None
     method = expression.method
-    by = str(placement) if expression.placement in emitter.joint else expression.placement
+    name = str(placement) if expression.placement in emitter.packed else expression.placement
     states = [tuple(arguments)] if method == "identity" else [*arguments]
     if len(states) != (2 if method == "combine" else 1) or not all(_is_state(state, len(parts)) for state in states):
         raise RuleError(
@@ -61,21 +61,21 @@ def state_call(
     metas = tuple(map(emitter.meta, operands))
     results: tuple[TensorMeta | None, ...] = metas[: len(parts)]
     if method == "finish":
-        pairs = zip(wanted, metas, strict=False)
+        pairs = zip(local_results, metas, strict=False)
         results = tuple(meta and attrs.evolve(meta, dtype=part.dtype) for meta, part in pairs)
     if method == "pack":
         results = (TensorMeta(*placement.packed_type([(meta.shape, meta.dtype) for meta in metas])),)
-    return emitter.add(Call(f"spmd.{method}", metas, (("by", by),), results), operands)
+    return emitter.add(Call(f"spmd.{method}", metas, (("by", name),), results), operands)
 
 
-def joint_of(placements: Iterable[Placement]) -> dict[str, PackedPlacement]:
-    """Return name → part 0 of the first packed placement of that name among `placements`."""
-    found: dict[str, PackedPlacement] = {}
+def packed_by_name(placements: Iterable[Placement]) -> dict[str, PackedPlacement]:
+    """Return name → the first packed placement of that name among `placements`, as its part 0."""
+    packed: dict[str, PackedPlacement] = {}
     for placement in placements:
         if isinstance(placement, PackedPlacement):
-            first = attrs.evolve(placement, part=0) if placement.part else placement  # type: ignore[call-arg]
-            found.setdefault(head_of(type(placement).text), first)
-    return found
+            part_0 = attrs.evolve(placement, part=0) if placement.part else placement  # type: ignore[call-arg]
+            packed.setdefault(head_of(type(placement).text), part_0)
+    return packed
 
 
 def _is_state(state: Any, parts: int) -> bool:

@@ -1,4 +1,4 @@
-"""Which of an op's rewrites serve a choice of sharded factors: a local form may ask for shards that are one range."""
+"""Select the rewrites of an op that support the sharded factors: some local forms require shards of one range."""
 
 from __future__ import annotations
 
@@ -10,33 +10,42 @@ from spmdir.rules.language.syntax_tree import Function, Statement, statements, w
 from spmdir.rules.shapes.instance import RuleInstance
 
 
-def serving(rule: RuleInstance, sharded: Collection[int], scattered: Collection[int] = ()) -> tuple[int, ...] | None:
-    """Return the numbers of the clauses that may rewrite the op; None if no sharded factor has any.
+def usable_clauses(
+    rule: RuleInstance, sharded: Collection[int], scattered: Collection[int] = ()
+) -> tuple[int, ...] | None:
+    """Return the numbers of the clauses that may rewrite the op, of which the last is used.
 
-    Each is a clause of all sharded factors that have some and asks for one range of none that is scattered. The last
-    one counts.
+    A clause must belong to every sharded factor that has rewrites, and must not require one range of a scattered
+    factor. Return None if no sharded factor has a rewrite.
 
     Args:
-        sharded: the factors that are sharded.
-        scattered: those of which a rank may have several ranges.
+        sharded: the sharded factors.
+        scattered: the factors of which a rank may have several ranges.
     """
-    needing = [rule.factors[f] for f in sharded if rule.factors[f].clauses]
-    if not needing:
+    rewritten = [rule.factors[f] for f in sharded if rule.factors[f].clauses]
+    if not rewritten:
         return None
-    first, *others = needing
-    shared = [n for n in first.clauses if all(n in other.clauses and n not in other.alone for other in others)]
-    return tuple(number for number in shared if not any(_asks_for_range(rule, number, f) for f in scattered))
+    first_factor, *other_factors = rewritten
+    shared = [
+        n
+        for n in first_factor.clauses
+        if all(n in factor.clauses and n not in factor.alone for factor in other_factors)
+    ]
+    return tuple(number for number in shared if not any(_clause_needs_one_range(rule, number, f) for f in scattered))
 
 
-def _asks_for_range(rule: RuleInstance, number: int, factor: int) -> bool:
+def _clause_needs_one_range(rule: RuleInstance, number: int, factor: int) -> bool:
     clause = rule.rule.clauses[number]
-    return clause.kind == "local" and asks_for_range(rule, clause.body, factor)
+    return clause.kind == "local" and needs_one_range(rule, clause.body, factor)
 
 
-def asks_for_range(rule: RuleInstance, body: Iterable[Statement], factor: int) -> bool:
-    """Return whether a local form with the statements `body` is for shards of `factor` that are one range each.
+def needs_one_range(rule: RuleInstance, body: Iterable[Statement], factor: int) -> bool:
+    """Return whether a local form requires that each shard of `factor` is one range.
 
-    It is where there are windows, whose halos are sent, and where a function asks where the shard begins or ends.
+    Windows require it for their halos, and functions such as `offset` for the begin or end of a shard.
+
+    Args:
+        body: the statements of the local form.
     """
     if rule.layout.windows:
         return True
@@ -47,11 +56,11 @@ def asks_for_range(rule: RuleInstance, body: Iterable[Statement], factor: int) -
         for function in walk(value)
         if isinstance(function, Function) and function.name in OF_ONE_RANGE
     )
-    return any(factor in _meant(rule, name) for function in functions for name in function.arguments)
+    return any(factor in _referred_factors(rule, name) for function in functions for name in function.arguments)
 
 
-def _meant(rule: RuleInstance, reference: str) -> tuple[int, ...]:
-    """Return the factors that an argument of a function means; none if it names a number that is not a dimension."""
+def _referred_factors(rule: RuleInstance, reference: str) -> tuple[int, ...]:
+    """Return the factors that an argument of a function refers to; () if it refers to no dimension."""
     try:
         return rule.layout.refer(reference)
     except RuleError:

@@ -1,5 +1,5 @@
-"""Shape matching: a rule and one call → the factors that make up each dimension.
+"""Match the patterns of a rule to the shapes of one call, to find the factors of each dimension.
 
 May import: core, rules.language.
-Start with shape_matching.py; maps/ holds the dimension maps of views, slices and indices.
+Start with shape_matching.py. maps.py lists the dimension maps of views, slices and indices.
 """

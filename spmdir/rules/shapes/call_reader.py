@@ -1,4 +1,4 @@
-"""Reads a call as a rule names things: operands and arguments by parameter, factors by reference."""
+"""Look up operands and arguments of a call by the parameters of a rule, and factors by references."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from spmdir.rules.shapes.factor import Dims
 
 
 class CallReader:
-    """What a layout answers, while it is built and when it is finished.
+    """The base of `Layout` and `LayoutBuilder`.
 
     Attributes:
-        rule, binding, operands: of the call.
-        sizes: of each factor; None while it is open.
-        operand_dims: per operand, the factors of its dimensions.
-        named: factor of that name in the rule → its number.
+        rule, binding, operands: the rule, the bound parameters and the operand types of the call.
+        sizes: the size of each factor; None while it is unknown.
+        operand_dims: for each operand, the factors of its dimensions.
+        named: name of a factor in the rule → the factor.
         variadic: name of variadic dimensions → their factors.
-        separated: argument → position → the factors of the dimension there that `~argument` means.
+        separated: argument → position → the factors of `~argument` in the dimension there.
     """
 
     rule: Rule
@@ -36,57 +36,57 @@ class CallReader:
     separated: Mapping[str, Mapping[int, Sequence[int]]]
 
     def fail(self, message: str) -> NoReturn:
-        """Raise RuleError with `message` about the op."""
+        """Raise RuleError with the name of the op and `message`."""
         raise RuleError(f"{self.rule.op}: {message}")
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Return the shape of the one operand that fills parameter `name`."""
+        """Return the shape of the operand of parameter `name`."""
         return self.operands[self.binding.operands(name)[0]].shape
 
     def dims(self, name: str) -> Dims:
-        """Return the dimensions of the one operand that fills parameter `name`."""
+        """Return the dimensions of the operand of parameter `name`."""
         return self.operand_dims[self.binding.operands(name)[0]]
 
     def argument(self, name: str) -> Any:
-        """Return the value of literal argument `name`; None if it is not given."""
+        """Return the value of literal argument `name`; None if it is absent."""
         return self.binding.arguments.get(name)
 
     def integers(self, name: str) -> tuple[int, ...]:
-        """Return the numbers that literal argument `name` lists; RuleError if it is not given."""
+        """Return the numbers in literal argument `name`; RuleError if it is absent."""
         value = self.argument(name)
         listed = (value,) if isinstance(value, int) else value
         if not isinstance(listed, tuple) or not all(isinstance(number, int) for number in listed):
-            from spmdir.core.placement.literals import print_literal  # only a wrong argument needs it
+            from spmdir.core.placement.literals import print_literal  # imported for errors only, to load faster
 
             self.fail(f"argument '{name}' is {'missing' if value is None else print_literal(value)}; expected integers")
         return listed
 
     def dimensions(self, argument: str, rank: int) -> tuple[int, ...]:
-        """Return the dimensions that literal `argument` selects among `rank`, counted from 0; it must be given."""
+        """Return the dimensions, from 0 to `rank` - 1, that literal `argument` selects; RuleError if it is absent."""
         listed = self.integers(argument)
         for dim in listed:
             if not -max(rank, 1) <= dim < max(rank, 1):
                 self.fail(f"argument '{argument}' selects dimension {dim} of a tensor of rank {rank}")
-        found = tuple(dim % max(rank, 1) for dim in listed)
-        if len(set(found)) != len(found):
+        dims = tuple(dim % max(rank, 1) for dim in listed)
+        if len(set(dims)) != len(dims):
             self.fail(f"argument '{argument}' selects a dimension twice: {list(listed)}")
-        return found
+        return dims
 
     def dimension(self, argument: str, rank: int) -> int:
-        """Return the one dimension that literal `argument` selects among `rank`."""
-        found = self.dimensions(argument, rank)
-        if len(found) != 1:
-            self.fail(f"argument '{argument}' is {list(found)}; expected one dimension")
-        return found[0]
+        """Return the dimension, from 0 to `rank` - 1, that literal `argument` selects."""
+        dims = self.dimensions(argument, rank)
+        if len(dims) != 1:
+            self.fail(f"argument '{argument}' is {list(dims)}; expected one dimension")
+        return dims[0]
 
     def positions(self, argument: str, rank: int) -> tuple[int, ...]:
-        """Return the dimensions that literal `argument` selects among `rank`; all of them for none or an empty list."""
+        """Return the dimensions that literal `argument` selects; all if it is absent, none or empty."""
         if self.argument(argument) in (None, ()):
             return tuple(range(rank))
         return self.dimensions(argument, rank)[:rank]
 
     def refer(self, reference: str) -> tuple[int, ...]:
-        """Return the factors that a clause means by `k`, `*b`, `dim`, `~dim` or `^shape`; none if it means none."""
+        """Return the factors of a reference in a clause: `k`, `*b`, `dim`, `~dim` or `^shape`; () if there are none."""
         if reference.startswith("*"):
             return tuple(self.variadic.get(reference[1:], ()))
         if reference.startswith("~"):
@@ -103,7 +103,7 @@ class CallReader:
         return ()
 
     def _variadic_of(self, argument: str) -> str:
-        """Return the name of the variadic dimensions whose positions `argument` lists."""
+        """Return the name of the variadic dimensions among which `argument` selects."""
         terms = [t for p in self.rule.tensors for t in p.pattern or ()]
         terms += [t for r in self.rule.results for t in r.pattern]
         variadic = [t for t in terms if t.kind == "variadic"]
@@ -112,12 +112,12 @@ class CallReader:
 
     @property
     def separate_factors(self) -> tuple[int, ...]:
-        """Return the factors of dimensions that some `~argument` means."""
+        """The factors of all `~argument` references."""
         return tuple(f for positions in self.separated.values() for factors in positions.values() for f in factors)
 
 
 def scope_of(call: Call, binding: Binding, reader: CallReader | None) -> Scope:
-    """Return what expressions may look at over all ranks; without `reader` no factors are known yet."""
+    """Return the scope of expressions that do not depend on the rank; without factors if `reader` is None."""
 
     def factors(reference: str) -> tuple[Local, ...]:
         assert reader is not None

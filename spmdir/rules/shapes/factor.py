@@ -5,23 +5,23 @@ from __future__ import annotations
 import attrs
 
 Dims = tuple[tuple[int, ...], ...]
-"""Per dimension, the factors that make it up, major first; none for a dimension of size 1 that no factor fills."""
+"""The factors of each dimension, major first. A dimension of size 1 may have none."""
 
 
 @attrs.frozen
 class Factor:
-    """A dimension that operands and results share, with what the clauses of the rule say of it.
+    """A dimension that operands and results share, with its properties from active clauses.
 
     Attributes:
-        name: as messages and `--print-rules` show it.
-        size: its number of elements over all ranks.
-        kind: "plain", "unsharded" (never sharded), "same" (results without it do not depend on it), or the reduction
-            that results without it are partial by.
-        rewrite: "expand" or "local" when sharding it replaces the op.
-        least: the elements that every rank must have of it.
+        name: its name in messages and in the output of `--print-rules`.
+        size: its global number of elements.
+        kind: "plain", "unsharded" (never sharded), "same" (results without it do not depend on it), or the reduction by
+            which results without it are partial.
+        rewrite: "expand" or "local" if sharding it replaces the op.
+        least: the number of its elements that every rank must have.
         aligned: whether every rank must have a multiple of 16 bytes of it.
-        clauses: the indices of the clauses that may rewrite the op when it is sharded; the last that suits counts.
-        alone: those of these clauses that handle one of their factors at a time.
+        clauses: the indices of the clauses that may rewrite the op if it is sharded. The last suitable one is used.
+        alone: the indices of those clauses that support one sharded factor only.
     """
 
     name: str
@@ -35,9 +35,9 @@ class Factor:
 
     @property
     def least_elements(self) -> int:
-        """Return the elements that every rank must have: a maximum of none and a local form of none do not exist."""
-        return self.least_by(self.rewrite)
+        """The number of elements that every rank must have: at least 1 for maxima, minima and local forms."""
+        return self.least_with(self.rewrite)
 
-    def least_by(self, rewrite: str | None) -> int:
-        """Return the elements that every rank must have where sharding it rewrites the op so."""
+    def least_with(self, rewrite: str | None) -> int:
+        """Return the number of elements that every rank must have if sharding it leads to `rewrite`."""
         return max(self.least, self.kind in ("max", "min") or rewrite == "local")

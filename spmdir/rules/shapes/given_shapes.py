@@ -1,4 +1,4 @@
-"""Shapes that an argument lists, or that are those of an operand in part."""
+"""Dimension maps for shapes from an argument, or from some dimensions of an operand."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from spmdir.rules.shapes.reshape import result_sizes
 
 
 def new(layout: LayoutBuilder, argument: str) -> Dims:
-    """Return a tensor made from nothing: every dimension is a factor of its own."""
+    """Return the dimensions of a new tensor: one factor for each dimension."""
     return tuple((layout.factor(f"n{i}", s),) for i, s in enumerate(result_sizes(layout, layout.integers(argument))))
 
 
 def drawn(layout: LayoutBuilder, argument: str) -> Dims:
-    """Return a tensor of random numbers: no rank can draw a part of it."""
+    """Return the dimensions of random numbers, which are unsharded because a rank cannot draw a part of them."""
     dims = new(layout, argument)
     layout.keep_unsharded(f for d in dims for f in d)
     return dims
 
 
 def drawn_like(layout: LayoutBuilder, operand: str) -> Dims:
-    """Return the dimensions of random numbers in the shape of `operand`, unsharded whatever shards that."""
+    """Return the dimensions of random numbers in the shape of `operand`; they are unsharded."""
     return tuple((layout.factor(f"n{i}", size, unsharded=True),) for i, size in enumerate(layout.shape(operand)))
 
 
 def unused(layout: LayoutBuilder) -> Dims:
-    """Return the dimensions of a result that is not computed: one without elements, or else unsharded."""
+    """Return the dimensions of a result that is not computed: unsharded, or by default one without elements."""
     shape = layout.result_shape(len(layout.result_dims)) or (0,)
     return tuple((layout.factor("none", size, unsharded=True),) for size in shape)
 
 
 def front(dropped: int) -> Callable[[LayoutBuilder, str], Dims]:
-    """Return all dimensions of a tensor but the last `dropped`."""
+    """Return a map to the dimensions of an operand without the last `dropped`."""
 
     def build(layout: LayoutBuilder, operand: str) -> Dims:
         dims = layout.dims(operand)
@@ -43,7 +43,7 @@ def front(dropped: int) -> Callable[[LayoutBuilder, str], Dims]:
 
 
 def leading(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
-    """Return the dimensions of `operand` with size 1 for those that `trailing` returns."""
+    """Return the dimensions of `operand`, with size 1 for the last, as many as `argument` lists."""
     dims, count = layout.dims(operand), len(layout.integers(argument))
     return (*dims[: max(0, len(dims) - count)], *((),) * count)
 
@@ -55,7 +55,7 @@ def trailing(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
 
 
 def reduced(layout: LayoutBuilder, *arguments: str) -> Dims:
-    """Return the dimensions of a loss: by `reduction`, those of `*` or of an operand (0, none), else a scalar."""
+    """Return the dimensions of a loss: a scalar, or without a reduction (0) those of `*` or of an operand."""
     *operand, reduction = arguments
     if layout.argument(reduction) != 0:
         return ()

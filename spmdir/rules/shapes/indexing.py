@@ -1,4 +1,4 @@
-"""Dimensions that give way to those of an index."""
+"""Dimension maps of indexing, in which dimensions of the index replace those of the operand."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from spmdir.rules.shapes.layout_builder import LayoutBuilder
 
 
 def index(layout: LayoutBuilder, operand: str, indices: str) -> Dims:
-    """Return the dimensions of `operand[indices]`: those of the indices replace the indexed ones, or go first."""
+    """Return the dimensions of `operand[indices]`. Those of adjacent indices replace the indexed; others go first."""
     slot = layout.binding.tensors[indices]
     assert isinstance(slot, tuple)
     if any(layout.operands[i].dtype.is_bool for i in slot if i is not None):
-        layout.fail("a boolean index gives a shape that depends on the data; use where or masked_fill")
-    at = [p for p, index in enumerate(slot) if index is not None]
+        layout.fail("the result of a boolean index has a shape that depends on the data; use where or masked_fill")
+    indexed = [p for p, index in enumerate(slot) if index is not None]
     dims = layout.dims(operand)
     if len(slot) > len(dims):
-        layout.fail(f"{len(slot)} indices given for a tensor of rank {len(dims)}")
-    for position in at:
+        layout.fail(f"{len(slot)} indices for a tensor of rank {len(dims)}; expected at most {len(dims)}")
+    for position in indexed:
         layout.separate(indices, position, dims[position])
     inserted = tuple((f,) for f in layout.refer("*i"))
-    rest = [d for p, d in enumerate(dims) if p not in at]
-    adjacent = at and at[-1] - at[0] == len(at) - 1
-    front = at[0] if adjacent else 0
-    return (*rest[:front], *inserted, *rest[front:])
+    other_dims = [d for p, d in enumerate(dims) if p not in indexed]
+    adjacent = indexed and indexed[-1] - indexed[0] == len(indexed) - 1
+    front = indexed[0] if adjacent else 0
+    return (*other_dims[:front], *inserted, *other_dims[front:])
 
 
 def take(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
-    """Return the dimensions of `operand` with the one in `argument` replaced by that of an index `*i`."""
+    """Return the dimensions of `operand` with the one of `argument` replaced by those of an index, `*i`."""
     dims = list(layout.dims(operand))
     if not dims:
         return ()

@@ -1,4 +1,4 @@
-"""A rule on one call: its factors, and what follows from them alone. The strategies are built on it."""
+"""A rule instantiated on one call: its factors and their properties, from which strategies are derived."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from spmdir.rules.shapes.layout import Layout
 
 
 class Ops(Protocol):
-    """The ops that a rewrite may call, by their rules."""
+    """The ops that a rewrite may call."""
 
     def parameters(self, name: str) -> tuple[tuple[str, bool], ...]:
         """Return (name, whether it is a tensor) of the parameters of op `name`."""
@@ -35,21 +35,21 @@ class Ops(Protocol):
         arguments: Mapping[str, Literal],
         structure: tuple[int | tuple[int, ...], ...] | None = None,
     ) -> Call:
-        """Return the call of op `name`, its results inferred."""
+        """Return a call of op `name` with inferred results."""
         ...
 
 
 @attrs.define(frozen=True, slots=False, eq=False)
 class RuleInstance:
-    """What a rule says of one call.
+    """A rule instantiated on one call.
 
     Attributes:
-        rule, call: what it is made from.
-        binding: the parameters of the rule, filled by the call.
-        layout: the factors of the call, and the dimensions that they make up.
-        scope: what expressions may look at.
-        factors: by number, with what the clauses that hold say of them.
-        shape_arguments: literal arguments that hold the sizes of the first result; local sizes replace them.
+        rule, call: the rule and the call.
+        binding: the parameters of the rule, bound to the operands and arguments of the call.
+        layout: the factors of each dimension.
+        scope: the values that expressions may use.
+        factors: the factors with the properties from active clauses. Other code refers to a factor by its index here.
+        shape_arguments: literal arguments that list the sizes of the first result; local sizes replace them.
     """
 
     rule: Rule
@@ -62,21 +62,21 @@ class RuleInstance:
 
     @property
     def name(self) -> str:
-        """Return the op's name, as in Call.name: `aten.mm`, `aten.add.Tensor`."""
+        """The name of the op, as in Call.name: `aten.mm`, `aten.add.Tensor`."""
         return self.call.name
 
     @property
     def operand_dims(self) -> tuple[Dims, ...]:
-        """Per operand, the factors of every dimension, major first."""
+        """For each operand, the factors of each dimension, major first."""
         return self.layout.operand_dims
 
     @property
     def result_dims(self) -> tuple[Dims | None, ...]:
-        """Per result, the factors of every dimension, major first; None for an absent one."""
+        """For each result, the factors of each dimension, major first; None for an absent result."""
         return self.layout.result_dims
 
     def argument(self, name: str) -> Any:
-        """Return literal argument `name`: what the call gives, else the default that the rule has; else None."""
+        """Return the value of literal argument `name` of the call, else the default in the rule, else None."""
         return self.binding.arguments.get(name)
 
     def active(self, *kinds: str) -> Iterator[RuleClause]:
@@ -85,31 +85,31 @@ class RuleInstance:
 
     @cached_property
     def all_dims(self) -> tuple[Dims, ...]:
-        """Return the dimensions of operands and present results that have any."""
+        """The dimensions of all operands and results that have dimensions."""
         return tuple(dims for dims in (*self.operand_dims, *self.result_dims) if dims)
 
     @cached_property
     def repeated(self) -> frozenset[int]:
-        """Return the factors that make up two dimensions of one tensor."""
-        found: set[int] = set()
+        """The factors that occur in two dimensions of one tensor."""
+        repeated: set[int] = set()
         for dims in self.all_dims:
             seen: set[int] = set()
             for factors in dims:
-                found |= seen.intersection(factors)
+                repeated |= seen.intersection(factors)
                 seen.update(factors)
-        return frozenset(found)
+        return frozenset(repeated)
 
     @cached_property
     def majors(self) -> dict[int, set[int]]:
-        """Factor → those that are major to it in some dimension and have several elements."""
-        found: dict[int, set[int]] = {}
+        """Factor → the factors of several elements that are major to it in some dimension."""
+        majors_of: dict[int, set[int]] = {}
         for dims in self.all_dims:
             for factors in dims:
-                for at, factor in enumerate(factors):
-                    majors = {f for f in factors[:at] if self.factors[f].size != 1}
+                for index, factor in enumerate(factors):
+                    majors = {f for f in factors[:index] if self.factors[f].size != 1}
                     if majors:
-                        found.setdefault(factor, set()).update(majors)
-        return found
+                        majors_of.setdefault(factor, set()).update(majors)
+        return majors_of
 
     def neighbours(self, index: int) -> set[int]:
         """Return the factors of several elements that share a dimension with factor `index`."""
@@ -118,7 +118,7 @@ class RuleInstance:
 
     @cached_property
     def contracts(self) -> bool:
-        """Return whether two operands share a summed factor."""
+        """Whether two operands share a summed factor."""
         return self._shares_summed(self.operand_dims)
 
     def _shares_summed(self, operand_dims: Sequence[Dims]) -> bool:
@@ -127,21 +127,23 @@ class RuleInstance:
 
     @property
     def is_light(self) -> bool:
-        """Return whether the op is no product, convolution or such: its time is that of touching its elements."""
+        """Whether the op has no matrix product or convolution, so its time is that of its memory accesses."""
         return not self.flops
 
     @property
     def is_contraction(self) -> bool:
-        """Return whether the op is a matrix product, a convolution or such, or sums over a factor that two operands
-        share, as the gradient of an embedding sums over positions."""
+        """Whether the op has a matrix product or convolution, or sums over a factor that two operands share.
+
+        An example of the second is the gradient of an embedding, which sums over positions.
+        """
         return self.contracts or not self.is_light
 
     @cached_property
     def flops(self) -> float:
-        """Return the floating-point operations of matrix products inside the op: those that clauses say, together.
+        """The floating-point operations of matrix products inside the op: the sum of its `flops` clauses.
 
-        Without such clauses they are 2 × the product of all factors if two operands of numbers like the result's, which
-        positions are not, share a summed factor, and none for other ops.
+        Without such clauses, they are 2 × the product of all factors if two operands share a summed factor, else 0.
+        Only operands with the kind of numbers of the result count: floating-point, or integers.
         """
         clauses = list(self.active("flops"))
         if not clauses:
@@ -155,51 +157,54 @@ class RuleInstance:
 
     @cached_property
     def viewed(self) -> int | None:
-        """Return the operand whose memory the results share; None if they have memory of their own."""
+        """The operand whose memory the results share; None if the results have separate memory."""
         return next((i for clause in self.active("views") for i in self.binding.operands(clause.names[0])), None)
 
     @cached_property
     def picked(self) -> frozenset[int]:
-        """Return the operands of which the op reads no more elements than it gives: those that it only moves."""
+        """The operands of which the op reads at most as many elements as the result has, because it only moves them."""
         names = [name for clause in self.active("carries", "moves") for name in clause.names]
         return frozenset(i for name in names for i in self.binding.operands(name))
 
     @cached_property
     def is_elementwise(self) -> bool:
-        """Return whether each element of the results comes from one of each operand, which may be broadcast."""
+        """Whether each element of a result depends on one element of each operand, which may be broadcast."""
         if any(factor.kind != "plain" or factor.rewrite for factor in self.factors) or self.layout.windows:
             return False
-        made = [dims for dims in self.result_dims if dims is not None]
+        results = [dims for dims in self.result_dims if dims is not None]
 
         def is_broadcast(operand: Dims) -> bool:
-            pairs = zip(reversed(operand), reversed(made[0]), strict=False)
-            return len(operand) <= len(made[0]) and all(own in ((), of) for own, of in pairs)
+            pairs = zip(reversed(operand), reversed(results[0]), strict=False)
+            return len(operand) <= len(results[0]) and all(
+                factors in ((), result_factors) for factors, result_factors in pairs
+            )
 
-        return bool(made) and all(dims == made[0] for dims in made) and all(map(is_broadcast, self.operand_dims))
+        return (
+            bool(results) and all(dims == results[0] for dims in results) and all(map(is_broadcast, self.operand_dims))
+        )
 
     @cached_property
     def is_view(self) -> bool:
-        """Return whether every element of the one result is an element of the one operand, as the factors place it."""
+        """Whether the op has one operand and one result, and only moves the elements of the operand."""
         return any(self.active("moves")) and len(self.call.operands) == 1 == len(self.call.results)
 
     @cached_property
     def is_product(self) -> bool:
-        """Return whether the op is the product of its operands summed over the factors that the result lacks: an
-        einsum."""
+        """Whether the op is an einsum: the product of its operands, summed over the factors that the result lacks."""
         return any(self.active("multilinear")) and len(self.call.results) == 1
 
     @cached_property
     def additive(self) -> tuple[tuple[int, ...], bool]:
-        """Return the operands that the op adds to the rest, and whether one of them is a Python number other than 0."""
+        """The operands in `adds` clauses, and whether such a parameter is a Python number other than 0."""
         names = [name for clause in self.active("adds") for name in clause.names]
         operands = tuple(i for name in names for i in self.binding.operands(name))
         return operands, any(self.binding.arguments.get(name, 0) not in (0, None) for name in names)
 
     @cached_property
     def scales_finitely(self) -> bool:
-        """Return whether all numbers that what is linear may multiply by are finite in the result's type.
+        """Whether all numbers among the arguments are finite in the result's type.
 
-        Times an infinity, addends of either sign become infinities of either sign, and their sum NaN.
+        If a partial sum is multiplied by infinity, its parts may become infinities of both signs, whose sum is NaN.
         """
         dtype = next((meta.dtype for meta in self.call.results if meta is not None), F64)
         numbers = (v for v in self.binding.arguments.values() if isinstance(v, (int, float, complex)))
@@ -207,19 +212,18 @@ class RuleInstance:
 
     @cached_property
     def ignored_operands(self) -> frozenset[int]:
-        """Return the operands of which the op reads no element."""
+        """The operands of which the op reads no element."""
         return frozenset(i for c in self.active("ignores") for name in c.names for i in self.binding.operands(name))
 
     @cached_property
     def ignored(self) -> frozenset[int]:
-        """Return the factors of operands of which the op reads no element: results are replicated, whatever shards
-        them."""
+        """The factors that only ignored operands have. They may be sharded while the results are replicated."""
         operands = self.ignored_operands
         read = {f for i, dims in enumerate(self.operand_dims) if i not in operands for d in dims for f in d}
         return frozenset(f for i in operands for d in self.operand_dims[i] for f in d) - read
 
     def text(self) -> str:
-        """Return the rule as instantiated: `([m, k], [k, n]) -> ([m, n]) {m = 16, k = 4, n = 8} sum {k} linear {a}`."""
+        """Return the instance as text: `([m, k], [k, n]) -> ([m, n]) {m = 16, k = 4, n = 8} sum {k} linear {a}`."""
         if self.rule.replicated is not None:
             return f"replicated: {self.rule.replicated}"
         operands = ", ".join(map(self._dims_text, self.operand_dims))

@@ -1,4 +1,4 @@
-"""Tensors put together, or one with itself, along a dimension."""
+"""Dimension maps that concatenate, stack and repeat tensors."""
 
 from __future__ import annotations
 
@@ -9,27 +9,33 @@ from spmdir.rules.shapes.layout_builder import LayoutBuilder
 
 
 def concatenated(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
-    """Return the dimensions of tensors joined along a separate one; torch lets vectors of no elements join any."""
+    """Return the dimensions of concatenated tensors. The joined one is separate. Empty vectors fit all tensors."""
     numbers = layout.binding.operands(operands)
     empty = [i for i in numbers if layout.operands[i].shape == (0,)]
-    first = next((i for i in numbers if i not in empty), numbers[0])
-    shape = layout.operands[first].shape
-    at = layout.dimension(argument, len(shape))
+    reference = next((i for i in numbers if i not in empty), numbers[0])
+    shape = layout.operands[reference].shape
+    joined = layout.dimension(argument, len(shape))
     if not shape:
         layout.fail("tensors without dimensions cannot be concatenated; stack them")
-    rest = [layout.refer(f"d{p}") or (layout.letter(f"d{p}", size, None),) for p, size in enumerate(shape) if p != at]
+    other_dims = [
+        layout.refer(f"d{p}") or (layout.letter(f"d{p}", size, None),) for p, size in enumerate(shape) if p != joined
+    ]
     if layout.operand is None:
-        total = sum(layout.operands[i].shape[at] for i in numbers if i not in empty or first in empty)
-        along = layout.factor(f"w{at}", total, unsharded=True)
+        total = sum(layout.operands[i].shape[joined] for i in numbers if i not in empty or reference in empty)
+        along = layout.factor(f"w{joined}", total, unsharded=True)
     else:
-        mine = layout.operands[layout.operand].shape
-        if layout.operand in empty and first not in empty:
+        own_shape = layout.operands[layout.operand].shape
+        if layout.operand in empty and reference not in empty:
             return ((layout.factor("none", 0, unsharded=True),),)
-        if len(mine) != len(shape) or any(s != t for p, (s, t) in enumerate(zip(mine, shape, strict=True)) if p != at):
-            layout.fail(f"tensors of shapes {list(shape)} and {list(mine)} cannot be joined along dimension {at}")
-        along = layout.factor(f"~{argument}", mine[at])
+        if len(own_shape) != len(shape) or any(
+            s != t for p, (s, t) in enumerate(zip(own_shape, shape, strict=True)) if p != joined
+        ):
+            layout.fail(
+                f"tensors of shapes {list(shape)} and {list(own_shape)} cannot be joined along dimension {joined}"
+            )
+        along = layout.factor(f"~{argument}", own_shape[joined])
         layout.separate(argument, layout.operand, (along,))
-    return (*rest[:at], (along,), *rest[at:])
+    return (*other_dims[:joined], (along,), *other_dims[joined:])
 
 
 def join(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
@@ -41,7 +47,7 @@ def join(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
 
 
 def grid(layout: LayoutBuilder, operands: str, *indexing: str) -> Dims:
-    """Return the one dimension of a tensor; for the result those of all tensors, the first two swapped for "xy"."""
+    """Return the dimension of an operand; for the result those of all operands, the first two swapped for "xy"."""
     numbers = layout.binding.operands(operands)
     dims = [(layout.letter(f"g{k}", math.prod(layout.operands[i].shape), None),) for k, i in enumerate(numbers)]
     if layout.operand is not None:
@@ -56,7 +62,7 @@ def repeat(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
 
 
 def tiled(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
-    """Return the dimensions as `repeat` does, where counts that are missing in front are 1."""
+    """Return the dimensions as `repeat` does, with leading missing counts of 1."""
     repeats = layout.integers(argument)
     return _repeated(layout, operand, argument, (1,) * (len(layout.shape(operand)) - len(repeats)) + repeats)
 
@@ -79,13 +85,13 @@ def _repeated(layout: LayoutBuilder, operand: str, argument: str, repeats: tuple
 
 
 def interleave(layout: LayoutBuilder, operand: str, repeats: str, argument: str) -> Dims:
-    """Return each element of a dimension repeated in place; all dimensions as one if `argument` names none."""
+    """Return the dimensions with the elements of one repeated in place; without `argument`, all are joined first."""
     dims = layout.dims(operand)
     (count,) = layout.integers(repeats)
     if count < 0:
-        layout.fail(f"argument '{repeats}' is {count}; expected how often each element comes")
+        layout.fail(f"argument '{repeats}' is {count}; expected a non-negative number of repeats")
     times = (layout.factor("w", count, unsharded=True),)
     if layout.argument(argument) is None:
         return (tuple(factor for dim in dims for factor in dim) + times,)
-    at = layout.dimension(argument, len(dims))
-    return tuple((*dim, *times) if position == at else dim for position, dim in enumerate(dims)) or (times,)
+    repeated_dim = layout.dimension(argument, len(dims))
+    return tuple((*dim, *times) if position == repeated_dim else dim for position, dim in enumerate(dims)) or (times,)

@@ -1,4 +1,4 @@
-"""Which factors make up which dimension of one call: the finished result of shape matching."""
+"""The factors of each dimension of one call: the result of shape matching."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from spmdir.rules.shapes.window_geometry import Window
 
 @attrs.define(frozen=True, slots=False, eq=False)
 class Layout(CallReader):
-    """The factors of one call, and the dimensions that they make up. Made by `shape_matching.fit`.
+    """The factors of one call and of its dimensions. `shape_matching.fit` returns it.
 
     Attributes:
-        names, sizes: of each factor.
-        unsharded: factors that may not be sharded whatever the clauses say.
-        operand_dims, result_dims: per operand and result, the factors of its dimensions; None for an absent result.
-        shape_arguments: literal arguments that hold the sizes of the first result.
+        names, sizes: the name and size of each factor.
+        unsharded: factors that may not be sharded, independent of clauses.
+        operand_dims, result_dims: the factors of the dimensions of each operand and result; None for an absent result.
+        shape_arguments: literal arguments that list the sizes of the first result.
         windows: factor of an output dimension → the window that slides along it; None if it may not be sharded.
-        paddings: the elements that are added in front of each dimension that a window slides over.
+        paddings: the padding before each dimension that a window slides over.
         halo_bytes: factor of an output dimension → the bytes of the halos of one block along it.
     """
 

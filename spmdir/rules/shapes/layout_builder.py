@@ -1,4 +1,4 @@
-"""The layout of one call while its patterns are matched; only shape matching sees it."""
+"""Collect the factors of one call while its patterns are matched."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from spmdir.rules.shapes.window_geometry import Window
 
 
 class LayoutBuilder(CallReader):
-    """Gathers the factors of one call. Its attributes are those of Layout, and besides:
+    """Collects the factors of one call. It has the attributes of `Layout` and those below.
 
     Attributes:
-        results: the types of the results; None where they are to be inferred.
+        results: the types of the results; None if they are to be inferred.
         extents: name of a factor that no operand has → its size.
-        open_groups: (factors of a group, its size, what has it) where sizes of factors are still to be found.
-        operand: the operand whose dimensions a map is asked for; None for a result.
+        open_groups: (factors, size, description of the tensor) of each group with factors of unknown size.
+        operand: the operand whose dimensions a map computes; None for a result.
     """
 
     def __init__(
@@ -49,10 +49,10 @@ class LayoutBuilder(CallReader):
         self.open_groups: list[tuple[tuple[int, ...], int, str]] = []
         self.operand: int | None = None
         if results is not None and not rule.result_list and len(results) > len(rule.results):
-            self.fail(f"{len(results)} results given, {len(rule.results)} expected")
+            self.fail(f"found {len(results)} results; expected at most {len(rule.results)}")
 
-    def finished(self) -> Layout:
-        """Return the layout as it is now; RuleError if the size of a factor is open."""
+    def finish(self) -> Layout:
+        """Return the layout; RuleError if the size of a factor is unknown."""
         if None in self.sizes:
             self.fail(f"the size of {self.names[self.sizes.index(None)]} is not determined by the operands")
         return Layout(
@@ -75,9 +75,9 @@ class LayoutBuilder(CallReader):
         return self.rule.results[0 if self.rule.result_list else index].pattern
 
     def same_rank(self, dims: Dims, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return `shape`, which must be that of a result with `dims`."""
+        """Return `shape`; RuleError unless it has as many dimensions as `dims`."""
         if len(dims) != len(shape):
-            self.fail(f"the result has rank {len(shape)}, the rule gives {len(dims)}")
+            self.fail(f"the result has rank {len(shape)}; expected {len(dims)}")
         return shape
 
     # Factors.
@@ -91,13 +91,13 @@ class LayoutBuilder(CallReader):
         return len(self.sizes) - 1
 
     def named_factor(self, name: str) -> int:
-        """Return the factor that the rule calls `name`, added where it is new."""
+        """Return the factor `name` of the rule; add it if it is new."""
         if name not in self.named:
             self.named[name] = self.factor(name, self.extents.get(name))
         return self.named[name]
 
     def letter(self, name: str, size: int, equation: str | None) -> int:
-        """Return the factor of an einsum letter; one that no result has is separate under argument `equation`."""
+        """Return the factor of an einsum letter. If no result has it, `~equation` in clauses refers to it."""
         if name not in self.named:
             self.named[name] = self.factor(name, size)
             if equation is not None:
@@ -105,7 +105,7 @@ class LayoutBuilder(CallReader):
         return self.named[name]
 
     def separate_factor(self, argument: str, position: int, size: int) -> int:
-        """Return the factor of `size` that `~argument` means at `position`; where sizes differ, none may be sharded."""
+        """Return the factor of `~argument` at `position`. If tensors have several sizes there, none may be sharded."""
         factors = self.separated.setdefault(argument, {}).setdefault(position, [])
         for factor in factors:
             if self.sizes[factor] == size:
@@ -116,21 +116,21 @@ class LayoutBuilder(CallReader):
         return factors[-1]
 
     def separate(self, argument: str, position: int, factors: Iterable[int]) -> None:
-        """Let `~argument` mean `factors` of the dimension at `position`; unsharded unless a clause says more."""
+        """Let `~argument` refer to `factors` at `position`. They are unsharded unless a clause allows more."""
         self.separated.setdefault(argument, {}).setdefault(position, []).extend(factors)
 
     def keep_unsharded(self, factors: Iterable[int]) -> None:
-        """Forbid that `factors` are sharded."""
+        """Forbid sharding `factors`."""
         self.unsharded.update(factors)
 
     # Dimensions.
 
     def set_dims(self, name: str, dims: Dims) -> None:
-        """Give the one operand that fills parameter `name` other dimensions."""
+        """Replace the dimensions of the operand of parameter `name`."""
         self.operand_dims[self.binding.operands(name)[0]] = dims
 
     def split(self, factor: int, made_of: tuple[int, ...]) -> None:
-        """Put `made_of` wherever `factor` alone is a dimension."""
+        """Replace each dimension that is `factor` alone by the factors `made_of`."""
 
         def put(dims: Dims) -> Dims:
             return tuple(made_of if d == (factor,) else d for d in dims)

@@ -1,4 +1,4 @@
-"""Dimension maps: how the view and index families place the factors of their operands in their results."""
+"""The dimension maps of rules: functions that compute the factors of results of views, indexing and products."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class DimensionMap:
     """A function named in a rule, as in `-> reshape(self, size)`.
 
     Attributes:
-        build: (layout, names in the rule) → the dimensions.
-        sized: its last name is a literal argument that holds the sizes of the result.
-        separates: the parameters for which it separates dimensions; clauses then know `~dim`, `~indices` and so on.
+        build: function from (layout, names in the rule) to the dimensions.
+        sized: whether its last name is a literal argument that lists the sizes of the result.
+        separates: the parameters for which it separates dimensions. Clauses refer to these by `~dim`, `~indices` etc.
     """
 
     build: Callable[..., Dims]
@@ -71,7 +71,7 @@ MAPS: dict[str, DimensionMap] = {
     "outer": DimensionMap(outer),
     "subscripts": DimensionMap(subscripts),
     "scores": DimensionMap(scores),
-    # Shapes that an argument lists, or an operand in part.
+    # Shapes from an argument, or from some dimensions of an operand.
     "new": DimensionMap(new, sized=True),
     "drawn": DimensionMap(drawn, sized=True),
     "drawn_like": DimensionMap(drawn_like),

@@ -1,4 +1,4 @@
-"""Products of matrices, einsum equations and attention scores."""
+"""Dimension maps of matrix products, einsum equations and attention scores."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from spmdir.rules.shapes.layout_builder import LayoutBuilder
 
 
 def product(layout: LayoutBuilder, left: str, right: str) -> Dims:
-    """Return the dimensions of the product of matrices, or of a matrix and a vector."""
+    """Return the dimensions of the product of two matrices, or of a matrix and a vector."""
     return (*layout.dims(left)[:-1], *layout.dims(right)[1:][-1:])
 
 
@@ -16,28 +16,30 @@ def outer(layout: LayoutBuilder, left: str, right: str) -> Dims:
 
 
 def scores(layout: LayoutBuilder, query: str, key: str) -> Dims:
-    """Return the dimensions of the attention scores: those of the query, over the positions of the key."""
+    """Return the dimensions of attention scores: those of the query, with the positions of the key last."""
     return (*layout.dims(query)[:-1], layout.dims(key)[-2])
 
 
 def subscripts(layout: LayoutBuilder, operands: str, argument: str) -> Dims:
-    """Return the dimensions of a tensor by an einsum equation; letters that no result has are separate."""
+    """Return the dimensions of an operand or result of an einsum. Letters that the result lacks are separate."""
     equation = layout.argument(argument)
     terms, _, result = equation.replace(" ", "").partition("->") if isinstance(equation, str) else ("", "", "")
     if (not result.isalpha() and result) or not terms.replace(",", "").isalpha() or not set(result) <= set(terms):
-        layout.fail(f"equation '{equation}' is not of the form ab,bc->ac")
-    found = layout.binding.operands(operands)
-    if len(terms.split(",")) != len(found):
-        layout.fail(f"equation '{equation}' has {len(terms.split(','))} terms for {len(found)} tensors")
+        layout.fail(f"unsupported equation '{equation}'; expected the form ab,bc->ac")
+    numbers = layout.binding.operands(operands)
+    if len(terms.split(",")) != len(numbers):
+        layout.fail(f"equation '{equation}' has {len(terms.split(','))} terms for {len(numbers)} tensors")
     if layout.operand is None:
         return tuple(layout.refer(letter) for letter in result)
     sizes: dict[str, int] = {}
-    for index, letters in zip(found, terms.split(","), strict=True):
+    for index, letters in zip(numbers, terms.split(","), strict=True):
         shape = layout.operands[index].shape
         if len(letters) != len(shape):
-            layout.fail(f"'{letters}' of equation '{equation}' names dimensions of a tensor of rank {len(shape)}")
+            layout.fail(
+                f"'{letters}' in equation '{equation}' has {len(letters)} letters for a tensor of rank {len(shape)}"
+            )
         for letter, size in zip(letters, shape, strict=True):
             # Size 1 broadcasts against the other dimensions of its letter.
             sizes[letter] = size if sizes.get(letter, 1) == 1 else sizes[letter]
-    letters = terms.split(",")[found.index(layout.operand)]
-    return tuple((layout.letter(one, sizes[one], None if one in result else argument),) for one in letters)
+    letters = terms.split(",")[numbers.index(layout.operand)]
+    return tuple((layout.letter(letter, sizes[letter], None if letter in result else argument),) for letter in letters)

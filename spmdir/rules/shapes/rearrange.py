@@ -1,4 +1,4 @@
-"""Dimensions in another order, or dimensions of size 1 that come, go and grow."""
+"""Dimension maps that reorder dimensions, or add, remove and expand dimensions of size 1."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ def permute(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
     return tuple(dims[d] for d in layout.dimensions(argument, len(dims)))
 
 
-def transpose(layout: LayoutBuilder, operand: str, first: str, second: str) -> Dims:
+def transpose(layout: LayoutBuilder, operand: str, dim0: str, dim1: str) -> Dims:
     dims = list(layout.dims(operand))
     if dims:
-        a, b = layout.dimension(first, len(dims)), layout.dimension(second, len(dims))
+        a, b = layout.dimension(dim0, len(dims)), layout.dimension(dim1, len(dims))
         dims[a], dims[b] = dims[b], dims[a]
     return tuple(dims)
 
@@ -29,8 +29,8 @@ def move(layout: LayoutBuilder, operand: str, source: str, destination: str) -> 
     if not rank:
         return ()
     source_of = dict(zip(layout.dimensions(destination, rank), layout.dimensions(source, rank), strict=True))
-    rest = iter(p for p in range(rank) if p not in source_of.values())
-    return tuple(dims[source_of[p] if p in source_of else next(rest)] for p in range(rank))
+    other_dims = iter(p for p in range(rank) if p not in source_of.values())
+    return tuple(dims[source_of[p] if p in source_of else next(other_dims)] for p in range(rank))
 
 
 def unsqueeze(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
@@ -40,7 +40,7 @@ def unsqueeze(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
 
 
 def squeeze(layout: LayoutBuilder, operand: str, *argument: str) -> Dims:
-    """Return the dimensions without those of size 1 that `argument` lists; without it, without any of size 1."""
+    """Return the dimensions without those of size 1; with `argument`, only those that it lists are removed."""
     dims, shape = layout.dims(operand), layout.shape(operand)
     chosen = layout.dimensions(argument[0], len(dims)) if argument and dims else range(len(dims))
     return tuple(d for p, d in enumerate(dims) if not (p in chosen and shape[p] == 1))
@@ -63,7 +63,7 @@ def expand(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
 
 
 def rotated(layout: LayoutBuilder, operand: str, times: str, argument: str) -> Dims:
-    """Return the dimensions after quarter turns: those reversed are unsharded, an odd number swaps both."""
+    """Return the dimensions after quarter turns: reversed dimensions are unsharded; an odd number swaps both."""
     dims = list(layout.dims(operand))
     turned = (0, 1) if layout.argument(argument) is None else layout.dimensions(argument, len(dims))
     if len(turned) != 2:

@@ -1,4 +1,4 @@
-"""Shape matching: a rule's dimension patterns against the shapes of one call."""
+"""Match the dimension patterns of a rule to the shapes of one call."""
 
 from __future__ import annotations
 
@@ -19,36 +19,38 @@ from spmdir.rules.shapes.sliding_windows import size_outcomes, slide
 from spmdir.rules.shapes.variadic_dims import add_variadic, check_dims, is_mapped, match_variadic, split_shape
 
 Parts = int | tuple[int, ...]
-"""How many results are in a list; or the size of each along the dimension that is taken apart."""
+"""The number of results in a list, or the size of each along the dimension that is split."""
 
 
 def fit(rule: Rule, call: Call, binding: Binding) -> Layout:
-    """Return the factors of `call` and the dimensions that they make up in operands and results.
+    """Return the layout of `call`: the factors of each dimension of its operands and results.
 
     Raises:
         RuleError: the shapes do not fit the patterns of `rule`.
     """
-    return _matched(rule, call, binding, call.results).finished()
+    return _match_shapes(rule, call, binding, call.results).finish()
 
 
 def infer_shapes(rule: Rule, call: Call, binding: Binding) -> tuple[tuple[int, ...], ...]:
-    """Return the shapes of the results of `call`, whose own results are not looked at.
+    """Infer the shapes of the results of `call`; `call.results` are ignored.
 
     Raises:
-        RuleError: the operands do not fit, or a size in a result is in no operand and no argument.
+        RuleError: the operands do not fit, or a size of a result follows from no operand and no argument.
     """
-    layout = _matched(rule, call, binding, None)
+    layout = _match_shapes(rule, call, binding, None)
     return tuple(
         tuple(math.prod(layout.sizes[f] or 0 for f in made_of) for made_of in dims or ()) for dims in layout.result_dims
     )
 
 
-def _matched(rule: Rule, call: Call, binding: Binding, results: tuple[TensorMeta | None, ...] | None) -> LayoutBuilder:
+def _match_shapes(
+    rule: Rule, call: Call, binding: Binding, results: tuple[TensorMeta | None, ...] | None
+) -> LayoutBuilder:
     layout = LayoutBuilder(rule, call, binding, results, _extents(rule, call, binding))
     if rule.replicated is not None:
-        _leave_open(layout, rule.replicated)
+        _leave_without_factors(layout, rule.replicated)
         return layout
-    _match_patterns(layout, _listed(layout, call) if results is None else None)
+    _match_patterns(layout, _list_parts(layout, call) if results is None else None)
     for clause in rule.of_kind("slides"):
         kernel, over, to = clause.groups
         slide(layout, kernel, over, to, holds(clause.condition, scope_of(call, binding, layout)))
@@ -56,29 +58,29 @@ def _matched(rule: Rule, call: Call, binding: Binding, results: tuple[TensorMeta
 
 
 def _extents(rule: Rule, call: Call, binding: Binding) -> dict[str, int]:
-    """Return the sizes that `extent` clauses give to factors that no operand has."""
-    found = {}
+    """Return the sizes in `extent` clauses, for factors that no operand has."""
+    sizes = {}
     for clause in rule.of_kind("extent"):
         value = evaluate(clause.value, scope_of(call, binding, None)) if clause.value else None
         if isinstance(value, int):
-            found[clause.names[0]] = max(value, 0)
-    return found
+            sizes[clause.names[0]] = max(value, 0)
+    return sizes
 
 
-def _listed(layout: LayoutBuilder, call: Call) -> Callable[[], Parts] | None:
-    """Return what gives the parts in the list that is the result of `call`; None if its rule does not say."""
+def _list_parts(layout: LayoutBuilder, call: Call) -> Callable[[], Parts] | None:
+    """Return a function for the parts of the resulting list; None if the rule has no `lists` clause."""
     values = [clause.value for clause in layout.rule.of_kind("lists") if clause.value]
     return (lambda: evaluate(values[0], scope_of(call, layout.binding, layout))) if values else None
 
 
-def _match_patterns(layout: LayoutBuilder, listed: Callable[[], Parts] | None) -> None:
+def _match_patterns(layout: LayoutBuilder, list_parts: Callable[[], Parts] | None) -> None:
     operands = [(index, p) for p in layout.rule.tensors for index in layout.binding.operands(p.name)]
     add_variadic(layout, operands)
     _fit_operands(layout, operands)
     if layout.results is None:
         size_outcomes(layout)
-    if listed is not None:
-        parts = listed()
+    if list_parts is not None:
+        parts = list_parts()
         sizes = (None,) * parts if isinstance(parts, int) else parts
         layout.result_dims += [_predict(layout, layout.result_pattern(0), size) for size in sizes]
     else:
@@ -87,21 +89,21 @@ def _match_patterns(layout: LayoutBuilder, listed: Callable[[], Parts] | None) -
     _solve_groups(layout)
 
 
-def _leave_open(layout: LayoutBuilder, reason: str) -> None:
-    """Leave all dimensions without factors, so that none can be sharded."""
+def _leave_without_factors(layout: LayoutBuilder, reason: str) -> None:
+    """Give the dimensions no factors, so no dimension can be sharded."""
     if layout.results is None:
-        layout.fail(f"its results cannot be inferred, for it only runs replicated: {reason}")
+        layout.fail(f"the results of a replicated op cannot be inferred: {reason}")
     layout.operand_dims = [((),) * meta.rank for meta in layout.operands]
     layout.result_dims = [None if meta is None else ((),) * meta.rank for meta in layout.results]
 
 
 def _fit_operands(layout: LayoutBuilder, operands: list[tuple[int, Parameter]]) -> None:
-    """Match the operands; those that maps compute come last, for they look at the others."""
+    """Match the operands. Those with a dimension map come last, because maps read the dimensions of the others."""
     mapped = [(index, p) for index, p in operands if is_mapped(p.pattern)]
     for index, parameter in operands:
         if not is_mapped(parameter.pattern):
-            shape, what = layout.operands[index].shape, f"operand '{parameter.name}'"
-            layout.operand_dims[index] = _match(layout, parameter.pattern or (), shape, what, operand=True)
+            shape, description = layout.operands[index].shape, f"operand '{parameter.name}'"
+            layout.operand_dims[index] = _match(layout, parameter.pattern or (), shape, description, operand=True)
     _solve_groups(layout)
     for index, parameter in mapped:
         assert parameter.pattern
@@ -116,7 +118,7 @@ def _fit_operands(layout: LayoutBuilder, operands: list[tuple[int, Parameter]]) 
 
 
 def _result_dims(layout: LayoutBuilder, index: int) -> Dims | None:
-    pattern, shape, what = layout.result_pattern(index), layout.result_shape(index), f"result {index}"
+    pattern, shape, description = layout.result_pattern(index), layout.result_shape(index), f"result {index}"
     if layout.results is not None and shape is None:
         return None
     if is_mapped(pattern):
@@ -124,8 +126,8 @@ def _result_dims(layout: LayoutBuilder, index: int) -> Dims | None:
         if shape is None:
             return dims
         sizes = layout.same_rank(dims, shape)
-        return tuple(check_dims(layout, d, size, what) for d, size in zip(dims, sizes, strict=True))
-    return _predict(layout, pattern) if shape is None else _match(layout, pattern, shape, what, operand=False)
+        return tuple(check_dims(layout, d, size, description) for d, size in zip(dims, sizes, strict=True))
+    return _predict(layout, pattern) if shape is None else _match(layout, pattern, shape, description, operand=False)
 
 
 def _map(layout: LayoutBuilder, term: Term) -> Dims:
@@ -135,31 +137,37 @@ def _map(layout: LayoutBuilder, term: Term) -> Dims:
     return dims
 
 
-def _match(layout: LayoutBuilder, pattern: Pattern, shape: tuple[int, ...], what: str, operand: bool) -> Dims:
+def _match(layout: LayoutBuilder, pattern: Pattern, shape: tuple[int, ...], description: str, operand: bool) -> Dims:
     dims: list[tuple[int, ...]] = []
-    for term, sizes in split_shape(layout, pattern, shape, what):
+    for term, sizes in split_shape(layout, pattern, shape, description):
         if term.kind == "variadic":
-            dims += match_variadic(layout, term, sizes, what, operand)
+            dims += match_variadic(layout, term, sizes, description, operand)
         elif term.kind == "one":
             if sizes[0] != 1:
-                layout.fail(f"{what} has a dimension of size {sizes[0]} where 1 is expected")
+                layout.fail(f"{description} has a dimension of size {sizes[0]}; expected 1")
             dims.append(())
         elif term.kind == "factor":
-            index = layout.named_factor(term.names[0])
+            (name,) = term.names
+            index = layout.named_factor(name)
             if layout.sizes[index] is None:
                 layout.sizes[index] = sizes[0]
             if layout.sizes[index] != sizes[0]:
-                layout.fail(f"{what} has {term.names[0]} = {sizes[0]}, but another operand has {layout.sizes[index]}")
+                expected = f"expected {layout.sizes[index]}, because all dimensions {name} have one size"
+                layout.fail(f"{description} has {name} = {sizes[0]}; {expected}")
             dims.append((index,))
         else:
             group = tuple(layout.named_factor(n) for n in term.names)
-            layout.open_groups.append((group, sizes[0], what))
+            layout.open_groups.append((group, sizes[0], description))
             dims.append(group)
     return tuple(dims)
 
 
 def _predict(layout: LayoutBuilder, pattern: Pattern, part: int | None = None) -> Dims:
-    """Return the dimensions of a result whose shape is still to be inferred; `part` is the size of its `*~dim`."""
+    """Infer the dimensions of a result.
+
+    Args:
+        part: the size of its `*~dim`, if it is in a list.
+    """
     dims: list[tuple[int, ...]] = []
     for term in pattern:
         if term.kind == "variadic":
@@ -184,12 +192,12 @@ def _predict(layout: LayoutBuilder, pattern: Pattern, part: int | None = None) -
 
 
 def _solve_groups(layout: LayoutBuilder) -> None:
-    for group, size, what in layout.open_groups:
+    for group, size, description in layout.open_groups:
         unknown = [f for f in group if layout.sizes[f] is None]
-        known = math.prod(layout.sizes[f] or 0 for f in group if layout.sizes[f] is not None)
-        if len(unknown) > 1 or (unknown and (not known or size % known)) or (not unknown and known != size):
+        product = math.prod(layout.sizes[f] or 0 for f in group if layout.sizes[f] is not None)
+        if len(unknown) > 1 or (unknown and (not product or size % product)) or (not unknown and product != size):
             names = " ".join(layout.names[f] for f in group)
-            layout.fail(f"{what} has a dimension of size {size} that does not factor into ({names})")
+            layout.fail(f"{description} has a dimension of size {size} that does not factor into ({names})")
         for factor in unknown:
-            layout.sizes[factor] = size // known
+            layout.sizes[factor] = size // product
     layout.open_groups = []

@@ -1,4 +1,4 @@
-"""Slices and padding along dimensions."""
+"""Dimension maps of slices and padding."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from spmdir.rules.shapes.layout_builder import LayoutBuilder
 
 
 def sliced(layout: LayoutBuilder, operand: str, argument: str, start: str, end: str, step: str) -> Dims:
-    """Return the dimensions with the sliced one separate and replaced, unless all of it stays."""
+    """Return the dimensions; the sliced one is separate and replaced, unless the slice contains all of it."""
     dims, shape = list(layout.dims(operand)), layout.shape(operand)
-    at = layout.dimension(argument, len(dims))
+    dim = layout.dimension(argument, len(dims))
     step_size = layout.argument(step) or 1
     if not dims or not isinstance(step_size, int) or step_size < 1:
-        layout.fail(f"rank {len(dims)} and step {step_size!r} give no slice; expected dimensions and a step from 1 on")
-    begin, until, _ = slice(layout.argument(start), layout.argument(end)).indices(shape[at])
-    _replace(layout, dims, argument, at, max(0, -(-(until - begin) // step_size)))
+        layout.fail(
+            f"invalid slice with step {step_size!r} of rank {len(dims)}; expected a step of at least 1, and dimensions"
+        )
+    begin, until, _ = slice(layout.argument(start), layout.argument(end)).indices(shape[dim])
+    _replace(layout, dims, argument, dim, max(0, -(-(until - begin) // step_size)))
     return tuple(dims)
 
 
@@ -28,19 +30,19 @@ def narrowed(layout: LayoutBuilder, operand: str, argument: str, start: str, len
     return tuple(dims)
 
 
-def _replace(layout: LayoutBuilder, dims: list[tuple[int, ...]], argument: str, at: int, size: int) -> None:
-    """Put an unsharded dimension of `size` elements in the place of a separate one."""
-    if size == math.prod(layout.sizes[f] or 0 for f in dims[at]):
+def _replace(layout: LayoutBuilder, dims: list[tuple[int, ...]], argument: str, dim: int, size: int) -> None:
+    """Make a dimension separate, and replace it by an unsharded one of `size` elements."""
+    if size == math.prod(layout.sizes[f] or 0 for f in dims[dim]):
         return
     if size:
-        layout.separate(argument, at, dims[at])
+        layout.separate(argument, dim, dims[dim])
     else:
-        layout.keep_unsharded(dims[at])
-    dims[at] = (layout.factor(f"w{at}", size, unsharded=True),)
+        layout.keep_unsharded(dims[dim])
+    dims[dim] = (layout.factor(f"w{dim}", size, unsharded=True),)
 
 
 def padded(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
-    """Return the dimensions with padded ones separate and replaced; `argument` lists pairs, last dimension first."""
+    """Return the dimensions; padded ones are separate and replaced. `argument` lists pairs, last dimension first."""
     dims, shape, pad = layout.dims(operand), layout.shape(operand), layout.integers(argument)
     if len(pad) % 2 or len(pad) > 2 * len(dims):
         layout.fail(f"argument '{argument}' is {list(pad)}; expected two numbers for each of the last dimensions")
@@ -58,7 +60,7 @@ def padded(layout: LayoutBuilder, operand: str, argument: str) -> Dims:
 
 
 def keep_equal(layout: LayoutBuilder, operand: str) -> Dims:
-    """Return the dimensions: those that keep their size stay, others are unsharded before and after."""
+    """Return the dimensions of the result. Those whose size changes are unsharded, also in the operand."""
     dims, shape = layout.dims(operand), layout.shape(operand)
     result = layout.result_shape()
     if result is None:

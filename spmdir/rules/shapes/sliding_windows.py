@@ -1,4 +1,4 @@
-"""The clause `slides`: dimensions of convolution and pooling that are sharded in blocks, with halos."""
+"""Apply `slides` clauses: dimensions of convolution and pooling that are sharded in blocks, with halos."""
 
 from __future__ import annotations
 
@@ -9,33 +9,41 @@ from spmdir.rules.shapes.window_geometry import Window, WindowShape, numbers, pa
 def slide(
     layout: LayoutBuilder, kernel: tuple[str, ...], over: tuple[str, ...], to: tuple[str, ...], condition: bool
 ) -> None:
-    """Make each dimension that a window slides over a product of the one that it gives and the stride.
+    """Factor each dimension that a window slides over into the output dimension and the stride.
 
-    `kernel` names the window's dimensions or the literal argument that lists them. Where blocks of both do not
-    correspond, or `condition` does not hold, neither may be sharded.
+    If blocks of input and output do not correspond, or `condition` is false, neither may be sharded.
+
+    Args:
+        kernel: the names of the window's dimensions, or of the literal argument that lists its sizes.
+        over: the names of the input dimensions.
+        to: the names of the output dimensions.
     """
     sources, targets = _referred(layout, over), _referred(layout, to)
     layout.keep_unsharded((*_referred(layout, kernel), *sources))
     shapes = _window_shapes(layout, kernel, len(sources))
-    found: list[Window | None] = [None] * len(sources)
+    slid_windows: list[Window | None] = [None] * len(sources)
     ceil = bool(layout.argument("ceil_mode"))
     if condition and shapes and len(targets) == len(sources):
-        found = [
+        slid_windows = [
             window(len(sources) - d, layout.sizes[source] or 0, layout.sizes[target] or 0, shape, ceil)
             for d, (source, target, shape) in enumerate(zip(sources, targets, shapes, strict=True))
         ]
     layout.paddings = tuple(shape.padding for shape in shapes or ())
-    for source, target, one in zip(sources, targets, found, strict=True):
-        layout.windows[target] = one
-        if one is None:
+    for source, target, slid_window in zip(sources, targets, slid_windows, strict=True):
+        layout.windows[target] = slid_window
+        if slid_window is None:
             continue
-        made_of = (target, layout.factor("stride", one.stride, unsharded=True)) if one.stride > 1 else (target,)
-        layout.halo_bytes[target] = _halo_bytes(layout, source, one)
+        made_of = (
+            (target, layout.factor("stride", slid_window.stride, unsharded=True))
+            if slid_window.stride > 1
+            else (target,)
+        )
+        layout.halo_bytes[target] = _halo_bytes(layout, source, slid_window)
         layout.split(source, made_of)
 
 
 def size_outcomes(layout: LayoutBuilder) -> None:
-    """Work out the sizes of results that windows give, which no operand has."""
+    """Infer the sizes of outputs of windows."""
     for clause in layout.rule.of_kind("slides"):
         kernel, over, to = clause.groups
         sources = _referred(layout, over)
@@ -48,18 +56,20 @@ def size_outcomes(layout: LayoutBuilder) -> None:
                 layout.sizes[layout.named_factor(name)] = size
 
 
-def _halo_bytes(layout: LayoutBuilder, source: int, along: Window) -> int:
-    """Return the bytes that the halos of a block along factor `source` have in operands and results."""
+def _halo_bytes(layout: LayoutBuilder, source: int, slid_window: Window) -> int:
+    """Return the bytes of the halos of one block along factor `source`, in all operands and results."""
     tensors = [
         *zip(layout.operands, layout.operand_dims, strict=True),
         *zip(layout.results or (), layout.result_dims, strict=False),
     ]
     metas = [meta for meta, dims in tensors if meta and dims and (source,) in dims]
-    return sum(meta.bytes * (along.before + along.after) // max(layout.sizes[source] or 0, 1) for meta in metas)
+    return sum(
+        meta.bytes * (slid_window.before + slid_window.after) // max(layout.sizes[source] or 0, 1) for meta in metas
+    )
 
 
 def _window_shapes(layout: LayoutBuilder, kernel: tuple[str, ...], count: int) -> tuple[WindowShape, ...] | None:
-    """Return the shape of the window along each of `count` dimensions; None if the arguments tell none."""
+    """Return the shape of the window along each of `count` dimensions; None if the arguments are invalid."""
     factors, ones = _referred(layout, kernel), (1,) * count
     sizes = tuple(layout.sizes[f] or 0 for f in factors) or numbers(layout.argument(kernel[0]), count, ())
     strides = numbers(layout.argument("stride"), count, ones if factors else sizes or ())
@@ -71,5 +81,5 @@ def _window_shapes(layout: LayoutBuilder, kernel: tuple[str, ...], count: int) -
 
 
 def _referred(layout: LayoutBuilder, names: tuple[str, ...]) -> tuple[int, ...]:
-    """Return the factors that `names` mean, names of arguments left out."""
+    """Return the factors of `names`, without the names of arguments."""
     return tuple(f for name in names if layout.rule.parameter(name) is None for f in layout.refer(name))

@@ -1,4 +1,4 @@
-"""Variadic dimensions such as `*b`, `*-dim` and `*~dim`: how many they are, and of what sizes."""
+"""Match variadic dimensions such as `*b`, `*-dim` and `*~dim`: find their number and sizes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spmdir.rules.shapes.layout_builder import LayoutBuilder
 
 
 @attrs.frozen
-class _Seen:
+class _Match:
     """The sizes that a variadic term matches in one operand or result."""
 
     term: Term
@@ -20,123 +20,124 @@ class _Seen:
 
 
 def add_variadic(layout: LayoutBuilder, operands: list[tuple[int, Parameter]]) -> None:
-    """Add the factors of variadic dimensions. Plain operands decide, then those with a modifier, then results."""
+    """Add the factors of variadic dimensions. Plain operands define them, else those with a modifier, else results."""
     tensors = [(p.pattern or (), layout.operands[i].shape, f"operand '{p.name}'", False) for i, p in operands]
     for index in range(len(layout.results or ())):
         shape = layout.result_shape(index)
         if shape is not None:
             tensors.append((layout.result_pattern(index), shape, f"result {index}", True))
-    seen = [
-        _Seen(term, sizes, of_result)
-        for pattern, shape, what, of_result in tensors
+    matches = [
+        _Match(term, sizes, of_result)
+        for pattern, shape, description, of_result in tensors
         if not is_mapped(pattern)
-        for term, sizes in split_shape(layout, pattern, shape, what)
+        for term, sizes in split_shape(layout, pattern, shape, description)
         if term.kind == "variadic"
     ]
-    seen.sort(key=lambda one: (one.of_result, one.term.modifier != ""))
-    for name in dict.fromkeys(one.term.names[0] for one in seen):
-        sizes = _common_sizes(layout, name, [one for one in seen if one.term.names[0] == name])
+    matches.sort(key=lambda match: (match.of_result, match.term.modifier != ""))
+    for name in dict.fromkeys(match.term.names[0] for match in matches):
+        sizes = _common_sizes(layout, name, [match for match in matches if match.term.names[0] == name])
         layout.variadic[name] = [layout.factor(f"{name or 'd'}{i}", size) for i, size in enumerate(sizes)]
 
 
-def _common_sizes(layout: LayoutBuilder, name: str, seen: list[_Seen]) -> list[int | None]:
-    """Return the sizes of `*name`, where an operand of size 1 broadcasts; None for one that is only separate."""
-    sizes: list[int | None] = [None] * _rank(layout, seen)
-    for one in seen:
-        for position, size in _places(layout, one.term, one.sizes, len(sizes)):
-            separate = one.term.modifier == "~" and position in layout.positions(one.term.argument, len(sizes))
-            known = sizes[position]
-            if separate or (one.term.modifier != "" and known is not None):
+def _common_sizes(layout: LayoutBuilder, name: str, matches: list[_Match]) -> list[int | None]:
+    """Return the sizes of `*name`; operands of size 1 broadcast. None for a dimension that is always separate."""
+    sizes: list[int | None] = [None] * _rank(layout, matches)
+    for match in matches:
+        for position, size in _positioned_sizes(layout, match.term, match.sizes, len(sizes)):
+            separate = match.term.modifier == "~" and position in layout.positions(match.term.argument, len(sizes))
+            earlier_size = sizes[position]
+            if separate or (match.term.modifier != "" and earlier_size is not None):
                 continue
-            if known is None or (known == 1 and not one.of_result):
+            if earlier_size is None or (earlier_size == 1 and not match.of_result):
                 sizes[position] = size
-            elif size not in (1, known) and not one.of_result:
-                layout.fail(f"operands disagree in dimension {position - len(sizes)} of *{name}: {known} and {size}")
+            elif size not in (1, earlier_size) and not match.of_result:
+                layout.fail(
+                    f"operands disagree in dimension {position - len(sizes)} of *{name}: {earlier_size} and {size}"
+                )
     return sizes
 
 
-def _rank(layout: LayoutBuilder, seen: list[_Seen]) -> int:
-    full = [one for one in seen if one.term.modifier != "-"]
+def _rank(layout: LayoutBuilder, matches: list[_Match]) -> int:
+    full = [match for match in matches if match.term.modifier != "-"]
     if full:
-        operands = [one for one in full if not one.of_result]
-        return max(len(one.sizes) for one in operands or full)
-    value = layout.argument(seen[0].term.argument)
-    return len(seen[0].sizes) + (len(value) if isinstance(value, tuple) else 1)
+        operands = [match for match in full if not match.of_result]
+        return max(len(match.sizes) for match in operands or full)
+    value = layout.argument(matches[0].term.argument)
+    return len(matches[0].sizes) + (len(value) if isinstance(value, tuple) else 1)
 
 
-def _places(layout: LayoutBuilder, term: Term, shape: tuple[int, ...], rank: int) -> list[tuple[int, int]]:
-    """Return (position among the variadic dimensions, size) of each that `term` matches, kept ones of size 1 left
-    out."""
+def _positioned_sizes(layout: LayoutBuilder, term: Term, shape: tuple[int, ...], rank: int) -> list[tuple[int, int]]:
+    """Return (position among the variadic dimensions, size) of each that `term` matches, without kept reduced ones."""
     if len(shape) > rank:
-        layout.fail(f"{len(shape)} dimensions given where `{term}` has {rank}")
+        layout.fail(f"found {len(shape)} dimensions for `{term}`; expected at most {rank}")
     if term.modifier != "-":
         return list(enumerate(shape, rank - len(shape)))
     dropped = layout.positions(term.argument, rank)
     if len(shape) == rank and layout.argument("keepdim"):
         return [(p, size) for p, size in enumerate(shape) if p not in dropped]
-    kept = [p for p in range(rank) if p not in dropped]
-    if len(kept) != len(shape):
-        layout.fail(f"{len(shape)} dimensions given where `{term}` leaves {len(kept)}")
-    return list(zip(kept, shape, strict=True))
+    kept_positions = [p for p in range(rank) if p not in dropped]
+    if len(kept_positions) != len(shape):
+        layout.fail(f"found {len(shape)} dimensions for `{term}`; expected {len(kept_positions)}")
+    return list(zip(kept_positions, shape, strict=True))
 
 
 def match_variadic(
-    layout: LayoutBuilder, term: Term, shape: tuple[int, ...], what: str, operand: bool
+    layout: LayoutBuilder, term: Term, shape: tuple[int, ...], description: str, of_operand: bool
 ) -> list[tuple[int, ...]]:
     base = layout.variadic[term.names[0]]
     if term.modifier == "-":
-        places = dict(_places(layout, term, shape, len(base)))
-        kept = len(shape) == len(base) and bool(layout.argument("keepdim"))
-        order = range(len(base)) if kept else places
-        return [check_dims(layout, (base[p],), places[p], what) if p in places else () for p in order]
-    if not operand and len(shape) != len(base):
-        layout.fail(f"{what} has rank {len(shape)} where `{term}` has {len(base)}")
+        sizes = dict(_positioned_sizes(layout, term, shape, len(base)))
+        keeps_dims = len(shape) == len(base) and bool(layout.argument("keepdim"))
+        order = range(len(base)) if keeps_dims else sizes
+        return [check_dims(layout, (base[p],), sizes[p], description) if p in sizes else () for p in order]
+    if not of_operand and len(shape) != len(base):
+        layout.fail(f"{description} has {len(shape)} dimensions for `{term}`; expected {len(base)}")
     dims: list[tuple[int, ...]] = []
     chosen = layout.positions(term.argument, len(base)) if term.modifier == "~" else ()
-    for position, size in _places(layout, term, shape, len(base)):
+    for position, size in _positioned_sizes(layout, term, shape, len(base)):
         factor = base[position]
         if position in chosen:
             dims.append((layout.separate_factor(term.argument, position, size),))
         elif size == layout.sizes[factor]:
             dims.append((factor,))
-        elif size == 1 and operand and term.modifier == "":
+        elif size == 1 and of_operand and term.modifier == "":
             dims.append(())
         elif term.modifier == "~":
             layout.keep_unsharded([factor])
             dims.append((layout.factor(f"~{layout.names[factor]}", size, unsharded=True),))
         else:
-            layout.fail(f"{what} has size {size} where {layout.names[factor]} = {layout.sizes[factor]} is expected")
+            layout.fail(f"{description} has size {size} for {layout.names[factor]}; expected {layout.sizes[factor]}")
     return dims
 
 
 def split_shape(
-    layout: LayoutBuilder, pattern: Pattern, shape: tuple[int, ...], what: str
+    layout: LayoutBuilder, pattern: Pattern, shape: tuple[int, ...], description: str
 ) -> list[tuple[Term, tuple[int, ...]]]:
-    """Return each term of `pattern` with the sizes it matches."""
+    """Return each term of `pattern` with the sizes that it matches."""
     free = len(shape) - sum(t.kind != "variadic" for t in pattern)
     variadic = sum(t.kind == "variadic" for t in pattern)
     if free < 0 or (free and not variadic):
         layout.fail(
-            f"{what} has rank {len(shape)}; expected the dimensions `{' '.join(map(str, pattern)) or 'scalar'}`"
+            f"{description} has rank {len(shape)}; expected the dimensions `{' '.join(map(str, pattern)) or 'scalar'}`"
         )
-    found, at = [], 0
+    terms, start = [], 0
     for term in pattern:
         length = free if term.kind == "variadic" else 1
-        found.append((term, shape[at : at + length]))
-        at += length
-    return found
+        terms.append((term, shape[start : start + length]))
+        start += length
+    return terms
 
 
 def check_dims(
-    layout: LayoutBuilder, dims: tuple[int, ...], size: int, what: str, broadcast: bool = False
+    layout: LayoutBuilder, dims: tuple[int, ...], size: int, description: str, broadcast: bool = False
 ) -> tuple[int, ...]:
-    """Return `dims` if they make up `size`; nothing if a dimension of size 1 broadcasts against them."""
+    """Return `dims` if their product is `size`; () if a dimension of size 1 broadcasts against them."""
     product = math.prod(layout.sizes[f] or 0 for f in dims)
     if broadcast and size == 1 and product != 1:
         return ()
     if product != size:
         names = " ".join(layout.names[f] for f in dims) or "1"
-        layout.fail(f"{what} has a dimension of size {size} where {names} = {product} is expected")
+        layout.fail(f"{description} has a dimension of size {size}; expected {names} = {product}")
     return dims
 
 

@@ -1,4 +1,4 @@
-"""Ops whose results share the memory of their first operand, and the strides of these results by the op's factors."""
+"""Ops whose results share the memory of their first operand, and the strides of these results."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ aten.unsqueeze aten.view aten.view.dtype aten.view_as aten.view_as_complex aten.
 """
 
 VIEWS = frozenset(_NAMES.split())
-"""The ops whose results may share memory with their first operand: those whose schema says so, and
+"""The ops whose results may share memory with their first operand: those with an alias in the schema, and
 `_unsafe_view`, which is emitted as `reshape`."""
 
 _CONTIGUOUS = frozenset(("aten.contiguous",))
-"""Views of what is contiguous alone; else copies."""
+"""Ops that are views of contiguous operands only, and copy others."""
 
 Strides = tuple[int, ...]
 
@@ -38,7 +38,7 @@ def contiguous(shape: Sequence[int]) -> Strides:
 def is_contiguous(shape: Sequence[int], strides: Strides) -> bool:
     """Return whether a tensor of `shape` with `strides` is contiguous."""
     pairs = zip(shape, strides, contiguous(shape), strict=True)
-    return 0 in shape or all(size == 1 or own == expected for size, own, expected in pairs)
+    return 0 in shape or all(size == 1 or stride == expected for size, stride, expected in pairs)
 
 
 def view_strides(rule: RuleInstance, strides: Strides) -> tuple[Strides, ...] | None:
@@ -49,35 +49,35 @@ def view_strides(rule: RuleInstance, strides: Strides) -> tuple[Strides, ...] | 
         return None
     if any(meta is not None and meta.dtype != call.operands[0].dtype for meta in call.results):
         return tuple(contiguous(meta.shape if meta else ()) for meta in call.results) if "view" in rule.name else None
-    found = []
+    result_strides = []
     for meta, dims in zip(call.results, rule.result_dims, strict=True):
-        made = _strides(rule, shape, strides, meta.shape, dims) if meta is not None and dims is not None else ()
-        if made is None:
+        new_strides = _strides(rule, shape, strides, meta.shape, dims) if meta is not None and dims is not None else ()
+        if new_strides is None:
             return None
-        found.append(made)
-    return tuple(found)
+        result_strides.append(new_strides)
+    return tuple(result_strides)
 
 
 def _strides(
     rule: RuleInstance, shape: Sequence[int], strides: Strides, sizes: Sequence[int], dims: Sequence[Sequence[int]]
 ) -> Strides | None:
-    """Return the strides of a result of `sizes` whose dimensions `dims` make up; None if it has none."""
+    """Return the strides of a result of shape `sizes` with factors `dims`; None if it is not a view."""
     by_factor: dict[int, int] = {}
     for factors, stride in zip(rule.operand_dims[0], strides, strict=True):
         for factor in reversed(factors):
             by_factor[factor] = stride
             stride *= rule.factors[factor].size
-    found = []
+    result_strides = []
     for dim, factors in enumerate(dims):
         parts = [(f, by_factor[f]) for f in factors if f in by_factor and rule.factors[f].size > 1]
         if any(major != minor * rule.factors[factor].size for (_, major), (factor, minor) in itertools.pairwise(parts)):
             return None
         if parts:
-            found.append(parts[-1][1])
+            result_strides.append(parts[-1][1])
         elif any(rule.factors[f].size > 1 for f in factors if f not in by_factor):
-            # Of a factor of its own: a part of the operand's dimension, or a dimension that was expanded.
-            beside = dim - len(sizes) + len(shape)
-            found.append(strides[beside] if beside >= 0 and shape[beside] > 1 else 0)
+            # The factor is not in the operand: it is a slice of an operand's dimension, or an expanded dimension.
+            source_dim = dim - len(sizes) + len(shape)
+            result_strides.append(strides[source_dim] if source_dim >= 0 and shape[source_dim] > 1 else 0)
         else:
-            found.append(1)
-    return tuple(found)
+            result_strides.append(1)
+    return tuple(result_strides)

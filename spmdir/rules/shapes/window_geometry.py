@@ -1,7 +1,11 @@
-"""Windows along one dimension: what torch's arguments say of them, and what a rank needs of its neighbours.
+"""The geometry of windows along one dimension: their arguments in torch, and the halos that a rank needs.
 
-With stride s, every s input elements give one output element, so an input dimension is (output s), and a rank's block
-of the output reads its own block of the input and halos: elements at the ends of its neighbours' blocks.
+With stride s, each s input elements correspond to one output element, so the input dimension is (output s). A rank's
+block of the output reads its block of the input and halos: elements at the ends of its neighbours' blocks.
+
+For example, a kernel of 3 with stride 1 and padding 1 has 8 inputs and 8 outputs. On 2 ranks, rank 0 computes outputs 0
+to 3. They read inputs -1 to 4: padding before 0, its own inputs 0 to 3, and input 4 of rank 1. So `before` is 1 and
+`after` is 1.
 """
 
 from __future__ import annotations
@@ -19,9 +23,9 @@ class Window:
 
     Attributes:
         from_end: the dimension that it slides over, counted from the last, which is 1.
-        padding: the elements that the op adds in front.
-        before, after: the elements of the neighbours, or of the padding, that a rank's block needs at its ends.
-        stride: input elements to one output element.
+        padding: the number of elements that the op adds before the dimension.
+        before, after: the number of elements that a rank needs before and after its block, from neighbours or padding.
+        stride: the number of input elements for each output element.
     """
 
     from_end: int
@@ -32,13 +36,13 @@ class Window:
 
     @property
     def least(self) -> int:
-        """Return the output elements that a rank must have for its neighbours' halos to be in its own block."""
+        """The least output elements of a rank such that halos of its neighbours come from its block alone."""
         return max(1, -(-max(self.before, self.after) // self.stride))
 
 
 @attrs.frozen
 class WindowShape:
-    """What torch's arguments say of a window along one dimension."""
+    """The arguments in torch of a window along one dimension."""
 
     kernel: int
     stride: int
@@ -47,7 +51,7 @@ class WindowShape:
 
     @property
     def reach(self) -> int:
-        """Return the distance from its first element to its last."""
+        """The distance from the first to the last element of the window."""
         return self.dilation * (self.kernel - 1)
 
     def steps(self, size: int) -> int:
@@ -56,24 +60,26 @@ class WindowShape:
 
 
 def window(from_end: int, size: int, output: int, shape: WindowShape, ceil: bool = False) -> Window | None:
-    """Return the window over `size` elements that gives `output`.
+    """Return the window over `size` elements with `output` results.
 
-    None if it gives another number, or if blocks of both do not correspond.
+    Return None if the numbers do not match, or if blocks of inputs and outputs do not correspond.
 
     Args:
-        ceil: a last window that is not full counts, so there may be one more.
+        ceil: whether an incomplete last window counts, so there may be one more output.
     """
-    more = output - shape.steps(size)
-    if output * shape.stride != size or not (more == 0 or (more == 1 and ceil)):
+    extra_outputs = output - shape.steps(size)
+    if output * shape.stride != size or not (extra_outputs == 0 or (extra_outputs == 1 and ceil)):
         return None
-    # The last window of a block begins `stride` elements before the block's end, less the padding.
+    # The last window of a block begins `stride + padding` elements before the end of the block.
     after = max(0, shape.reach - shape.padding - shape.stride + 1)
     return Window(from_end, shape.padding, shape.padding, after, shape.stride)
 
 
 def numbers(value: Literal, count: int, missing: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return one number for each of `count` dimensions from an argument that lists them, gives one for all, or is
-    absent (`missing` then); None if it is none of these."""
+    """Return one number for each of `count` dimensions from an argument: a list, or one number for all dimensions.
+
+    Return `missing` if the argument is absent, and None if it is invalid.
+    """
     if value is None or value == ():
         return missing
     listed: Any = value if isinstance(value, tuple) else (value,)
@@ -83,9 +89,9 @@ def numbers(value: Literal, count: int, missing: tuple[int, ...]) -> tuple[int, 
 
 
 def paddings(value: Literal, kernel: tuple[int, ...], dilation: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the elements added in front of each dimension; None if another number is added behind.
+    """Return the padding before each dimension; None if the padding after it differs.
 
-    "same" keeps the size at stride 1.
+    The padding "same" keeps the size at stride 1.
     """
     if value == "valid":
         return (0,) * len(kernel)
@@ -99,9 +105,9 @@ HALO_OPS: dict[str, tuple[tuple[str, bool], ...]] = {
     "spmd.halo": (("input", True), ("fill", False)),
     "spmd.halo_reduce": (("input", True),),
 }
-"""Ops of a local form that exchange halos, along every sharded window → (name, whether it is a tensor) as in a rule.
+"""Ops of local forms that exchange halos along all sharded windows → (name, whether it is a tensor) of parameters.
 
-halo(x, "zero"): x with the elements of its neighbours that its windows need; behind the last one there are zeros,
-or, with "lowest", what is below every number. halo_reduce(y): the transpose; halos of y are added to
-the neighbours' blocks.
+`halo(x, "zero")` extends x by the elements of its neighbours that its windows need. Beyond the ends of the dimension it
+adds zeros, or with "lowest" the lowest value. `halo_reduce(y)` is the transpose: it adds the halos of y to the blocks
+of the neighbours.
 """

@@ -1,4 +1,4 @@
-"""Which factors of a call an axis can shard, where other axes shard some already."""
+"""Decide whether a mesh axis can shard a factor, given the factors that other axes shard."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from spmdir.core.limits import RING
 from spmdir.core.placement.base import ShardPlacement, shard_lengths
 from spmdir.core.placement.standard import Placement, Shard
 from spmdir.rules.language.syntax_tree import TextStrategy
-from spmdir.rules.local.suitability import asks_for_range, serving
+from spmdir.rules.local.suitability import needs_one_range, usable_clauses
 from spmdir.rules.shapes.instance import RuleInstance
-from spmdir.rules.strategies.obstacle import Obstacle, Place
-from spmdir.rules.strategies.plugin_placements import suits
+from spmdir.rules.strategies.obstacle import ClauseLocation, Obstacle
+from spmdir.rules.strategies.plugin_placements import can_shard
 from spmdir.rules.strategies.strategy import ShardCounts
 
 
 def unshardable(rule: RuleInstance, index: int, count: int, sharded: ShardCounts, least: int = 0) -> Obstacle | None:
-    """Return why `count` ranks, and those of other axes, cannot shard the factor by S; None if they can.
+    """Return why an axis of `count` ranks cannot shard the factor by S; None if it can.
 
     Args:
+        index: the factor.
         sharded: how other axes shard the factors.
-        least: the elements that every rank must have, if the factor does not ask for more.
+        least: the number of elements that every rank must have, if the factor does not require more.
     """
     factor, total = rule.factors[index], count * sharded.of(index)
     reason = incompatible(rule, index, sharded) or _incompatible_with_plugins(rule, index, sharded)
@@ -29,62 +30,65 @@ def unshardable(rule: RuleInstance, index: int, count: int, sharded: ShardCounts
         return reason
     majors = rule.majors.get(index)
     if majors and any(sharded.of(f) != rule.factors[f].size for f in majors):
-        return Obstacle("a factor before it in the same dimension is not sharded to single elements")
+        return Obstacle("a major factor of the same dimension is not sharded down to single elements")
     if factor.size % total and rule.neighbours(index):
-        return Obstacle("{} elements in {} shards are uneven, and it shares a dimension", (factor.size, total))
+        return Obstacle(
+            "{} elements cannot be sharded evenly over {} ranks, and it shares a dimension with another factor",
+            (factor.size, total),
+        )
     if factor.aligned and factor.size * rule.call.operands[0].dtype.itemsize % (16 * total):
-        return _said(rule, index, "aligned", "shards would not be multiples of 16 bytes")
+        return _clause_obstacle(rule, index, "aligned", "shards would not be multiples of 16 bytes")
     if total > RING.most and any(s.ring for n in factor.clauses for s in rule.rule.clauses[n].body):
-        return _said(rule, index, "local", "its ring would have more ranks than it may")
+        return _clause_obstacle(rule, index, "local", "its ring would have too many ranks")
     least = max(least, factor.least_elements)
     if not least:
         return None
     if index in sharded.by_plugins:
-        return lacking(rule, index, Shard(0), count, sharded, least)
+        return shortage(rule, index, Shard(0), count, sharded, least)
     shard = -(-factor.size // total)
     if index in sharded.all_axes:
         has_enough = factor.size % total == 0 and shard >= least
     else:
         has_enough = factor.size - (total - 1) * shard >= least
-    return None if has_enough else too_small(factor.size, total, least)
+    return None if has_enough else too_few_elements(factor.size, total, least)
 
 
 _FEWER_THAN_2 = Obstacle("it has fewer than 2 elements")
 
 
-def too_small(size: int, count: int, least: int) -> Obstacle:
-    """Return the reason that not each of `count` ranks has `least` of `size` elements."""
-    return Obstacle("of {} elements not each of {} ranks has at least {}", (size, count, int(least)))
+def too_few_elements(size: int, count: int, least: int) -> Obstacle:
+    """Return the reason for a dimension of `size` elements that leaves a rank with fewer than `least`."""
+    return Obstacle("{} elements over {} ranks leave a rank with fewer than {}", (size, count, int(least)))
 
 
-def _said(rule: RuleInstance, index: int, kind: str, message: str) -> Obstacle:
-    """Return the reason `message`, which the clause of that kind about the factor gives."""
-    return Obstacle(message, (), Place(rule, (kind,), index))
+def _clause_obstacle(rule: RuleInstance, index: int, kind: str, message: str) -> Obstacle:
+    """Return the reason `message` with the location of the clause of this kind for the factor."""
+    return Obstacle(message, (), ClauseLocation(rule, (kind,), index))
 
 
 def incompatible(rule: RuleInstance, index: int, sharded: ShardCounts) -> Obstacle | None:
-    """Return why the factor cannot be sharded at all, by any placement, beside what other axes shard."""
+    """Return why no placement can shard the factor, given the shards on the other axes; None if one can."""
     factor = rule.factors[index]
     if factor.size <= 1:
         return _FEWER_THAN_2
     if factor.kind == "unsharded":
-        return _said(rule, index, "unsharded", "it is unsharded")
+        return _clause_obstacle(rule, index, "unsharded", "the rule does not allow sharding it")
     if factor.clauses and sharded.all_axes:
-        others = [rule.factors[f].clauses for f in sharded.all_axes if f != index and f not in sharded.by_texts]
-        if factor.rewrite and any(clauses and set(clauses).isdisjoint(factor.clauses) for clauses in others):
-            return Obstacle("another axis shards a factor by another rewrite of the op")
+        other_clauses = [rule.factors[f].clauses for f in sharded.all_axes if f != index and f not in sharded.by_texts]
+        if factor.rewrite and any(clauses and set(clauses).isdisjoint(factor.clauses) for clauses in other_clauses):
+            return Obstacle("another axis shards a factor that requires a different rewrite of the op")
         alone = set(factor.alone)
-        if alone and any(clauses and set(factor.clauses) & set(clauses) <= alone for clauses in others):
-            return _said(rule, index, factor.rewrite or "", "its rewrite is for one factor at a time")
-    if sharded.by_texts and not _beside_texts(rule, index, sharded):
-        return Obstacle("another axis has a strategy that it does not go beside")
+        if alone and any(clauses and set(factor.clauses) & set(clauses) <= alone for clauses in other_clauses):
+            return _clause_obstacle(rule, index, factor.rewrite or "", "its rewrite supports one sharded factor only")
+    if sharded.by_texts and not _is_compatible_with_texts(rule, index, sharded):
+        return Obstacle("another axis uses a strategy written as text that excludes it")
     if index in rule.repeated:
-        return Obstacle("it makes up two dimensions of a tensor")
+        return Obstacle("it occurs in two dimensions of a tensor")
     return None
 
 
-def _beside_texts(rule: RuleInstance, index: int, sharded: ShardCounts) -> bool:
-    """Return whether the factor can be sharded as the rule says beside strategies that are written as text."""
+def _is_compatible_with_texts(rule: RuleInstance, index: int, sharded: ShardCounts) -> bool:
+    """Return whether the factor can be sharded if other axes use text strategies."""
     texts, factor = sharded.by_texts, rule.factors[index]
     if any(factor.name in text.whole for text in texts.values()):
         return False
@@ -93,102 +97,114 @@ def _beside_texts(rule: RuleInstance, index: int, sharded: ShardCounts) -> bool:
     return factor.rewrite is None or not any(text.body for text in texts.values())
 
 
-def amiss_beside(
+def text_conflict(
     rule: RuleInstance, factors: Collection[int], text: TextStrategy, sharded: ShardCounts, splits: bool
 ) -> Obstacle | None:
-    """Return why `text`, which shards `factors`, is not right beside what other axes shard; None if it is.
+    """Return why `text`, which shards `factors`, conflicts with the shards on the other axes; None if it does not.
 
-    They must be other factors, of other dimensions. At most one axis replaces the op, by a form that does not ask for
-    one range of what the others shard by plug-ins. Several axes may go by one strategy, as one axis.
+    The other axes must shard other factors, of other dimensions. At most one axis may replace the op. Its local form
+    must not require one range of a factor that another axis shards by a plug-in placement. Several axes may use the
+    same strategy, if an axis is equivalent to its sub-axes.
 
     Args:
-        splits: whether the states that `text` leaves are the same on an axis and on sub-axes of it.
+        splits: whether the results of `text` are the same on an axis and on its sub-axes.
     """
-    for other in sharded.all_axes:
-        if splits and other in factors and sharded.by_texts.get(other) == text and not rule.neighbours(other):
+    for sharded_factor in sharded.all_axes:
+        if (
+            splits
+            and sharded_factor in factors
+            and sharded.by_texts.get(sharded_factor) == text
+            and not rule.neighbours(sharded_factor)
+        ):
             continue
-        name = rule.factors[other].name
+        name = rule.factors[sharded_factor].name
         if name in text.whole:
-            return Obstacle("another axis shards '{}', which it needs whole", (name,))
-        if other in factors or not rule.neighbours(other).isdisjoint(factors):
-            return Obstacle("another axis shards '{}', of the same dimension", (name,))
-        declared, rewrite = sharded.by_texts.get(other), rule.factors[other].rewrite
+            return Obstacle("another axis shards '{}', which this strategy needs unsharded", (name,))
+        if sharded_factor in factors or not rule.neighbours(sharded_factor).isdisjoint(factors):
+            return Obstacle("another axis shards '{}' of the same dimension", (name,))
+        declared, rewrite = sharded.by_texts.get(sharded_factor), rule.factors[sharded_factor].rewrite
         if declared is not None:
             rewrite = "local" if declared.body else None
-            reads = any(asks_for_range(rule, declared.body, factor) for factor in factors)
+            needs_range = any(needs_one_range(rule, declared.body, factor) for factor in factors)
         else:
-            reads = rewrite == "local" and not serving(rule, [other], factors)
+            needs_range = rewrite == "local" and not usable_clauses(rule, [sharded_factor], factors)
         if rewrite == "expand" or (rewrite and text.body):
-            return Obstacle("another axis, which shards '{}', rewrites the op", (name,))
-        if reads or (other in sharded.by_plugins and asks_for_range(rule, text.body, other)):
-            return Obstacle("a local form asks for one range, and a plug-in placement shards the factor")
+            return Obstacle("another axis shards '{}' and rewrites the op", (name,))
+        if needs_range or (sharded_factor in sharded.by_plugins and needs_one_range(rule, text.body, sharded_factor)):
+            return Obstacle("a local form requires shards of one range, but a plug-in placement shards the factor")
     return None
 
 
-def rewrite_beside(rule: RuleInstance, index: int, sharded: ShardCounts, scattered: bool) -> str | Obstacle:
-    """Return "local" or "expand" if the factor is sharded so beside what other axes shard, "" if it needs no rewrite.
+def compatible_rewrite(rule: RuleInstance, index: int, sharded: ShardCounts, scattered: bool) -> str | Obstacle:
+    """Return the rewrite for the sharded factor and the factors of the other axes: "local", "expand", or "" for none.
 
-    The reason if no rewrite of the rule serves all of them. A dimension that an axis shards by a plug-in counts as
-    scattered.
+    Return a reason if no rewrite of the rule supports them all. A factor that another axis shards by a plug-in
+    placement is treated as scattered.
 
     Args:
-        scattered: whether ranks may have several ranges of it.
+        scattered: whether a rank may have several ranges of the factor.
     """
-    others, rewritten = sharded.by_plugins, rule.factors[index].clauses
-    if not rewritten and not scattered:
+    by_plugins, clauses = sharded.by_plugins, rule.factors[index].clauses
+    if not clauses and not scattered:
         return ""
     factors = {index, *(f for f in sharded.all_axes if f not in sharded.by_texts)}
-    numbers = serving(rule, factors, {*others, *((index,) if scattered else ())})
-    if numbers is None or (numbers and not rewritten):
+    numbers = usable_clauses(rule, factors, {*by_plugins, *((index,) if scattered else ())})
+    if numbers is None or (numbers and not clauses):
         return ""
     if not numbers:
-        return _said(rule, index, "local", "its local form is for shards that are one range each")
+        return _clause_obstacle(rule, index, "local", "its local form requires shards of one range")
     kind = rule.rule.clauses[numbers[-1]].kind
     if kind == "expand" and scattered and index in sharded.all_axes:
-        return Obstacle("the op would expand, and another axis shards the factor too")
-    if kind == "expand" and any(rule.factors[f].rewrite for f in others):
-        return Obstacle("the op would expand, and another axis rewrites it")
+        return Obstacle("the op would expand, but another axis shards the factor too")
+    if kind == "expand" and any(rule.factors[f].rewrite for f in by_plugins):
+        return Obstacle("the op would expand, but another axis rewrites it")
     return kind
 
 
-def lacking(
+def shortage(
     rule: RuleInstance, index: int, placement: Placement, count: int, sharded: ShardCounts, least: int
 ) -> Obstacle | None:
-    """Return the reason if a rank has fewer than `least` elements of the factor, which `placement` shards beside other
-    axes.
+    """Return the reason if a rank may have fewer than `least` elements of a factor that several axes shard.
 
-    In which order axes nest is not known here; every one that fits the placements must do.
+    The nesting order of the axes is not decided yet, so every order that suits the placements must leave enough.
+
+    Args:
+        placement: the placement of the factor on the axis of `count` ranks.
     """
-    size, plain = rule.factors[index].size, sharded.by_s(index)
-    if size % plain:
-        return Obstacle("{} elements in {} shards by other axes are uneven", (size, plain))
-    shards = [(placement, count), *sharded.by_plugins.get(index, ()), *([(Shard(0), plain)] if plain > 1 else [])]
-    lengths = [found for order in itertools.permutations(shards) if (found := _lengths(size, order))]
+    size, s_shards = rule.factors[index].size, sharded.by_s(index)
+    if size % s_shards:
+        return Obstacle("{} elements cannot be sharded evenly over {} ranks of other axes", (size, s_shards))
+    shards = [(placement, count), *sharded.by_plugins.get(index, ()), *([(Shard(0), s_shards)] if s_shards > 1 else [])]
+    lengths = [shard_sizes for order in itertools.permutations(shards) if (shard_sizes := _lengths(size, order))]
     if not lengths:
-        return Obstacle("no order of the axes fits the placements")
-    return None if all(min(found) >= least for found in lengths) else too_small(size, count * sharded.of(index), least)
+        return Obstacle("no nesting order of the axes suits the placements")
+    return (
+        None
+        if all(min(shard_sizes) >= least for shard_sizes in lengths)
+        else too_few_elements(size, count * sharded.of(index), least)
+    )
 
 
 def _lengths(size: int, nested: Iterable[tuple[Placement, int]]) -> frozenset[int] | None:
-    """Return the lengths of shards by (placement, ranks), major first; None if a placement does not fit one."""
+    """Return all shard lengths after nested (placement, ranks), major first; None if a placement rejects a length."""
     extents = frozenset([size])
     for placement, count in nested:
         assert isinstance(placement, ShardPlacement)
-        if not all(suits(placement, extent, count) for extent in extents):
+        if not all(can_shard(placement, extent, count) for extent in extents):
             return None
-        extents = frozenset(own for extent in extents for own in shard_lengths(((placement, count),), extent))
+        extents = frozenset(length for extent in extents for length in shard_lengths(((placement, count),), extent))
     return extents
 
 
 def _incompatible_with_plugins(rule: RuleInstance, index: int, sharded: ShardCounts) -> Obstacle | None:
-    """Return why S of the factor is incompatible with what other axes shard by plug-in placements."""
-    others = sharded.by_plugins
-    if not others:
+    """Return why S of the factor conflicts with plug-in placements on other axes; None if it does not."""
+    by_plugins = sharded.by_plugins
+    if not by_plugins:
         return None
     factor = rule.factors[index]
-    if index in others and (factor.aligned or rule.neighbours(index)):
+    if index in by_plugins and (factor.aligned or rule.neighbours(index)):
         return Obstacle("another axis shards it by a plug-in placement")
-    if any(f in others for f in rule.majors.get(index, ())):
-        return Obstacle("another axis shards a factor before it by a plug-in placement")
-    found = rewrite_beside(rule, index, sharded, scattered=False)
-    return found if isinstance(found, Obstacle) else None
+    if any(f in by_plugins for f in rule.majors.get(index, ())):
+        return Obstacle("another axis shards a major factor of the same dimension by a plug-in placement")
+    rewrite = compatible_rewrite(rule, index, sharded, scattered=False)
+    return rewrite if isinstance(rewrite, Obstacle) else None

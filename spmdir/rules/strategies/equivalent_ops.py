@@ -1,14 +1,14 @@
-"""Ops that compute the same under other names: a strategy written as text for one of them is offered for the others.
+"""Ops with several names: a strategy written as text for one name also applies to the others.
 
-`torch.export` keeps `aten.scaled_dot_product_attention` where a trace with gradients has the kernel, which gives the
-logarithms of the sums, too. A strategy for the kernel
+`torch.export` keeps `aten.scaled_dot_product_attention`. A trace with gradients has the kernel instead, which also
+returns the logarithms of the sums. A strategy for the kernel
 
     aten._scaled_dot_product_flash_attention_for_cpu: (shard(l), R, R) -> (shard(l), shard(l))
         local
         …
         return out, lse
 
-is offered for `aten.scaled_dot_product_attention` as
+applies to `aten.scaled_dot_product_attention` as
 
     aten.scaled_dot_product_attention: (shard(l), R, R) -> (shard(l))
         when rank(query) == 4 and …
@@ -36,10 +36,10 @@ class Equivalent:
     """Another name for an op.
 
     Attributes:
-        op: the other name. Its parameters have the names of the op's.
-        results: how many of the op's results it has, the first ones; None for all.
-        when: what must hold of a call of it, as in the `when` of a strategy; "" for nothing.
-        whole: the factors of its rule that the strategies need whole, since the op does not shard them.
+        op: the other name. Its parameters have the same names.
+        results: the number of the op's results that it returns, from the first; None for all.
+        when: the condition on its calls, as in the `when` of a strategy; "" for none.
+        whole: the factors of its rule that must stay unsharded, because the rule of the op does not have them.
     """
 
     op: str
@@ -67,7 +67,7 @@ EQUIVALENT: dict[str, tuple[Equivalent, ...]] = {
     ),
     **{op: tuple(Equivalent(other) for other in names if other != op) for names in ALIASES for op in names},
 }
-"""Op → the ops that its strategies are offered for, unless the file has strategies for these."""
+"""Op → its other names. Its strategies apply to them, unless the same file has strategies for that name."""
 
 SAME = (
     frozenset([
@@ -75,29 +75,29 @@ SAME = (
         "aten._scaled_dot_product_cudnn_attention", "aten._scaled_dot_product_attention_math",
     ]),
 )  # fmt: skip
-"""Names under which programs have one op. Where none of EQUIVALENT leads from one to another, a remark says so."""
+"""Sets of names of one op. If EQUIVALENT does not connect two names of a set, a warning reports it."""
 
 
 def other_names(ops: Iterable[str]) -> Iterator[str]:
-    """Yield `ops`, and the ops that strategies of them are offered for."""
+    """Yield `ops`, and the other names that their strategies apply to."""
     for op in ops:
         yield op
         yield from (equivalent.op for equivalent in EQUIVALENT.get(op, ()))
 
 
 def derived_records(op: str, records: Records) -> Iterator[tuple[Record, Equivalent]]:
-    """Yield the strategies of other ops among `records` that are offered for `op`, as records of it."""
-    own = {record.file for record in records.get(op, ())}
+    """Yield the strategies among `records` for other names of `op`, rewritten as strategies of `op`."""
+    files_with_op = {record.file for record in records.get(op, ())}
     for source, equivalents in EQUIVALENT.items():
-        for equivalent in (one for one in equivalents if one.op == op):
-            for record in (record for record in records.get(source, ()) if record.file not in own):
+        for equivalent in (candidate for candidate in equivalents if candidate.op == op):
+            for record in (record for record in records.get(source, ()) if record.file not in files_with_op):
                 text = record.text.replace(source, op, 1)
                 text += f"\n{' ' * 8}when {equivalent.when}" if equivalent.when else ""
                 yield attrs.evolve(record, text=text), equivalent
 
 
 def derived_strategy(record: Record, equivalent: Equivalent, parse: Callable[[Record], TextStrategy]) -> TextStrategy:
-    """Return the strategy of a record of `derived_records`, with the results that the op has."""
+    """Parse a record of `derived_records`, and drop the results that the op does not have."""
     strategy, count = attrs.evolve(parse(record), whole=equivalent.whole), equivalent.results
     if count is None:
         return strategy
@@ -106,13 +106,13 @@ def derived_strategy(record: Record, equivalent: Equivalent, parse: Callable[[Re
 
 
 def _with_results(text: str, count: int) -> str:
-    """Return the text of a strategy with its first `count` results."""
+    """Return the text of a strategy, with the first `count` of its results."""
     start = text.index("(", text.index("->"))
     end = scan_balanced(text, start)
     return f"{text[: start + 1]}{', '.join(split_entries(text[start + 1 : end - 1])[:count])}{text[end - 1 :]}"
 
 
 def unreached_name(op: str, has_strategies: Callable[[str], bool]) -> str | None:
-    """Return another name of `op` that has strategies where `op` itself has none; None if there is no such name."""
-    others = sorted(name for names in SAME if op in names for name in names - {op})
-    return next(filter(has_strategies, others), None) if others and not has_strategies(op) else None
+    """Return another name of `op` that has strategies, if `op` has none; else None."""
+    other_names = sorted(name for names in SAME if op in names for name in names - {op})
+    return next(filter(has_strategies, other_names), None) if other_names and not has_strategies(op) else None

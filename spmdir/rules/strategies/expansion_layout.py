@@ -1,4 +1,4 @@
-"""The placements of the ops of an expansion on one mesh axis, and where partial values are reduced between them."""
+"""Choose placements for the ops of an expansion on one mesh axis, and the partial values to reduce between them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ from spmdir.rules.strategies.strategy import ShardCounts, Strategy
 
 
 @attrs.frozen
-class Reduced:
-    """A value inside an expansion that is reduced before use.
+class InternalReduction:
+    """A partial value inside an expansion that is reduced before its first use.
 
     Attributes:
-        value, meta, op: which one, its type, and its partial reduction.
-        dims: per dimension, the factors of the expanded op that make it up.
+        value: the value.
+        meta: its type.
+        op: its reduction.
+        dims: the factors of the expanded op in each dimension.
     """
 
     value: Value
@@ -38,17 +40,17 @@ class ExpansionLayout:
     """The placements of an expansion on one mesh axis.
 
     Attributes:
-        strategies: per op, the one it uses; its operands are as used, its results as made.
-        results: of the expanded op.
-        reductions: what is reduced between being made and being used.
+        strategies: the strategy of each op. Its operands have the placements after reductions and slices.
+        results: the placements of the results of the expanded op.
+        reductions: the partial values that are reduced before their first use.
     """
 
     strategies: tuple[Strategy, ...]
     results: tuple[Placement, ...]
-    reductions: tuple[Reduced, ...]
+    reductions: tuple[InternalReduction, ...]
 
 
-LayOut = Callable[[int, int, ShardCounts, tuple[Placement, ...]], ExpansionLayout | None]
+LayOutExpansion = Callable[[int, int, ShardCounts, tuple[Placement, ...]], ExpansionLayout | None]
 """(factor, number of ranks, how other axes shard, placements of the operands) → the layout of the op's expansion."""
 
 
@@ -64,13 +66,13 @@ class InnerRule(Protocol):
     def strategies(
         self, count: int, sharded: ShardCounts = ..., placements: tuple[Placement, ...] = ()
     ) -> tuple[Strategy, ...]:
-        """Return its strategies on an axis of `count` ranks."""
+        """Return the strategies of the op on an axis of `count` ranks."""
         ...
 
     def expansion_layout(
         self, factor: int, count: int, sharded: ShardCounts, operands: tuple[Placement, ...]
     ) -> ExpansionLayout | None:
-        """Return the layout of its own expansion."""
+        """Return the layout of the expansion of this op."""
         ...
 
 
@@ -82,66 +84,71 @@ def lay_out(
     count: int,
     sharded: ShardCounts,
 ) -> ExpansionLayout | None:
-    """Return the layout of `expansion` on an axis of `count` ranks for `operands`.
+    """Return the layout of `expansion` on an axis of `count` ranks; None if an op has no strategy.
 
-    A partial value is reduced at the first op that has no strategy for it, and a replicated one is sliced where its
-    user takes shards, which costs nothing; what is returned stays as made. None if an op has no strategy even so.
+    A partial value is reduced before the first op that has no strategy for it. A replicated value is sliced where its
+    user requires shards, which costs nothing. Returned values keep the placement in which they were produced.
 
     Args:
-        dims: per operand of the expanded op, the factors of its dimensions.
+        dims: for each operand of the expanded op, the factors of its dimensions.
+        rule_of: returns the rule of a call; None if the op has no rule.
+        operands: the placements of the operands of the expanded op.
+        sharded: how other axes shard the factors of the expanded op.
     """
-    labels: dict[Value, Dims] = {Value("operand", i): one for i, one in enumerate(dims)}
-    where: dict[Value, Placement] = {Value("operand", i): p for i, p in enumerate(operands)}
-    made: dict[Value, Placement] = dict(where)
+    labels: dict[Value, Dims] = {Value("operand", i): tensor_dims for i, tensor_dims in enumerate(dims)}
+    placements: dict[Value, Placement] = {Value("operand", i): p for i, p in enumerate(operands)}
+    produced: dict[Value, Placement] = dict(placements)
     strategies: list[Strategy] = []
-    reductions: list[Reduced] = []
+    reductions: list[InternalReduction] = []
     for number, op in enumerate(expansion.ops):
         inner = rule_of(op.call)
         if inner is None:
             return None
         outer: dict[int, int] = {}
         for value, inner_dims in zip(op.operands, inner.operand_dims, strict=True):
-            for mine, theirs in zip(inner_dims, labels[value], strict=True):
-                outer.update(zip(mine, theirs, strict=False))
-        within = sharded.seen_from(outer)
-        occurring = (*operands, *(where[v] for v in op.operands))
-        strategy, reduced = _choose(inner.strategies(count, within, occurring), op.operands, where)
+            for inner_factors, outer_factors in zip(inner_dims, labels[value], strict=True):
+                outer.update(zip(inner_factors, outer_factors, strict=False))
+        inner_sharded = sharded.for_inner_op(outer)
+        occurring = (*operands, *(placements[v] for v in op.operands))
+        strategy, reduced = _choose(inner.strategies(count, inner_sharded, occurring), op.operands, placements)
         if strategy is None:
             return None
         for value in reduced:
             meta = expansion.ops[value.index].call.results[value.result]
             if meta is None or value.source != "op":
                 return None
-            reductions.append(Reduced(value, meta, where[value].op or "", labels[value]))
-            where[value] = R
+            reductions.append(InternalReduction(value, meta, placements[value].op or "", labels[value]))
+            placements[value] = R
         if strategy.rewrite == "expand":
-            nested = inner.expansion_layout(strategy.factors[0], count, within, strategy.operands)
+            nested = inner.expansion_layout(strategy.factors[0], count, inner_sharded, strategy.operands)
             reductions += [attrs.evolve(r, dims=_named(r.dims, outer)) for r in nested.reductions] if nested else []
         strategies.append(strategy)
         for result, placement in enumerate(strategy.results):
             value = Value("op", number, result)
             labels[value] = _named(inner.result_dims[result] or (), outer)
-            where[value] = made[value] = placement
-    results = tuple(R if v is None else made[v] for v in expansion.results)
+            placements[value] = produced[value] = placement
+    results = tuple(R if v is None else produced[v] for v in expansion.results)
     return ExpansionLayout(tuple(strategies), results, tuple(reductions))
 
 
 def _choose(
-    strategies: tuple[Strategy, ...], operands: tuple[Value, ...], where: Mapping[Value, Placement]
+    strategies: tuple[Strategy, ...], operands: tuple[Value, ...], placements: Mapping[Value, Placement]
 ) -> tuple[Strategy | None, tuple[Value, ...]]:
-    """Return a strategy for operands placed as in `where`, and the fewest partial ones to reduce first.
+    """Return a strategy, and the fewest partial operands to reduce before it; (None, ()) if there is no strategy.
 
-    Of as many, late ones are reduced. A strategy that takes the operands as they are placed comes before one that
-    slices replicated operands.
+    Among sets of equal size, the set with later operands is chosen. Strategies that slice no operand go first.
+
+    Args:
+        placements: the placement of each value so far.
     """
-    partial = [v for v in dict.fromkeys(reversed(operands)) if isinstance(where[v], Partial)]
+    partial = [v for v in dict.fromkeys(reversed(operands)) if isinstance(placements[v], Partial)]
     for size in range(len(partial) + 1):
         for reduced in itertools.combinations(partial, size):
-            placed = tuple(R if v in reduced else where[v] for v in operands)
-            for takes in (operator.eq, _slices):
-                found = next((s for s in strategies if all(map(takes, placed, s.operands))), None)
-                if found is not None:
-                    return found, reduced
+            placed = tuple(R if v in reduced else placements[v] for v in operands)
+            for matches in (operator.eq, _slices):
+                strategy = next((s for s in strategies if all(map(matches, placed, s.operands))), None)
+                if strategy is not None:
+                    return strategy, reduced
     return None, ()
 
 
@@ -150,5 +157,5 @@ def _slices(placed: Placement, wanted: Placement) -> bool:
 
 
 def _named(dims: Dims, outer: Mapping[int, int]) -> Dims:
-    """Return `dims` of an inner op in the factors of the expanded op, as far as it has them."""
+    """Return the dimensions of an inner op as factors of the expanded op; factors that it lacks are dropped."""
     return tuple(tuple(outer[f] for f in d if f in outer) for d in dims)

@@ -1,6 +1,6 @@
-"""Why an op does not offer a strategy.
+"""Reasons why an op does not offer a strategy.
 
-The functions that drop strategies return reasons, which become text only when they are printed.
+Functions that omit strategies return a reason as a value. The text is only built if it is printed.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from spmdir.rules.shapes.instance import RuleInstance
 
 
 @attrs.frozen(eq=False)
-class Place:
-    """Where a rule has the clause of one of `kinds` about `factor` that counts; looked for when printed."""
+class ClauseLocation:
+    """The location of the last active clause of `kinds` that names `factor`; found when it is printed."""
 
     rule: RuleInstance
     kinds: tuple[str, ...]
@@ -23,22 +23,22 @@ class Place:
 
     def __str__(self) -> str:
         clauses = self.rule.active(*self.kinds)
-        said = [c for c in clauses if any(self.factor in self.rule.layout.refer(name) for name in c.names)]
-        return str(said[-1].location if said else self.rule.rule.location)
+        matching = [c for c in clauses if any(self.factor in self.rule.layout.refer(name) for name in c.names)]
+        return str(matching[-1].location if matching else self.rule.rule.location)
 
 
 @attrs.frozen(eq=False)
 class Obstacle:
-    """Why a strategy is left out.
+    """The reason why a strategy is omitted.
 
     Attributes:
-        message: may hold `{}` for each of `values`.
-        location: of what says so, where something does.
+        message: a text with one `{}` for each of `values`.
+        location: the clause or statement that excludes the strategy, if there is one.
     """
 
     message: str
     values: tuple[object, ...] = ()
-    location: Location | Place | None = None
+    location: Location | ClauseLocation | None = None
 
     def __str__(self) -> str:
         text = self.message.format(*self.values)
@@ -50,29 +50,29 @@ class Dropped:
     """A strategy that an op does not offer.
 
     Attributes:
-        rule: of the op.
-        what: the placement, of dimension 0 if it shards `factor`; or a strategy, as it was declared.
-        factor: the factor that it would shard.
-        reason: why not.
+        rule: the rule of the op.
+        subject: the omitted placement, with `dim` 0 if it shards `factor`; or the omitted strategy as it was declared.
+        factor: the factor that the strategy would shard.
+        reason: why it is omitted.
     """
 
     rule: RuleInstance
-    what: object
+    subject: object
     factor: int | None
     reason: Obstacle
 
     @property
     def placement(self) -> Placement | None:
-        """Return the placement that is left out; None where it is a strategy of several."""
-        return self.what if isinstance(self.what, Placement) else None
+        """The omitted placement; None if a whole strategy was omitted."""
+        return self.subject if isinstance(self.subject, Placement) else None
 
     def __str__(self) -> str:
-        return f"no {self._subject()}: {self.reason}"
+        return f"no {self._subject_text()}: {self.reason}"
 
     def __repr__(self) -> str:
         return f"<Dropped: {self}>"
 
-    def _subject(self) -> str:
-        if self.factor is None or not isinstance(self.what, ShardPlacement):
-            return str(self.what)
-        return str(self.what).replace("(0", f"({self.rule.factors[self.factor].name}", 1)
+    def _subject_text(self) -> str:
+        if self.factor is None or not isinstance(self.subject, ShardPlacement):
+            return str(self.subject)
+        return str(self.subject).replace("(0", f"({self.rule.factors[self.factor].name}", 1)

@@ -1,4 +1,4 @@
-"""The strategies that come as text with the class of a placement: its `rules`, or NAME.rules beside its NAME.py."""
+"""Read the strategies of a placement class: its `rules`, or the file NAME.rules next to its NAME.py."""
 
 from __future__ import annotations
 
@@ -20,49 +20,51 @@ from spmdir.rules.language.records import Record, Records, merged, read, read_st
 
 @cache
 def texts_of(kind: type[Placement]) -> Records:
-    """Return op → the strategies that are declared with the class `kind`; they are not parsed yet.
+    """Return op → the unparsed strategies of the placement class `kind`.
 
     Raises:
-        ParseError: its `rules` hold something else.
+        ParseError: its `rules` contain a rule instead of a strategy.
     """
-    return merged(_in_class(kind) if kind.rules else {}, _beside(kind))
+    return merged(_class_texts(kind) if kind.rules else {}, _file_texts(kind))
 
 
-def _beside(kind: type[Placement]) -> Records:
-    beside = file_beside(getattr(sys.modules.get(kind.__module__), "__file__", None), ".rules")
-    if beside is None:
+def _file_texts(kind: type[Placement]) -> Records:
+    path = file_beside(getattr(sys.modules.get(kind.__module__), "__file__", None), ".rules")
+    if path is None:
         return {}
     is_ours = kind.__module__.startswith("spmdir.")
-    text = read_text_file(beside, f"strategies from '{beside}'")
-    return read_strategies(text, beside.name if is_ours else str(beside))
+    text = read_text_file(path, f"strategies from '{path}'")
+    return read_strategies(text, path.name if is_ours else str(path))
 
 
-def _in_class(kind: type[Placement]) -> Records:
+def _class_texts(kind: type[Placement]) -> Records:
     owner = next(base for base in kind.__mro__ if "rules" in vars(base))
-    file, source, first = _source(owner)
-    before = source.find(kind.rules)
-    begins = source.count("\n", 0, before) + 1 if before >= 0 else 1
+    file, source, first_line = _source(owner)
+    start = source.find(kind.rules)
+    line = source.count("\n", 0, start) + 1 if start >= 0 else 1
     text = textwrap.dedent(kind.rules)
     indents = (len(a) - len(b) for a, b in zip(kind.rules.splitlines(), text.splitlines(), strict=True) if b)
-    declared = read_strategies(text, file, begins, next(indents, 0))
-    others = [record for records in read(text, file).values() for record in records]
-    if before < 0:
-        lines = source.splitlines()[first - 1 :]
-        declared = {op: tuple(_placed(one, lines, first) for one in records) for op, records in declared.items()}
-        others = [_placed(one, lines, first) for one in others]
-    elif others:
-        others = [attrs.evolve(others[0], line=others[0].line + begins - 1)]
-    if others:
+    declared = read_strategies(text, file, line, next(indents, 0))
+    rules = [record for records in read(text, file).values() for record in records]
+    if start < 0:
+        lines = source.splitlines()[first_line - 1 :]
+        declared = {
+            op: tuple(_located(record, lines, first_line) for record in records) for op, records in declared.items()
+        }
+        rules = [_located(record, lines, first_line) for record in rules]
+    elif rules:
+        rules = [attrs.evolve(rules[0], line=rules[0].line + line - 1)]
+    if rules:
         raise ParseError(
-            f"the `rules` of {kind.__name__} hold '{others[0].text.splitlines()[0]}'; expected strategies, as in "
-            "`aten.chunk: (S(dim)) -> (R…)`, and rules of ops in a .rules file",
-            Location(file, others[0].line, 1),
+            f"the `rules` of {kind.__name__} contain '{rules[0].text.splitlines()[0]}'; expected strategies, as in "
+            "`aten.chunk: (S(dim)) -> (R…)`; write rules of ops into a .rules file",
+            Location(file, rules[0].line, 1),
         )
     return declared
 
 
 def _source(kind: type) -> tuple[str, str, int]:
-    """Return the file of a class, its text and the line on which the class begins; no text where it has none."""
+    """Return the file of a class, the text of the file, and the first line of the class; ("", 1) if it has none."""
     file = getattr(sys.modules.get(kind.__module__), "__file__", None) or kind.__module__
     try:
         return file, Path(file).read_text(encoding="utf-8"), inspect.getsourcelines(kind)[1]
@@ -70,20 +72,24 @@ def _source(kind: type) -> tuple[str, str, int]:
         return file, "", 1
 
 
-def _placed(record: Record, lines: Sequence[str], first: int) -> Record:
-    """Return a record of a composed text, as an f-string, at the one of `lines`, from line `first` on, that gives it.
+def _located(record: Record, lines: Sequence[str], first_line: int) -> Record:
+    """Return `record` with the line that it comes from, if its text is composed, for example by an f-string.
 
-    Where none or several do, it is at the first one.
+    If no line or several lines match, it is located at `first_line`.
+
+    Args:
+        lines: the source of the class.
+        first_line: the number of the first of `lines`.
     """
     head = record.text.splitlines()[0].strip()
-    found = [at for at, line in enumerate(lines) if line.strip() == head]
-    found = found or [at for at, line in enumerate(lines) if "{" in line and _pattern(line).fullmatch(head)]
-    if len(found) == 1:
-        return attrs.evolve(record, line=first + found[0])
-    return attrs.evolve(record, line=first, is_composed=True)
+    matches = [index for index, line in enumerate(lines) if line.strip() == head]
+    matches = matches or [index for index, line in enumerate(lines) if "{" in line and _pattern(line).fullmatch(head)]
+    if len(matches) == 1:
+        return attrs.evolve(record, line=first_line + matches[0])
+    return attrs.evolve(record, line=first_line, is_composed=True)
 
 
 def _pattern(line: str) -> re.Pattern[str]:
-    """Return what a line of an f-string may give; nothing where it says no more than that."""
-    said = re.split(r"\{[^{}]*\}", line.strip())
-    return re.compile(".+".join(map(re.escape, said)) if any(part.strip("\"' ,") for part in said) else "(?!)")
+    """Return a pattern for the values of a line of an f-string; it matches nothing if the line is all placeholders."""
+    literals = re.split(r"\{[^{}]*\}", line.strip())
+    return re.compile(".+".join(map(re.escape, literals)) if any(part.strip("\"' ,") for part in literals) else "(?!)")

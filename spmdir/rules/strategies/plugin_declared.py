@@ -1,4 +1,4 @@
-"""Strategies that a plug-in placement declares by its method `lift`, and what it builds them from."""
+"""Strategies that a plug-in placement returns from its method `lift`, and the helpers of `lift`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from spmdir.core.declared_fields import evaluated, place
 from spmdir.core.errors import RuleError, SpmdirError, warn
 from spmdir.core.placement.base import PartialPlacement
 from spmdir.core.placement.standard import Placement, R, Shard
-from spmdir.rules.local.suitability import serving
+from spmdir.rules.local.suitability import usable_clauses
 from spmdir.rules.shapes.instance import RuleInstance
 from spmdir.rules.strategies.divisibility import unshardable
-from spmdir.rules.strategies.obstacle import Dropped, Obstacle, Place
+from spmdir.rules.strategies.obstacle import ClauseLocation, Dropped, Obstacle
 from spmdir.rules.strategies.per_axis import shard_operands
 from spmdir.rules.strategies.strategy import ShardCounts, Strategy
 
@@ -20,28 +20,35 @@ _STRATEGIES = instance(Iterable, expected="strategies")  # type: ignore
 
 
 def declared_strategies(
-    rule: RuleInstance, count: int, sharded: ShardCounts, known: Sequence[Strategy], lifting: Iterable[Placement]
+    rule: RuleInstance,
+    count: int,
+    sharded: ShardCounts,
+    strategies: Sequence[Strategy],
+    placements: Iterable[Placement],
 ) -> Iterator[Strategy | Dropped]:
-    """Yield what placements add by `lift` to the `known` strategies, where element types and factors allow it.
+    """Yield the strategies that `placements` add by `lift`, or reasons why these are omitted.
+
+    Args:
+        strategies: the strategies of the op so far, which `lift` receives.
 
     Raises:
-        RuleError: one has not the op's number of operands or results, or shards what they do not have.
+        RuleError: a strategy has a wrong number of operands or results, or shards a dimension that a tensor lacks.
     """
-    for placement in lifting:
-        for strategy in evaluated("lift", placement.lift, rule, known, owner=str(placement), returns=_STRATEGIES):
+    for placement in placements:
+        for strategy in evaluated("lift", placement.lift, rule, strategies, owner=str(placement), returns=_STRATEGIES):
             _check(rule, placement, strategy)
-            reason = _out_of_range(rule, strategy)
+            reason = _range_required(rule, strategy)
             if reason:
-                text = f"placement {placement} adds '{strategy}' to {rule.name}, which is left out: {reason}"
+                text = f"placement {placement} adds '{strategy}' to {rule.name}; the strategy is omitted: {reason}"
                 warn(text, place(type(placement).lift))
-            reason = reason or _unsupported(rule, strategy) or _unfit(rule, strategy, count)
+            reason = reason or _unsupported(rule, strategy) or _rejected(rule, strategy, count)
             for factor in strategy.factors:
                 reason = reason or _unshardable(rule, strategy, factor, count, sharded)
             yield Dropped(rule, strategy, None, reason) if reason else strategy
 
 
 def _unsupported(rule: RuleInstance, strategy: Strategy) -> Obstacle | None:
-    """Return the reason if values of the element types of operands and results cannot be placed so."""
+    """Return the reason if a placement does not support the element type of its tensor, else None."""
     metas = (*rule.call.operands, *rule.call.results)
     for meta, placement in zip(metas, (*strategy.operands, *strategy.results), strict=True):
         if meta is not None and not placement.supports(meta.dtype):
@@ -49,8 +56,8 @@ def _unsupported(rule: RuleInstance, strategy: Strategy) -> Obstacle | None:
     return None
 
 
-def _unfit(rule: RuleInstance, strategy: Strategy, count: int) -> Obstacle | None:
-    """Return the reason if a placement rejects the shape of its tensor."""
+def _rejected(rule: RuleInstance, strategy: Strategy, count: int) -> Obstacle | None:
+    """Return the reason if a placement rejects the shape of its tensor, else None."""
     metas = (*rule.call.operands, *rule.call.results)
     for meta, placement in zip(metas, (*strategy.operands, *strategy.results), strict=True):
         if meta is None:
@@ -62,16 +69,16 @@ def _unfit(rule: RuleInstance, strategy: Strategy, count: int) -> Obstacle | Non
     return None
 
 
-def _out_of_range(rule: RuleInstance, strategy: Strategy) -> Obstacle | None:
-    """Return the reason if the local form that it uses asks for one range of what another placement than S shards."""
+def _range_required(rule: RuleInstance, strategy: Strategy) -> Obstacle | None:
+    """Return the reason if the local form requires one range of a factor that a plug-in placement shards, else None."""
     if strategy.rewrite != "local":
         return None
-    placed = zip((*strategy.operands, *strategy.results), (*rule.operand_dims, *rule.result_dims), strict=True)
-    scattered = {f for p, dims in placed if p.dim is not None and not isinstance(p, Shard) for f in (dims or ())[p.dim]}
-    if serving(rule, strategy.factors, scattered):
+    pairs = zip((*strategy.operands, *strategy.results), (*rule.operand_dims, *rule.result_dims), strict=True)
+    scattered = {f for p, dims in pairs if p.dim is not None and not isinstance(p, Shard) for f in (dims or ())[p.dim]}
+    if usable_clauses(rule, strategy.factors, scattered):
         return None
-    place = Place(rule, ("local",), strategy.factors[0]) if strategy.factors else None
-    return Obstacle("the local form of the rule is for shards that are one range each", (), place)
+    clause = ClauseLocation(rule, ("local",), strategy.factors[0]) if strategy.factors else None
+    return Obstacle("the local form of the rule requires shards of one range", (), clause)
 
 
 def _unshardable(
@@ -79,8 +86,8 @@ def _unshardable(
 ) -> Obstacle | None:
     """Return why `count` ranks cannot shard the factor of a strategy that a placement added; None if they can.
 
-    Without the rewrite that its rule has for it the op stays as it is, so it goes with others such, but not with an
-    axis that expands the op.
+    A strategy without the `expand` rewrite of its factor keeps the op. It is compatible with other such strategies, but
+    not with an axis that expands the op.
     """
     least = int(any(p.reduce in ("max", "min") for p in strategy.results if isinstance(p, PartialPlacement)))
     expanding = [f for f in sharded.all_axes if rule.factors[f].rewrite == "expand"]
@@ -92,45 +99,47 @@ def _unshardable(
 
 
 def _check(rule: RuleInstance, placement: Placement, strategy: object) -> None:
-    """Raise RuleError unless `strategy`, which `placement` added, can be one of the op."""
+    """Raise RuleError unless `strategy`, which `placement` added, fits the operands and results of the op."""
     metas = (*rule.call.operands, *rule.call.results)
-    said = f"placement {placement} adds '{strategy}' to {rule.name}; expected "
+    prefix = f"placement {placement} adds '{strategy}' to {rule.name}; expected "
     if not isinstance(strategy, Strategy):
-        raise RuleError(f"{said}a Strategy")
+        raise RuleError(f"{prefix}a Strategy")
     if (len(strategy.operands), len(strategy.results)) != (len(rule.call.operands), len(rule.call.results)):
-        raise RuleError(f"{said}{len(rule.call.operands)} operands and {len(rule.call.results)} results")
-    for placed, meta in zip((*strategy.operands, *strategy.results), metas, strict=True):
-        if not isinstance(placed, Placement):
-            raise RuleError(f"{said}placements, found {placed!r}")
-        if meta is not None and placed.dim is not None and placed.dim >= meta.rank:
-            raise RuleError(f"{said}dimensions below {meta.rank} of a tensor of rank {meta.rank}, found {placed}")
+        raise RuleError(f"{prefix}{len(rule.call.operands)} operands and {len(rule.call.results)} results")
+    for found, meta in zip((*strategy.operands, *strategy.results), metas, strict=True):
+        if not isinstance(found, Placement):
+            raise RuleError(f"{prefix}placements, found {found!r}")
+        if meta is not None and found.dim is not None and found.dim >= meta.rank:
+            raise RuleError(f"{prefix}dimensions below {meta.rank} of a tensor of rank {meta.rank}, found {found}")
 
 
 def combining(rule: RuleInstance, result: Placement) -> Iterator[Strategy]:
-    """Yield the strategies that shard a factor by S that some result lacks, with `result` for such results."""
+    """Yield the strategies that shard by S a factor that some result lacks; such a result has placement `result`."""
     for index, factor in enumerate(rule.factors):
         lacking = [meta is not None and not any(index in factors for factors in dims or ())
                    for dims, meta in zip(rule.result_dims, rule.call.results, strict=True)]  # fmt: skip
         if not any(lacking) or not any(index in factors for dims in rule.operand_dims for factors in dims):
             continue
-        rewrite, placed = (None, (Shard(0),)) if factor.rewrite == "expand" else (factor.rewrite, ())
-        kept = (next((Shard(d) for d, made_of in enumerate(dims or ()) if index in made_of), R)
+        rewrite, factor_placements = (None, (Shard(0),)) if factor.rewrite == "expand" else (factor.rewrite, ())
+        placements = (next((Shard(d) for d, factors_of_dim in enumerate(dims or ()) if index in factors_of_dim), R)
                 for dims in rule.result_dims)  # fmt: skip
-        results = tuple(result if lacks else p for lacks, p in zip(lacking, kept, strict=True))
-        yield Strategy(shard_operands(rule, index), results, (index,), rewrite, placed)
+        results = tuple(result if lacks else p for lacks, p in zip(lacking, placements, strict=True))
+        yield Strategy(shard_operands(rule, index), results, (index,), rewrite, factor_placements)
 
 
 def is_pointwise(rule: RuleInstance) -> bool:
-    """Return whether the op does the same to each element alone: every operand and result has the same dimensions, by
-    the factors of the rule, and each of them may be sharded without a change of the op."""
+    """Return whether the op computes each element separately, in the same way, and broadcasts nothing.
+
+    Then all operands and results have the same factors, and each may be sharded without a rewrite.
+    """
     if any(factor.kind != "plain" or factor.rewrite for factor in rule.factors):
         return False
-    made_of = [*rule.operand_dims, *(dims for dims in rule.result_dims if dims is not None)]
+    tensor_dims = [*rule.operand_dims, *(dims for dims in rule.result_dims if dims is not None)]
     shapes = {meta.shape for meta in (*rule.call.operands, *rule.call.results) if meta is not None}
-    return bool(rule.operand_dims) and len(shapes) == 1 and all(dims == made_of[0] for dims in made_of)
+    return bool(rule.operand_dims) and len(shapes) == 1 and all(dims == tensor_dims[0] for dims in tensor_dims)
 
 
 def pointwise(rule: RuleInstance, placement: Placement) -> Strategy:
-    """Return the strategy where every operand and result has `placement`."""
+    """Return the strategy in which every operand and result has `placement`."""
     results = tuple(R if meta is None else placement for meta in rule.call.results)
     return Strategy((placement,) * len(rule.call.operands), results)

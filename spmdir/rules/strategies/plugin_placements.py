@@ -17,10 +17,10 @@ class PluginPlacements:
     """The plug-in placements that may occur in a program.
 
     Attributes:
-        shards: those that shard a dimension, each with `dim` 0 for whatever dimension.
-        partials: those that are partial.
-        lifting: those that may add strategies of their own.
-        declaring: the classes that come with strategies as text.
+        shards: the placements that shard a dimension, with `dim` 0. They may shard any dimension.
+        partials: the partial placements.
+        lifting: the placements that define `lift`, which may add strategies.
+        declaring: the classes that declare strategies as text.
     """
 
     shards: tuple[ShardPlacement, ...] = ()
@@ -37,27 +37,27 @@ NO_PLUGINS = PluginPlacements()
 
 @lru_cache(maxsize=4096)
 def plugins_among(placements: tuple[Placement, ...]) -> PluginPlacements:
-    """Return the plug-ins among `placements`."""
-    found = plugins(at(p, 0) for p in placements)
+    """Return the plug-in placements among `placements`."""
+    plugin_placements = plugins(with_dim(p, 0) for p in placements)
     return PluginPlacements(
-        tuple(p for p in found if isinstance(p, ShardPlacement)),
-        tuple(p for p in found if isinstance(p, PartialPlacement)),
-        tuple(p for p in found if type(p).lift is not Placement.lift),
-        tuple(kind for kind in dict.fromkeys(map(type, found)) if texts_of(kind)),
+        tuple(p for p in plugin_placements if isinstance(p, ShardPlacement)),
+        tuple(p for p in plugin_placements if isinstance(p, PartialPlacement)),
+        tuple(p for p in plugin_placements if type(p).lift is not Placement.lift),
+        tuple(kind for kind in dict.fromkeys(map(type, plugin_placements)) if texts_of(kind)),
     )
 
 
 @lru_cache(maxsize=65536)
-def at(placement: Placement, dim: int) -> Placement:
-    """Return `placement` of dimension `dim`, if it shards one."""
+def with_dim(placement: Placement, dim: int) -> Placement:
+    """Return `placement` with its `dim` replaced, if it shards a dimension; else return it unchanged."""
     if not isinstance(placement, ShardPlacement) or placement.dim == dim:
         return placement
     return attrs.evolve(placement, dim=dim)
 
 
 @lru_cache(maxsize=65536)
-def suits(placement: Placement, size: int, count: int) -> bool:
-    """Return whether `count` ranks can shard a dimension of `size` elements so; `placement.dim` is 0."""
+def can_shard(placement: Placement, size: int, count: int) -> bool:
+    """Return whether `placement`, with `dim` 0, can shard `size` elements over `count` ranks."""
     try:
         placement.check((size,), count)
     except SpmdirError:

@@ -1,4 +1,17 @@
-"""Strategies by S with plug-in placements in the place of S, where ranks then have corresponding shards."""
+"""Derive strategies with plug-in placements from the strategies with S.
+
+A strategy shards one factor. Every dimension that contains the factor needs a placement by which each rank has the same
+positions of the factor, in the same order. For example, a view flattens 6 x 8 elements, factors `m` and `n`, to 48. On
+2 ranks, with the plug-in placements `Cyclic(0, 1)` and `Strided(0, 6)` of the program:
+
+    factor and placement      positions of rank 0                placement of the dimension of 48
+    m by Cyclic(0, 1)         rows 0, 2, 4: 0-7, 16-23, 32-39    Cyclic(0, 8): `scaled(8)` of Cyclic(0, 1)
+    n by Cyclic(0, 1)         columns 0, 2, 4, 6: 0, 2, 4, …     Cyclic(0, 1): its `inside(6)` is Cyclic(0, 1)
+    n by S(0)                 columns 0-3: 0-3, 8-11, 16-19, …   Strided(0, 6): its `inside(6)` is S(0)
+
+The candidates are the placements of the program and `scaled` of the placement. Each candidate is then compared range by
+range with the positions of the factor.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +27,17 @@ from spmdir.core.placement.base import ShardPlacement, is_contiguous
 from spmdir.core.placement.standard import Placement, Shard
 from spmdir.rules.shapes.factor import Dims
 from spmdir.rules.shapes.instance import RuleInstance
-from spmdir.rules.strategies.divisibility import incompatible, lacking, rewrite_beside
-from spmdir.rules.strategies.expansion_layout import LayOut
-from spmdir.rules.strategies.obstacle import Dropped, Obstacle, Place
+from spmdir.rules.strategies.divisibility import compatible_rewrite, incompatible, shortage
+from spmdir.rules.strategies.expansion_layout import LayOutExpansion
+from spmdir.rules.strategies.obstacle import ClauseLocation, Dropped, Obstacle
 from spmdir.rules.strategies.per_axis import factor_strategy
-from spmdir.rules.strategies.plugin_placements import at, suits
+from spmdir.rules.strategies.plugin_placements import can_shard, with_dim
 from spmdir.rules.strategies.strategy import ShardCounts, Strategy
 
 
 @attrs.frozen
 class FactorPosition:
-    """The position of a factor in a dimension: `outer` blocks of it, each element of it `inner` positions."""
+    """The position of a factor in a dimension: the product of the sizes of its major and of its minor factors."""
 
     dim: int
     outer: int
@@ -32,25 +45,25 @@ class FactorPosition:
 
     @property
     def fills(self) -> bool:
-        """Return whether the dimension is the factor alone."""
+        """Whether the dimension has no other factor."""
         return self.outer == 1 == self.inner
 
 
-def lifted_strategies(
-    rule: RuleInstance, count: int, sharded: ShardCounts, shards: tuple[ShardPlacement, ...], layouts: LayOut
+def substituted_strategies(
+    rule: RuleInstance, count: int, sharded: ShardCounts, shards: tuple[ShardPlacement, ...], lay_out: LayOutExpansion
 ) -> Iterator[Strategy | Dropped]:
-    """Yield the strategies of `factor_strategies` with `shards` in the place of S, where shards still correspond."""
+    """Yield the strategies that shard one factor by a plug-in placement: by `shards`, or by one that these imply."""
     for index in range(len(rule.factors)):
-        reason = _unliftable(rule, index, sharded)
+        reason = _only_s_reason(rule, index, sharded)
         if reason:
             yield from (Dropped(rule, placement, index, reason) for placement in shards)
             continue
         for placement in _factor_placements(rule, index, sharded, shards):
-            found = _strategy(rule, index, count, sharded, placement, shards, layouts)
-            if isinstance(found, Strategy):
-                yield found
-            elif found is not None and placement in shards:
-                yield Dropped(rule, placement, index, found)
+            strategy = _strategy(rule, index, count, sharded, placement, shards, lay_out)
+            if isinstance(strategy, Strategy):
+                yield strategy
+            elif strategy is not None and placement in shards:
+                yield Dropped(rule, placement, index, strategy)
 
 
 def _strategy(
@@ -60,55 +73,55 @@ def _strategy(
     sharded: ShardCounts,
     placement: ShardPlacement,
     shards: tuple[ShardPlacement, ...],
-    layouts: LayOut,
+    lay_out: LayOutExpansion,
 ) -> Strategy | Obstacle | None:
-    """Return the strategy in which `placement` shards the factor, or why there is none; None where it is one by S."""
+    """Return the strategy that shards the factor by `placement`, or a reason; None if all dimensions have S."""
     size = rule.factors[index].size
-    if not any(suits(placement, n, count) for n in (size, size // sharded.of(index))):
-        return Obstacle("{} ranks cannot shard {} elements so", (count, size))
+    if not any(can_shard(placement, n, count) for n in (size, size // sharded.of(index))):
+        return Obstacle("this placement cannot shard {1} elements over {0} ranks", (count, size))
     rewrite = _rewrite(rule, index, count, sharded, placement)
     if isinstance(rewrite, Obstacle):
         return rewrite
-    return _lacking(rule, index, count, sharded, placement, rewrite) or _lifted(
-        rule, index, count, sharded, placement, shards, layouts, rewrite
+    return _shortage(rule, index, count, sharded, placement, rewrite) or _substituted(
+        rule, index, count, sharded, placement, shards, lay_out, rewrite
     )
 
 
-def _unliftable(rule: RuleInstance, index: int, sharded: ShardCounts) -> Obstacle | None:
-    """Return why no placement other than S may shard the factor; None if one may."""
+def _only_s_reason(rule: RuleInstance, index: int, sharded: ShardCounts) -> Obstacle | None:
+    """Return why only S may shard the factor; None if plug-in placements may shard it too."""
     factor = rule.factors[index]
     if factor.aligned:
-        return Obstacle("only S keeps shards to multiples of 16 bytes", (), Place(rule, ("aligned",), index))
+        return Obstacle("only S keeps shards to multiples of 16 bytes", (), ClauseLocation(rule, ("aligned",), index))
     if index in rule.layout.windows or factor.least > 1:
-        return Obstacle("windows slide along it, and their halos are for shards that are one range each")
+        return Obstacle("windows slide along it, and halos require shards of one range")
     reason = incompatible(rule, index, sharded)
     if reason:
         return reason
     if index in sharded.all_axes and rule.neighbours(index):
-        return Obstacle("another axis shards it too, and it shares a dimension")
+        return Obstacle("another axis shards it too, and it shares a dimension with another factor")
     if any(_is_uneven(rule, f, sharded) for f in rule.majors.get(index, ())):
-        return Obstacle("another axis shards a factor before it unevenly or by a plug-in placement")
+        return Obstacle("another axis shards a major factor of the same dimension unevenly or by a plug-in placement")
     return None
 
 
 def _rewrite(
     rule: RuleInstance, index: int, count: int, sharded: ShardCounts, placement: ShardPlacement
 ) -> str | Obstacle:
-    """Return the rewrite with which `placement` shards the factor, as `rewrite_beside` does."""
+    """Return the rewrite for the factor sharded by `placement`; see `compatible_rewrite`."""
     single = index not in sharded.all_axes and is_contiguous(placement, rule.factors[index].size, count)
-    return rewrite_beside(rule, index, sharded, scattered=not single)
+    return compatible_rewrite(rule, index, sharded, scattered=not single)
 
 
-def _lacking(
+def _shortage(
     rule: RuleInstance, index: int, count: int, sharded: ShardCounts, placement: ShardPlacement, rewrite: str
 ) -> Obstacle | None:
-    """Return the reason if a rank has less of the factor than the op needs.
+    """Return the reason if a rank has fewer elements of the factor than the op requires, else None.
 
-    S leaves no rank without some of a dimension of several factors; ops other than views may rely on that.
+    S leaves no shard empty in a dimension of several factors. Ops other than views may rely on it.
     """
     factor = rule.factors[index]
-    least = max(factor.least_by(rewrite), bool(rule.neighbours(index)) and not rule.is_view)
-    return lacking(rule, index, placement, count, sharded, least) if least else None
+    least = max(factor.least_with(rewrite), bool(rule.neighbours(index)) and not rule.is_view)
+    return shortage(rule, index, placement, count, sharded, least) if least else None
 
 
 def _is_uneven(rule: RuleInstance, factor: int, sharded: ShardCounts) -> bool:
@@ -118,50 +131,50 @@ def _is_uneven(rule: RuleInstance, factor: int, sharded: ShardCounts) -> bool:
 def _factor_placements(
     rule: RuleInstance, index: int, sharded: ShardCounts, shards: Sequence[ShardPlacement]
 ) -> Iterator[ShardPlacement]:
-    """Yield what may shard the factor by itself: the plug-ins, and what these make of it inside dimensions."""
-    found: dict[Placement | None, None] = dict.fromkeys(shards)
+    """Yield the placements to try for the factor: `shards`, and those that `shards` of a dimension imply for it."""
+    candidates: dict[Placement | None, None] = dict.fromkeys(shards)
     for position in _positions(rule, index, sharded):
-        found.update(dict.fromkeys(_of_factor(p, position) for p in shards))
-    yield from (placement for placement in found if isinstance(placement, ShardPlacement))
+        candidates.update(dict.fromkeys(_implied_for_factor(p, position) for p in shards))
+    yield from (placement for placement in candidates if isinstance(placement, ShardPlacement))
 
 
 def _positions(rule: RuleInstance, index: int, sharded: ShardCounts) -> tuple[FactorPosition, ...]:
-    """Return where the factor stands in operands and results, each position once."""
-    found = (_position(rule, index, dims, sharded) for dims in rule.all_dims)
-    return tuple(dict.fromkeys(position for position in found if position))
+    """Return the distinct positions of the factor in operands and results."""
+    positions = (_position(rule, index, dims, sharded) for dims in rule.all_dims)
+    return tuple(dict.fromkeys(position for position in positions if position))
 
 
 def _position(rule: RuleInstance, index: int, dims: Dims, sharded: ShardCounts) -> FactorPosition | None:
-    """Return where the factor stands in a tensor, of what the axes that shard major factors leave; None if nowhere."""
-    for dim, made_of in enumerate(dims):
-        if index in made_of:
-            place = made_of.index(index)
-            outer = math.prod(rule.factors[f].size // sharded.of(f) for f in made_of[:place])
-            return FactorPosition(dim, outer, math.prod(rule.factors[f].size for f in made_of[place + 1 :]))
+    """Return the position of the factor in the local shard of a tensor, whose major factors may be sharded; or None."""
+    for dim, factors in enumerate(dims):
+        if index in factors:
+            depth = factors.index(index)
+            outer = math.prod(rule.factors[f].size // sharded.of(f) for f in factors[:depth])
+            return FactorPosition(dim, outer, math.prod(rule.factors[f].size for f in factors[depth + 1 :]))
     return None
 
 
-def _of_factor(placement: ShardPlacement, position: FactorPosition) -> Placement | None:
-    """Return what shards a factor if `placement` shards the dimension that it stands in; None if nothing does."""
+def _implied_for_factor(placement: ShardPlacement, position: FactorPosition) -> Placement | None:
+    """Return the placement of a factor if `placement` shards its dimension; None if there is none."""
     inner = placement.inside(position.outer)
     return inner.unscaled(position.inner) if isinstance(inner, ShardPlacement) else None
 
 
-def _lifted(
+def _substituted(
     rule: RuleInstance,
     index: int,
     count: int,
     sharded: ShardCounts,
     placement: ShardPlacement,
     shards: tuple[ShardPlacement, ...],
-    layouts: LayOut,
+    lay_out: LayOutExpansion,
     rewrite: str,
 ) -> Strategy | Obstacle | None:
     size = rule.factors[index].size
     positions = _positions(rule, index, sharded)
-    placements = {position: _of_dimension(placement, position, size, count, shards) for position in positions}
+    placements = {position: _implied_for_dimension(placement, position, size, count, shards) for position in positions}
     if None in placements.values():
-        return Obstacle("no placement of a dimension that it shares corresponds to it, by `scaled` and `inside`")
+        return Obstacle("no placement corresponds to it in a dimension that it shares, by `scaled` and `inside`")
     if all(isinstance(p, Shard) for p in placements.values()):
         return None
 
@@ -169,29 +182,33 @@ def _lifted(
         position = _position(rule, index, dims, sharded)
         return None if position is None else placements[position]
 
-    return factor_strategy(rule, index, count, sharded, placement_of, layouts, rewrite, (placement,))
+    return factor_strategy(rule, index, count, sharded, placement_of, lay_out, rewrite, (placement,))
 
 
-def _of_dimension(
+def _implied_for_dimension(
     placement: ShardPlacement, position: FactorPosition, size: int, count: int, shards: tuple[ShardPlacement, ...]
 ) -> Placement | None:
-    """Return what shards a dimension in which a factor of `size`, sharded by `placement`, stands; None if unknown."""
+    """Return the placement of a dimension whose factor of `size` is sharded by `placement`; None if none is found."""
     if position.fills:
-        return at(placement, position.dim)
-    candidates: list[Placement | None] = [p for p in shards if _of_factor(p, position) == placement]
+        return with_dim(placement, position.dim)
+    candidates: list[Placement | None] = [p for p in shards if _implied_for_factor(p, position) == placement]
     candidates += [placement.scaled(position.inner)] if position.outer == 1 else []
-    found = (p for p in candidates if isinstance(p, ShardPlacement) and _same(placement, p, position, size, count))
-    return next((at(p, position.dim) for p in found), None)
+    equivalent = (
+        p for p in candidates if isinstance(p, ShardPlacement) and _is_equivalent(placement, p, position, size, count)
+    )
+    return next((with_dim(p, position.dim) for p in equivalent), None)
 
 
 @lru_cache(maxsize=65536)
-def _same(of_factor: ShardPlacement, of_dim: ShardPlacement, position: FactorPosition, size: int, count: int) -> bool:
-    """Return whether `of_dim` of the dimension is `of_factor` of the factor, position by position and in order.
+def _is_equivalent(
+    of_factor: ShardPlacement, of_dim: ShardPlacement, position: FactorPosition, size: int, count: int
+) -> bool:
+    """Return whether `of_dim` of the dimension and `of_factor` of the factor give ranks the same positions in order.
 
-    False beyond ENUMERATED ranges, which are not compared: strategies are lost then.
+    Also return False for more than ENUMERATED ranges, because comparing them takes too long. This omits strategies.
     """
     extent = size * position.inner
-    if not suits(of_dim, position.outer * extent, count):
+    if not can_shard(of_dim, position.outer * extent, count):
         return False
     if of_factor.stretches(size, count) * position.outer > ENUMERATED.most or count > ENUMERATED.most:
         return False

@@ -1,6 +1,6 @@
-"""Strategies that split a matrix product into the steps of a ring, so that a block is sent while one is multiplied.
+"""Strategies that split a matrix product into the steps of a ring: each rank sends a block while it multiplies another.
 
-They are no part of what the search lists: an op has one only where it is marked, as `split-matmul` does.
+`OpRule.strategies` does not list them. The pass `split-matmul` gives them to the ops that it marks.
 """
 
 from __future__ import annotations
@@ -19,48 +19,55 @@ _SUM = Partial("sum")
 
 
 def may_be_split(rule: RuleInstance) -> bool:
-    """Return whether the op is one matrix product, its only result, rather than an op that also computes others."""
+    """Return whether the op is a matrix product with one result."""
     return rule.contracts and len(rule.call.results) == 1
 
 
 def split_strategies(
-    rule: RuleInstance, count: int, sharded: ShardCounts, listed: Iterable[Strategy]
+    rule: RuleInstance, count: int, sharded: ShardCounts, strategies: Iterable[Strategy]
 ) -> Iterator[Strategy]:
-    """Yield the strategies by which `count` ranks take a matrix product in steps, block by block of one factor.
+    """Yield the strategies that split a matrix product into blocks of one factor, one block for each of `count` ranks.
 
-    Each joins two of the `listed` ones, of factors that the op needs no rewrite for. With `n` and the block factor `m`
-    of `m k, k n -> m n`, `(S(m), S(n)) -> S(n)` gathers the operand, whose blocks go round; with `k` and `m`,
-    `(S(k), S(k)) -> S(m)` scatters the sums of the result, which go round. The factors are these two, `m` last.
+    Each combines two of `strategies` without a rewrite, for a factor of the product and a block factor. For
+    `m k, k n -> m n` with block factor `m`:
+    - factor `n`: `(S(m), S(n)) -> S(n)` gathers the first operand, whose blocks move round the ring.
+    - factor `k`: `(S(k), S(k)) -> S(m)` scatters the result, whose partial sums move round the ring.
+
+    The new strategy has both factors, the block factor last.
 
     Args:
-        sharded: how other axes shard factors; those that shard `m` too must be outside the one that gathers it.
+        sharded: how other axes shard factors. An axis that also shards the block factor must be outside this axis.
     """
     if not may_be_split(rule) or not 1 < count <= RING.most:
         return
-    plain = [one for one in listed if len(one.factors) == 1 and not one.rewrite and not one.text]
-    plain = [one for one in plain if not one.factor_placements]
+    plain = [
+        strategy for strategy in strategies if len(strategy.factors) == 1 and not strategy.rewrite and not strategy.text
+    ]
+    plain = [strategy for strategy in plain if not strategy.factor_placements]
     for blocks in plain:
         if not _has_blocks(rule, blocks, count, sharded):
             continue
-        for other in plain:
-            if other is not blocks and (found := _joined(other, blocks)) is not None:
-                yield found
+        for product in plain:
+            if product is not blocks and (split := _split_strategy(product, blocks)) is not None:
+                yield split
 
 
 def _has_blocks(rule: RuleInstance, strategy: Strategy, count: int, sharded: ShardCounts) -> bool:
-    """Return whether the factor of `strategy` makes up dimensions alone, of which each rank has as much."""
+    """Return whether the factor of `strategy` shares no dimension, has even shards, and shards the result."""
     (factor,) = strategy.factors
-    alone = factor not in sharded.by_plugins and factor not in sharded.by_texts and not rule.neighbours(factor)
-    even = rule.factors[factor].size % (count * sharded.of(factor)) == 0
-    return alone and even and isinstance(strategy.results[0], Shard)
+    is_separate = factor not in sharded.by_plugins and factor not in sharded.by_texts and not rule.neighbours(factor)
+    is_even = rule.factors[factor].size % (count * sharded.of(factor)) == 0
+    return is_separate and is_even and isinstance(strategy.results[0], Shard)
 
 
-def _joined(other: Strategy, blocks: Strategy) -> Strategy | None:
-    """Return `other`, which gathers an operand, or scatters the result, by `blocks`; None if there is nothing to."""
-    factors = (*other.factors, *blocks.factors)
-    if other.results == (_SUM,):
-        return Strategy(other.operands, blocks.results, factors, SPLIT)
-    pairs = list(zip(other.operands, blocks.operands, strict=True))
-    if sum(own == R != block for own, block in pairs) != 1:
+def _split_strategy(product: Strategy, blocks: Strategy) -> Strategy | None:
+    """Return `product` with one operand gathered, or the result scattered, by `blocks`; None if neither is possible."""
+    factors = (*product.factors, *blocks.factors)
+    if product.results == (_SUM,):
+        return Strategy(product.operands, blocks.results, factors, SPLIT)
+    pairs = list(zip(product.operands, blocks.operands, strict=True))
+    if sum(placement == R != block for placement, block in pairs) != 1:
         return None
-    return Strategy(tuple(block if own == R else own for own, block in pairs), other.results, factors, SPLIT)
+    return Strategy(
+        tuple(block if placement == R else placement for placement, block in pairs), product.results, factors, SPLIT
+    )

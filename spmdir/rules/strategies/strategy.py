@@ -1,4 +1,4 @@
-"""One way to run an op on the ranks of one mesh axis, and what it must know of the other axes."""
+"""Strategies of an op on one mesh axis, and the shard counts of its factors on the other axes."""
 
 from __future__ import annotations
 
@@ -21,17 +21,16 @@ class Strategy(ShownAsText):
     """One way to run an op on the ranks of one mesh axis.
 
     Attributes:
-        operands: the placement of each tensor operand, flat.
-        results: the placement of each result that this gives; R for an absent one.
-        factors: the factors that are sharded; those of a strategy that follows from a rule are one or none.
-        rewrite: "expand" or "local" when the op must be replaced as its rule says, see OpRule.
-        factor_placements: how each of the factors is sharded where that is not by S, as where a plug-in takes its
-            place; each has `dim` 0.
-        text: the text that declares it, if it is none that follows from the rule.
-        inner_bytes: (bytes, factors) of the values that it all-reduces inside the op, in the search.
-        sent_bytes: (bytes, factors) of what a rank sends inside the op, one collective each, in the search.
-        partition: by which placement the first of the factors is sharded, and its elements, in the search; None if
-            none is.
+        operands: the placement of each tensor operand; lists of tensors are flattened.
+        results: the placement of each result; R for an absent result.
+        factors: the sharded factors. A strategy that is derived from a rule has at most one.
+        rewrite: "expand" or "local" if the op must be replaced by that clause of its rule, "split" if a matrix product
+            is split into the steps of a ring, else None. See OpRule.
+        factor_placements: the placement of each factor, with `dim` 0; empty if all are sharded by S.
+        text: the strategy as text, if it was declared as text.
+        inner_bytes: for the search, (bytes, factors) of each value that is all-reduced inside the op.
+        sent_bytes: for the search, (bytes, factors) of each tensor that a rank sends inside the op, in one collective.
+        partition: for the search, the placement and the size of the first sharded factor; None if no factor is sharded.
     """
 
     operands: tuple[Placement, ...]
@@ -46,16 +45,16 @@ class Strategy(ShownAsText):
 
     @cached_property
     def kinds(self) -> tuple[str | None, ...]:
-        """Return the kind of the partial value that each operand and result is, None if it is not; () if none is."""
+        """The kind of each partial operand and result, None for the others; () if there are no partial values."""
         kinds = tuple([placement.kind for placement in (*self.operands, *self.results)])
         return kinds if any(kinds) else ()
 
     def placement_of(self, factor: int) -> Placement:
-        """Return by which placement, of dimension 0, this strategy shards `factor`, one of its factors."""
+        """Return the placement, with `dim` 0, by which this strategy shards `factor`, one of its factors."""
         return self.factor_placements[self.factors.index(factor)] if self.factor_placements else _S
 
     def replaced(self, old: Placement, new: Placement) -> Strategy:
-        """Return this strategy with `new` for results placed by `old`."""
+        """Return a copy of this strategy in which results with placement `old` have placement `new`."""
         return attrs.evolve(self, results=tuple(new if p == old else p for p in self.results))
 
     def __str__(self) -> str:
@@ -68,9 +67,9 @@ class ShardCounts:
     """The number of shards of each factor of a call over the other mesh axes.
 
     Attributes:
-        all_axes: factor → the number of its shards, for factors that are sharded at all.
-        by_plugins: factor → (placement, number of ranks) of those of the axes that shard it by a plug-in.
-        by_texts: factor → the strategy, written as text, that shards it.
+        all_axes: factor → the number of its shards; only sharded factors are listed.
+        by_plugins: factor → (placement, number of ranks) of each axis that shards it by a plug-in placement.
+        by_texts: factor → the text strategy that shards it.
     """
 
     all_axes: Mapping[int, int] = {}
@@ -78,28 +77,32 @@ class ShardCounts:
     by_texts: Mapping[int, TextStrategy] = {}
 
     def of(self, factor: int) -> int:
-        """Return the number of shards of `factor`; 1 where it is not sharded."""
+        """Return the number of shards of `factor`; 1 if it is not sharded."""
         return self.all_axes.get(factor, 1)
 
     def by_s(self, factor: int) -> int:
-        """Return the number of shards of `factor` by those of the axes that shard it by S."""
+        """Return the number of shards of `factor` over the axes that shard it by S."""
         return self.of(factor) // math.prod(count for _, count in self.by_plugins.get(factor, ()))
 
-    def over(self, other: ShardCounts) -> ShardCounts:
-        """Return these counts, with those of `other` for factors that these do not shard."""
+    def with_fallback(self, fallback: ShardCounts) -> ShardCounts:
+        """Return these counts, completed by those of `fallback` for factors that are not sharded here."""
         return ShardCounts(
-            {**other.all_axes, **self.all_axes},
-            {**other.by_plugins, **self.by_plugins},
-            {**other.by_texts, **self.by_texts},
+            {**fallback.all_axes, **self.all_axes},
+            {**fallback.by_plugins, **self.by_plugins},
+            {**fallback.by_texts, **self.by_texts},
         )
 
     def without_plugins_of(self, factors: Iterable[int]) -> ShardCounts:
-        """Return these counts with `factors` sharded as if by S alone."""
+        """Return these counts as if all axes sharded `factors` by S."""
         plugins = {factor: n for factor, n in self.by_plugins.items() if factor not in factors}
         return ShardCounts(self.all_axes, plugins, self.by_texts)
 
-    def seen_from(self, outer: Mapping[int, int]) -> ShardCounts:
-        """Return the counts for an op whose factors are those of this one by `outer`."""
+    def for_inner_op(self, outer: Mapping[int, int]) -> ShardCounts:
+        """Return the counts for an op inside an expansion.
+
+        Args:
+            outer: factor of that op → factor of the expanded op.
+        """
         return ShardCounts(
             {inner: self.all_axes[f] for inner, f in outer.items() if f in self.all_axes},
             {inner: self.by_plugins[f] for inner, f in outer.items() if f in self.by_plugins},
@@ -107,7 +110,7 @@ class ShardCounts:
 
     @property
     def key(self) -> object:
-        """Equal for equal counts."""
+        """A hashable key; equal counts have equal keys."""
         if not self.by_plugins and not self.by_texts:
             return tuple(sorted(self.all_axes.items()))
         by_texts = frozenset(self.by_texts.items()) if self.by_texts else ()
@@ -115,19 +118,19 @@ class ShardCounts:
 
 
 UNSHARDED = ShardCounts()
-"""No other axis shards anything."""
+"""The counts if the other axes shard no factor."""
 
 
 def shard_counts(strategies: Iterable[tuple[Strategy, int]]) -> ShardCounts:
-    """Return the counts for (strategy, number of ranks) of each mesh axis."""
-    every: dict[int, int] = {}
-    plugins: dict[int, tuple[tuple[Placement, int], ...]] = {}
-    texts: dict[int, TextStrategy] = {}
+    """Return the counts for mesh axes, each with its strategy and number of ranks."""
+    all_axes: dict[int, int] = {}
+    by_plugins: dict[int, tuple[tuple[Placement, int], ...]] = {}
+    by_texts: dict[int, TextStrategy] = {}
     for strategy, count in strategies:
-        for at, factor in enumerate(strategy.factors) if count > 1 else ():
-            every[factor] = every.get(factor, 1) * count
+        for index, factor in enumerate(strategy.factors) if count > 1 else ():
+            all_axes[factor] = all_axes.get(factor, 1) * count
             if strategy.factor_placements:
-                plugins[factor] = (*plugins.get(factor, ()), (strategy.factor_placements[at], count))
+                by_plugins[factor] = (*by_plugins.get(factor, ()), (strategy.factor_placements[index], count))
             if strategy.text is not None:
-                texts[factor] = strategy.text
-    return ShardCounts(every, plugins, texts) if every else UNSHARDED
+                by_texts[factor] = strategy.text
+    return ShardCounts(all_axes, by_plugins, by_texts) if all_axes else UNSHARDED

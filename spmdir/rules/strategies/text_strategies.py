@@ -1,4 +1,4 @@
-"""Strategies written as text on one call: their placements with numbers for names, and the factors that they shard."""
+"""Instantiate strategies written as text on one call: evaluate their placements, and find their sharded factors."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from spmdir.rules.language.expressions import evaluate
 from spmdir.rules.language.syntax_tree import Expression, Name, PlacementTerm, Statement, TextStrategy
 from spmdir.rules.shapes.factor import Dims
 from spmdir.rules.shapes.instance import RuleInstance
-from spmdir.rules.strategies.divisibility import amiss_beside, too_small
+from spmdir.rules.strategies.divisibility import text_conflict, too_few_elements
 from spmdir.rules.strategies.obstacle import Dropped, Obstacle
-from spmdir.rules.strategies.plugin_placements import at, suits
+from spmdir.rules.strategies.plugin_placements import can_shard, with_dim
 from spmdir.rules.strategies.strategy import ShardCounts, Strategy
 
 
-class NotOfThisCall(Exception):
-    """A strategy is not one of a call, though it fits the op.
+class NotApplicable(Exception):
+    """A strategy of the op does not apply to the call.
 
     Attributes:
-        reason: why.
+        reason: why it does not apply.
     """
 
-    def __init__(self, message: str, *values: object, at: Location | None = None):
+    def __init__(self, message: str, *values: object, location: Location | None = None):
         super().__init__(message)
-        self.reason = Obstacle(message, values, at)
+        self.reason = Obstacle(message, values, location)
 
 
 def text_strategies(
@@ -39,19 +39,19 @@ def text_strategies(
     texts: Iterable[TextStrategy],
     shards: Sequence[ShardPlacement],
 ) -> Iterator[Strategy | Dropped]:
-    """Yield the strategies of `texts` on this call for an axis of `count` ranks.
+    """Yield the strategies of `texts` on this call for an axis of `count` ranks, or reasons why they do not apply.
 
     Args:
         sharded: how other axes shard factors.
-        shards: the plug-ins that `shard(…)` may stand for beside S.
+        shards: the plug-in placements that `shard(…)` may mean, in addition to S.
     """
     for text in texts:
         for placement in (Shard(0), *shards) if _has_any_shard(text) else (None,):
             try:
                 yield _strategy(rule, count, sharded, text, placement)
-            except NotOfThisCall as error:
+            except NotApplicable as error:
                 yield Dropped(rule, text, None, error.reason)
-            except RuleError as error:  # an expression has no value on this call, though it may have on others
+            except RuleError as error:  # an expression has no value on this call, but may have one on others
                 yield Dropped(rule, text, None, Obstacle("{}", (error.message,), error.location or text.location))
 
 
@@ -64,7 +64,9 @@ def _strategy(
 ) -> Strategy:
     for condition in text.conditions:
         if not evaluate(condition, rule.scope):
-            raise NotOfThisCall("its `when` does not hold", at=getattr(condition, "location", None) or text.location)
+            raise NotApplicable(
+                "its `when` does not hold", location=getattr(condition, "location", None) or text.location
+            )
     reader = _Reader(rule, count, placement)
     operands: list[Placement] = [R] * len(rule.call.operands)
     for parameter, term in zip(rule.rule.tensors, text.operands, strict=False):
@@ -80,10 +82,10 @@ def _strategy(
     for ring in rings:
         reader.check_ring(ring, sharded)
     if text.body and not rings:
-        reader.check_nonempty(sharded)  # a ring leaves out what there is nothing of
+        reader.check_nonempty(sharded)  # the body of a ring skips empty blocks
     splits = any(p.has_own_type for p in results) and all(p.splits for p in (*operands, *results))
-    if amiss := amiss_beside(rule, factors, text, sharded, splits):
-        raise NotOfThisCall("{}", amiss)
+    if conflict := text_conflict(rule, factors, text, sharded, splits):
+        raise NotApplicable("{}", conflict)
     rewrite = "local" if text.body else None
     return Strategy(tuple(operands), tuple(results), factors, rewrite, tuple(reader.factors.values()), text)
 
@@ -92,8 +94,8 @@ class _Reader:
     """Reads the placements of one strategy on one call.
 
     Attributes:
-        factors: those that are sharded → by which placement, of dimension 0.
-        dimensions: (its factors, its size, by which placement) of each dimension that is sharded.
+        factors: sharded factor → its placement, with `dim` 0.
+        dimensions: (factors, size, placement) of each sharded dimension.
     """
 
     def __init__(self, rule: RuleInstance, count: int, any_shard: ShardPlacement | None):
@@ -104,84 +106,92 @@ class _Reader:
     def placement(self, term: PlacementTerm, meta: TensorMeta, dims: Dims) -> Placement:
         placement = self._read(term, meta, dims)
         if not placement.supports(meta.dtype):
-            raise NotOfThisCall("{} does not support {}", placement, meta.dtype)
+            raise NotApplicable("{} does not support {}", placement, meta.dtype)
         try:
             placement.check(meta.shape, self.count)
         except SpmdirError as error:
-            raise NotOfThisCall("{}", error.message) from None
+            raise NotApplicable("{}", error.message) from None
         if isinstance(placement, ShardPlacement):
-            made_of = [factor for factor in dims[placement.dim] if self.rule.factors[factor].size != 1]
+            factors = [factor for factor in dims[placement.dim] if self.rule.factors[factor].size != 1]
             if meta.shape[placement.dim] <= 1:
-                raise NotOfThisCall("dimension {} has fewer than 2 elements", placement.dim)
-            self.dimensions[tuple(made_of), meta.shape[placement.dim], at(placement, 0)] = None
-            for factor in made_of:
-                if self.factors.setdefault(factor, at(placement, 0)) != at(placement, 0) and len(made_of) == 1:
-                    raise NotOfThisCall("factor '{}' is sharded in two ways", self.rule.factors[factor].name)
+                raise NotApplicable("dimension {} has fewer than 2 elements", placement.dim)
+            self.dimensions[tuple(factors), meta.shape[placement.dim], with_dim(placement, 0)] = None
+            for factor in factors:
+                if (
+                    self.factors.setdefault(factor, with_dim(placement, 0)) != with_dim(placement, 0)
+                    and len(factors) == 1
+                ):
+                    raise NotApplicable("factor '{}' has two placements", self.rule.factors[factor].name)
         return placement
 
     def check_nonempty(self, sharded: ShardCounts) -> None:
-        """Raise NotOfThisCall where a rank would have nothing of a dimension, for which local forms are not made.
+        """Raise NotApplicable if a rank would have an empty shard, which local forms do not support.
 
-        A dimension of several factors is sharded as one: 8 heads of 2 groups go to 4 ranks, 2 heads each.
+        A dimension of several factors is sharded as one: 8 heads of 2 groups on 4 ranks are 2 heads for each rank.
         """
         for factors, size, placement in self.dimensions:
             assert isinstance(placement, ShardPlacement)
-            if not suits(placement, size, self.count):
-                raise NotOfThisCall("{} ranks cannot shard {} elements so", self.count, size)
-            outer = max(map(sharded.of, factors), default=1)  # ranks of other axes, which may shard it in another way
-            first = placement if outer == 1 or suits(placement, size, outer) else Shard(placement.dim)
-            if not all(shard_lengths(((first, outer), (placement, self.count)), size)):
-                raise NotOfThisCall("{}", too_small(size, self.count * outer, 1))
+            if not can_shard(placement, size, self.count):
+                raise NotApplicable("the placement cannot shard {1} elements over {0} ranks", self.count, size)
+            outer = max(
+                map(sharded.of, factors), default=1
+            )  # the other axes may shard the dimension by another placement
+            outer_placement = placement if outer == 1 or can_shard(placement, size, outer) else Shard(placement.dim)
+            if not all(shard_lengths(((outer_placement, outer), (placement, self.count)), size)):
+                raise NotApplicable("{}", too_few_elements(size, self.count * outer, 1))
 
     def check_ring(self, ring: Statement, sharded: ShardCounts) -> None:
-        """Raise RuleError unless the strategy shards what `ring` is over, NotOfThisCall if its ranks are too many."""
+        """Raise RuleError if the factor of `ring` is not sharded, NotApplicable if the ring has too many ranks."""
         for factor in self.rule.layout.refer(ring.ring or ""):
             if factor not in self.factors:
-                names = ", ".join(self.rule.factors[one].name for one in self.factors)
-                where = ring.location  # the error itself is located at the op
+                names = ", ".join(self.rule.factors[sharded_factor].name for sharded_factor in self.factors)
+                location = ring.location  # the error itself is located at the op
                 raise RuleError(
-                    f"{where}: a ring of '{ring.ring}', and the strategy shards {names}; expected one of these"
+                    f"{location}: the ring is over '{ring.ring}', which the strategy does not shard; "
+                    f"expected one of {names}"
                 )
             ranks = self.count * sharded.of(factor)
             if ranks > RING.most:
-                raise NotOfThisCall("its ring has {} ranks; expected at most {}", ranks, RING.most, at=ring.location)
+                raise NotApplicable(
+                    "its ring has {} ranks; expected at most {}", ranks, RING.most, location=ring.location
+                )
 
     def _read(self, term: PlacementTerm, meta: TensorMeta, dims: Dims) -> Placement:
         if term.is_any_shard:
             assert self.any_shard is not None
-            return at(self.any_shard, self._dimension(term, term.fields[0], meta, dims))
+            return with_dim(self.any_shard, self._dimension(term, term.fields[0], meta, dims))
         kind = placement_type(term.name)
         values = {}
-        for (name, of), field in zip(field_types(kind).items(), term.fields, strict=False):
+        for (name, field_type), field in zip(field_types(kind).items(), term.fields, strict=False):
             is_dim = name == "dim" and issubclass(kind, ShardPlacement)
-            values[name] = self._dimension(term, field, meta, dims) if is_dim else self._value(term, field, of)
+            values[name] = self._dimension(term, field, meta, dims) if is_dim else self._value(term, field, field_type)
         try:
             return kind(**values)
         except (TypeError, ValueError) as error:
-            raise NotOfThisCall("{}", error.args[0] if error.args else error) from None
+            raise NotApplicable("{}", error.args[0] if error.args else error) from None
         except SpmdirError as error:
-            raise NotOfThisCall("{}", error.message, at=term.location) from None
+            raise NotApplicable("{}", error.message, location=term.location) from None
 
     def _dimension(self, term: PlacementTerm, field: Expression, meta: TensorMeta, dims: Dims) -> int:
-        """Return the dimension that `field` means: that of a factor, or a number, which may be negative."""
+        """Return the dimension that `field` denotes: the dimension of a factor, or a number, which may be negative."""
         if isinstance(field, Name) and (factor := self.rule.layout.named.get(field.name)) is not None:
-            found = [dim for dim, made_of in enumerate(dims) if factor in made_of]
-            if not found:
-                raise NotOfThisCall("no dimension of {} is '{}'", list(meta.shape), field.name, at=term.location)
-            return found[0]
+            matching = [dim for dim, factors in enumerate(dims) if factor in factors]
+            if not matching:
+                raise NotApplicable("no dimension of {} is '{}'", list(meta.shape), field.name, location=term.location)
+            return matching[0]
         value = evaluate(field, self.rule.scope)
         value = value[0] if isinstance(value, tuple) and len(value) == 1 else value
         if not isinstance(value, int) or isinstance(value, bool):
-            raise NotOfThisCall("its dimension is {}, which is not one", value)
+            raise NotApplicable("{} is not a dimension; expected an integer", value)
         if not -meta.rank <= value < meta.rank:
-            raise NotOfThisCall("a tensor of rank {} has no dimension {}", meta.rank, value, at=term.location)
+            raise NotApplicable("a tensor of rank {} has no dimension {}", meta.rank, value, location=term.location)
         return value % meta.rank
 
-    def _value(self, term: PlacementTerm, field: Expression, of: type) -> object:
-        """Return the value of a field of type `of`."""
-        if of is str and isinstance(field, Name):
+    def _value(self, term: PlacementTerm, field: Expression, field_type: type) -> object:
+        """Return the value of a field of a placement."""
+        if field_type is str and isinstance(field, Name):
             return self.rule.binding.arguments.get(field.name, field.name)
         value = evaluate(field, self.rule.scope)
-        if of is int and isinstance(value, float) and value.is_integer():
+        if field_type is int and isinstance(value, float) and value.is_integer():
             return int(value)
         return value

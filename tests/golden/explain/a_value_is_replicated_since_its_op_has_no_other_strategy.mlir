@@ -27,6 +27,6 @@ func.func @f(%x: tensor<3x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %y: te
 // | %1 = aten.sort : 8xf32 <>  <stdin>:6
 // |   a rank has 32 B of 32 B; objective 23.7 us
 // |   tp: R
-// |     strategy (R) -> (R, R); no alternative that shards it; no S(d0): it is unsharded (order.rules:35:76)
+// |     strategy (R) -> (R, R); no alternative that shards it; no S(d0): the rule does not allow sharding it (order.rules:35:76)
 // |   used without a reshard
 // |     by result 1

@@ -2,7 +2,7 @@
 spmd.mesh @mesh <tp = 4>
 
 func.func @f(%x: tensor<64x4096xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> tensor<64x4096xf32> {
-  // expected-error@+1 {{'aten.flip': no strategy of its rule gives <tp: S(1)> on axis 'tp'; no S(d1): it is unsharded (view.rules:64:72); give the sharding to a spmd.constraint on its result instead}}
+  // expected-error@+1 {{'aten.flip': no strategy of its rule gives <tp: S(1)> on axis 'tp'; no S(d1): the rule does not allow sharding it (view.rules:64:72); give the sharding to a spmd.constraint on its result instead}}
   %0 = aten.flip(%x) {dims = [1]} : tensor<64x4096xf32> <tp: S(1)>
   return %0 : tensor<64x4096xf32>
 }

@@ -43,15 +43,15 @@ def localized(folder: Path, body: str) -> ModuleOp:
 @pytest.mark.parametrize(("body", "message"), [
     (
         "out = aten.rand_like(out) if size(s)",
-        r"form.rules:8.*aten.rand_like draws random numbers `if` size\(.*\), which differs between ranks, whose "
-        r"generators would then differ; expected it in a statement without `if`",
+        r"form.rules:8.*aten.rand_like draws random numbers `if` size\(.*\), which differs between ranks, so their "
+        r"generators would diverge; draw them in a statement without `if`",
     ),
-    ("state = (out, lse)\none, two, three = state", "names in 'one, two, three' is 3, and that of values 2"),
-    ("state = (out, lse, lse)\nout, lse = state", "form.rules:9.*names in 'out, lse' is 2, and that of values 3;"),
-    ("one, two = aten.neg(out)", "form.rules:8.*names in 'one, two' is 2, and that of values 1;"),
+    ("state = (out, lse)\none, two, three = state", "'one, two, three' has 3 names for 2 values"),
+    ("state = (out, lse, lse)\nout, lse = state", "form.rules:9.*'out, lse' has 2 names for 3 values;"),
+    ("one, two = aten.neg(out)", "form.rules:8.*'one, two' has 2 names for 1 values;"),
     (
         "part = aten.slice.Tensor(query, 2, 0, size(s) * size(s))",
-        r"form.rules:8.*integers cannot be combined as size\(.*\) \* size\(.*\); expected one of them with integers",
+        r"form.rules:8.*that differ between ranks cannot be combined as size.* \* size.*; expected one such value",
     ),
 ])  # fmt: skip
 def test_errors_of_statements_have_their_lines(tmp_path: Path, body: str, message: str) -> None:

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spmdir.tools import spmd_opt
-from spmdir.tools.command import captured
+from spmdir.tools.command import run_in_process
 
 HEAD = """aten.mm: (S(m), S(k)) -> (S(m))
     local
@@ -30,7 +29,7 @@ func.func @f(%x: tensor<6x7xf32> {rows}, %y: {types[0]} {rows}) -> ({types[1]} {
 """
     )
     argv = [str(tmp_path / "in.mlir"), "--load-plugin", str(tmp_path / "own.rules"), "--localize"]
-    return captured(lambda: spmd_opt.main(argv))
+    return run_in_process(["spmd-opt", *argv], "")
 
 
 @pytest.mark.parametrize("rotated", ["mat2", "mat2 twice"])
@@ -47,7 +46,7 @@ def test_what_is_sharded_along_the_ring_is_sent_as_long_as_the_longest(tmp_path:
 def test_an_operand_that_the_strategy_does_not_shard_along_the_ring_is_an_error(tmp_path: Path, ring: str) -> None:
     status, _, err = localized(tmp_path, f"    {ring}\n        out = aten.add.Tensor(out, {BLOCK})\n")
     assert status == 1
-    assert "own.rules:4:5: error: " in err and "the strategy does not shard it by what the ring is over" in err
+    assert "own.rules:4:5: error: " in err and "the strategy does not shard it by the factor of the ring" in err
 
 
 @pytest.mark.parametrize(
@@ -65,4 +64,4 @@ def test_what_ranks_have_in_other_shapes_is_an_error_at_the_ring(
     status, _, err = localized(tmp_path, f"{body}        out = aten.add.Tensor(out, aten.sum({used}))\n", columns)
     assert status == 1
     assert f"own.rules:{3 + body.count(chr(10))}:5: error: " in err
-    assert f"what goes round the ring is {found}, by the rank" in err
+    assert f"ranks send tensors of different types round the ring: {found}; " in err

@@ -30,12 +30,17 @@ def test_patterns_give_the_factors_of_a_call(line: str, operands: str, arguments
 @pytest.mark.parametrize(
     ("line", "operands", "arguments", "message"),
     [
-        ("(x: m k, y: k n) -> m n    sum k", "4x6 5x8", {}, "has k = 5, but another operand has 6"),
+        (
+            "(x: m k, y: k n) -> m n    sum k",
+            "4x6 5x8",
+            {},
+            "has k = 5; expected 6, because all dimensions k have one size",
+        ),
         ("(x: m k) -> m k", "4x6x8", {}, "has rank 3; expected the dimensions `m k`"),
-        ("(x: 1 m) -> m", "2x5", {}, "has a dimension of size 2 where 1 is expected"),
+        ("(x: 1 m) -> m", "2x5", {}, "has a dimension of size 2; expected 1"),
         ("(x: (h g), y: h) -> h g", "8 3", {}, r"a dimension of size 8 that does not factor into \(h g\)"),
         ("(x: (h g)) -> h g", "8", {}, r"a dimension of size 8 that does not factor into \(h g\)"),
-        ("(x: *, size) -> reshape(x, size)", "4x6", {"size": (5, 5)}, "24 elements cannot take the shape"),
+        ("(x: *, size) -> reshape(x, size)", "4x6", {"size": (5, 5)}, "24 elements cannot be viewed as shape"),
         ("(x: *, size) -> reshape(x, size)", "4x6", {}, "argument 'size' is missing; expected integers"),
         ("(x: m) -> m *b    local *b\n    return x", "4", {}, "the sizes of `\\*b` cannot be inferred"),
     ],

@@ -44,7 +44,7 @@ def test_counts_multiply_over_axes_and_tell_plug_ins_apart():
     lifted = Strategy((Shard(0),), (Shard(0),), factors=(3,), factor_placements=(Shard(0),))
     counts = shard_counts([(whole, 2), (shard, 4), (lifted, 3), (shard, 1)])
     assert (counts.of(3), counts.by_s(3), counts.of(0)) == (12, 4, 1) and counts.by_plugins == {3: ((Shard(0), 3),)}
-    assert counts.seen_from({0: 3}).all_axes == {0: 12}
+    assert counts.for_inner_op({0: 3}).all_axes == {0: 12}
     assert counts.without_plugins_of([3]).by_plugins == {}
     assert shard_counts([(whole, 2)]).key == UNSHARDED.key
 

@@ -65,7 +65,7 @@ def reasons(op: str, operands: str, *placements: str, count: int = 2, **argument
 def test_a_local_form_that_a_placement_cannot_use_is_told_at_its_lift():
     metas = (tensor("2x2x6"),)
     with pytest.warns(
-        SpmdirWarning, match=r"adds '\(InTurn\(2\)\) -> \(S\(2\)\) local' to aten.avg_pool1d, which is left"
+        SpmdirWarning, match=r"adds '\(InTurn\(2\)\) -> \(S\(2\)\) local' to aten.avg_pool1d; the strategy is omitted"
     ) as told:
         spmdir.rules.op_strategies("aten.avg_pool1d", metas, {"kernel_size": (3,)}, 2, ("InTurn(0)",))
     line = InTurn.lift.__code__.co_firstlineno
@@ -77,34 +77,35 @@ def test_a_local_form_that_a_placement_cannot_use_is_told_at_its_lift():
     ("found", "expected"),
     [
         (lambda: reasons("amax", "5x1", count=4, dim=(0,)),
-         ["no S(d0): of 5 elements not each of 4 ranks has at least 1", "no S(d1): it has fewer than 2 elements"]),
+         ["no S(d0): 5 elements over 4 ranks leave a rank with fewer than 1",
+          "no S(d1): it has fewer than 2 elements"]),
         (lambda: reasons("sort", "8x9", "Cyclic(0, 2)", descending=False),
-         ["no Cyclic(d1, 2): it is unsharded (order.rules:35:76)"]),
+         ["no Cyclic(d1, 2): the rule does not allow sharding it (order.rules:35:76)"]),
         (lambda: reasons("avg_pool1d", "2x2x8", "InTurn(0)", kernel_size=(2,)),
-         ["no InTurn(x): windows slide along it, and their halos are for shards that are one range each",
-          "no InTurn(stride): it is unsharded (window.rules:37:1)",
-          "no (InTurn(2)) -> (S(2)) local: the local form of the rule is for shards that are one range each "
+         ["no InTurn(x): windows slide along it, and halos require shards of one range",
+          "no InTurn(stride): the rule does not allow sharding it (window.rules:37:1)",
+          "no (InTurn(2)) -> (S(2)) local: the local form of the rule requires shards of one range "
           "(window.rules:39:5)"]),
         (lambda: reasons("mm", "6x4 4x8", "Ragged(0, [1, 3])"),
-         ["no Ragged(m, [1, 3]): 2 ranks cannot shard 6 elements so",
-          "no Ragged(n, [1, 3]): 2 ranks cannot shard 8 elements so"]),
+         ["no Ragged(m, [1, 3]): this placement cannot shard 6 elements over 2 ranks",
+          "no Ragged(n, [1, 3]): this placement cannot shard 8 elements over 2 ranks"]),
         (lambda: reasons("view", "6x4", "Cyclic(0, 3)", size=(24,)),
-         ["no Cyclic(r1, 3): no placement of a dimension that it shares corresponds to it, by `scaled` and `inside`"]),
-        (lambda: reasons("neg", "6xi64", "OfFloats"), ["no OfFloats: it does not support i64"]),
+         ["no Cyclic(r1, 3): no placement corresponds to it in a dimension that it shares, by `scaled` and `inside`"]),
+        (lambda: reasons("neg", "6xi64", "OfFloats"), ["no OfFloats: this placement does not support i64"]),
         (lambda: reasons("exp", "6xf32", "OfFloats"),
-         ["no OfFloats: it does not pass `commutes max min` (pointwise.rules:80:59)"]),
+         ["no OfFloats: this placement does not pass `commutes max min` (pointwise.rules:80:59)"]),
         (lambda: reasons("add.Tensor", "6xf32", "PassesLinear", other=1.0),
-         ["no PassesLinear: `linear` is of tensors, and 'other' is the number 1.0, which every rank would have "
+         ["no PassesLinear: `linear` requires a tensor, but 'other' is the number 1.0, which every rank would add "
           "(pointwise.rules:11:59)",
-          "no PassesLinear: it does not pass `commutes max min` (pointwise.rules:11:78)"]),
+          "no PassesLinear: this placement does not pass `commutes max min` (pointwise.rules:11:78)"]),
         (lambda: reasons("mul.Tensor", "6xf32", "PassesLinear", other=math.inf),
-         ["no PassesLinear: a number among the arguments is not finite, and `linear` scales by it",
-          "no PassesLinear: `commutes` is of tensors, and 'other' is the number inf, which every rank would have "
+         ["no PassesLinear: an argument is a number that is not finite, and a `linear` op may multiply by it",
+          "no PassesLinear: `commutes` requires a tensor, but 'other' is the number inf, which every rank would add "
           "(pointwise.rules:18:32)"]),
         (lambda: reasons("_to_copy", "6xf32", "PassesLinear", dtype=BF16),
-         ["no PassesLinear: sums of f32 are not those of what they become as bf16"]),
+         ["no PassesLinear: the sum of f32 values differs from their sum as bf16"]),
         (lambda: reasons("argmax", "6xf32", "PassesLinear"),
-         ["no PassesLinear: the rule has no clause that lets partial values pass"]),
+         ["no PassesLinear: the rule has no clause that passes partial values"]),
         (lambda: reasons("chunk", "10", "Strided(0, 4)", chunks=4)[-1:],
          ["no (Strided(dim, chunks)) -> (S(dim)…): its `when` does not hold (strided.rules:2:92)"]),
     ],
@@ -130,4 +131,4 @@ def test_what_a_text_strategy_shards_is_not_told_to_be_left_out(tmp_path):
         with spmdir.rules.using_rules(path):
             found[descending] = reasons("sort", "8x9", "Cyclic(0, 2)", dim=1, descending=descending)
     assert not any("no S(" in reason or "no Cyclic(" in reason for reason in found[True])
-    assert any("no Cyclic(d1, 2): it is unsharded" in reason for reason in found[False])
+    assert any("no Cyclic(d1, 2): the rule does not allow sharding it" in reason for reason in found[False])

@@ -195,7 +195,7 @@ def test_text_that_is_no_strategy_is_an_error_at_its_line_in_the_class(tmp_path:
     assert str(caught.value).replace(str(path), path.name).splitlines() == [
         "wrong.py:11:31: error: unknown name 'chunk'; expected one of *, chunks, dim, self, ~dim; "
         "did you mean 'chunks'?",
-        "wrong.py:12:5: error: a strategy of 'aten.reluu', which has no rule; expected one of an op that has one; "
+        "wrong.py:12:5: error: 'aten.reluu' has no rule; expected a strategy of an op with a rule; "
         "did you mean 'aten.relu'?",
     ]
 
@@ -215,7 +215,7 @@ def test_text_that_a_class_composes_is_an_error_at_the_line_that_gives_it_or_is_
     unknown = "error: unknown name 'q'; expected one of *, self"
     assert [one.partition("; did you")[0] for one in str(caught.value).replace(str(path), path.name).splitlines()] == [
         "composed.py:13:32: error: unknown name 'chunk'; expected one of *, chunks, dim, self, ~dim",
-        "composed.py:14:5: error: a strategy of 'aten.reluu', which has no rule; expected one of an op that has one",
+        "composed.py:14:5: error: 'aten.reluu' has no rule; expected a strategy of an op with a rule",
         f"composed.py:9:1: error: 'aten.neg: (S(0)) -> (S(q))': {unknown.removeprefix('error: ')}",
         f"composed.py:9:1: error: 'aten.abs: (S(0)) -> (S(q))': {unknown.removeprefix('error: ')}",
     ]

@@ -33,7 +33,7 @@ func.func @f(%x: tensor<8xf32>) -> tensor<8xf32> {
 spmd.mesh @mesh <dp = 2>
 
 func.func @f(%x: tensor<f32>) -> tensor<4x8xf32> {
-  // expected-error@+1 {{2 dimensions given where `*` has 0}}
+  // expected-error@+1 {{found 2 dimensions for `*`; expected at most 0}}
   %0 = aten.sqrt(%x) : tensor<4x8xf32>
   return %0 : tensor<4x8xf32>
 }

@@ -43,7 +43,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> ten
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> {
-  // expected-error@+1 {{[-1, -1] is not a shape; expected sizes, of which one may be -1}}
+  // expected-error@+1 {{invalid shape [-1, -1]; expected non-negative sizes, and at most one -1}}
   %0 = aten.view(%x) {size = [-1, -1]} : tensor<8x8xf32> <>
   return %0 : tensor<8x8xf32>
 }
@@ -63,7 +63,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> ten
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> {
-  // expected-error@+1 {{'abc' of equation 'abc,bc->ac' names dimensions of a tensor of rank 2}}
+  // expected-error@+1 {{'abc' in equation 'abc,bc->ac' has 3 letters for a tensor of rank 2}}
   %0 = aten.einsum([%x, %x]) {equation = "abc,bc->ac"} : tensor<8x8xf32> <>
   return %0 : tensor<8x8xf32>
 }
@@ -83,7 +83,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> ten
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> {
-  // expected-error@+1 {{equation 'ab,bc->az' is not of the form ab,bc->ac}}
+  // expected-error@+1 {{unsupported equation 'ab,bc->az'; expected the form ab,bc->ac}}
   %0 = aten.einsum([%x, %x]) {equation = "ab,bc->az"} : tensor<8x8xf32> <>
   return %0 : tensor<8x8xf32>
 }

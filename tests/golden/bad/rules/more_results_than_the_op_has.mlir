@@ -3,7 +3,7 @@
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) -> tensor<16x8xf32> {
-  // expected-error@+1 {{2 results given, 1 expected}}
+  // expected-error@+1 {{found 2 results; expected at most 1}}
   %0, %1 = aten.relu(%x) : tensor<16x8xf32>, tensor<16x8xf32>
   return %0 : tensor<16x8xf32>
 }

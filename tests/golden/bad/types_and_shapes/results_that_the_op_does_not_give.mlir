@@ -43,7 +43,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> ten
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8xf32> {
-  // expected-error@+1 {{result 0 has rank 1 where `*` has 2}}
+  // expected-error@+1 {{result 0 has 1 dimensions for `*`; expected 2}}
   %0 = aten.relu(%x) : tensor<8xf32> <>
   return %0 : tensor<8xf32>
 }
@@ -53,7 +53,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> ten
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> {
-  // expected-error@+1 {{the result has the shape [8, 8] where the arguments say [64]}}
+  // expected-error@+1 {{the result has shape [8, 8]; expected [64], as the arguments specify}}
   %0 = aten.view(%x) {size = [64]} : tensor<8x8xf32> <>
   return %0 : tensor<8x8xf32>
 }
@@ -63,7 +63,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> ten
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> {
-  // expected-error@+1 {{the result has the shape [8, 8] where the arguments say [8, 4]}}
+  // expected-error@+1 {{the result has shape [8, 8]; expected [8, 4], as the arguments specify}}
   %0 = aten.full() {fill_value = 1.0, size = [8, 4]} : tensor<8x8xf32> <>
   return %0 : tensor<8x8xf32>
 }
