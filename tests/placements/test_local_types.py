@@ -89,8 +89,8 @@ def test_the_error_of_a_shadow_is_bounded_only_in_a_type_with_the_range_of_f32(h
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ("local_shape(self, shape, count, index)", "`local_shape`, which is not asked; expected `local_type"),
-        ("local_type(self, shape, dtype, count, index)", "declares `local_type`; what its ranks hold follows from"),
+        ("local_shape(self, shape, count, index)", "`local_shape`, which is never called; expected `local_type"),
+        ("local_type(self, shape, dtype, count, index)", "declares `local_type`, but its `ranges` determine"),
     ],
 )
 def test_a_shard_that_says_what_ranks_hold_is_told_what_to_declare(body: str, message: str) -> None:

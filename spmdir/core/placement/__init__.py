@@ -1,5 +1,4 @@
-"""What a placement is (base), the standard ones `R`, `S` and `P` (standard), and their text.
+"""Placements, and the values that contain them: shardings, tensor types, calls and sharding plans.
 
-It has what is made of placements too: shardings, tensor types, calls, plans.
-Start with base.py: every placement, shipped or plug-in, declares itself by its classes.
+Start with base.py, the base classes of all placements, and standard.py with `R`, `S` and `P`.
 """

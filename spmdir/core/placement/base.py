@@ -1,8 +1,8 @@
-"""What a placement type declares; every stage of the compiler reads it from here.
+"""The base classes of placements. The whole compiler takes its facts about placements from them.
 
-A placement says how a tensor is laid out over the ranks of one mesh axis. Its class is one `attrs.frozen` value with a
-text, a trait, reference semantics (`distribute`, `collect`) and what its trait asks for. Tensors are used by their
-methods alone, so this module needs no tensor library.
+A placement describes how the ranks along one mesh axis hold a tensor. Its class is an `attrs.frozen` class with a text,
+a trait, reference semantics (`distribute`, `collect`) and the methods that its trait requires. This module calls only
+methods of tensors, so it needs no tensor library.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.core.placement.text import head_of, print_placement, read_placement
 
 _TYPES: dict[str, type[Placement]] = {}
-"""Name in texts → class. Classes add themselves when they are made, as Python's own subclass lists do."""
+"""Name in texts → class. A class registers itself when it is defined."""
 
 _OF_DTENSOR = {"Replicate": "R", "Shard": "S(dim)", "Partial": "P(op)"}
-"""Name of a placement in DTensor → how a text spells it."""
+"""Name of a placement in DTensor → its text in spmdir."""
 
 _MEMOS: list[Any] = []
-"""Memoised functions of texts, whose results hold while each name keeps its class."""
+"""Memoised functions of placement texts; they are cleared when a name gets another class."""
 
 Memo = TypeVar("Memo", bound=Callable[..., Any])
 
@@ -52,36 +52,35 @@ SHIPPED = {
     "Padded": "spmdir.placements.padded",
     "Shadow": "spmdir.placements.shadow",
 }
-"""Name in texts → the module that declares it, imported when a text first names it."""
+"""Name in texts → module of the class, which is imported on first use."""
 
 TRAITS = ("replicated", "shard", "partial", "other", "open")
-"""What a placement can be like."""
+"""The traits of placements."""
 
 Noise = Callable[[Any], Any]
-"""tensor → random values of its shape, type and device, of the size of its values."""
-
+"""tensor → random tensor of the same shape, type, device and magnitude."""
 
 LocalType = tuple[tuple[int, ...], DType]
-"""Shape and element type of what a rank holds."""
+"""Shape and element type of a local tensor."""
 
 
 class Placement:
-    """How a tensor is laid out over the ranks of one mesh axis.
+    """How the ranks along one mesh axis hold a tensor.
 
     Attributes:
-        text: the template of its text, naming every field: `Cyclic({dim}, {block})`.
+        text: the template of its text, with all fields: `Cyclic({dim}, {block})`.
         trait: "replicated" (every rank has the value), "shard" (each rank has a shard of `dim`), "partial" (the
-            value is the reduction of the ranks' partial values), "other" (what its own edges say) or "open" (left to
-            the compiler).
+            value is the reduction of the ranks' partial values), "other" (its edges define it) or "open" (the
+            compiler decides).
         dim: the sharded tensor dimension, for the trait "shard".
         op: the reduction of the partial values, for the trait "partial".
-        error: how far what its steps make may be off; see `spmdir.core.placement.error`.
-        splits: whether an axis with this placement is the same as its sub-axes with it, nested in order.
-        rounds: whether the value is computed from what ranks hold, so that it is right but for rounding.
-        rules: strategies of ops in which it occurs, as text: `aten.chunk: (Cyclic(dim, 2)) -> (S(dim)…)`.
-        offered: whether propagation considers it, where no annotation does, for the ops that `rules` name it for. It
-            must be exact.
-        sample_shapes: shapes that `spmd check-placement` tries beside its own, for what `check` takes few of.
+        error: the largest error of its steps; see `spmdir.core.placement.error`.
+        splits: whether the placement on an axis equals the same placement on all sub-axes of the axis, in order.
+        rounds: whether the value is computed from the local tensors, and is therefore equal only up to rounding.
+        rules: the strategies of ops with this placement, as text: `aten.chunk: (Cyclic(dim, 2)) -> (S(dim)…)`.
+        offered: whether propagation considers the placement without an annotation, for the ops in `rules`. It must
+            be exact.
+        sample_shapes: additional shapes for `spmd check-placement`, if `check` accepts few of its default shapes.
         unchecked: name of a law, or of an op of its strategies → why `spmd check-placement` cannot check it.
     """
 
@@ -99,7 +98,7 @@ class Placement:
 
     @property
     def kind(self) -> str | None:
-        """Return a key of the placements that this one commutes with; None if it commutes with all, as shards do."""
+        """Return a key that is equal for placements that commute; None if the placement commutes with all."""
         return derived_kind(self) if self.trait == "other" else None
 
     def __init_subclass__(cls, **arguments: Any) -> None:
@@ -107,8 +106,8 @@ class Placement:
         _check_class_variables(cls)
         if "local_shape" in vars(cls):
             raise ShardingError(
-                f"{cls.__name__} declares `local_shape`, which is not asked; expected `local_type(shape, dtype, count, "
-                "index)`, which gives the shape and the element type of what a rank holds"
+                f"{cls.__name__} declares `local_shape`, which is never called; expected `local_type(shape, dtype, "
+                "count, index)`, which returns the shape and the element type of the local tensor of a rank"
             )
         if "text" in vars(cls):
             _check_error(cls)
@@ -116,35 +115,35 @@ class Placement:
             _register(cls)
 
     def distribute(self, tensor: Any, count: int, noise: Noise) -> list[Any]:
-        """Return the local tensor of each of `count` ranks; `noise(t)` returns random values shaped like `t`.
+        """Return the local tensors of `count` ranks; `noise(t)` returns random values with the shape of `t`.
 
         Raises:
             UnsupportedError: the placement cannot represent the values.
         """
-        raise NotImplementedError(f"{type(self).__name__} does not say what ranks hold; give it a `distribute`")
+        raise NotImplementedError(f"{type(self).__name__} has no `distribute`; define it")
 
     def collect(self, shards: Sequence[Any], shape: tuple[int, ...]) -> Any:
-        """Return the tensor of global `shape` of the ranks' local tensors `shards`: the inverse of `distribute`."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what ranks hold; give it a `collect`")
+        """Return the tensor of global `shape` with the local tensors `shards`: the inverse of `distribute`."""
+        raise NotImplementedError(f"{type(self).__name__} has no `collect`; define it")
 
     def collect_as(self, shards: Sequence[Any], shape: tuple[int, ...], dtype: DType) -> Any:
-        """Return `collect(shards, shape)` in the element type `dtype` of the tensor, which ranks may not hold."""
+        """Return `collect(shards, shape)`, converted to the element type `dtype` of the tensor."""
         tensor = self.collect(shards, shape)
         return convert_tensor(tensor, dtype) if self.has_own_type else tensor
 
     def local_type(self, shape: tuple[int, ...], dtype: DType, count: int, index: int) -> LocalType:
-        """Return the shape and the element type of what rank `index` of `count` holds of a tensor of `shape`, `dtype`.
+        """Return the shape and element type of the local tensor of rank `index` of `count`.
 
-        Both may differ from the tensor's: a rank may hold more or fewer dimensions, or other elements. An axis whose
-        placement says so comes after those that shard: it is given what these leave to the rank.
+        Both may differ from `shape` and `dtype` of the tensor, also in the number of dimensions. If other axes shard
+        the tensor, they come first, and `shape` is the shape of a shard.
         """
         return shape, dtype
 
     def local_types(self, shape: tuple[int, ...], dtype: DType, count: int) -> frozenset[LocalType]:
-        """Return what `local_type` gives on `count` ranks, each once.
+        """Return the set of results of `local_type` on `count` ranks.
 
         Raises:
-            ShardingError: there are more than ENUMERATED ranks, and the placement must be asked about each.
+            ShardingError: there are more than ENUMERATED ranks, and the placement is evaluated rank by rank.
         """
         if not self.has_own_type:
             return frozenset([(shape, dtype)])
@@ -152,15 +151,15 @@ class Placement:
 
     @property
     def has_own_type(self) -> bool:
-        """Return whether what ranks hold is not told by the trait: `local_type` says it."""
+        """Return whether the class overrides `local_type`, rather than following its trait."""
         return type(self).local_type is not Placement.local_type
 
     def keeps(self, dim: int | None) -> bool:
-        """Return whether ranks hold the elements of the tensor along dimension `dim` as they are, in order.
+        """Return whether dimension `dim` of a local tensor has the elements of the tensor, unchanged and in order.
 
-        Steps of other axes then work along it on what ranks hold. With None: whether a rank holds one element for each
-        of the tensor, perhaps among others, at the same place on all ranks, so that elementwise reductions over other
-        axes do.
+        Steps over other axes may then work on local tensors along `dim`. With None: whether each element of the tensor
+        has one element of the local tensor, at the same position on all ranks. There may be further elements.
+        Elementwise reductions over other axes then work on local tensors.
         """
         return not self.has_own_type
 
@@ -177,22 +176,22 @@ class Placement:
         return True
 
     def held_ranges(self, shape: tuple[int, ...], count: int, index: int) -> Mapping[int, Ranges] | None:
-        """Return dimension → the positions of it that rank `index` of `count` holds, in local order from its start on.
+        """Return dimension → positions that rank `index` of `count` has, in local order; the rest is padding.
 
-        What follows them on the rank is padding. None where what ranks hold are not elements of the tensor of `shape`.
+        Returns None if the local tensors do not consist of elements of the tensor of `shape`.
         """
         return {} if self.trait == "replicated" else None
 
     def edges(self) -> Iterable[Edge]:
-        """Return the declared steps. A step to a placement or trait replaces the one that the trait implies."""
+        """Return the declared edges. An edge to a placement or trait replaces the step that the trait implies."""
         return ()
 
     def lift(self, rule: Any, strategies: Sequence[Any]) -> Iterable[Any]:
-        """Return the strategies of an op in which this placement occurs, besides those that its trait implies.
+        """Return strategies of an op with this placement, in addition to those that its trait implies.
 
         Args:
             rule: the `spmdir.rules.OpRule` of the op.
-            strategies: those of the rule without plug-in placements, each a `spmdir.rules.Strategy`.
+            strategies: the strategies of the rule without plug-in placements, as `spmdir.rules.Strategy` objects.
         """
         return ()
 
@@ -201,12 +200,12 @@ class Placement:
 
 
 def _check_class_variables(kind: type[Placement]) -> None:
-    """Raise ShardingError if a class declares as a field what placements have for the whole class."""
+    """Raise ShardingError if a class declares a class variable of Placement as a field."""
     annotations = inspect.get_annotations(Placement)
     for name, annotation in inspect.get_annotations(kind).items():
         if name in annotations and "ClassVar" in str(annotations[name]) and "ClassVar" not in str(annotation):
             raise ShardingError(
-                f"{kind.__name__} declares `{name}` as a field; it is the same for all placements of the class: write "
+                f"{kind.__name__} declares `{name}` as a field; it must be equal in the whole class: write "
                 f"`{name}: ClassVar[…] = …`"
             )
 
@@ -214,7 +213,7 @@ def _check_class_variables(kind: type[Placement]) -> None:
 class ShardPlacement(Placement):
     """A placement that shards dimension `dim`, its first field: every position is on exactly one rank.
 
-    All else follows from `ranges`: local shapes, distribution, slices, gathers, exchanges, and the strategies of rules.
+    `ranges` determines everything else: local shapes, distribution, slices, gathers, exchanges and strategies.
     """
 
     trait: ClassVar[str] = "shard"
@@ -225,41 +224,41 @@ class ShardPlacement(Placement):
         super().__init_subclass__(**arguments)
         if "local_type" in vars(cls):
             raise ShardingError(
-                f"{cls.__name__} shards a dimension and declares `local_type`; what its ranks hold follows from "
-                "`ranges`. Where they hold something else, as padding or another element type, derive it from "
-                "Placement and declare `edges`, as spmdir.placements.padded does"
+                f"{cls.__name__} is a ShardPlacement and declares `local_type`, but its `ranges` determine the local "
+                "tensors; for padding or another element type, derive the class from Placement and declare `edges`, as "
+                "spmdir.placements.padded does"
             )
 
     def __attrs_post_init__(self) -> None:
         if not isinstance(self.dim, int):
             raise wrong_argument("dim", self.dim, "a number from 0 on")
         if self.dim < 0:
-            # It has no hash yet, by which texts are remembered.
+            # The object has no hash yet, which the memoised function needs.
             text = print_placement.__wrapped__(self)
             raise ShardingError(f"{text} shards no dimension; expected one counted from 0")
 
     def ranges(self, size: int, count: int, index: int) -> Ranges:
         """Return the (start, end) ranges of positions of `size` on rank `index` of `count`, in its local order."""
-        raise NotImplementedError(f"{type(self).__name__} does not say what ranks hold; give it `ranges`")
+        raise NotImplementedError(f"{type(self).__name__} has no `ranges`; define it")
 
     def runs(self, size: int, count: int) -> tuple[Run, ...]:
-        """Return the runs of neighbouring ranks whose shards of `size` have one length, in the order of ranks.
+        """Return the runs of neighbouring ranks with shards of equal length, in the order of ranks.
 
-        Computed rank by rank unless a class overrides it, as large meshes need. `spmd check-placement` compares it
-        with `ranges`.
+        The default evaluates `ranges` rank by rank. Override it to support large meshes; `spmd check-placement`
+        compares it with `ranges`.
 
         Raises:
-            ShardingError: there are more than ENUMERATED ranks, and the placement must be asked about each.
+            ShardingError: there are more than ENUMERATED ranks, and the class does not override this method.
         """
         lengths = (length(self.ranges(size, count, index)) for index in enumerated(self, count))
         return summed_runs([(1, [(index, 1, local_length) for index, local_length in enumerate(lengths)])], count)
 
     def stretches(self, size: int, count: int) -> int:
-        """Return an upper bound of the number of ranges of `size` on all ranks together."""
+        """Return an upper bound of the total number of ranges on all ranks."""
         return count
 
     def scaled(self, inner: int) -> Placement | None:
-        """Return this placement after every position has become `inner` positions; None if there is none."""
+        """Return the placement after every position was replaced by `inner` positions; None if there is none."""
         return self if inner == 1 else None
 
     def unscaled(self, inner: int) -> Placement | None:
@@ -267,8 +266,10 @@ class ShardPlacement(Placement):
         return self if inner == 1 else None
 
     def inside(self, outer: int) -> Placement | None:
-        """Return the placement of each of `outer` equal blocks of the dimension, the same in every block; None if there
-        is none."""
+        """Return the placement inside each of `outer` equal blocks of the dimension.
+
+        Returns None if blocks have different placements or none.
+        """
         return self if outer == 1 else None
 
     def local_type(self, shape: tuple[int, ...], dtype: DType, count: int, index: int) -> LocalType:
@@ -340,7 +341,7 @@ def _is_pair(value: object) -> bool:
 def check_partition(placement: ShardPlacement, size: int, count: int) -> None:
     """Raise ShardingError unless every one of `size` positions is on exactly one of `count` ranks.
 
-    A placement that gives its `runs` at once is not asked rank by rank here; `spmd check-placement` does that.
+    Classes that override `runs` are not checked here, but by `spmd check-placement`.
     """
     if type(placement).runs is not ShardPlacement.runs:
         return
@@ -374,8 +375,7 @@ def shard_lengths(placements: tuple[tuple[Any, int], ...], size: int) -> frozens
 
 @lru_cache(maxsize=65536)
 def is_contiguous(placement: ShardPlacement, size: int, count: int) -> bool:
-    """Return whether the shard of each of `count` ranks is one range of `size` positions; False if they are too many
-    to be asked."""
+    """Return whether each shard of `size` positions on `count` ranks is one range; False for too many ranks."""
     if count > ENUMERATED.most:
         return False
     return all(len(joined(placement.ranges(size, count, index))) <= 1 for index in range(count))
@@ -390,7 +390,7 @@ def enumerated(placement: Placement, count: int) -> range:
     if count > ENUMERATED.most:
         raise ShardingError(
             f"{placement} is evaluated rank by rank, and the axis has {count} ranks; expected at most "
-            f"{ENUMERATED.most}, or a placement whose class gives its `runs` at once"
+            f"{ENUMERATED.most}, or a placement whose class overrides `runs`"
         )
     return range(count)
 
@@ -416,14 +416,14 @@ def shard_length(placement: ShardPlacement, size: int, count: int, index: int) -
 
 
 class PartialPlacement(Placement):
-    """A placement whose value is the reduction of what the ranks hold: `after(reduce of before(what each holds))`.
+    """A placement whose value is `after(reduction over ranks of before(partial value))`.
 
     Attributes:
-        reduce: the reduction that process groups do, a key of `spmdir.core.placement.reductions.REDUCTIONS`.
+        reduce: the reduction of the process group, a key of `spmdir.core.placement.reductions.REDUCTIONS`.
         identity: the neutral element of the reduction, by default that of a sum; None if there is none.
-        copies: whether the value on every rank is a partial value too, as for a maximum.
-        kind: placements of one kind commute, so several axes may have them at once and are reduced together. That of
-            a partial placement from or to which a declared step takes what ranks hold as it is, else the text.
+        copies: whether the value itself is a valid partial value on every rank, as for a maximum.
+        kind: placements of one kind commute, so several axes may have them at once and are reduced together. If an
+            edge to or from `P(op)` changes nothing, it is the kind of that placement; else it is the text.
     """
 
     trait: ClassVar[str] = "partial"
@@ -443,23 +443,23 @@ class PartialPlacement(Placement):
 
     @property
     def from_replicated(self) -> bool:
-        """Return whether a replicated value becomes this without communication."""
+        """Return whether a replicated value can be converted to this placement without communication."""
         return self.copies or self.identity is not None
 
     def before(self, partial: Any) -> Any:
-        """Return what the reduction takes of a rank's partial value."""
+        """Return the operand of the reduction for the partial value of a rank."""
         return partial
 
     def after(self, reduced: Any, count: int) -> Any:
-        """Return the value, of the result `reduced` of the reduction over `count` ranks."""
+        """Return the value, computed from the result `reduced` of the reduction over `count` ranks."""
         return reduced
 
     def passes(self, clause: str, reductions: tuple[str, ...]) -> bool:
-        """Return whether an op passes it by a clause of its rule.
+        """Return whether a clause of a rule lets partial values of this placement pass through the op.
 
         Args:
-            clause: the clause's name: "moves" (elements are moved, not changed), "carries" (they are that or
-                converted), "linear", "multilinear" or "commutes" (with the `reductions` that it lists).
+            clause: the name of the clause: "moves" (elements are moved, not changed), "carries" (elements are moved or
+                converted), "linear", "multilinear" or "commutes" (with the `reductions` of the clause).
         """
         return clause == "moves"
 
@@ -482,10 +482,10 @@ class PartialPlacement(Placement):
 
 
 def parse_placement(text: str) -> Placement:
-    """Return the placement that `text` spells: `R`, `S(0)`, `P`, `P(sum)`, `?`, or one of a plug-in.
+    """Parse a placement: `R`, `S(0)`, `P`, `P(sum)`, `?`, or one of a plug-in.
 
     Args:
-        text: of one placement.
+        text: the text of one placement.
 
     Raises:
         ParseError: the text is not a placement.
@@ -501,10 +501,10 @@ def parse_placement(text: str) -> Placement:
 
 
 def placement_type(text: str) -> type[Placement]:
-    """Return the class of the placement that `text`, or its name alone, spells.
+    """Return the class of a placement, given its text or its name.
 
     Raises:
-        ParseError: there is none of that name.
+        ParseError: there is no placement of this name.
     """
     head = head_of(text)
     kind = placement_class(head)
@@ -519,27 +519,27 @@ def placement_type(text: str) -> type[Placement]:
 
 
 def placement_class(name: str) -> type[Placement] | None:
-    """Return the class whose texts begin with `name`, which a plug-in has declared or spmdir ships; None if none do."""
+    """Return the class of the placement `name`, of spmdir or of a plug-in; None if there is none."""
     if name not in _TYPES and name in SHIPPED:
         import_module(SHIPPED[name])
     return _TYPES.get(name)
 
 
 def placement_classes() -> dict[str, type[Placement]]:
-    """Return name in texts → class of all placements: those that spmdir ships, then those that plug-ins declared."""
+    """Return name → class of all placements: first those of spmdir, then those of plug-ins."""
     for module in SHIPPED.values():
         import_module(module)
     return {name: _TYPES[name] for name in dict.fromkeys([*SHIPPED, *_TYPES])}
 
 
 def until_declared(memo: Memo) -> Memo:
-    """Return `memo`, memoised by texts in which placements are named; it is cleared when a name gets another class."""
+    """Register a memoised function of placement texts, to be cleared when a name gets another class."""
     _MEMOS.append(memo)
     return memo
 
 
 def edge_between(source: Placement, target: Placement) -> Edge | None:
-    """Return the edge that `source` declares to `target`, else the one that `target` declares from `source`."""
+    """Return the edge from `source` to `target` that `source` declares, else the one that `target` declares."""
     leaving = (edge for edge in source.edges() if edge.target is not None and _fits(edge, edge.target, target))
     joining = (edge for edge in target.edges() if edge.source is not None and _fits(edge, edge.source, source))
     return next(leaving, None) or next(joining, None)
@@ -547,9 +547,9 @@ def edge_between(source: Placement, target: Placement) -> Edge | None:
 
 @lru_cache(maxsize=4096)
 def derived_kind(placement: Placement) -> str:
-    """Return the kind of the `P(op)` whose partial values are those of `placement`, by a step that changes nothing.
+    """Return the kind of the `P(op)` to or from which `placement` declares an edge that changes nothing.
 
-    The text of `placement` if it declares no such step.
+    Returns the text of `placement` if there is no such edge.
     """
     ends = [edge.target or edge.source or "" for edge in placement.edges() if _changes_nothing(edge)]
     kinds = [parse_placement(end).kind for end in ends if head_of(end) == "P"]
@@ -557,12 +557,12 @@ def derived_kind(placement: Placement) -> str:
 
 
 def _changes_nothing(edge: Edge) -> bool:
-    """Return whether a step gives what a rank holds as it is: it is tried on something that no op takes."""
+    """Return whether an edge returns its operand unchanged, tested with an object that no op accepts."""
     marker = object()
     try:
         return edge.by is None and edge.lower(marker, None) is marker
     except Exception:
-        return False  # it is code of a plug-in, and computes something
+        return False  # the lowering computes something
 
 
 def _fits(edge: Edge, end: str, placement: Placement) -> bool:
@@ -577,7 +577,7 @@ def _check_error(kind: type[Placement]) -> None:
         raise ShardingError(
             f"`error` of {kind.__module__}.{kind.__qualname__} is {shown(error)}; expected an ErrorBound, as in "
             f"`error = ErrorBound({error if isinstance(error, float) else 1 / 256})`: the largest error for each rank, "
-            "as a part of the largest absolute element that it holds"
+            "relative to its largest absolute element"
         )
 
 
@@ -602,7 +602,7 @@ def _register(kind: type[Placement]) -> None:
             f"placement '{head}' is declared by {shipped}, which comes with spmdir, and by "
             f"{kind.__module__}.{kind.__qualname__}; give this one another name"
         )
-    # attrs makes a class anew when it gives it slots, and a file may be run again.
+    # attrs creates a class twice if it has slots, and a file may be executed again.
     if existing is not None and (existing.__module__, existing.__qualname__) != (kind.__module__, kind.__qualname__):
         raise ShardingError(
             f"placement '{head}' is declared by {existing.__module__}.{existing.__qualname__} and by "

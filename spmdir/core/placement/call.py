@@ -1,4 +1,4 @@
-"""One op call as plain values: what rules read, passes ask about, and the IR wraps."""
+"""A call of an op as plain values, used by rules and passes, and wrapped by ops of the IR."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from spmdir.core.precedence import PRECEDENCE
 
 @attrs.frozen(cache_hash=True)
 class SizeOperand:
-    """An argument that is an operand: the size of that index among the sizes that an op takes. Prints as `%0`."""
+    """An argument that is a size operand, with its index among the size operands of the op. Prints as `%0`."""
 
     index: int
 
@@ -31,16 +31,21 @@ class SizeOperand:
 
 @attrs.frozen(cache_hash=True)
 class Local:
-    """An integer that each rank computes for itself: the length, offset or end of its shard of a dimension.
+    """An integer that depends on the rank: the length, offset or end of its shard of a dimension.
 
-    Prints as `size(10, dp, tp)`, `offset(10, dp, tp)` or `end(10, dp, tp)`: 10 elements sharded by dp, each shard then
-    by tp, as `torch.chunk` does; the end is the offset behind the last element. `plus` and `times` give
-    `value * times + plus`, printed `offset(10, dp) * 2 + 1`. `shard(10, dp, tp)` is the shard itself, no number.
-    `size(10, dp, back 2)` is about the shard of the rank two before in the ring along the axes, major first and round,
-    and `since(10, dp | 10, dp, back 2)` about two shards: a key of `spmdir.core.precedence.PRECEDENCE`.
+    `size(10, dp, tp)`, `offset(10, dp, tp)` and `end(10, dp, tp)` describe a shard of 10 elements, sharded by dp and
+    then by tp, as `torch.chunk` does. The end is exclusive. `shard(10, dp, tp)` is the shard itself, not a number.
+    `offset(10, dp) * 2 + 1` has `times` 2 and `plus` 1. `size(10, dp, back 2)` describes the shard of the rank two
+    positions earlier in the ring along the axes. `since(10, dp | 10, dp, back 2)` depends on two shards: see
+    `spmdir.core.precedence.PRECEDENCE`.
 
     Attributes:
-        placements: of each axis, if not all are as `torch.chunk`; printed `size(10, dp: S(0), tp: Cyclic(0, 2))`.
+        kind: "size", "offset", "end", "shard", or a key of PRECEDENCE.
+        extent: the global size of the dimension.
+        axes: the axes that shard it, in nesting order.
+        placements: the placement of each axis, if not all are `S`; printed `size(10, dp: S(0), tp: Cyclic(0, 2))`.
+        back: how many positions earlier in the ring the rank is that has the shard.
+        other: the second shard, for keys of PRECEDENCE.
     """
 
     kind: str
@@ -68,12 +73,12 @@ class Local:
         ranges = self.ranges(mesh, coordinate) or ((0, 0),)
         if len(ranges) != 1 or self.kind == "shard":
             raise UnsupportedError(
-                f"{self} is not one number on a rank with the ranges {list(ranges)}; reshard to S first"
+                f"{self} is not defined on a rank whose shard is not one range, but {list(ranges)}; reshard to S first"
             )
         return ranges[0][self.kind == "end"] * self.times + self.plus
 
     def ranges(self, mesh: Mesh, coordinate: Mapping[str, int]) -> Ranges:
-        """Return the ranges of positions that the rank at `coordinate` has, in its local order."""
+        """Return the ranges of positions of the rank at `coordinate`, in local order."""
         ranges: Ranges = ((0, self.extent),)
         coordinate = self._earlier_in_ring(mesh, coordinate)
         for axis, placement in self.placed:
@@ -82,11 +87,11 @@ class Local:
         return ranges
 
     def _scaled(self, value: int) -> int:
-        """Return `value * times + plus`; a truth value stays one."""
+        """Return `value * times + plus`; a boolean is returned unchanged if that is the identity."""
         return value if (self.times, self.plus) == (1, 0) else value * self.times + self.plus
 
     def _earlier_in_ring(self, mesh: Mesh, coordinate: Mapping[str, int]) -> Mapping[str, int]:
-        """Return the coordinate of the rank `back` places before the one at `coordinate` in the ring."""
+        """Return the coordinate of the rank `back` positions earlier in the ring."""
         if not self.back:
             return coordinate
         position = 0
@@ -98,12 +103,12 @@ class Local:
         return ring_coordinate
 
     def values(self, mesh: Mesh) -> frozenset[int]:
-        """Return the values on all ranks, each once."""
+        """Return the set of values on all ranks."""
         return _values(self, mesh)
 
     @property
     def all_axes(self) -> tuple[str, ...]:
-        """Return the axes that it depends on."""
+        """Return the axes that the value depends on."""
         return (*self.axes, *(self.other.axes if self.other else ()))
 
     def is_even(self, mesh: Mesh) -> bool:
@@ -111,11 +116,11 @@ class Local:
         return len(self.lengths(mesh)) == 1
 
     def lengths(self, mesh: Mesh) -> frozenset[int]:
-        """Return the lengths of the ranks' shards, each once."""
+        """Return the set of lengths of all shards."""
         return shard_lengths(tuple((placement, mesh.sizes[axis]) for axis, placement in self.placed), self.extent)
 
     def is_contiguous(self, mesh: Mesh) -> bool:
-        """Return whether each rank's shard is one range; of several axes with a plug-in among them it is not said."""
+        """Return whether each shard is one range; False if several axes shard it and one has a plug-in placement."""
         if not self.placements:
             return True
         (axis, placement), *nested = self.placed
@@ -124,18 +129,18 @@ class Local:
 
     @property
     def placed(self) -> Iterator[tuple[str, Placement]]:
-        """Return each axis with its placement."""
+        """Iterate over (axis, placement)."""
         return zip(self.axes, self.placements or (Shard(0),) * len(self.axes), strict=True)
 
     @property
     def unsharded(self) -> int:
-        """Return the value for the unsharded dimension."""
+        """Return the value if the dimension is not sharded."""
         if self.other is not None:
             return self._scaled(PRECEDENCE[self.kind](((0, self.extent),), ((0, self.other.extent),)))
         return (0 if self.kind == "offset" else self.extent) * self.times + self.plus
 
     def _operands_text(self) -> str:
-        """Return what stands in parentheses."""
+        """Return the text inside the parentheses."""
         axes: Sequence[str] = self.axes
         if self.placements:
             axes = [f"{axis}: {placement}" for axis, placement in zip(self.axes, self.placements, strict=True)]
@@ -156,7 +161,7 @@ def _values(local: Local, mesh: Mesh) -> frozenset[int]:
 
 
 def shard_of(extent: int, entries: Sequence[tuple[str, Placement]]) -> Local:
-    """Return the shard of `extent` elements over (axis, placement), major first, whatever the placements' `dim`."""
+    """Return the shard of `extent` elements over (axis, placement) pairs in nesting order, ignoring their `dim`."""
     axes, placements = tuple(axis for axis, _ in entries), tuple(placement for _, placement in entries)
     return Local("shard", extent, axes, 1, 0, () if all(isinstance(p, Shard) for p in placements) else placements)
 
@@ -170,7 +175,7 @@ Arguments = tuple[tuple[str, Literal], ...]
 
 
 def with_sizes(arguments: Arguments, sizes: Sequence[Any]) -> Arguments:
-    """Return `arguments` with the entries of `sizes` in place of the operands that are sizes."""
+    """Replace size operands in `arguments` by the entries of `sizes`."""
 
     def substitute(literal: Any) -> Any:
         if isinstance(literal, tuple):
@@ -181,7 +186,7 @@ def with_sizes(arguments: Arguments, sizes: Sequence[Any]) -> Arguments:
 
 
 Structure = tuple["int | tuple[int, ...]", ...]
-"""How flat operands fill the tensor arguments of the schema, in order: 1 is a tensor, 0 a None, a tuple a list."""
+"""For each tensor argument of the schema: 1 is a tensor, 0 is None, and a tuple is a list of these."""
 
 
 def _typed(arguments: tuple[tuple[str, Literal], ...]) -> str:
@@ -189,7 +194,7 @@ def _typed(arguments: tuple[tuple[str, Literal], ...]) -> str:
 
 
 Slots = tuple[int | tuple[int | None, ...] | None, ...]
-"""For each tensor argument of a schema: the operand's index, None, or a tuple of these for a list."""
+"""For each tensor argument of the schema: the index of its operand, None, or a tuple of these for a list."""
 
 
 def slots_of(structure: Structure | None, count: int) -> Slots:
@@ -207,14 +212,14 @@ def slots_of(structure: Structure | None, count: int) -> Slots:
 
 @attrs.define(frozen=True, slots=False, cache_hash=True)
 class Call:
-    """A call of a torch op on tensors of known shapes; hashable, so that whatever is derived can be memoised.
+    """A call of a torch op on tensors of known shapes. It is hashable, so results derived from it can be memoised.
 
     Attributes:
-        name: namespace, op and overload, `default` left out: `aten.mm`, `aten.add.Tensor`.
+        name: namespace, op and overload, without `default`: `aten.mm`, `aten.add.Tensor`.
         operands: the tensor operands, flat, in schema order.
-        arguments: (schema name, literal) pairs of the non-tensor arguments that were given, sorted by name.
-        results: one entry a result; None where the op returns None.
-        structure: None when every tensor argument is one tensor, in schema order, without gaps.
+        arguments: (schema name, literal) pairs of the non-tensor arguments of the call, sorted by name.
+        results: one entry per result; None if the op returns None.
+        structure: None if every tensor argument is one tensor, in schema order, without gaps.
     """
 
     name: str
