@@ -1,4 +1,4 @@
-"""The search for a function on one mesh, and what a rank holds under its decisions."""
+"""The search for a function on one mesh, and the memory of a rank for its decisions."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ from spmdir.search.worth import PLAIN, Worth
 from spmdir.transforms.annotate import annotate, user_annotations
 
 _NODE = "node {} of the search"
-"""The name of the location of an op of a copy: its node."""
+"""The name of an op's location in a copy of the function: the index of its node."""
 
 
 UNSENT = 0.5
-"""The least part that is exposed of a reshard that there is not: others may want to be hidden by the same compute."""
+"""The smallest exposed part of a reshard that does not occur yet: other reshards may be hidden by the same compute."""
 
 
 def exposed_parts(
@@ -58,33 +58,34 @@ def exposed_parts(
     values: Sequence[TensorMeta],
     bandwidth: float,
 ) -> tuple[float, ...]:
-    """Return, by value, the part of the time of its reshards that is exposed, as the program runs.
+    """Return, for each value, the exposed part of the time of its reshards in a simulated run, from 0 to 1.
 
-    Of a value that is not sent it is what does not fit, at full bandwidth, between where it is made and where it is
-    used, but at least `UNSENT`.
+    For a value without a reshard, it is an estimate: the part of a transfer at full bandwidth that exceeds the time
+    between the producer and the first user, but at least `UNSENT`. For example, a transfer of 4 ms in a window of 1 ms
+    would be exposed by 3/4.
 
     Args:
         units: the ops of each task of `run`.
-        owner: returns the value that a value of the program is or is a copy of, and whether it is one.
-        values: by number, what they are before they are sharded.
-        bandwidth: of a rank, in bytes a second.
+        owner: value of the program → the value of the problem, and whether the former is a resharded copy of it.
+        values: the global type of each value.
+        bandwidth: the bandwidth of a rank, in bytes per second.
     """
     parts: list[list[float]] = [[] for _ in values]
-    made, used = [0.0] * len(values), [run.seconds] * len(values)
+    available, needed = [0.0] * len(values), [run.seconds] * len(values)
     for task, ops in enumerate(units):
-        read = [found[0] for op in ops for value in op.operands if (found := owner(value))]
-        written = [found[0] for op in ops for value in op.results if (found := owner(value)) and not found[1]]
+        read = [owned[0] for op in ops for value in op.operands if (owned := owner(value))]
+        written = [owned[0] for op in ops for value in op.results if (owned := owner(value)) and not owned[1]]
         for value in read:
-            used[value] = min(used[value], run.begin[task])
+            needed[value] = min(needed[value], run.begin[task])
         for value in written:
-            made[value] = max(made[value], run.end[task])
+            available[value] = max(available[value], run.end[task])
         transfer = run.program.tasks[task].transfer
         if transfer is not None and transfer.seconds and isinstance(ops[0], Collective) and len(ops) == 1:
             for value in read:
                 parts[value].append(min(run.transfers[task].exposed / transfer.seconds, 1.0))
     return tuple(
-        mean(found) if found else _unsent(last - first, meta.bytes / bandwidth)
-        for found, first, last, meta in zip(parts, made, used, values, strict=True)
+        mean(exposed) if exposed else _unsent(end - start, meta.bytes / bandwidth)
+        for exposed, start, end, meta in zip(parts, available, needed, values, strict=True)
     )
 
 
@@ -93,18 +94,18 @@ def _unsent(window: float, seconds: float) -> float:
 
 
 class MeshSearch:
-    """The search for a function on one mesh. It is made before any decision is written to the function.
+    """The search for a function on one mesh. Create it before a decision is written to the function.
 
     Args:
-        makers: what each node of `problem` stands for.
-        effort: the most turns of messages.
-        context: by whose pipeline the program goes on.
-        is_even: whether axes that shard one factor must shard it evenly if they are parts of one axis.
-        shares_messages: whether the latency of messages that a schedule shares does not count.
+        makers: the op, argument or result of each node of `problem`.
+        effort: the largest number of rounds of messages.
+        context: the context with the pipeline for trial runs.
+        is_even: whether sub-axes of one axis that shard one factor must shard it evenly.
+        shares_messages: whether to ignore the latency of messages that a schedule shares.
 
     Attributes:
         rules: the rule of each node that is a torch op.
-        free: what is decided if memory is free.
+        free: the solution without a memory limit.
 
     Raises:
         Unsolvable: the user annotations leave a node without a strategy.
@@ -129,56 +130,56 @@ class MeshSearch:
         self.free = self._search.solution(Worth(exposed=counted_fractions(problem)) if shares_messages else PLAIN)
 
     def again(self, sources: Mapping[int, StrategySource], start: Solution) -> tuple[MeshSearch, Solution]:
-        """Decide again with other strategies of some nodes; return the search, and what it finds.
+        """Decide again with new_search strategies for some nodes. Return the new search and its solution.
 
         Args:
-            sources: node → where its strategies come from.
-            start: what was decided; the same counts beside time, and decisions near it are tried first.
+            sources: node → the source of its strategies.
+            start: the earlier solution. Its weights are used again, and solutions near it are tried first.
 
         Raises:
             Unsolvable: a node is left without a strategy.
         """
-        other = copy.copy(self)
-        other.__dict__.pop("contradicted", None)
-        nodes, other._annotations = list(self.problem.nodes), list(self._annotations)
+        new_search = copy.copy(self)
+        new_search.__dict__.pop("contradicted", None)
+        nodes, new_search._annotations = list(self.problem.nodes), list(self._annotations)
         for index, source in sources.items():
             nodes[index] = attrs.evolve(nodes[index], source=source)
-            other._annotations[index] = list(source.annotations)
-        other.problem = attrs.evolve(self.problem, nodes=tuple(nodes))
-        other._search = self._search.of(other.problem)
-        other.free = other._search.solution(start.worth, start)
-        return other, other.free
+            new_search._annotations[index] = list(source.annotations)
+        new_search.problem = attrs.evolve(self.problem, nodes=tuple(nodes))
+        new_search._search = self._search.of(new_search.problem)
+        new_search.free = new_search._search.solution(start.worth, start)
+        return new_search, new_search.free
 
     def alike(self, node: int) -> Sequence[int]:
-        """Return the nodes that are decided as one with `node`, those of equal layers; itself among them."""
+        """Return the nodes that are decided together with `node`, as equal layers are, including `node`."""
         return self._search.alike(node)
 
     def nested(self, solution: Solution) -> Nested:
-        """Return the shardings that a solution means, and what reshards between them take."""
+        """Return the shardings of a solution, and the costs of its reshards."""
         if self._nested is None or self._nested[0] is not solution:
-            found = nest(self.problem, solution.strategies, self._annotations, self.rules, solution.orders)
-            self._nested = solution, found
+            nesting = nest(self.problem, solution.strategies, self._annotations, self.rules, solution.orders)
+            self._nested = solution, nesting
         return self._nested[1]
 
     def is_legal(self, solution: Solution) -> bool:
-        """Return whether axes that were split shard evenly, as merged names require, if they have to."""
+        """Return whether sub-axes shard evenly, if `is_even` requires it."""
         return not self._is_even or fits(self.problem, self.rules, solution.strategies)
 
     @cached_property
     def contradicted(self) -> tuple[int, ...]:
-        """Return the nodes that have no strategy for what is decided if memory is free: annotations leave them none."""
+        """Return the nodes without a legal strategy in the solution `free`: annotations exclude all of them."""
         chosen, axes = self.free.strategies, self.problem.mesh.axes
         joints = [[chosen[axis][index] for axis, _ in axes] for index in range(len(self.problem.nodes))]
         nodes = enumerate(zip(self.problem.nodes, joints, strict=True))
         return tuple(index for index, (node, joint) in nodes if not is_legal(node.source, axes, joint))
 
     def write(self, solution: Solution) -> float:
-        """Write a solution to the function in the place of any other, and return the seconds that it takes so."""
+        """Write a solution to the function, in place of any other, and return its modelled seconds."""
         annotate(self.function, self.problem, self.makers, self.rules, self.nested(solution))
         return compute_seconds(self.problem, solution.strategies, self.problem.mesh) + self.nested(solution).seconds
 
     def counted_seconds(self, solution: Solution, counted: Sequence[float]) -> float:
-        """Return the seconds that a solution takes, of the reshards of each value the part `counted`."""
+        """Return the modelled seconds of a solution, where only the part `counted` of each value's reshards counts."""
         nested = self.nested(solution)
         sent = zip(counted, reshard_seconds(self.problem, nested), strict=True)
         return compute_seconds(self.problem, solution.strategies, self.problem.mesh) + sum(
@@ -186,23 +187,24 @@ class MeshSearch:
         )
 
     def within(self, budget: float, free: Decision | None) -> Decision:
-        """Return the cheapest decision found that holds at most `budget` bytes; if none does, that which holds least.
+        """Return the cheapest decision within `budget` bytes, or the one with the smallest peak if none fits.
 
         Args:
-            free: the decision where memory is free, if it is known.
+            free: the decision without a limit, if it was computed before.
         """
         return cheapest_within(free or self.decision(self.free), budget, len(self.problem.values), self._decide)
 
     def name(self, value: int) -> str:
-        """Return how text names a value of the problem."""
+        """Return the name of a value in the text of the program."""
         for maker, node in zip(self.makers, self.problem.nodes, strict=True):
             if value in node.results and not isinstance(maker, int):
                 return text_name(maker if isinstance(maker, SSAValue) else maker.results[node.results.index(value)])
         return "%"
 
     def fastest(self, plain: Solution, budget: float) -> tuple[Scheduled, Scheduled]:
-        """Return a decision as it runs scheduled, and the one found that takes least time so: that one, or one that
-        holds at most `budget` bytes, or no more than that one does."""
+        """Return the scheduled decision `plain`, and the fastest scheduled decision.
+
+        The peak of the latter is at most `budget` bytes, or at most the peak of `plain`, if that is larger."""
         limit = max(budget, self.decision(plain).held.peak_bytes) if budget < math.inf else budget
         first = self._scheduled(plain, limit)
         return first, fastest(first, lambda worth: self._scheduled(self._search.solution(worth), limit))
@@ -211,22 +213,23 @@ class MeshSearch:
         return self.decision(self._search.solution(worth))
 
     def decision(self, solution: Solution) -> Decision:
-        """Write a solution to the function, and return it with what a rank holds under it."""
+        """Write a solution to the function, and return it with the peak memory of a rank."""
         if not self.is_legal(solution):
             return Decision(solution, Held(math.inf, ()))
         self.write(solution)
         return Decision(solution, self._held(self._partitioned()))
 
     def _scheduled(self, solution: Solution, limit: float) -> Scheduled:
-        """Write a solution to the function, and return it as it runs scheduled, as the schedule pass does by default;
-        it never ends if it is not legal, or holds more than `limit` bytes."""
-        never = Scheduled(solution, math.inf, (1.0,) * len(self.problem.values))
+        """Write a solution to the function, and return it with the times of the default schedule.
+
+        The time is infinite if the solution is illegal, or needs more than `limit` bytes."""
+        rejected = Scheduled(solution, math.inf, (1.0,) * len(self.problem.values))
         if not self.is_legal(solution):
-            return never
+            return rejected
         self.write(solution)
         local = self._partitioned()
         if limit < math.inf and self._held(local).peak_bytes > limit:
-            return never
+            return rejected
         memory = str(math.ceil(limit)) if limit < math.inf else "none"
         run_trial(self._context, local, (Step("schedule", (("memory", memory),)),))
         function, mesh = ir.functions(local)[0], ir.mesh(local)
@@ -236,16 +239,15 @@ class MeshSearch:
         return Scheduled(solution, run.seconds, exposed)
 
     def _partitioned(self) -> ModuleOp:
-        """Return a copy of the function alone, as it is decided, as the program of one rank.
+        """Return the program of one rank for a copy of the decided function.
 
         Raises:
-            SpmdirError: it cannot be partitioned.
+            SpmdirError: the function cannot be localized.
         """
         return run_trial(self._context, self._copy(), PARTITIONING)
 
     def _held(self, local: ModuleOp) -> Held:
-        """Return what a rank holds that runs a copy of the function; what is held inside an op counts as its first
-        result."""
+        """Return the live buffers at the peak of a local program. Temporary buffers count as the first result."""
         memory = live_memory(ir.functions(local)[0], ir.mesh(local), self._context.rules, {})
         most, _, held = find_peak(memory.program)
         live: list[tuple[int, bool, float]] = []
@@ -256,7 +258,7 @@ class MeshSearch:
         return Held(most, tuple(sorted(live, key=lambda entry: -entry[2])))
 
     def _copy(self) -> ModuleOp:
-        """Return a module with a copy of the function alone, with numbers for sizes, each op located at its node."""
+        """Return a module with a copy of the function, with numbers for sizes. Locations of ops contain their nodes."""
         module = self.function.parent_op()
         assert isinstance(module, ModuleOp)
         copy, position = module.clone(), ir.functions(module).index(self.function)
@@ -271,7 +273,7 @@ class MeshSearch:
         return bind_examples(copy, as_pipeline(self._context.pipeline))
 
     def _owner(self, value: SSAValue) -> tuple[int, bool] | None:
-        """Return the value of the problem that a value of the copy is, or is a copy of, and whether it is one."""
+        """Return the value of the problem for a value of the copy, and whether the latter is a resharded copy of it."""
         source = unresharded(value)
         if isinstance(source, BlockArgument):
             results, position = self.problem.nodes[source.index].results, 0

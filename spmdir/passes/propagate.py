@@ -55,44 +55,43 @@ from spmdir.search.solve import Solution
 from spmdir.transforms.given import note_given
 
 LISTED = 8
-"""How many lines of a table of costs a remark names."""
+"""The number of lines of a table of costs that a remark lists."""
 
 
 @dataclass(frozen=True)
 class PropagatePass(FunctionPass):
-    """Choose a sharding for every value. User annotations are hard constraints; reshards and partial values are
-    priced."""
+    """Decides the sharding of every value by a search for the least modelled time, under the user's annotations."""
 
     name = "propagate"
     produces: ClassVar[str | None] = "decided"
     needs_numbers: ClassVar = False
 
     topology: str = DEFAULT.name
-    """What the mesh runs on, a preset or a TOML file: how long computing and sending take."""
+    """The machine of the cost model: a preset or a TOML file."""
     costs: str = ""
-    """A file of measured times, which come before those of the topology."""
+    """A file of measured times. They take precedence over modelled times."""
     costs_digest: str = ""
-    """What tells the table in `costs` from others, as `spmd.decided_by` has it; if it is another, a remark says so."""
+    """A digest of the table in `costs`, from `spmd.decided_by`. If the table has changed, a remark reports it."""
     memory: Memory = "auto"
-    """What a rank may hold at once: a size, the topology's memory (`auto`), no limit (`none`) or the `least` found."""
+    """The memory limit of a rank: a size, `auto` for that of the topology, `none`, or `least` for the smallest peak."""
     overlap: Literal["none", "messages", "schedule"] = "none"
-    """Whether all reshards count in full (`none`), without the latency of messages that a schedule shares among
-    parameters or gradients (`messages`), or as far as they are exposed once the program is scheduled (`schedule`)."""
+    """How reshards are priced: in full (`none`), without the latency of messages that parameters or gradients share
+    (`messages`), or only the part that a schedule leaves exposed (`schedule`)."""
     effort: Count = 100
-    """Turns of messages at most on each two axes."""
+    """The largest number of rounds of messages for each pair of mesh axes."""
     sub_axes: Literal["auto", "none"] = "auto"
-    """`auto` splits mesh axes into sub-axes where views ask for it and it costs less; `none` never splits them."""
+    """`auto` splits mesh axes into sub-axes if views need it and it saves time. `none` keeps the splits of the user."""
     apart: tuple[str, ...] = ()
-    """Mesh axes along which ranks have sizes of their own: values with symbolic sizes are sent along these only where
-    there is no other way."""
+    """Mesh axes along which ranks have different sizes. Values with symbolic sizes are sent along them only if this
+    cannot be avoided."""
     missing_rule: Literal["warn", "error"] = "warn"
     """Whether an op without a rule runs replicated with a warning, or is an error."""
     origins: bool = False
-    """Whether what the user annotated is kept on the function, as `spmd.given`, so that it can be explained."""
+    """Whether to record the user annotations on the function, as `spmd.given`, for explanations."""
     certify: bool = False
-    """Whether to print what any decision costs at the least, beside what was decided."""
+    """Whether to print a lower bound on the cost of every decision."""
     remarks: bool = False
-    """Whether to print how many turns the search took on each block of axes, and why it ended."""
+    """Whether to print the number of rounds of the search for each block of axes, and why it ended."""
 
     def apply(self, ctx: Context, op: ModuleOp) -> None:
         super().apply(ctx, op)
@@ -111,12 +110,12 @@ class PropagatePass(FunctionPass):
                 child.tell_axes()
 
     def decide(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> tuple[MeshSearch, Solution, float]:
-        """Annotate `function` with what is cheapest within the memory, and note what it was decided for.
+        """Annotate `function` with the cheapest decision within the memory limit, and record the options.
 
-        Returns: the search, what it found, and the seconds that a step of a rank takes so.
+        Returns: the search, its solution, and the modelled seconds of a step.
 
         Raises:
-            SpmdirError: an op cannot be decided, annotations contradict each other, or nothing found fits; located.
+            SpmdirError: an op has no strategy, annotations contradict each other, or no decision fits; located.
         """
         if self.missing_rule == "error":
             _reject_missing_rules(function, ctx.rules)
@@ -125,7 +124,7 @@ class PropagatePass(FunctionPass):
             topology = with_costs(find_topology(self.topology), self.costs)
             machine = Machine(topology, memory_limit(self.memory, topology))
             remark_other_costs(function, self, topology, self.name)
-            write_stage(function, "decided")  # also where a later stage was decided again
+            write_stage(function, "decided")  # also if the function was at a later stage
             function.attributes.pop(PASSES_RUN, None)
             digest = topology.costs.digest if topology.costs else ""
             noted, has_open_sizes = dataclasses.replace(self, costs_digest=digest), sizes_op(module) is not None
@@ -144,8 +143,9 @@ class PropagatePass(FunctionPass):
     def _decide(
         self, function: FuncOp, mesh: Mesh, ctx: IRContext, machine: Machine
     ) -> tuple[MeshSearch, Solution, float]:
-        """Annotate `function`; axes are split as in the user annotations, then also as views ask for, if that costs
-        less."""
+        """Annotate `function` with the cheaper of two searches.
+
+        The first splits mesh axes as the user annotations do. The second also splits them where views need it."""
         makers, problem = build_problem(function, mesh, ctx.rules, machine.topology, self.apart)
         annotated = _annotated_mesh(function, problem)
         problem = attrs.evolve(problem, collectives=ctx.collectives).on(annotated)
@@ -168,15 +168,15 @@ class PropagatePass(FunctionPass):
             free = searches[0].free if searches and not searches[0].contradicted else None
             wider = wanted_splits(split_weights(problem, rules_of(problem), free), annotated)
         if wider != annotated:
-            # Plug-in placements that are not the same on sub-axes cannot be used with them.
+            # Some plug-in placements cannot be used on sub-axes.
             with contextlib.suppress(Unsolvable, ShardingError):
                 finer = search(problem.on(wider), is_even=True)
                 searches += [finer] * finer.is_legal(finer.free)
         if not searches:
             assert failed is not None
             raise failed
-        searches = [one for one in searches if not one.contradicted] or searches
-        best = min(searches, key=lambda one: one.free.cost)
+        searches = [each for each in searches if not each.contradicted] or searches
+        best = min(searches, key=lambda each: each.free.cost)
         _reject_refused_keeps(best)
         solution, seconds = best.free, best.write(best.free)
         if machine.memory < math.inf and machine.memory < peak_bound(function, mesh):
@@ -197,13 +197,13 @@ class PropagatePass(FunctionPass):
     def _limited(
         self, function: FuncOp, best: MeshSearch, searches: Sequence[MeshSearch], budget: float
     ) -> tuple[MeshSearch, Solution]:
-        """Return the cheapest decision within `budget`, where `best` has the one that is cheapest without a limit."""
+        """Return the cheapest decision within `budget`. `best` has the cheapest decision without a limit."""
         free = best.decision(best.free)
         if free.held.peak_bytes <= budget:
             return best, best.free
-        found = [(one, one.within(budget, free if one is best else None)) for one in searches]
-        fitting = [entry for entry in found if entry[1].held.peak_bytes <= budget]
-        least = min(found, key=lambda entry: entry[1].held.peak_bytes)
+        decisions = [(search, search.within(budget, free if search is best else None)) for search in searches]
+        fitting = [entry for entry in decisions if entry[1].held.peak_bytes <= budget]
+        least = min(decisions, key=lambda entry: entry[1].held.peak_bytes)
         if not fitting and self.memory != "least":
             raise _over_budget(least[1].held, budget, least[0], function)
         chosen, decision = min(fitting, key=lambda entry: entry[1].solution.cost) if fitting else least
@@ -211,10 +211,10 @@ class PropagatePass(FunctionPass):
 
 
 def _certify(function: FuncOp, problem: Problem, objective: float, counted: Sequence[float], overlap: str) -> None:
-    """Note on the function how good a decision is that costs `objective`, and print it to stderr.
+    """Write the certificate of a decision with cost `objective` to the function, and print it to stderr.
 
     Args:
-        counted, overlap: as of `certify`.
+        counted, overlap: as for `certify`.
     """
     from spmdir.search.certificate.certificate import certify
 
@@ -227,7 +227,7 @@ def _certify(function: FuncOp, problem: Problem, objective: float, counted: Sequ
 
 
 def _remark_unused(costs: Costs, module: ModuleOp) -> None:
-    """Print a remark to stderr if lines of `costs` can price nothing of the program, as those with a wrong size."""
+    """Print a remark to stderr for lines of `costs` that match nothing in the program, such as a wrong size."""
     ops = [op for function in ir.functions(module) for op in function.body.block.ops if isinstance(op, AtenOp)]
     mesh, calls = ir.mesh(module), {op.call() for op in ops}
     unused = costs.unused(calls, mesh.group_size(mesh.axis_names), node_count(mesh.axis_names, mesh))
@@ -238,10 +238,10 @@ def _remark_unused(costs: Costs, module: ModuleOp) -> None:
 
 
 def _annotated_mesh(function: FuncOp, problem: Problem) -> Mesh:
-    """Return the mesh of `problem` with the axes split that the shardings of the function and kept operands split.
+    """Return the mesh of `problem`, with axes split as in the shardings of the function and of kept operands.
 
     Raises:
-        ShardingError: they split an axis in incompatible ways; located.
+        ShardingError: two shardings split an axis in incompatible ways; located.
     """
     kept = [s for node in problem.nodes if isinstance(node.source, OpStrategies) for s in node.source.kept]
     try:
@@ -251,7 +251,7 @@ def _annotated_mesh(function: FuncOp, problem: Problem) -> Mesh:
 
 
 def _reject_refused_keeps(search: MeshSearch) -> None:
-    """Raise a located ShardingError if an op is decided to take an operand otherwise than it is kept."""
+    """Raise a located ShardingError if an op has no strategy for the kept sharding of an operand."""
     for node in search.contradicted:
         source = search.problem.nodes[node].source
         if isinstance(source, OpStrategies) and any(source.kept):
@@ -261,7 +261,7 @@ def _reject_refused_keeps(search: MeshSearch) -> None:
 
 
 def _over_budget(held: Held, budget: float, search: MeshSearch, function: FuncOp) -> ShardingError:
-    """Return the error of a program that needs more memory than a rank has."""
+    """Return the error for a program whose smallest peak exceeds the memory limit."""
     largest = [
         f"{search.name(value)}{' resharded' if is_copy else ''} {size_text(size)}"
         for value, is_copy, size in held.live[:5]
@@ -276,7 +276,7 @@ def _over_budget(held: Held, budget: float, search: MeshSearch, function: FuncOp
 
 
 def _warn_of_other_names(function: FuncOp, rules: RuleSet) -> None:
-    """Warn of ops whose strategies as text are all written for another name of the op, so that none is offered."""
+    """Warn of ops without a strategy written as text, if another name of the op has such strategies."""
     kinds = tuple(dict.fromkeys(map(type, plugins_of(user_shardings(function)))))
     named = {op.name: op for op in reversed([*function.body.block.ops]) if isinstance(op, AtenOp)}
     for name, op in sorted(named.items()):
@@ -284,7 +284,7 @@ def _warn_of_other_names(function: FuncOp, rules: RuleSet) -> None:
         if other is not None:
             warn(
                 f"strategies written for '{other}' are not offered for '{name}', another name of the op, whose results "
-                f"or arguments are others; write them for '{name}'",
+                f"or arguments differ; write them for '{name}'",
                 location_of(op),
             )
 
@@ -292,19 +292,21 @@ def _warn_of_other_names(function: FuncOp, rules: RuleSet) -> None:
 def _reject_missing_rules(function: FuncOp, rules: RuleSet) -> None:
     for op in function.body.block.ops:
         if isinstance(op, AtenOp) and rule_of(op, rules) is None:
-            raise RuleError(f"'{op.name}' has no rule; give it one with --load-plugin", location_of(op))
+            raise RuleError(f"'{op.name}' has no rule; add one with --load-plugin", location_of(op))
 
 
 def _located(maker: Maker, error: Unsolvable, problem: Problem) -> ShardingError:
     source = problem.nodes[error.node].source
     if isinstance(maker, AtenOp) and isinstance(source, OpStrategies) and any(source.kept):
         kept = ", ".join(f"<{sharding}>" for sharding in source.kept if sharding)
-        found = f"'{maker.name}': no strategy of its rule takes an operand kept in {kept} on axis '{error.axis}'; "
+        problem_text = (
+            f"'{maker.name}': no strategy of its rule takes an operand kept in {kept} on axis '{error.axis}'; "
+        )
         advice = "leave the axis out of `keep`, or shard the operand along another dimension"
         if source.rule is None:
-            found = f"'{maker.name}' has no rule and takes replicated operands, but one is kept in {kept}; "
+            problem_text = f"'{maker.name}' has no rule and takes replicated operands, but one is kept in {kept}; "
             advice = "give it a rule with --load-plugin, or leave the axis out of `keep`"
-        return ShardingError(found + advice, location_of(maker))
+        return ShardingError(problem_text + advice, location_of(maker))
     if isinstance(maker, AtenOp):
         annotated = ", ".join(f"<{sharding}>" for sharding in maker.shardings if sharding)
         return ShardingError(
@@ -313,13 +315,13 @@ def _located(maker: Maker, error: Unsolvable, problem: Problem) -> ShardingError
             "give the sharding to a spmd.constraint on its result instead",
             location_of(maker),
         )
-    return ShardingError(f"a value cannot be placed on axis '{error.axis}' beside its other partial placements")
+    return ShardingError(f"a value has no valid placement on axis '{error.axis}' with its other partial placements")
 
 
 def _reasons(problem: Problem, error: Unsolvable) -> str:
-    """Return why the strategies are left out that user annotations may have asked for on the axis of `error`.
+    """Return why strategies are excluded that would match the user annotations on the axis of `error`.
 
-    Those written as text are of all classes whose placements the program names, on whatever value.
+    This includes strategies written as text, for all classes of plug-in placements that the program names.
     """
     source, axis, mesh = problem.nodes[error.node].source, error.axis, problem.mesh
     if not isinstance(source, OpStrategies) or source.rule is None:

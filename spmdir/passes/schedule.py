@@ -1,4 +1,4 @@
-"""schedule: all that makes the program of one rank a schedule of what it computes and sends."""
+"""schedule: run the passes that schedule the program of one rank."""
 
 from __future__ import annotations
 
@@ -38,20 +38,19 @@ class SchedulePass(LocalPass, MachineOptions):
     name = "schedule"
 
     mode: Literal["full", "simple"] = "full"
-    """That of reorder."""
+    """The option of reorder."""
 
     memory: Memory = "auto"
-    """What a rank may hold: `auto` is what propagate decided for; without a limit what it holds anyway."""
+    """The memory limit of a rank for all four passes: a size, or `auto` for the limit of propagate."""
 
     offload: bool = True
-    """That of fit-memory."""
+    """The option of fit-memory."""
 
     spare: Count = 0
-    """How many percent more than the program holds anyway its messages may take where there is no limit. The memory of
-    the topology is the most."""
+    """By how many percent messages may raise the peak of a program without a limit, up to the topology's memory."""
 
     def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
-        """Schedule `function`; with values on the host only where the step is then shorter, or fits only so."""
+        """Schedule `function`. Values are copied to the host only if the step is shorter, or does not fit otherwise."""
         fit = FitMemoryPass(self.topology, self.costs, self.memory, self.offload)
         fitted = fit.decide(ctx, function, mesh)
         if fitted is None or not fitted.fitted.copies:
@@ -62,7 +61,7 @@ class SchedulePass(LocalPass, MachineOptions):
         self._run(ctx, function, mesh, fit, fitted)
         say("schedule: with nothing on the host")
         step = Step(self.name, changed_options(replace(self, offload=False)))
-        with suppress(ShardingError):  # it may be within the memory only with values on the host
+        with suppress(ShardingError):  # without copies, it may not fit
             run_trial(ctx, ModuleOp([MeshOp.build(mesh), recomputing]), (step,))
             if self._seconds(ctx, recomputing, mesh) <= self._seconds(ctx, function, mesh):
                 function.detach_region(function.body)
@@ -79,14 +78,14 @@ class SchedulePass(LocalPass, MachineOptions):
         ReorderPass(topology, costs, self.mode, memory).schedule(ctx, function, mesh)
 
     def _memory(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> Memory:
-        """Return what the messages of `function` may bring a rank to hold: the option, or what `spare` adds."""
+        """Return the memory limit for messages: the option `memory`, or the current peak plus `spare` percent."""
         machine = self.machine(ctx, function, self.memory)
         if not self.spare or machine.memory < math.inf:
             return self.memory
-        held = peak_bytes(rank_program(function, mesh, ctx.rules, machine.topology)[0])
-        return Bytes(max(held, min(held * (1 + self.spare / 100), machine.topology.memory)))
+        peak = peak_bytes(rank_program(function, mesh, ctx.rules, machine.topology)[0])
+        return Bytes(max(peak, min(peak * (1 + self.spare / 100), machine.topology.memory)))
 
     def _seconds(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> float:
-        """Return what a step of a scheduled function takes."""
+        """Return the modelled seconds of a scheduled function."""
         machine = self.machine(ctx, function, self.memory)
         return simulate(rank_program(function, mesh, ctx.rules, machine.topology)[0]).seconds
