@@ -1,6 +1,6 @@
-"""Ranks agree on what they are about to run, and tell each other their errors, through the process group's store.
+"""Compare ranks before they run a program, and exchange their errors, through the store of the process group.
 
-The store answers where collectives cannot: it needs no rank to come at the same time, and keeps what a rank said.
+The store works where collectives cannot: ranks may write and read it at different times.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from spmdir.core.progress import shown_on_terminal
 from spmdir.torch_interop.group_registry import default_store, default_timeout
 
 LINGER = 60.0
-"""Most seconds for which a rank stays until all know of an error: the store may be its own, and end with it."""
+"""Longest wait, in seconds, until all ranks have read an error. The store may end with the process of a rank."""
 
 SAME = "give every rank the same model, shapes and shardings"
 
@@ -29,7 +29,9 @@ COMPARED: dict[str, Callable[[Any, Any, str], str]] = {
     "torch": lambda a, b, ranks: f"{ranks} run torch {a} and {b}; install the same version everywhere",
     "spmdir": lambda a, b, ranks: f"{ranks} run different versions of spmdir; install the same everywhere",
     "mesh": lambda a, b, ranks: f"{ranks} give the meshes {a} and {b}; give every rank the same",
-    "what": lambda a, b, ranks: f"{ranks} begin different things, {a} and {b}; all ranks make the same calls in order",
+    "what": lambda a, b, ranks: (
+        f"{ranks} make different calls, {a} and {b}; make the same calls in the same order on every rank"
+    ),
     "sync_state": lambda a, b, ranks: f"{ranks} give sync_state={a} and sync_state={b}; give every rank the same",
     "local_inputs": lambda a, b, ranks: f"{ranks} give local_inputs={a} and local_inputs={b}; give every rank the same",
     "compile": lambda a, b, ranks: f"{ranks} give different options of compile; give every rank the same",
@@ -41,11 +43,11 @@ COMPARED: dict[str, Callable[[Any, Any, str], str]] = {
     ),
     "sizes": lambda a, b, ranks: (
         f"{ranks} call with the sizes {_sizes(a)} and {_sizes(b)}; give all the same arguments, or local_inputs=True "
-        "if each rank has a batch of its own"
+        "if each rank has its own batch"
     ),
     "inputs": lambda a, b, ranks: (
         f"{ranks} are given different values of the input '{_first_difference(a, b)}'; inputs are global, so every "
-        "rank must be given the same batch: give local_inputs=True if each rank has a batch of its own"
+        "rank must be given the same batch: give local_inputs=True if each rank has its own batch"
     ),
     "shards": lambda a, b, ranks: (
         f"{ranks} are given different values of the input '{_first_difference(a, b)}', of which they hold the same "
@@ -69,7 +71,7 @@ COMPARED: dict[str, Callable[[Any, Any, str], str]] = {
         "equal, or save what differs under a name for each rank"
     ),
 }
-"""What ranks say of themselves, in the order of comparison → (one value, another, whose) → what is wrong."""
+"""Field of a status, in the order of comparison → function of (value, other value, ranks) that returns the error."""
 
 SHARED: dict[str, Callable[[str, Mapping[str, Any], Mapping[str, Any], str], str]] = {
     "messages": lambda what, a, b, ranks: (
@@ -78,19 +80,19 @@ SHARED: dict[str, Callable[[str, Mapping[str, Any], Mapping[str, Any], str], str
         "dp: S(0), for outputs that are gathered"
     ),
 }
-"""What ranks say under keys that not all have → (key, one status, another, whose) → what is wrong where they differ."""
+"""Field whose keys not all ranks have → function of (key, status, other status, ranks) that returns the error."""
 
 
 @attrs.define(eq=False)
 class RankGroup:
-    """The ranks of a mesh, as one of them sees them.
+    """The ranks of a mesh, on one of them.
 
     Attributes:
-        members: their global ranks, in mesh order.
-        index: the place of this one among them.
-        timeout: of the process group, in seconds.
-        agreed: what the last `checked` was about.
-        numbers: what errors call the members, in their order: their places in the mesh.
+        members: the global ranks, in mesh order.
+        index: the index of this rank in `members`.
+        timeout: the timeout of the process group, in seconds.
+        agreed: the value that the ranks last agreed on; callers set it.
+        numbers: for each member, the number that errors print: its index in the mesh.
     """
 
     members: tuple[int, ...]
@@ -106,7 +108,7 @@ class RankGroup:
 
     @classmethod
     def join(cls, members: Sequence[int]) -> RankGroup:
-        """Return the group of the global ranks `members`, each of which calls this, in the same order of calls."""
+        """Return the group of the global ranks `members`. Each of them calls this, in the same order of calls."""
         members, me = tuple(members), dist.get_rank()
         store = default_store()
         store = distributed_c10d.PrefixStore("spmdir/" + ",".join(map(str, members)), store)
@@ -114,58 +116,62 @@ class RankGroup:
         return cls(members, members.index(me), default_timeout(), distributed_c10d.PrefixStore(str(count), store))
 
     def part(self, numbers: Sequence[int]) -> RankGroup:
-        """Return the group of the members with these numbers, each of which calls this, in the same order of calls."""
+        """Return the group of the members with these numbers. Each of them calls this, in the same order of calls."""
         group = RankGroup.join([self.members[self.numbers.index(number)] for number in numbers])
         group.numbers, group.timeout = tuple(numbers), self.timeout
         return group
 
     @contextmanager
-    def checked(self, what: str) -> Iterator[dict[str, Any]]:
-        """Run what each rank does by itself, then compare what the ranks put into the status; all must come here.
+    def checked(self, operation: str) -> Iterator[dict[str, Any]]:
+        """Run the body on each rank, then compare the fields that the ranks put into the status; all ranks must enter.
 
-        How far the first rank is shows on its terminal, if it has one. Warnings, which are the same on all ranks, are
-        issued on the first one alone.
+        The first rank shows progress on its terminal, if it has one, and alone issues the warnings of the body.
+
+        Args:
+            operation: what the ranks do, for errors.
 
         Raises:
-            SpmdirError: on all ranks, of the class of the error, if one of them raised; or if one does not come within
-                the timeout of the process group.
-            DivergenceError: on all ranks, if they differ in a field of COMPARED.
+            SpmdirError: on all ranks, if one of them raised, of the class of its error; or if a rank does not arrive
+                within the timeout of the process group.
+            DivergenceError: on all ranks, if they differ in a field of COMPARED or SHARED.
         """
-        status: dict[str, Any] = {"what": what}
+        status: dict[str, Any] = {"what": operation}
         try:
             with shown_on_terminal(self.index == 0), warnings_issued(self.index == 0):
                 yield status
         except Exception as error:
             with suppress(SpmdirError):
-                self._exchange_status({"what": what, "error": _encoded(error)})
+                self._exchange_status({"what": operation, "error": _encoded(error)})
             raise
         verdict = self._exchange_status(status)
         if verdict:
             raise _decoded(verdict)
 
-    def from_first(self, what: str, made: Callable[[], str], meanwhile: Callable[[], None] = lambda: None) -> str:
-        """Return on every rank the text that `made` gives on the first one; all must come here, and wait for it.
+    def from_first(
+        self, operation: str, produce_text: Callable[[], str], meanwhile: Callable[[], None] = lambda: None
+    ) -> str:
+        """Return on every rank the text that `produce_text` returns on the first rank; all ranks must call this.
 
         Args:
-            meanwhile: what the other ranks do before they wait.
+            meanwhile: called on the other ranks before they wait for the text.
 
         Raises:
-            SpmdirError: on all ranks, what `made` or `meanwhile` raised; or if a rank does not come within the timeout
-                of the process group, the first one with its text.
+            SpmdirError: on all ranks, if `produce_text` or `meanwhile` raised, or if a rank does not arrive within the
+                timeout of the process group.
         """
         key = f"{self._round + 1}/text"
-        with self.checked(what):
+        with self.checked(operation):
             if self.index == 0:
-                text = made()
+                text = produce_text()
                 self._store.set(key, zlib.compress(text.encode()))
                 return text
             meanwhile()
-        with self._reaching_store(what):
+        with self._reaching_store(operation):
             return zlib.decompress(self._store.get(key)).decode()
 
     @contextmanager
     def reporting(self) -> Iterator[None]:
-        """Run what each rank does by itself where nobody waits: other ranks find an error when they miss this one."""
+        """Report an error of the body, without waiting: other ranks read it when they wait in vain for this rank."""
         try:
             yield
         except Exception as error:
@@ -177,27 +183,27 @@ class RankGroup:
                 self._store.delete_key(f"error of {self.index}")
 
     def report(self, error: Exception) -> None:
-        """Leave `error` for other ranks to find."""
+        """Write `error` to the store, where other ranks read it."""
         self._reported = True
         with suppress(RuntimeError):
             self._store.set(f"error of {self.index}", json.dumps(_encoded(error)))
 
     def reports(self) -> str:
-        """Return what other ranks left: `rank 1: MESSAGE; `, nothing if there is nothing."""
-        told = []
+        """Return the errors that ranks reported and the operations that they reached, such as `rank 1: MESSAGE; `."""
+        texts = []
         with suppress(RuntimeError):
             for index, number in enumerate(self.numbers):
-                ahead = f"{self._round + 1}/{index}"
+                next_key = f"{self._round + 1}/{index}"
                 if self._store.check([f"error of {index}"]):
-                    left = json.loads(self._store.get(f"error of {index}"))
-                    told.append(f"rank {number}: {left['message']}; ")
-                elif self._store.check([ahead]):
-                    status = json.loads(self._store.get(ahead))
-                    told.append(f"rank {number} has come to {status['what']}; ")
-        return "".join(told)
+                    report = json.loads(self._store.get(f"error of {index}"))
+                    texts.append(f"rank {number}: {report['message']}; ")
+                elif self._store.check([next_key]):
+                    status = json.loads(self._store.get(next_key))
+                    texts.append(f"rank {number} has reached {status['what']}; ")
+        return "".join(texts)
 
     def _exchange_status(self, status: dict[str, Any]) -> dict[str, Any]:
-        """Return what is wrong with the statuses of all ranks, as `_encoded` gives it; empty if nothing is."""
+        """Return the error of the statuses of all ranks, as `_encoded` returns it; empty if there is none."""
         self._round += 1
         store = distributed_c10d.PrefixStore(str(self._round), self._store)
         with self._reaching_store(status["what"]):
@@ -216,39 +222,39 @@ class RankGroup:
         return verdict
 
     @contextmanager
-    def _reaching_store(self, what: str) -> Iterator[None]:
+    def _reaching_store(self, operation: str) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:
             reason = str(error).partition("\n")[0]
             raise SpmdirError(
-                f"rank {self.numbers[self.index]} cannot reach the store of the process group at {what}: {reason}; the "
-                "process that keeps it has ended, and says why"
+                f"rank {self.numbers[self.index]} cannot reach the store of the process group at {operation}: "
+                f"{reason}; the process that hosts it has ended: read its error"
             ) from error
 
-    def _compare(self, store: Any, what: str) -> dict[str, Any]:
-        """Return the verdict on the statuses in `store` once all are there; only the first rank does this."""
+    def _compare(self, store: Any, operation: str) -> dict[str, Any]:
+        """Wait for all statuses in `store`, and return the verdict; only the first rank calls this."""
         keys = [str(index) for index in range(len(self.members))]
         if not self._await(lambda: store.check(keys), self.timeout):
-            return self._missing(store, what)
+            return self._missing(store, operation)
         self._forget(self._round - 1)
         texts = store.multi_get(keys)
         if all(text == texts[0] for text in texts) and b'"error":' not in texts[0]:
             return {}
         try:
             return self._verdict([json.loads(text) for text in texts])
-        except Exception as error:  # the others wait for the verdict, whatever a comparison meets
-            return {"message": f"the ranks cannot be compared at {what}: {_encoded(error)['message']}"}
+        except Exception as error:  # the other ranks wait for a verdict in any case
+            return {"message": f"the ranks cannot be compared at {operation}: {_encoded(error)['message']}"}
 
     def _verdict(self, statuses: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         return verdict_of(statuses, self.numbers)
 
-    def _missing(self, store: Any, what: str) -> dict[str, Any]:
+    def _missing(self, store: Any, operation: str) -> dict[str, Any]:
         absent = [index for index in range(len(self.members)) if not store.check([str(index)])] or [0]
         missing = [str(self.numbers[index]) for index in absent]
         message = (
-            f"{self.reports()}rank {', '.join(missing)} has not come to {what} within {self.timeout:g} s, the "
-            f"timeout of the process group; it has ended, is stuck, or does something else"
+            f"{self.reports()}rank {', '.join(missing)} has not reached {operation} within {self.timeout:g} s, the "
+            f"timeout of the process group; it has ended, hangs, or makes another call"
         )
         return {"message": message, "missing": True}
 
@@ -258,60 +264,62 @@ class RankGroup:
 
     @staticmethod
     def _await(ready: Callable[[], bool], timeout: float) -> bool:
-        """Return whether `ready` came true within `timeout` seconds."""
+        """Wait until `ready` returns True; return False after `timeout` seconds."""
         begin = time.monotonic()
         while not ready():
             waited = time.monotonic() - begin
             if waited > timeout:
                 return False
-            time.sleep(min(max(0.001, waited / 20), 1.0))  # long waits ask seldom, and take no processor from others
+            time.sleep(
+                min(max(0.001, waited / 20), 1.0)
+            )  # poll rarely in a long wait, to leave the processor to other ranks
         return True
 
     def _forget(self, round: int) -> None:
-        """Delete what ranks said in a round that all have left, as they have when all have come to the next."""
+        """Delete the entries of a round. All ranks have left it once all have entered the next one."""
         for key in [*map(str, range(len(self.members))), "verdict", "seen", "text"] if round else []:
             self._store.delete_key(f"{round}/{key}")
 
 
 def verdict_of(statuses: Sequence[Mapping[str, Any]], numbers: Sequence[int]) -> dict[str, Any]:
-    """Return what is wrong with statuses that are not all alike: the first error, else the first that differs.
+    """Return the first error in the statuses, else the first difference between them; empty if there is none.
 
     Args:
-        numbers: what errors call the ranks that the statuses are of.
+        numbers: the numbers that errors print for the ranks of the statuses.
     """
     for number, status in zip(numbers, statuses, strict=False):
         if "error" in status:
             return {**status["error"], "rank": number}
     for field, sentence in COMPARED.items():
         for number, status in zip(numbers, statuses, strict=False):
-            mine, first = status.get(field), statuses[0].get(field)
-            if mine != first:
-                message = sentence(first, mine, f"ranks {numbers[0]} and {number}")
+            field_value, reference = status.get(field), statuses[0].get(field)
+            if field_value != reference:
+                message = sentence(reference, field_value, f"ranks {numbers[0]} and {number}")
                 return {"message": message, "class": DivergenceError.__name__}
     for field, explain in SHARED.items():
-        first_to_say: dict[str, tuple[int, Mapping[str, Any]]] = {}
+        first_status_with: dict[str, tuple[int, Mapping[str, Any]]] = {}
         for number, status in zip(numbers, statuses, strict=False):
             for key, value in status.get(field, {}).items():
-                other, before = first_to_say.setdefault(key, (number, status))
-                if before[field][key] != value:
-                    message = explain(key, before, status, f"ranks {other} and {number}")
+                earlier_number, earlier_status = first_status_with.setdefault(key, (number, status))
+                if earlier_status[field][key] != value:
+                    message = explain(key, earlier_status, status, f"ranks {earlier_number} and {number}")
                     return {"message": message, "class": DivergenceError.__name__}
     return {}
 
 
 def _encoded(error: Exception) -> dict[str, Any]:
-    """Return an error in a form that a store keeps."""
+    """Return the fields of an error that JSON can represent."""
     if not isinstance(error, SpmdirError):
         return {"message": f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"}
     location = attrs.astuple(error.location) if error.location else None
     return {"message": error.message, "location": location, "class": type(error).__name__}
 
 
-def _decoded(told: Mapping[str, Any]) -> SpmdirError:
-    """Return the error that `told` encodes; of a class that is not in CLASSES, a plain SpmdirError."""
-    rank, location = told.get("rank"), told.get("location")
-    message = told["message"] if rank is None else f"rank {rank}: {told['message']}"
-    return CLASSES.get(told.get("class", ""), SpmdirError)(message, Location(*location) if location else None)
+def _decoded(encoded: Mapping[str, Any]) -> SpmdirError:
+    """Return the error with these fields; a SpmdirError if its class is not in CLASSES."""
+    rank, location = encoded.get("rank"), encoded.get("location")
+    message = encoded["message"] if rank is None else f"rank {rank}: {encoded['message']}"
+    return CLASSES.get(encoded.get("class", ""), SpmdirError)(message, Location(*location) if location else None)
 
 
 def _sizes(sizes: Mapping[str, int] | None) -> str:

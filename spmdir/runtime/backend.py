@@ -59,12 +59,12 @@ def backend(
         ...     y = compiled(x)
     """
 
-    def partitioned(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Call:
-        over = {"dp": dist.get_world_size()} if mesh is None and dist.is_initialized() else {"dp": 1}
+    def partition(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Call:
+        axes = {"dp": dist.get_world_size()} if mesh is None and dist.is_initialized() else {"dp": 1}
         options = {"pipeline": pipeline, "cache": cache, "compile": compile}
-        return Partitioned(graph, Mesh(over) if mesh is None else mesh, plan, options)
+        return Partitioned(graph, Mesh(axes) if mesh is None else mesh, plan, options)
 
-    return partitioned
+    return partition
 
 
 OPTIONS = ("mesh", "plan", "pipeline", "cache", "compile")
@@ -94,7 +94,7 @@ class Partitioned:
     _programs: dict[tuple[Any, ...], Parallel] = attrs.field(factory=dict)
 
     def __call__(self, *args: Any) -> Sequence[Tensor]:
-        if torch.is_grad_enabled() and any(isinstance(one, Tensor) and one.requires_grad for one in args):
+        if torch.is_grad_enabled() and any(isinstance(arg, Tensor) and arg.requires_grad for arg in args):
             raise UnsupportedError(
                 "the backend has no gradients; call the model under torch.no_grad(), or train it with "
                 "spmdir.shard_module(model, mesh, …) or spmdir.training_step(model, loss, …)"
@@ -104,17 +104,17 @@ class Partitioned:
             return self.graph(*named.values()), state
 
         named = dict(zip(input_names(self.graph), args, strict=True))
-        known = tuple((one.shape, one.dtype) if isinstance(one, Tensor) else one for one in args)
-        if known not in self._programs:
-            self._programs[known] = parallelize(step, self.mesh, self.plan, (named,), state={}, **self.options)
-        return self._programs[known](named)
+        key = tuple((arg.shape, arg.dtype) if isinstance(arg, Tensor) else arg for arg in args)
+        if key not in self._programs:
+            self._programs[key] = parallelize(step, self.mesh, self.plan, (named,), state={}, **self.options)
+        return self._programs[key](named)
 
 
 def input_names(graph: fx.GraphModule) -> list[str]:
     """Return the names of the inputs of a graph of Dynamo: those of parameters and buffers in their module, and of
     arguments in the function; with the name of the module where two are alike."""
     paths = [_path(node) for node in graph.graph.nodes if node.op == "placeholder"]
-    short = [".".join(keys[held:]) for keys, held in paths]
+    short = [".".join(keys[is_of_module:]) for keys, is_of_module in paths]
     count = Counter(short)
     return [name if count[name] == 1 else ".".join(keys) for name, (keys, _) in zip(short, paths, strict=True)]
 

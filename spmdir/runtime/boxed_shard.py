@@ -47,9 +47,9 @@ class BoxedShard(Tensor):
 
     @staticmethod
     def __new__(cls, shard: Tensor, boxes: Sequence[Box], is_partition: bool) -> BoxedShard:
-        made = wrapper(cls, shard)
-        made.shard, made.boxes, made.is_partition = shard.detach(), tuple(boxes), is_partition
-        return made
+        boxed = wrapper(cls, shard)
+        boxed.shard, boxed.boxes, boxed.is_partition = shard.detach(), tuple(boxes), is_partition
+        return boxed
 
     def __repr__(self, **_: Any) -> str:
         return f"BoxedShard({self.shard}, {len(self.boxes)} boxes)"
@@ -59,19 +59,21 @@ class BoxedShard(Tensor):
         rows = _rows(args)
         _check_op(func, args, rows)
         # An op in place returns its operands; another result is laid out as the operands that it is made of.
-        known = {id(leaf.shard): leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, BoxedShard)}
+        boxed_of_shard = {
+            id(leaf.shard): leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, BoxedShard)
+        }
         args, kwargs = pytree.tree_map_only(BoxedShard, lambda leaf: leaf.shard, (args, kwargs or {}))
 
-        def wrapped(result: Tensor, row: Sequence[Tensor]) -> Tensor:
-            if id(result) in known:
-                return known[id(result)]
+        def wrap_result(result: Tensor, row: Sequence[Tensor]) -> Tensor:
+            if id(result) in boxed_of_shard:
+                return boxed_of_shard[id(result)]
             like = next((t for t in row if isinstance(t, BoxedShard) and t.shape == result.shape), None)
             return result if like is None else BoxedShard(result, like.boxes, like.is_partition)
 
         returned = func(*args, **kwargs)
         if len(rows) > 1:
-            return returned and type(returned)(map(wrapped, returned, rows))
-        return pytree.tree_map_only(Tensor, lambda result: wrapped(result, rows[0]), returned)
+            return returned and type(returned)(map(wrap_result, returned, rows))
+        return pytree.tree_map_only(Tensor, lambda result: wrap_result(result, rows[0]), returned)
 
     def __create_write_items__(self, fqn: str, object: Any) -> list[WriteItem]:
         properties = TensorProperties.create_from_tensor(self.shard)
@@ -95,7 +97,7 @@ class BoxedShard(Tensor):
 def _check_op(func: Any, args: Sequence[Any], rows: Sequence[Sequence[Tensor]]) -> None:
     """Raise UnsupportedError unless `func` gives on the shards what DTensor takes its results for."""
     name = func.overloadpacket.__name__
-    boxed = [one for row in rows for one in row if isinstance(one, BoxedShard)]
+    boxed = [operand_boxed for row in rows for operand_boxed in row if isinstance(operand_boxed, BoxedShard)]
     if name in NORMS:
         keeps = all(one.is_partition for one in boxed)
     elif name in ("view", "_unsafe_view"):
@@ -115,6 +117,6 @@ def _check_op(func: Any, args: Sequence[Any], rows: Sequence[Sequence[Tensor]]) 
 
 def _rows(args: Sequence[Any]) -> list[tuple[Tensor, ...]]:
     """Return the operands of each result: all operands, or of a list op the n-th of each list."""
-    lists = [one for one in args if isinstance(one, (list, tuple)) and one and isinstance(one[0], Tensor)]
+    lists = [arg for arg in args if isinstance(arg, (list, tuple)) and arg and isinstance(arg[0], Tensor)]
     columns = zip(*lists, strict=True) if lists else [args]
-    return [tuple(one for one in column if isinstance(one, Tensor)) for column in columns]
+    return [tuple(arg for arg in column if isinstance(arg, Tensor)) for column in columns]

@@ -58,18 +58,20 @@ def held_boxes(sharding: Sharding, shape: Sequence[int], mesh: Mesh, rank: int) 
     if 0 in shape:
         nothing = (0,) * len(shape)
         return (Box(nothing, nothing, nothing),)
-    found = []
-    for block in itertools.product(*map(_placed, ranges)):
+    boxes = []
+    for block in itertools.product(*map(_place_ranges, ranges)):
         starts, sizes, local = zip(*block, strict=True) if block else ((), (), ())
-        found.append(Box(starts, sizes, local))
-    return tuple(found)
+        boxes.append(Box(starts, sizes, local))
+    return tuple(boxes)
 
 
-def _placed(ranges: Ranges) -> list[tuple[int, int, int]]:
+def _place_ranges(ranges: Ranges) -> list[tuple[int, int, int]]:
     """Return (start, size, local start) of each range."""
     sizes = [end - start for start, end in ranges]
     local = itertools.accumulate(sizes, initial=0)
-    return [(start, size, at) for (start, _), size, at in zip(ranges, sizes, local, strict=False) if size]
+    return [
+        (start, size, local_start) for (start, _), size, local_start in zip(ranges, sizes, local, strict=False) if size
+    ]
 
 
 def copy_boxes(boxes: Sequence[Box], shard: Tensor, whole: Tensor) -> None:

@@ -67,9 +67,9 @@ class Convention:
                 "as in the example arguments: other arguments need a program of their own, made with them as examples"
             )
         for index, (leaf, example) in enumerate(zip(leaves, self.examples, strict=True)):
-            if value_key(_kept(leaf)) != value_key(example):
+            if value_key(_constant_or_mark(leaf)) != value_key(example):
                 raise SpmdirError(
-                    f"argument {index} is {_kept(leaf)}; the program was traced with {example}: "
+                    f"argument {index} is {_constant_or_mark(leaf)}; the program was traced with {example}: "
                     "trace it again for another value, or pass a tensor both times"
                 )
         return [leaf for leaf in leaves if isinstance(leaf, Tensor)]
@@ -111,24 +111,27 @@ class Capture:
     program: fx.GraphModule | torch.export.ExportedProgram
     convention: Convention
     state: Sequence[Any]
-    own: Mapping[str, Tensor]
+    tensors: Mapping[str, Tensor]
     outputs: Sequence[Any]
     rehearsal: Rehearsal | None = None
 
-    def result_shardings(self, given: Sequence[ShardingLike | None] | None) -> list[ShardingLike | None]:
+    def result_shardings(self, out_shardings: Sequence[ShardingLike | None] | None) -> list[ShardingLike | None]:
         """Return `out_shardings` for `import_fx`: outputs are replicated unless annotated, a new state is like the old.
 
         Raises:
             ShardingError: `given` does not have one entry an output.
         """
-        told = [None] * len(self.outputs) if given is None else given
-        if len(told) != len(self.outputs):
+        entries = [None] * len(self.outputs) if out_shardings is None else out_shardings
+        if len(entries) != len(self.outputs):
             raise ShardingError(
-                f"out_shardings has {len(told)} entries; the program returns {len(self.outputs)} values: "
+                f"out_shardings has {len(entries)} entries; the program returns {len(self.outputs)} values: "
                 "give one each, None for those that are to come back replicated"
             )
-        users = ["" if one is None and _is_tensor(leaf) else one for one, leaf in zip(told, self.outputs, strict=True)]
-        renewed = [f"{LIKE}input:{at}" if _is_tensor(leaf) else None for at, leaf in enumerate(self.state)]
+        users = [
+            "" if entry is None and _is_tensor(leaf) else entry
+            for entry, leaf in zip(entries, self.outputs, strict=True)
+        ]
+        renewed = [f"{LIKE}input:{index}" if _is_tensor(leaf) else None for index, leaf in enumerate(self.state)]
         return [*users, *renewed]
 
 
@@ -138,7 +141,7 @@ def capture_model(model: nn.Module, example_inputs: tuple[Any, ...], dynamic_sha
     Raises:
         UnsupportedError: torch.export rejects it, or it changes state beside its buffers.
     """
-    traced, arguments = on_device(model, example_inputs)
+    traced, arguments = off_meta_device(model, example_inputs)
     rehearsal = rehearse_module(traced, arguments, {})
     with ExitStack() as stack:
         stack.enter_context(torch_errors("the model cannot be exported"))
@@ -147,28 +150,28 @@ def capture_model(model: nn.Module, example_inputs: tuple[Any, ...], dynamic_sha
         program = torch.export.export(traced, arguments, dynamic_shapes=dynamic_shapes)
     rehearsal.caches.remove_fakes()
     specs = program.graph_signature.output_specs
-    outputs = [value for value, spec in zip(_returned(program.graph), specs, strict=True) if spec.kind in _USER]
+    outputs = [value for value, spec in zip(_graph_outputs(program.graph), specs, strict=True) if spec.kind in _USER]
     leaves, in_spec = pytree.tree_flatten(example_inputs)
-    convention = Convention(tuple(map(_kept, leaves)), in_spec, program.call_spec.out_spec)  # type: ignore
-    own: dict[str, Any] = {**program.constants, **program.state_dict}
-    meta: dict[int, Any] = {id(value): value.to("meta") for value in own.values() if isinstance(value, FakeTensor)}
-    own = {name: meta.get(id(value), value) for name, value in own.items()}
-    return Capture(program, convention, [], own, outputs, rehearsal)
+    convention = Convention(tuple(map(_constant_or_mark, leaves)), in_spec, program.call_spec.out_spec)  # type: ignore
+    tensors: dict[str, Any] = {**program.constants, **program.state_dict}
+    meta: dict[int, Any] = {id(value): value.to("meta") for value in tensors.values() if isinstance(value, FakeTensor)}
+    tensors = {name: meta.get(id(value), value) for name, value in tensors.items()}
+    return Capture(program, convention, [], tensors, outputs, rehearsal)
 
 
-def on_device(model: nn.Module, args: tuple[Any, ...]) -> tuple[nn.Module, tuple[Any, ...]]:
+def off_meta_device(model: nn.Module, args: tuple[Any, ...]) -> tuple[nn.Module, tuple[Any, ...]]:
     """Return a model and arguments that torch traces as if what is on the meta device were where the arguments are.
 
     They are the given ones if nothing of the model is on the meta device, else copies with fake tensors.
     """
-    held = [*model.parameters(), *model.buffers()]
-    if not any(tensor.is_meta for tensor in held):
+    state = [*model.parameters(), *model.buffers()]
+    if not any(tensor.is_meta for tensor in state):
         return model, args
     devices = [leaf.device for leaf in pytree.tree_leaves(args) if isinstance(leaf, Tensor)]
     device = next((device for device in devices if device.type != "meta"), torch.device("cpu"))
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
         memo: dict[int, Any] = {}
-        for tensor in held:
+        for tensor in state:
             if tensor.is_meta:
                 fake = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
                 is_parameter = isinstance(tensor, nn.Parameter)
@@ -193,7 +196,7 @@ def capture_step(
     specs: list[pytree.TreeSpec] = []
 
     @functools.wraps(step)
-    def recorded(*args: Any) -> Any:
+    def recording_step(*args: Any) -> Any:
         result = step(*args)
         specs.append(pytree.tree_structure(result))
         return result
@@ -201,39 +204,39 @@ def capture_step(
     dynamic = dynamic_shapes is not None
     environment = ShapeEnv(duck_shape=False) if dynamic else None
     with FakeTensorMode(allow_non_fake_inputs=True, shape_env=environment) as mode:
-        fake = pytree.tree_map_only(Tensor, lambda tensor: _on(tensor, device), (state, *example_inputs))
+        fake = pytree.tree_map_only(Tensor, lambda tensor: _empty_on(tensor, device), (state, *example_inputs))
         if dynamic:
             fake = (fake[0], *opened(fake[1:], dynamic_shapes, mode))
     # Outside its mode a factory would take the example for the size.
     with torch_errors("the step cannot be traced"), mode if dynamic else nullcontext(), without_onednn():
-        program = make_fx(recorded, tracing_mode="real" if dynamic else "fake")(*fake)
+        program = make_fx(recording_step, tracing_mode="real" if dynamic else "fake")(*fake)
     old, state_spec = pytree.tree_flatten(state)
     parts = specs[0].children() if specs[0].type is tuple else []
     if len(parts) != 2 or parts[1] != state_spec:
         raise UnsupportedError(
             f"the step returns {specs[0]}; expected (outputs, new_state) with new_state built like state, {state_spec}"
         )
-    returned = pytree.tree_leaves(_returned(program.graph))
+    returned = pytree.tree_leaves(_graph_outputs(program.graph))
     outputs, new = returned[: parts[0].num_leaves], returned[parts[0].num_leaves :]
     _check_numbers(old, new)
     leaves, in_spec = pytree.tree_flatten(example_inputs)
-    convention = Convention(tuple(map(_kept, leaves)), in_spec, parts[0], state_spec)
-    own = {name: value for name, value in vars(program).items() if isinstance(value, Tensor)}
-    return Capture(program, convention, old, {**own, **program.state_dict(keep_vars=True)}, outputs)
+    convention = Convention(tuple(map(_constant_or_mark, leaves)), in_spec, parts[0], state_spec)
+    tensors = {name: value for name, value in vars(program).items() if isinstance(value, Tensor)}
+    return Capture(program, convention, old, {**tensors, **program.state_dict(keep_vars=True)}, outputs)
 
 
-def _on(tensor: Tensor, device: torch.device) -> Tensor:
+def _empty_on(tensor: Tensor, device: torch.device) -> Tensor:
     placed = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device)
     return placed.requires_grad_(tensor.requires_grad)
 
 
-def _returned(graph: fx.Graph) -> Any:
+def _graph_outputs(graph: fx.Graph) -> Any:
     return next(node for node in reversed(graph.nodes) if node.op == "output").args[0]
 
 
 def _check_numbers(old: Sequence[Any], new: Sequence[Any]) -> None:
     """Raise UnsupportedError for a number that changes from call to call: it would be frozen at its first value."""
-    for before, after in zip(map(_kept, old), map(_kept, new), strict=True):
+    for before, after in zip(map(_constant_or_mark, old), map(_constant_or_mark, new), strict=True):
         if before != after:
             raise UnsupportedError(
                 f"the state holds {before}, which the step replaces by {after}; "
@@ -245,5 +248,5 @@ def _is_tensor(leaf: Any) -> bool:
     return isinstance(leaf, Tensor) or (isinstance(leaf, fx.Node) and isinstance(leaf.meta.get("val"), Tensor))
 
 
-def _kept(leaf: Any) -> Any:
+def _constant_or_mark(leaf: Any) -> Any:
     return _TENSOR if _is_tensor(leaf) else leaf

@@ -1,7 +1,7 @@
-"""Checkpoints: what is saved is complete or not there, and what is loaded fits or is not touched.
+"""Save and load checkpoints: a checkpoint appears only when it is complete, and a load changes nothing unless it fits.
 
-`torch.distributed.checkpoint` writes and reads the shards. Here are the directory in which checkpoints follow each
-other, the digests of their files, the checks before anything is written, and the generators.
+`torch.distributed.checkpoint` writes and reads the shards. This module adds the numbered checkpoints of a directory,
+the digests of their files, the checks before anything is written, and the random generators.
 """
 
 from __future__ import annotations
@@ -29,8 +29,16 @@ from torch.optim import Optimizer
 from spmdir.core.arguments import PATH, Kind, accepts, keyed
 from spmdir.core.errors import SpmdirError, UnsupportedError, shown
 from spmdir.core.progress import say
-from spmdir.runtime.checkpoint_files import begin, check_files, chosen, complete, file_digest, publish, read_metadata
-from spmdir.runtime.default_group import checked, from_first, of_all, own_rank, shown_by_first
+from spmdir.runtime.checkpoint_files import (
+    begin,
+    check_files,
+    file_digest,
+    find_checkpoint,
+    list_complete,
+    publish,
+    read_metadata,
+)
+from spmdir.runtime.default_group import broadcast_from_first, checked, gather_from_all, own_rank, shown_by_first
 from spmdir.runtime.digests import value_digest
 from spmdir.runtime.local_state import LocalShard, checkpointable
 from spmdir.runtime.parallel import Parallel
@@ -40,9 +48,9 @@ from spmdir.torch_interop.state_dicts import flatten_state_dict
 GENERATORS = "generators"
 FLAT = named.StateDictOptions(flatten_optimizer_state_dict=True)
 SHOWN = 4
-"""How many differences an error names."""
+"""The number of differences that an error lists."""
 
-_NAMED = keyed("a dict of what is saved by names")
+_NAMED = keyed("a dict from names to values")
 _STEP = Kind(
     lambda value: type(value) is int and 0 <= value < 10**18, "the number of a step, from 0 to below 10**18"
 ).optional
@@ -50,7 +58,7 @@ _KEEP = Kind(lambda value: type(value) is int and value > 0, "a number of checkp
 
 
 class ProgressSavePlanner(DefaultSavePlanner):
-    """The default planner, which shows the progress of what it writes."""
+    """The default planner, with a progress message for each write."""
 
     _written = 0
 
@@ -61,7 +69,7 @@ class ProgressSavePlanner(DefaultSavePlanner):
 
 
 class ProgressLoadPlanner(DefaultLoadPlanner):
-    """The default planner, which shows the progress of what it reads."""
+    """The default planner, with a progress message for each read."""
 
     _read = _all = 0
 
@@ -80,20 +88,21 @@ class ProgressLoadPlanner(DefaultLoadPlanner):
 def save(directory: str | Path, state: Mapping[str, Any], *, step: int | None = None, keep: int | None = None) -> Path:
     """Save `state` as the next checkpoint of a directory that all ranks share; every rank calls this.
 
-    The checkpoint appears as `step-N` once it is complete. A save that is interrupted leaves those before it as they
-    are. The random generators of all ranks are saved too.
+    The checkpoint appears as `step-N` once it is complete. An interrupted save does not change earlier checkpoints.
+    The random generators of all ranks are saved too.
 
     Args:
-        directory: of all checkpoints of a run.
-        state: name → a Parallel, a module, an optimizer of a module that is in `state` too, whatever has state_dict
-            and load_state_dict, as a scheduler has, or a tree of tensors and plain values.
+        directory: the directory of all checkpoints of a run.
+        state: name → value. A value is a Parallel, a module, an optimizer of a module in `state`, an object with
+            state_dict and load_state_dict such as a scheduler, or a tree of tensors and plain values.
         step: the number of the checkpoint; if None, one more than the last.
-        keep: how many complete checkpoints stay: this one, and of the others those of the highest numbers; all if None.
+        keep: the number of complete checkpoints to keep: this one, and the others with the highest numbers. If None,
+            all are kept.
 
-    Returns: where the checkpoint is.
+    Returns: the path of the checkpoint.
 
     Raises:
-        SpmdirError: ranks have different values of what is not sharded, a value cannot be saved, the checkpoint exists
+        SpmdirError: ranks have different values that are not sharded, a value cannot be saved, the checkpoint exists
             already, or a file cannot be written. All ranks raise.
 
     Example:
@@ -101,36 +110,36 @@ def save(directory: str | Path, state: Mapping[str, Any], *, step: int | None = 
     """
     directory = Path(directory)
     rank = own_rank()
-    with checked("checkpoint.save") as status, _fresh_optimizers(state) as fresh:
+    with checked("checkpoint.save") as status, _fresh_optimizers(state) as unstepped:
         _STEP.check("step", step)
         _KEEP.check("keep", keep)
         status |= {"step": step, "keep": keep, "directory": str(directory)}
-        for one in state.values():
-            check_values(one)
-        values, paths = _values(_trees(state))
-        for name in fresh:
+        for value in state.values():
+            check_values(value)
+        values, paths = _flatten_trees(_trees(state))
+        for name in unstepped:
             if any(state[name].state.values()):
                 raise UnsupportedError(
                     f"'{name}' has taken no step, so it has nothing to save; save after its first step"
                 )
         status["saved"] = {n: _digest(n, value) for n, value in values.items() if not isinstance(value, DTensor)}
-        saved = _by_key(values, paths)
-        saved |= {f"{GENERATORS}.{rank}.{kind}": drawn for kind, drawn in _generators().items()}
+        entries = _group_by_state_key(values, paths)
+        entries |= {f"{GENERATORS}.{rank}.{kind}": drawn for kind, drawn in _generators().items()}
     with checked("the beginning of a checkpoint"):
         place = begin(directory, step) if rank == 0 else None
-    place, unfinished = from_first(place)
+    place, unfinished = broadcast_from_first(place)
     with _torch_errors("the checkpoint cannot be saved"):
         save_shards(
-            saved, checkpoint_id=str(unfinished), planner=ProgressSavePlanner(), no_dist=not dist.is_initialized()
+            entries, checkpoint_id=str(unfinished), planner=ProgressSavePlanner(), no_dist=not dist.is_initialized()
         )
     with checked("the digests of a checkpoint"):
         digests = {file.name: file_digest(file) for file in sorted(unfinished.glob(f"__{rank}_*.distcp"))}
-    digests = {name: digest for one in of_all(digests) for name, digest in one.items()}
+    digests = {name: digest for value in gather_from_all(digests) for name, digest in value.items()}
     with checked("the end of a checkpoint"):
         if rank == 0:
             publish(unfinished, place, digests)
-            others = [path for _, path in sorted(complete(directory).items()) if path != place]
-            for old in others[: max(0, len(others) - keep + 1)] if keep else []:
+            older_paths = [path for _, path in sorted(list_complete(directory).items()) if path != place]
+            for old in older_paths[: max(0, len(older_paths) - keep + 1)] if keep else []:
                 shutil.rmtree(old)
     return place
 
@@ -140,21 +149,21 @@ def save(directory: str | Path, state: Mapping[str, Any], *, step: int | None = 
 def load(directory: str | Path, state: Mapping[str, Any], *, step: int | None = None) -> Path:
     """Load the last complete checkpoint of a directory into `state`; every rank calls this.
 
-    Tensors are loaded in place, whatever the mesh, plan and number of ranks that saved them. Plain values replace those
-    in the dicts and lists of `state`. Keys, shapes, element types and the bytes of all files are checked before
-    anything is written. A rank that did not save continues with the generators of the first one.
+    Tensors are loaded in place. The mesh, the plan and the number of ranks may differ from those of the save. Plain
+    values replace those in the dicts and lists of `state`. Keys, shapes, element types and the bytes of all files are
+    checked before anything is written. A rank that the save did not have gets the generators of the first rank.
 
     Args:
-        directory: as given to `save`, or one that `torch.distributed.checkpoint.save` wrote, whose files
-            have no digests: their lengths are checked alone.
-        state: as for `save`. What is saved under names that it does not have is left.
-        step: which checkpoint; the last if None.
+        directory: the directory given to `save`, or one that `torch.distributed.checkpoint.save` wrote. Files of the
+            latter have no digests, so only their lengths are checked.
+        state: as for `save`. Saved names that `state` does not have are ignored.
+        step: the number of the checkpoint; the last if None.
 
-    Returns: where the checkpoint is.
+    Returns: the path of the checkpoint.
 
     Raises:
         SpmdirError: there is no complete checkpoint, a file is missing or damaged, or a key, shape or element type of
-            the checkpoint is not that of `state`. All ranks raise, and `state` is as it was.
+            the checkpoint differs from that of `state`. All ranks raise, and `state` does not change.
 
     Example:
         >>> progress = {"epoch": 0}
@@ -163,24 +172,26 @@ def load(directory: str | Path, state: Mapping[str, Any], *, step: int | None = 
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     with checked("checkpoint.load") as status:
         status |= {"step": step, "directory": str(directory)}
-        place = chosen(Path(directory), step) if rank == 0 else None
-    place = from_first(place)
+        place = find_checkpoint(Path(directory), step) if rank == 0 else None
+    place = broadcast_from_first(place)
     with ExitStack() as loading:
         with checked("the checks of a checkpoint"), _fresh_optimizers(state):
             check_files(place, rank, world)
             metadata = read_metadata(place)
-            for one in state.values():
-                if isinstance(one, nn.Module):
-                    loading.enter_context(room(one.state_dict(keep_vars=True)))
+            for entry in state.values():
+                if isinstance(entry, nn.Module):
+                    loading.enter_context(room(entry.state_dict(keep_vars=True)))
             trees = _trees(state)
-            values, paths = _values(trees)
+            values, paths = _flatten_trees(trees)
             _check_values(place, values, metadata, state)
             for name, path in paths.items():
                 if len(path) == 1 and not isinstance(values[name], Tensor):
-                    found = shown(values[name])
-                    raise UnsupportedError(f"'{name}' is {found}, which cannot be loaded in place; put it into a dict")
-        drawn = _saved_generators(metadata, rank)
-        values |= drawn
+                    description = shown(values[name])
+                    raise UnsupportedError(
+                        f"'{name}' is {description}, which cannot be loaded in place; put it into a dict"
+                    )
+        generators = _saved_generators(metadata, rank)
+        values |= generators
         with _torch_errors(f"the checkpoint '{place}' cannot be loaded"):
             load_shards(
                 values, checkpoint_id=str(place), planner=ProgressLoadPlanner(), no_dist=not dist.is_initialized()
@@ -191,13 +202,13 @@ def load(directory: str | Path, state: Mapping[str, Any], *, step: int | None = 
                 _replace(trees, path, values[name])
         for name, value in state.items():
             _restore(name, value, trees[name], state)
-        for name in drawn:
+        for name in generators:
             _set_generator(name.rpartition(".")[2], values[name])
     return place
 
 
 def _trees(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return name → the tree of tensors and plain values of what it names; those of dicts are the dicts themselves."""
+    """Return name → tree of tensors and plain values. The tree of a dict is the dict itself."""
     if GENERATORS in state:
         raise UnsupportedError(f"'{GENERATORS}' is the name of the random generators in a checkpoint; choose another")
     return {name: _tree(name, value, state) for name, value in state.items()}
@@ -216,7 +227,7 @@ def _tree(name: str, value: Any, state: Mapping[str, Any]) -> Any:
 
 
 def _restore(name: str, value: Any, tree: Any, state: Mapping[str, Any]) -> None:
-    """Give the values that were loaded to what does not hold them itself."""
+    """Pass the loaded tree to an object that does not share memory with it."""
     if isinstance(value, Parallel):
         value.note_values(tree)
         return
@@ -230,7 +241,7 @@ def _restore(name: str, value: Any, tree: Any, state: Mapping[str, Any]) -> None
 
 
 def _module_of(name: str, optimizer: Optimizer, state: Mapping[str, Any]) -> nn.Module:
-    """Return the module of `state` that has the parameters of the optimizer, which are saved by their names in it."""
+    """Return the module of `state` that has the parameters of the optimizer; its names are those in the checkpoint."""
     owned = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
     for module in state.values():
         if isinstance(module, nn.Module) and owned <= {id(parameter) for parameter in module.parameters()}:
@@ -241,8 +252,8 @@ def _module_of(name: str, optimizer: Optimizer, state: Mapping[str, Any]) -> nn.
     )
 
 
-def _values(trees: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return name → leaf of all trees, with DTensors that checkpoints read rightly, and name → where it is in them."""
+def _flatten_trees(trees: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return (name → leaf of a tree, name → path of the leaf), with DTensors in the form that checkpoints support."""
     try:
         flat, paths = flatten_state_dict(dict(trees))
     except ValueError as error:  # names are joined by dots
@@ -255,34 +266,34 @@ def _values(trees: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     return flat, paths
 
 
-def _by_key(values: Mapping[str, Any], paths: Mapping[str, Any]) -> dict[str, Any]:
-    """Return key of the state → its values by the rest of their names, so that the metadata tells whose each is."""
-    found: dict[str, Any] = {}
+def _group_by_state_key(values: Mapping[str, Any], paths: Mapping[str, Any]) -> dict[str, Any]:
+    """Return key of the state → its values by the remaining part of their names, as the metadata records them."""
+    grouped: dict[str, Any] = {}
     for name, value in values.items():
         key = paths[name][0]
         if name == key:
-            found[key] = value
+            grouped[key] = value
         else:
-            found.setdefault(key, {})[name[len(key) + 1 :]] = value
-    return found
+            grouped.setdefault(key, {})[name[len(key) + 1 :]] = value
+    return grouped
 
 
 def _replace(tree: Any, path: Sequence[Any], value: Any) -> None:
-    """Put a plain value where the one of that path is."""
-    *parents, last = path
+    """Replace the plain value at a path of a tree."""
+    *parents, final_key = path
     for key in parents:
-        tree = tree[_own_key(tree, key)]
-    tree[_own_key(tree, last)] = value
+        tree = tree[_key_in(tree, key)]
+    tree[_key_in(tree, final_key)] = value
 
 
-def _own_key(held: Any, key: Any) -> Any:
-    """Return the key of a dict or list that is written as `key` in a path, which has text for all keys of dicts."""
-    is_other = isinstance(held, Mapping) and key not in held
-    return next(own for own in held if str(own) == key) if is_other else key
+def _key_in(container: Any, key: Any) -> Any:
+    """Return the key of a dict or list for the element `key` of a path. Paths have strings for all keys of dicts."""
+    is_text_of_key = isinstance(container, Mapping) and key not in container
+    return next(container_key for container_key in container if str(container_key) == key) if is_text_of_key else key
 
 
 def _digest(name: str, value: Any) -> str:
-    """Return what is compared between ranks of a value that one of them saves for all."""
+    """Return the digest by which ranks compare a value that only one of them saves."""
     try:
         return value_digest(value)
     except TypeError as error:
@@ -291,51 +302,54 @@ def _digest(name: str, value: Any) -> str:
 
 def _generators() -> dict[str, Tensor]:
     """Return device type → the state of its random generator."""
-    found = {"cpu": torch.get_rng_state()}
+    states = {"cpu": torch.get_rng_state()}
     if torch.accelerator.is_available():
         device = torch.accelerator.current_accelerator()
-        found[device.type] = torch.get_device_module(device).get_rng_state()  # type: ignore[union-attr]
-    return found
+        states[device.type] = torch.get_device_module(device).get_rng_state()  # type: ignore[union-attr]
+    return states
 
 
 def _saved_generators(metadata: Metadata, rank: int) -> dict[str, Tensor]:
-    """Return name → a tensor to load for each generator that the checkpoint has for `rank`, or else the first rank."""
+    """Return name → buffer for each saved generator state of `rank`, or of the first rank if `rank` has none."""
     saved = metadata.state_dict_metadata
-    own = rank if f"{GENERATORS}.{rank}.cpu" in saved else 0
-    found = {f"{GENERATORS}.{own}.{kind}": drawn for kind, drawn in _generators().items()}
-    return {name: torch.empty_like(drawn) for name, drawn in found.items() if name in saved}
+    saved_rank = rank if f"{GENERATORS}.{rank}.cpu" in saved else 0
+    states = {f"{GENERATORS}.{saved_rank}.{kind}": state for kind, state in _generators().items()}
+    return {name: torch.empty_like(state) for name, state in states.items() if name in saved}
 
 
-def _set_generator(kind: str, drawn: Tensor) -> None:
-    (torch if kind == "cpu" else torch.get_device_module(kind)).set_rng_state(drawn)
+def _set_generator(kind: str, state: Tensor) -> None:
+    (torch if kind == "cpu" else torch.get_device_module(kind)).set_rng_state(state)
 
 
 def _check_values(place: Path, values: Mapping[str, Any], metadata: Metadata, state: Mapping[str, Any]) -> None:
-    """Raise SpmdirError unless the checkpoint has what `values` are, no more of what `state` names, and no less."""
+    """Raise SpmdirError unless the checkpoint has exactly the names, shapes and types of `values` for keys of "
+    "`state`."""
     saved = metadata.state_dict_metadata
     keys = {name: path[0] for name, path in (metadata.planner_data or {}).items()}
-    known = {keys.get(name, name) for name in saved if not name.startswith(f"{GENERATORS}.")}
+    saved_keys = {keys.get(name, name) for name in saved if not name.startswith(f"{GENERATORS}.")}
     differences = [f"'{name}' is not in it" for name in values if name not in saved]
-    if values and not known & state.keys():
-        differences = [f"it has {', '.join(map(repr, sorted(known)))} and nothing of {', '.join(map(repr, state))}"]
+    if values and not saved_keys & state.keys():
+        differences = [
+            f"it has {', '.join(map(repr, sorted(saved_keys)))} and nothing of {', '.join(map(repr, state))}"
+        ]
     for name in saved:
         if name not in values and keys.get(name, name) in state:
             differences.append(f"'{name}' is in it alone")
     for name in values.keys() & saved.keys():
-        found, expected = _described(saved[name]), _described(values[name])
-        if found != expected:
-            differences.append(f"'{name}' is {found} in it and {expected} here")
+        saved_type, expected_type = _describe(saved[name]), _describe(values[name])
+        if saved_type != expected_type:
+            differences.append(f"'{name}' is {saved_type} in it and {expected_type} here")
     if differences:
-        first = "; ".join(sorted(differences)[:SHOWN])
-        more = f"; and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
+        shown_differences = "; ".join(sorted(differences)[:SHOWN])
+        remainder = f"; and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
         raise SpmdirError(
-            f"the checkpoint '{place}' does not fit: {first}{more}; expected the same names, shapes and element types: "
-            "load it into the model and optimizer that it was saved from, or give the parts that fit"
+            f"the checkpoint '{place}' does not fit: {shown_differences}{remainder}; expected the same names, shapes "
+            "and element types: load it into the model and optimizer that it was saved from, or give the parts that fit"
         )
 
 
-def _described(value: Any) -> str:
-    """Return the shape and element type of a tensor, or of one that is saved."""
+def _describe(value: Any) -> str:
+    """Return the shape and element type of a tensor or of a saved tensor, as text."""
     if isinstance(value, TensorStorageMetadata):
         return f"{list(value.size)} {value.properties.dtype}"
     return f"{list(value.shape)} {value.dtype}" if isinstance(value, Tensor) else "a plain value"
@@ -343,27 +357,33 @@ def _described(value: Any) -> str:
 
 @contextmanager
 def _fresh_optimizers(state: Mapping[str, Any]) -> Iterator[list[str]]:
-    """Give the names of optimizers that have taken no step, and leave them so where there is an error.
+    """Yield the names of optimizers that have taken no step, and clear their state if the body raises.
 
-    torch makes the moments of an optimizer by a step without gradients when it is asked for its state by names.
+    `get_optimizer_state_dict` of torch initialises the moments of such an optimizer by a step without gradients.
     """
     _NAMED.check("state", state)
-    fresh = [name for name, one in state.items() if isinstance(one, Optimizer) and not any(one.state.values())]
+    unstepped = [
+        name
+        for name, optimizer in state.items()
+        if isinstance(optimizer, Optimizer) and not any(optimizer.state.values())
+    ]
     try:
-        yield fresh
+        yield unstepped
     except Exception:
-        for name in fresh:
+        for name in unstepped:
             state[name].state.clear()
         raise
 
 
 @contextmanager
-def _torch_errors(what: str) -> Iterator[None]:
-    """Turn what torch.distributed.checkpoint raises into an error of one line."""
+def _torch_errors(problem: str) -> Iterator[None]:
+    """Turn an error of torch.distributed.checkpoint into a SpmdirError of one line."""
     try:
         yield
     except CheckpointException as error:
-        rank, (first, _) = min(error.failures.items())
-        raise SpmdirError(f"{what}: rank {rank}: {type(first).__name__}: {str(first).partition(chr(10))[0]}") from error
+        rank, (cause, _) = min(error.failures.items())
+        raise SpmdirError(
+            f"{problem}: rank {rank}: {type(cause).__name__}: {str(cause).partition(chr(10))[0]}"
+        ) from error
     except (OSError, RuntimeError) as error:
-        raise SpmdirError(f"{what}: {type(error).__name__}: {str(error).partition(chr(10))[0]}") from error
+        raise SpmdirError(f"{problem}: {type(error).__name__}: {str(error).partition(chr(10))[0]}") from error

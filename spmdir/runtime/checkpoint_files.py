@@ -1,6 +1,6 @@
-"""The directory of checkpoints: they follow each other as `step-N`, and each has the digests of its files.
+"""The files of checkpoints: a directory has one folder `step-N` for each, with the digests of its files.
 
-A checkpoint gets its name when all of it is on disk, so whatever has such a name is complete.
+A folder gets the name `step-N` after all its files are on disk, so each folder of this name is complete.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from spmdir.core.progress import say
 METADATA, DIGESTS = ".metadata", "digests.json"
 
 
-def complete(directory: Path) -> dict[int, Path]:
-    """Return number → checkpoint of those in `directory`; each is complete, or it would not have its name."""
-    found = {path: re.fullmatch(r"step-([0-9]{1,18})", path.name) for path in directory.glob("step-*")}
-    return {int(match[1]): path for path, match in found.items() if match}
+def list_complete(directory: Path) -> dict[int, Path]:
+    """Return number → path of the complete checkpoints in `directory`."""
+    matches = {path: re.fullmatch(r"step-([0-9]{1,18})", path.name) for path in directory.glob("step-*")}
+    return {int(match[1]): path for path, match in matches.items() if match}
 
 
 def begin(directory: Path, step: int | None) -> tuple[Path, Path]:
-    """Return where the checkpoint will be, and an empty directory to write it into; unfinished ones are removed."""
+    """Return the final path of a checkpoint, and an empty directory to write it into; remove unfinished checkpoints."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SpmdirError(f"cannot make the directory '{directory}' of checkpoints: {error.strerror}") from None
-    place = directory / f"step-{max(complete(directory), default=-1) + 1 if step is None else step:08d}"
+    place = directory / f"step-{max(list_complete(directory), default=-1) + 1 if step is None else step:08d}"
     if place.exists():
         raise SpmdirError(f"there is a checkpoint '{place}'; give another step, or remove it first")
-    for left in directory.glob(".unfinished-step-*"):
-        if left.is_dir() and not left.is_symlink():
-            shutil.rmtree(left)
+    for leftover in directory.glob(".unfinished-step-*"):
+        if leftover.is_dir() and not leftover.is_symlink():
+            shutil.rmtree(leftover)
         else:
-            left.unlink()
+            leftover.unlink()
     unfinished = directory / f".unfinished-{place.name}"
     unfinished.mkdir()
     return place, unfinished
 
 
 def publish(unfinished: Path, place: Path, digests: Mapping[str, Any]) -> None:
-    """Give a checkpoint whose files are on disk its name."""
+    """Write the digests of a checkpoint, and rename it to its final path."""
     digests = {**digests, METADATA: file_digest(unfinished / METADATA)}
     with open(unfinished / DIGESTS, "w") as file:
         json.dump(digests, file, indent=1)
@@ -61,32 +61,34 @@ def publish(unfinished: Path, place: Path, digests: Mapping[str, Any]) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Bring the names of the files in a folder to disk."""
-    opened = os.open(folder, os.O_RDONLY)
-    os.fsync(opened)
-    os.close(opened)
+    """Flush the entries of a folder to disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
 
 
-def chosen(directory: Path, step: int | None) -> Path:
-    """Return the checkpoint to load."""
+def find_checkpoint(directory: Path, step: int | None) -> Path:
+    """Return the path of the checkpoint to load; `directory` itself if torch wrote it and `step` is None."""
     if step is None and (directory / METADATA).exists():
         return directory
-    there = complete(directory)
-    if not there or step not in (None, *there):
-        wanted = "no complete checkpoint" if step is None else f"no complete checkpoint of step {step}"
-        rest = f"there are those of steps {', '.join(map(str, sorted(there)))}" if there else "save one first"
-        raise SpmdirError(f"'{directory}' has {wanted}; {rest}")
-    return there[max(there) if step is None else step]
+    checkpoints = list_complete(directory)
+    if not checkpoints or step not in (None, *checkpoints):
+        problem = "no complete checkpoint" if step is None else f"no complete checkpoint of step {step}"
+        advice = (
+            f"the directory has steps {', '.join(map(str, sorted(checkpoints)))}" if checkpoints else "save one first"
+        )
+        raise SpmdirError(f"'{directory}' has {problem}; {advice}")
+    return checkpoints[max(checkpoints) if step is None else step]
 
 
 def check_files(place: Path, rank: int, world: int) -> None:
-    """Raise SpmdirError unless the files of a checkpoint are what was saved; each rank reads its part of them."""
+    """Raise SpmdirError unless the files of a checkpoint match their digests. Each rank checks some of the files."""
     try:
         digests = json.loads((place / DIGESTS).read_text()) if (place / DIGESTS).exists() else {}
     except ValueError as error:
-        raise _damaged(place, DIGESTS, f"is no JSON: {error}") from error
+        raise _damaged(place, DIGESTS, f"is not valid JSON: {error}") from error
     if not isinstance(digests, dict) or not all(map(_is_digest, digests, digests.values())):
-        raise _damaged(place, DIGESTS, "has something else than the lengths and digests of the files beside it")
+        raise _damaged(place, DIGESTS, "does not contain the lengths and digests of the other files")
     if not digests and re.fullmatch(r"step-[0-9]{1,18}", place.name):
         raise _damaged(place, DIGESTS, "is missing")
     for name, digest in sorted(digests.items())[rank::world]:
@@ -103,10 +105,10 @@ def _is_digest(name: str, digest: Any) -> bool:
     return Path(name).name == name and isinstance(digest, dict) and digest.keys() == {"bytes", "sha256"}
 
 
-def _damaged(place: Path, name: str, what: str) -> SpmdirError:
-    older = sorted(step for step, path in complete(place.parent).items() if path != place)
-    rest = f"load another one, as step={older[-1]}" if older else "there is no other one"
-    return SpmdirError(f"the checkpoint '{place}' is damaged: '{name}' {what}; {rest}")
+def _damaged(place: Path, name: str, problem: str) -> SpmdirError:
+    older = sorted(step for step, path in list_complete(place.parent).items() if path != place)
+    advice = f"load another checkpoint, such as step={older[-1]}" if older else "no other checkpoint exists"
+    return SpmdirError(f"the checkpoint '{place}' is damaged: '{name}' {problem}; {advice}")
 
 
 def file_digest(file: Path) -> dict[str, Any]:
@@ -116,7 +118,7 @@ def file_digest(file: Path) -> dict[str, Any]:
 
 
 def read_metadata(place: Path) -> Metadata:
-    """Return what a checkpoint says of itself, once the files that it needs are long enough."""
+    """Return the metadata of a checkpoint, after a check that its files have at least the expected lengths."""
     try:
         metadata = FileSystemReader(place).read_metadata()
     except Exception as error:  # a pickle that is damaged raises anything

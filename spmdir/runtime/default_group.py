@@ -29,7 +29,7 @@ def shown_by_first() -> Iterator[None]:
 
 
 @contextmanager
-def checked(what: str) -> Iterator[dict[str, Any]]:
+def checked(operation: str) -> Iterator[dict[str, Any]]:
     """Run what each rank does by itself, where all ranks raise what one of them does; see `RankGroup.checked`.
 
     Raises:
@@ -38,26 +38,26 @@ def checked(what: str) -> Iterator[dict[str, Any]]:
     if not dist.is_initialized():
         yield {}
         return
-    everyone = dist.group.WORLD
-    if everyone not in _JOINED:
-        _JOINED[everyone] = RankGroup.join(range(dist.get_world_size()))
-    with _JOINED[everyone].checked(what) as status:
+    world = dist.group.WORLD
+    if world not in _JOINED:
+        _JOINED[world] = RankGroup.join(range(dist.get_world_size()))
+    with _JOINED[world].checked(operation) as status:
         yield status
 
 
-def from_first(value: Any) -> Any:
+def broadcast_from_first(value: Any) -> Any:
     """Return the value of the first rank, which is pickled."""
     if not dist.is_initialized():
         return value
-    found = [value]
-    dist.broadcast_object_list(found, src=0)
-    return found[0]
+    values = [value]
+    dist.broadcast_object_list(values, src=0)
+    return values[0]
 
 
-def of_all(value: Any) -> list[Any]:
+def gather_from_all(value: Any) -> list[Any]:
     """Return the values of all ranks, which are pickled."""
     if not dist.is_initialized():
         return [value]
-    found: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(found, value)
-    return found
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values

@@ -61,7 +61,7 @@ def placement_digests(*modules: ModuleOp) -> dict[str, str]:
 
     It depends on their code, and the digest of a program on its text alone.
     """
-    held: dict[Placement, set[tuple[tuple[int, ...], DType, int]]] = {}
+    tensors_of_placement: dict[Placement, set[tuple[tuple[int, ...], DType, int]]] = {}
     for mesh, op in ((ir.mesh(module), op) for module in modules for op in module.walk()):
         for value in (*op.results, *(argument for region in op.regions for argument in region.block.args)):
             sharding, meta = sharding_of(value), global_type(value, mesh)
@@ -69,8 +69,11 @@ def placement_digests(*modules: ModuleOp) -> dict[str, str]:
                 continue
             for _, placement, (shape, dtype), count in sharding.nested(mesh, meta.shape, meta.dtype):
                 if not type(placement).__module__.startswith("spmdir."):
-                    held.setdefault(placement, set()).add((shape, dtype, count))
-    return {str(one): layout_digest(one, sorted(tensors, key=repr)) for one, tensors in sorted(held.items(), key=repr)}
+                    tensors_of_placement.setdefault(placement, set()).add((shape, dtype, count))
+    return {
+        str(placement_used): layout_digest(placement_used, sorted(tensors, key=repr))
+        for placement_used, tensors in sorted(tensors_of_placement.items(), key=repr)
+    }
 
 
 def tensor_digest(tensor: Tensor) -> str:
@@ -93,9 +96,9 @@ def quick_digest(tensor: Tensor) -> int:
 def hash_bits(bits: Tensor, start: int) -> int:
     """Return `start` plus the sum of the hashes of integers, each hashed with its place; by ops of their device."""
     total = torch.full((), start, dtype=torch.int64, device=bits.device)
-    for first in range(0, len(bits), _CHUNK):
-        chunk = bits[first : first + _CHUNK]
-        places = torch.arange(first, first + len(chunk), dtype=torch.int64, device=bits.device)
+    for chunk_start in range(0, len(bits), _CHUNK):
+        chunk = bits[chunk_start : chunk_start + _CHUNK]
+        places = torch.arange(chunk_start, chunk_start + len(chunk), dtype=torch.int64, device=bits.device)
         mixed = places.mul_(_ODD).add_(chunk).mul_(_ODD)  # wraps around
         total += mixed.bitwise_xor_(mixed >> 32).mul_(_ODD).sum()
     return total.item()  # type: ignore  # an integer
@@ -109,29 +112,31 @@ def value_digest(value: Any) -> str:
     Raises:
         TypeError: it cannot be pickled.
     """
-    return text_digest(_told(value, ()))
+    return text_digest(_describe_value(value, ()))
 
 
-def _told(value: Any, inside: tuple[int, ...]) -> str:
+def _describe_value(value: Any, enclosing: tuple[int, ...]) -> str:
     """Return a text of a value and of all that it is made of."""
     if isinstance(value, Tensor):
         return f"{value.dtype} {list(value.shape)} {tensor_digest(value)}"
     if value is None or type(value) in (bool, int, float, complex, str, bytes):
         return repr(value)
-    if id(value) in inside:
-        return f"the one {len(inside) - inside.index(id(value))} outside"
-    inside = (*inside, id(value))
+    if id(value) in enclosing:
+        return f"the one {len(enclosing) - enclosing.index(id(value))} outside"
+    enclosing = (*enclosing, id(value))
     if isinstance(value, (type, FunctionType, BuiltinFunctionType)):
         return f"{value.__module__}.{value.__qualname__}"
     if type(value) in (list, tuple):
-        return f"{type(value).__name__}({', '.join(_told(one, inside) for one in value)})"
+        return f"{type(value).__name__}({', '.join(_describe_value(part, enclosing) for part in value)})"
     if type(value) in (set, frozenset):
-        return f"{type(value).__name__}({', '.join(sorted(_told(one, inside) for one in value))})"
+        return f"{type(value).__name__}({', '.join(sorted(_describe_value(part, enclosing) for part in value))})"
     if type(value) is dict:
-        items = sorted(f"{_told(key, inside)}: {_told(one, inside)}" for key, one in value.items())
+        items = sorted(
+            f"{_describe_value(key, enclosing)}: {_describe_value(part, enclosing)}" for key, part in value.items()
+        )
         return f"dict({', '.join(items)})"
-    made: Any = value.__reduce_ex__(4)
-    if isinstance(made, str):
-        return made
-    parts: list[Any] = [list(part) if hasattr(part, "__next__") else part for part in made]
-    return _told(tuple(parts), inside)
+    reduced: Any = value.__reduce_ex__(4)
+    if isinstance(reduced, str):
+        return reduced
+    parts: list[Any] = [list(part) if hasattr(part, "__next__") else part for part in reduced]
+    return _describe_value(tuple(parts), enclosing)

@@ -28,7 +28,7 @@ from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects import ir
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.values import sharding_of, signature_kind, signature_name
-from spmdir.runtime.local_state import own_shard
+from spmdir.runtime.local_state import copy_shard
 from spmdir.simulator.simulate import arrange_outputs
 from spmdir.torch_interop.fake_tensors import FakeTensorMode
 
@@ -93,7 +93,7 @@ def _local_state(
         key = id(tensor), sharding
         if key not in shards:
             replicated = isinstance(tensor, nn.Parameter) and not sharding.entries
-            shards[key] = tensor if replicated else own_shard(tensor, sharding, mesh, rank, tensor.device)
+            shards[key] = tensor if replicated else copy_shard(tensor, sharding, mesh, rank, tensor.device)
         state[name] = shards[key]
     return state
 
@@ -126,10 +126,10 @@ class _RankGraph:
         values = {node.name: node.meta.get("val") for node in self.source.graph.nodes if node.op == "placeholder"}
         specs = self.source.graph_signature.input_specs
         user = [spec for spec in specs if spec.kind == InputKind.USER_INPUT]
-        kept = [spec for spec in specs if spec not in user and spec.target in places]
-        taken = {spec.arg.name for spec in (*kept, *user)}
+        state_specs = [spec for spec in specs if spec not in user and spec.target in places]
+        names_in_use = {spec.arg.name for spec in (*state_specs, *user)}
         placed: list[InputSpec] = []
-        for spec in kept:
+        for spec in state_specs:
             name = str(spec.target)
             if name not in self.state:
                 self.constants[name] = self.source.constants[name]
@@ -137,7 +137,7 @@ class _RankGraph:
             placed.append(self._place(spec, self._fake(value), places[name]))
         for node in nodes:
             if node.op == "get_attr":
-                placed.append(self._lift(node, self.local.get_buffer(str(node.target)), taken))
+                placed.append(self._lift(node, self.local.get_buffer(str(node.target)), names_in_use))
         for spec in user:
             value = values[spec.arg.name]
             value = self._fake(value) if isinstance(value, Tensor) else value
@@ -169,9 +169,9 @@ class _RankGraph:
             self.copies[node] = placeholder
         return dataclasses.replace(spec, arg=dataclasses.replace(spec.arg, name=placeholder.name))
 
-    def _lift(self, node: fx.Node, value: Tensor, taken: set[str]) -> InputSpec:
+    def _lift(self, node: fx.Node, value: Tensor, names_in_use: set[str]) -> InputSpec:
         names = itertools.chain([node.name], (f"{node.name}_{number}" for number in itertools.count(1)))
-        name = next(name for name in names if name not in taken and name not in self.constants)
+        name = next(name for name in names if name not in names_in_use and name not in self.constants)
         self.constants[name] = value
         spec = InputSpec(InputKind.CONSTANT_TENSOR, TensorArgument(name), name)
         return self._place(spec, self._fake(value), node)
@@ -188,12 +188,12 @@ def _outputs(
     arranged: list[Any] = arrange_outputs(function, results)  # type: ignore  # nodes stand for tensors
     count = len(user_outputs(signature))
     mutated = [i for i in range(len(results)) if signature_kind(function, "res_attrs", i) == "mutation"]
-    renewed = [signature_name(function, "res_attrs", index) for index in mutated]
-    users, mutations = iter(arranged[:count]), dict(zip(renewed, arranged[count:], strict=True))
+    mutated_names = [signature_name(function, "res_attrs", index) for index in mutated]
+    users, mutations = iter(arranged[:count]), dict(zip(mutated_names, arranged[count:], strict=True))
     outputs = []
     for spec in signature.output_specs:
         value = next(users) if spec.kind in _USER else mutations[str(spec.target)]
-        if isinstance(value, fx.Node) and any(value is other for _, other in outputs):
+        if isinstance(value, fx.Node) and any(value is previous for _, previous in outputs):
             value = _copy(graph.graph, value)  # a signature knows outputs by their nodes
         arg = TensorArgument(value.name) if isinstance(value, fx.Node) else spec.arg
         written = graph.input_names[str(spec.target)] if spec.kind == OutputKind.USER_INPUT_MUTATION else spec.target

@@ -75,35 +75,35 @@ class FollowPass(LocalPass):
     reference: ModuleOp
 
     def schedule(self, ctx: IRContext, function: FuncOp, mesh: Mesh) -> None:
-        wanted = [unit for _, unit in units_of(ir.main_function(self.reference).body.block)]
-        units = {_key(unit): unit for _, unit in units_of(function.body.block)}
+        reference_units = [unit for _, unit in units_of(ir.main_function(self.reference).body.block)]
+        units = {_unit_key(unit): unit for _, unit in units_of(function.body.block)}
         places = ArgumentPlaces(function)
-        for unit in wanted:
-            if len(unit[0].results) > 1 and (isinstance(unit[0], WaitOp) or _is_whole(unit[0])):
-                members = [units.pop((name,), None) for name in _key(unit)]
+        for unit in reference_units:
+            if len(unit[0].results) > 1 and (isinstance(unit[0], WaitOp) or _is_synchronous(unit[0])):
+                members = [units.pop((name,), None) for name in _unit_key(unit)]
                 if None not in members:
-                    units[_key(unit)] = merge_into_bucket(members, mesh, places)  # type: ignore  # none is None
+                    units[_unit_key(unit)] = merge_into_bucket(members, mesh, places)  # type: ignore  # none is None
         set_order(function.body.block, units.values())
-        if any(isinstance(op, (Collective, HostCopyOp)) and op.IS_START for unit in wanted for op in unit):
+        if any(isinstance(op, (Collective, HostCopyOp)) and op.IS_START for unit in reference_units for op in unit):
             SplitAsyncPass().schedule(ctx, function, mesh)
-        units = {_key(unit): unit for _, unit in units_of(function.body.block)}
-        keys = list(map(_key, wanted))
+        units = {_unit_key(unit): unit for _, unit in units_of(function.body.block)}
+        keys = list(map(_unit_key, reference_units))
         if len(units) != len(keys) or units.keys() != set(keys):
-            odd = next((unit for key, unit in units.items() if key not in set(keys)), [function])
+            differing = next((unit for key, unit in units.items() if key not in set(keys)), [function])
             raise UnsupportedError(
                 "the program for these sizes has other ops or messages than that for the examples, so ranks with sizes "
                 "of their own cannot run it together; give all ranks inputs of one size",
-                location_of(odd[0]),
+                location_of(differing[0]),
             )
         set_order(function.body.block, [units[key] for key in keys])
 
 
-def _is_whole(op: Operation) -> bool:
+def _is_synchronous(op: Operation) -> bool:
     """Return whether an op is a collective that has no start."""
     return isinstance(op, Collective) and not op.IS_START
 
 
-def _key(unit: Unit) -> Key:
+def _unit_key(unit: Unit) -> Key:
     op = unit[0]
     if isinstance(op, (Collective, RotationOp, HostCopyOp)) and op.IS_START:
         waits = (use.operation for result in op.results for use in result.uses)
@@ -123,7 +123,7 @@ class RankMessage:
         is_returned: whether the program only returns what it makes.
     """
 
-    what: str
+    description: str
     axes: tuple[str, ...]
     form: str
     is_returned: bool
@@ -136,7 +136,7 @@ def _is_returned(op: Operation) -> bool:
 
 def messages(module: ModuleOp) -> list[RankMessage]:
     """Return the messages of a program of one rank in order, with what else must be alike on the ranks of a group."""
-    found = []
+    result = []
     for op in ir.main_function(module).body.block.ops:
         if isinstance(op, (Collective, HaloExchangeOp, RotationOp)):
             axes = tuple(op.axes)
@@ -150,6 +150,6 @@ def messages(module: ModuleOp) -> list[RankMessage]:
         types = ", ".join(print_type(value.type) for value in op.operands)
         arguments = {name: str(value) for name, value in op.properties.items()}
         name = op.name.removeprefix("spmd.").removesuffix("_start")
-        what = f"{name} of {values or 'indices'} on mesh axes [{', '.join(axes)}]"
-        found.append(RankMessage(what, axes, f"{types} {arguments}", _is_returned(op)))
-    return found
+        description = f"{name} of {values or 'indices'} on mesh axes [{', '.join(axes)}]"
+        result.append(RankMessage(description, axes, f"{types} {arguments}", _is_returned(op)))
+    return result

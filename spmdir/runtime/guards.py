@@ -78,8 +78,8 @@ def _settings(code: ExecutedCode, device: torch.device) -> dict[str, Any]:
     return {name: read(device) for name, (used, read) in _SETTINGS.items() if used & names}
 
 
-def _variable_change(name: str, before: Any, now: Any) -> str:
-    return f"os.environ[{name!r}] was {before!r} and is {now!r}" if name != EVERY else "os.environ has changed"
+def _variable_change(name: str, before: Any, value_now: Any) -> str:
+    return f"os.environ[{name!r}] was {before!r} and is {value_now!r}" if name != EVERY else "os.environ has changed"
 
 
 @attrs.define(frozen=True, eq=False, slots=False)
@@ -155,12 +155,12 @@ class Guards:
     def change(self, *roots: Any) -> str | None:
         """Return a text for the first value that has changed, such as `model.config.k was 1.0 and is 2.0`."""
         try:
-            found = self._check(*roots)
+            failure = self._check(*roots)
         except Exception as error:
             line = error.__traceback__.tb_next.tb_lineno if error.__traceback__ and error.__traceback__.tb_next else 2
             guard = self.guards[self._guard_at(line)]
             return f"{guard.path} was {guard.text} and is not there"
-        return None if found is None else self.guards[found[0]].change_to(found[1])
+        return None if failure is None else self.guards[failure[0]].change_to(failure[1])
 
     def _guard_at(self, line: int) -> int:
         number = (line - 2) // 2

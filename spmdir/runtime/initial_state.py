@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from spmdir.runtime.digests import tensor_digest
-from spmdir.runtime.local_state import own_shard
+from spmdir.runtime.local_state import copy_shard
 from spmdir.runtime.rank_calls import broadcast_first
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.set_up import SetUp
@@ -57,7 +57,9 @@ def initial_state(
     status["meta"] = [name for name, tensor in originals.items() if tensor.is_meta]
     if not setup.sync_state:
         status["state"] = {name: tensor_digest(tensor) for name, tensor in originals.items() if not tensor.is_meta}
-    shards = {a.name: own_shard(originals[a.name], a.sharding, setup.mesh, setup.rank, setup.device) for a in arguments}
+    shards = {
+        a.name: copy_shard(originals[a.name], a.sharding, setup.mesh, setup.rank, setup.device) for a in arguments
+    }
     largest = max((tensor.nbytes for tensor in originals.values() if not tensor.is_meta), default=0)
     buffer = torch.empty(largest, dtype=torch.uint8, device=setup.device) if setup.sync_state else None
     return InitialState(arguments, originals, shards, buffer)

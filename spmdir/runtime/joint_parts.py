@@ -59,7 +59,7 @@ class JointParts:
                     location_of(function),
                 )
             first = sum(isinstance(leaf, Result) for leaf in signature.outputs[: call.outputs])
-            late = [result.index for argument, result in signature.renewed if argument.buffer is not None]
+            late = [result.index for argument, result in signature.updates if argument.buffer is not None]
             split = split_backward(local, [*range(first, first + len(call.gradients)), *late])
         return cls(outline(module), split.forward, split.backward, split.saved)
 

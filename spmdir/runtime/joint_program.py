@@ -88,15 +88,15 @@ class JointProgram:
         return [number for number, leaf in enumerate(self.leaves) if isinstance(leaf, Result)]
 
     @cached_property
-    def renewed(self) -> list[tuple[Argument, int]]:
+    def buffer_updates(self) -> list[tuple[Argument, int]]:
         """(buffer, which result of the forward is its new value)."""
-        early = [(argument, result) for argument, result in self.signature.renewed if argument.buffer is None]
+        early = [(argument, result) for argument, result in self.signature.updates if argument.buffer is None]
         return [(argument, result.index - len(self.gradients)) for argument, result in early]
 
     @cached_property
     def late(self) -> list[str]:
         """The buffers that the backward writes to; their new values are its results after the gradients."""
-        return [argument.buffer for argument, _ in self.signature.renewed if argument.buffer is not None]
+        return [argument.buffer for argument, _ in self.signature.updates if argument.buffer is not None]
 
     @cached_property
     def late_arguments(self) -> list[Argument]:
@@ -110,14 +110,14 @@ class JointProgram:
         return [(int(number), argument) for (_, _, number), argument in named]
 
     @cached_property
-    def given(self) -> list[Argument]:
+    def forward_arguments(self) -> list[Argument]:
         """The arguments of the forward, in order."""
         return [argument for argument in self.signature.arguments if not argument.is_tangent]
 
     @cached_property
     def input_axes(self) -> tuple[str, ...]:
         """The mesh axes that shard the inputs."""
-        inputs = [argument for argument in self.given if not argument.held]
+        inputs = [argument for argument in self.forward_arguments if not argument.is_state]
         return tuple(dict.fromkeys(axis for argument in inputs for axis, _ in argument.sharding.entries))
 
     @cached_property
@@ -126,16 +126,16 @@ class JointProgram:
 
         Each rank has a loss of its own shards of outputs, and gradients have different sources.
         """
-        of_shards = any(sharding is not None and sharding.entries for sharding in self.shardings)
-        return of_shards and len({source for source in self.sources if source}) > 1
+        has_shards = any(sharding is not None and sharding.entries for sharding in self.shardings)
+        return has_shards and len({source for source in self.sources if source}) > 1
 
-    def computed(self, given: Set[int]) -> frozenset[int]:
+    def results_to_compute(self, outputs: Set[int]) -> frozenset[int]:
         """Return the places of the results of the backward that are computed for gradients of the outputs `given`.
 
         As in eager, a parameter that no used output depends on has no gradient. A gradient without sources is a
         constant, which is always computed.
         """
-        return frozenset(at for at, source in enumerate(self.sources) if not source or source & given)
+        return frozenset(index for index, source in enumerate(self.sources) if not source or source & outputs)
 
     def backward_graph(self, results: Set[int], ranks: Ranks) -> fx.GraphModule:
         """Return what of the backward computes the results at these places; None stands for the others."""
@@ -153,9 +153,9 @@ class JointProgram:
         return {}
 
     @property
-    def held(self) -> list[Argument]:
+    def state_arguments(self) -> list[Argument]:
         """The parameters and buffers."""
-        return self.signature.held
+        return self.signature.state_arguments
 
     @property
     def agreement(self) -> dict[str, Any]:
@@ -173,7 +173,7 @@ class JointProgram:
             ranks.connect(half.graph)
 
 
-def imported_joint(
+def import_joint(
     joint: JointCapture,
     mesh: Mesh,
     plan: ShardingPlan,
@@ -191,11 +191,11 @@ def imported_joint(
     """
     outputs = _out_shardings(joint, plan.out_shardings)
     plan = plan.with_inputs(0, len(joint.capture.convention.examples)).over(_tangent_plan(joint, outputs))
-    wanted: list[ShardingLike | None] = [*outputs]
+    out_shardings: list[ShardingLike | None] = [*outputs]
     for name in joint.call.gradients:
-        wanted.append(gradients.get(name, None if local_inputs or name in joint.capture.own else ""))
+        out_shardings.append(gradients.get(name, None if local_inputs or name in joint.capture.tensors else ""))
     with pipeline.rules:
-        module = import_program(joint.program, mesh, plan, wanted, missing_rule)
+        module = import_program(joint.program, mesh, plan, out_shardings, missing_rule)
     _lay_out_late_buffers(module)
     return module
 
@@ -239,18 +239,22 @@ def joint_program(parts: JointParts, call: JointCall, rank: int, device: torch.d
         shardings=shardings,
     )
     for number, argument in program.tangents:
-        found = shardings[number]
-        if found is not None and found.entries and (found != argument.sharding or found.partial):
+        output_sharding = shardings[number]
+        if (
+            output_sharding is not None
+            and output_sharding.entries
+            and (output_sharding != argument.sharding or output_sharding.partial)
+        ):
             raise UnsupportedError(
-                f"output {number} comes back as <{found}>, for which there is no gradient of shards; expected shards "
-                "on axes that out_shardings names, such as dp: S(0)"
+                f"output {number} comes back as <{output_sharding}>, for which there is no gradient of shards; "
+                "expected shards on axes that out_shardings names, such as dp: S(0)"
             )
     return program
 
 
-def _out_shardings(joint: JointCapture, given: Sequence[ShardingLike | None] | None) -> list[ShardingLike | None]:
+def _out_shardings(joint: JointCapture, shardings: Sequence[ShardingLike | None] | None) -> list[ShardingLike | None]:
     outputs = attrs.evolve(joint.capture, outputs=joint.capture.outputs[: joint.call.outputs])
-    return outputs.result_shardings(given)
+    return outputs.result_shardings(shardings)
 
 
 def _tangent_plan(joint: JointCapture, outputs: Sequence[ShardingLike | None]) -> ShardingPlan:

@@ -45,7 +45,7 @@ class LocalShard:
         raise UnsupportedError(f"'{self.name}' is laid out as <{self.sharding}>: {self.reason}")
 
 
-def own_shard(tensor: Tensor, sharding: Sharding, mesh: Mesh, rank: int, device: torch.device) -> Tensor:
+def copy_shard(tensor: Tensor, sharding: Sharding, mesh: Mesh, rank: int, device: torch.device) -> Tensor:
     """Return the shard of `rank` on `device`, in storage of its own, so that the global tensor can be freed.
 
     The shard of a parameter is a parameter. That of a tensor on the meta device is there too.
@@ -74,11 +74,11 @@ def as_dtensor(
             return LocalShard(name, tensor, sharding, shape, error.message)
         placements, is_partition = _sharded_axes(sharding, shape, mesh)
         local = BoxedShard(local, boxes, is_partition)
-    shared = laid_out(local, shape, device_mesh, placements)
+    shared = dtensor_of_shard(local, shape, device_mesh, placements)
     return nn.Parameter(shared, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else shared
 
 
-def laid_out(local: Tensor, shape: Sequence[int], device_mesh: Any, placements: Sequence[Any]) -> DTensor:
+def dtensor_of_shard(local: Tensor, shape: Sequence[int], device_mesh: Any, placements: Sequence[Any]) -> DTensor:
     """Return the DTensor of global `shape` of which this rank holds `local`; nothing is compared between ranks."""
     strides = tuple(math.prod(max(size, 1) for size in shape[dim + 1 :]) for dim in range(len(shape)))
     return DTensor.from_local(local, device_mesh, placements, run_check=False, shape=torch.Size(shape), stride=strides)
@@ -100,11 +100,11 @@ def like_shard(tensor: DTensor, local: Tensor) -> DTensor:
     `local` is copied if its elements have another order in memory. `DTensor.from_local` has checks that cost as much as
     an update of a small parameter. Specs are not written to, so tensors of one layout may share theirs.
     """
-    held: Any = inner_tensor(tensor)
-    if isinstance(held, BoxedShard):
-        local = BoxedShard(with_strides(local, held.shard), held.boxes, held.is_partition)
+    like: Any = inner_tensor(tensor)
+    if isinstance(like, BoxedShard):
+        local = BoxedShard(with_strides(local, like.shard), like.boxes, like.is_partition)
     else:
-        local = with_strides(local, held)
+        local = with_strides(local, like)
     return on_shard(local, dtensor_spec(tensor))
 
 
@@ -114,7 +114,7 @@ def with_strides(tensor: Tensor, like: Tensor) -> Tensor:
     if tensor.stride() == expected:
         return tensor
     sizes = zip(tensor.shape, tensor.stride(), expected, strict=True)
-    if not tensor.numel() or all(size == 1 or stride == other for size, stride, other in sizes):
+    if not tensor.numel() or all(size == 1 or stride == expected_stride for size, stride, expected_stride in sizes):
         return tensor.as_strided(like.shape, expected)
     return torch.empty_like(like, dtype=tensor.dtype, device=tensor.device).copy_(tensor)
 
@@ -144,10 +144,10 @@ def checkpointable(name: str, tensor: DTensor) -> DTensor:
             f"'{name}' of shape {list(shape)} is laid out as {tensor.placements}, of which this rank holds "
             f"{list(local.shape)}; expected {list(expected)}, as torch.chunk makes them"
         )
-    return laid_out(BoxedShard(local.detach(), boxes, False), shape, device_mesh, tensor.placements)
+    return dtensor_of_shard(BoxedShard(local.detach(), boxes, False), shape, device_mesh, tensor.placements)
 
 
-def held_parts(name: str, tensor: Tensor | LocalShard) -> tuple[tuple[Box, ...], Tensor]:
+def boxes_and_shard(name: str, tensor: Tensor | LocalShard) -> tuple[tuple[Box, ...], Tensor]:
     """Return the boxes of a tensor that this rank holds, and what it holds, in the memory of the tensor.
 
     Raises:
@@ -156,8 +156,8 @@ def held_parts(name: str, tensor: Tensor | LocalShard) -> tuple[tuple[Box, ...],
     if isinstance(tensor, LocalShard):
         raise UnsupportedError(f"'{name}' is laid out as <{tensor.sharding}>: {tensor.reason}")
     if isinstance(tensor, DTensor):
-        held: Any = inner_tensor(checkpointable(name, tensor))
-        return held.boxes, held.shard
+        boxed: Any = inner_tensor(checkpointable(name, tensor))
+        return boxed.boxes, boxed.shard
     nowhere = (0,) * tensor.dim()
     return (Box(nowhere, tuple(tensor.shape), nowhere),), tensor.detach()
 
@@ -189,9 +189,11 @@ def dtensor_placements(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh) -
     placements: list[Any] = [Replicate()] * len(order)
     for dim, size in enumerate(shape):
         axes = sharding.dim_axes(dim)
-        for at, axis in enumerate(axes):
-            later = [mesh.sizes[major] for major in axes[:at] if order[major] > order[axis]]
-            placements[order[axis]] = StridedShard(dim, split_factor=math.prod(later)) if later else Shard(dim)
-            if later and size % mesh.group_size(axes):
+        for position, axis in enumerate(axes):
+            inner_sizes = [mesh.sizes[major] for major in axes[:position] if order[major] > order[axis]]
+            placements[order[axis]] = (
+                StridedShard(dim, split_factor=math.prod(inner_sizes)) if inner_sizes else Shard(dim)
+            )
+            if inner_sizes and size % mesh.group_size(axes):
                 return None
     return placements

@@ -15,7 +15,7 @@ from spmdir.core.placement.standard import P
 from spmdir.pipeline.finish import localize
 from spmdir.pipeline.pipeline import Pipeline
 from spmdir.runtime.rank_calls import run_rank
-from spmdir.runtime.rank_programs import RankGraph, lowered
+from spmdir.runtime.rank_programs import RankGraph, lower_rank_graph
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.resharding import LayoutChange, resharding
 from spmdir.runtime.signature import Argument
@@ -89,7 +89,7 @@ class Reduction:
     def _program(self, names: Iterable[str]) -> RankGraph:
         changes = [LayoutChange(self.parameters[n].meta, self.unreduced(n), self.parameters[n].sharding) for n in names]
         module = resharding("reduce", changes, self.ranks.mesh)
-        return lowered(
+        return lower_rank_graph(
             module,
             partial(localize, pipeline=self.pipeline),
             pipeline=self.pipeline,

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from spmdir.core.arguments import Kind, accepts, instance
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.runtime.boxes import copy_boxes
-from spmdir.runtime.default_group import checked, from_first
-from spmdir.runtime.local_state import LocalShard, held_parts
+from spmdir.runtime.default_group import broadcast_from_first, checked
+from spmdir.runtime.local_state import LocalShard, boxes_and_shard
 from spmdir.runtime.parallel import Parallel
 from spmdir.runtime.room import on_meta, room
 from spmdir.torch_interop import pytree
@@ -63,13 +63,13 @@ def materialize(
         >>> parallel = spmdir.parallelize(model, mesh, None, (x,))
         >>> spmdir.checkpoint.materialize(parallel, model)
     """
-    drawn = from_first(torch.get_rng_state())
+    drawn = broadcast_from_first(torch.get_rng_state())
     with ExitStack() as filling, checked("materialize"):
         unset = filling.enter_context(_unset(sharded))
         torch.set_rng_state(drawn)
-        states = {name: held_parts(name, tensor) for name, tensor in unset.items()}
+        states = {name: boxes_and_shard(name, tensor) for name, tensor in unset.items()}
         places = _places(sharded, model, states)
-        for name, whole in _initialised(model, init, torch.device(device), places.keys()):
+        for name, whole in _initialise_modules(model, init, torch.device(device), places.keys()):
             if name in places:
                 copy_boxes(*states[places[name]], whole)
         for name in sorted(states.keys() - places.values()):
@@ -90,9 +90,15 @@ def _unset(sharded: Parallel | nn.Module) -> Iterator[Mapping[str, Tensor | Loca
 
 def _places(sharded: Parallel | nn.Module, model: nn.Module, unset: Collection[str]) -> dict[str, str]:
     """Return each name that the model has for a tensor of the state in `unset` → its name in the state."""
-    inside = {name.partition(".")[2] if _is_of_model(sharded, name) else name: name for name in unset}
-    held = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
-    return {name: inside[known] for tied in tied_names(held) for known in tied if known in inside for name in tied}
+    names_in_state = {name.partition(".")[2] if _is_of_model(sharded, name) else name: name for name in unset}
+    named_tensors = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    return {
+        name: names_in_state[known_name]
+        for tied in tied_names(named_tensors)
+        for known_name in tied
+        if known_name in names_in_state
+        for name in tied
+    }
 
 
 def _is_of_model(sharded: Parallel | nn.Module, name: str) -> bool:
@@ -108,29 +114,29 @@ def _begin_at_zero(name: str, shard: Tensor) -> None:
     shard.zero_()
 
 
-def _initialised(
-    model: nn.Module, init: str | Init, device: torch.device, wanted: Collection[str]
+def _initialise_modules(
+    model: nn.Module, init: str | Init, device: torch.device, missing: Collection[str]
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield name → whole tensor of the modules that have a tensor in `wanted`; it is freed with the next module."""
     for path, module in model.named_modules():
         prefix = f"{path}." if path else ""
-        held = [(owner, name) for owner in own_tables(module) for name in owner]
-        own = {name: (owner, owner[name]) for owner, name in held if owner[name] is not None}
-        if not any(prefix + name in wanted for name in own):
+        entries = [(owner, name) for owner in own_tables(module) for name in owner]
+        own_tensors = {name: (owner, owner[name]) for owner, name in entries if owner[name] is not None}
+        if not any(prefix + name in missing for name in own_tensors):
             continue
         try:
-            for name, (owner, tensor) in own.items():
+            for name, (owner, tensor) in own_tensors.items():
                 owner[name] = _blank(tensor, device)
             with torch.no_grad(), _OwnTensors(path):
                 _initialise(path, module, init)
-            made = {name: owner[name] for name, (owner, _) in own.items()}
+            initialised = {name: owner[name] for name, (owner, _) in own_tensors.items()}
         finally:
-            for name, (owner, tensor) in own.items():
+            for name, (owner, tensor) in own_tensors.items():
                 owner[name] = tensor
-        for name, whole in made.items():
+        for name, whole in initialised.items():
             if whole.is_floating_point() and whole.isnan().any():
                 raise SpmdirError(
-                    f"the initialisation of {_called(path)} leaves '{name}' without values; write to all of it"
+                    f"the initialisation of {_describe_module(path)} leaves '{name}' without values; write to all of it"
                 )
             yield prefix + name, whole
 
@@ -139,10 +145,10 @@ def _blank(tensor: Any, device: torch.device) -> Tensor:
     """Return a whole tensor on `device` in which it shows what is never written, or `tensor` if it has values."""
     if not tensor.is_meta:
         return tensor
-    made = torch.empty_like(tensor, device=device)
-    if made.is_floating_point():
-        made.detach().fill_(float("nan"))
-    return nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
+    blank = torch.empty_like(tensor, device=device)
+    if blank.is_floating_point():
+        blank.detach().fill_(float("nan"))
+    return nn.Parameter(blank, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else blank
 
 
 def _initialise(path: str, module: nn.Module, init: str | Init) -> None:
@@ -152,12 +158,13 @@ def _initialise(path: str, module: nn.Module, init: str | Init) -> None:
         getattr(module, init)()
     else:
         raise SpmdirError(
-            f"{_called(path)} is a {type(module).__name__}, which has parameters or buffers of its own and no {init}()"
-            "; add this method, or give init=, a function that is called with each module and initialises what it owns"
+            f"{_describe_module(path)} is a {type(module).__name__}, which has parameters or buffers of its own and no "
+            f"{init}(); add this method, or give init=, a function that is called with each module and initialises "
+            "what it owns"
         )
 
 
-def _called(path: str) -> str:
+def _describe_module(path: str) -> str:
     return f"'{path}'" if path else "the model itself"
 
 
@@ -171,7 +178,7 @@ class _OwnTensors(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if schema_of(func).is_mutable and any(isinstance(t, Tensor) and t.is_meta for t in pytree.tree_leaves(args)):
             raise UnsupportedError(
-                f"the initialisation of {_called(self.path)} writes to tensors of other modules, which are "
+                f"the initialisation of {_describe_module(self.path)} writes to tensors of other modules, which are "
                 "initialised for themselves; give init=, a function that writes to the module's own parameters "
                 "and buffers"
             )

@@ -59,8 +59,8 @@ class OpenDim:
         if function is None:
             return self.size
         constant = function(0)
-        value, rest = divmod(self.size - constant, function(1) - constant)
-        if rest:
+        value, remainder = divmod(self.size - constant, function(1) - constant)
+        if remainder:
             raise ShardingError(f"{self} is {self.size}; expected a size of that form")
         return value
 
@@ -127,7 +127,7 @@ def open_dims(sizes: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[Op
     Args:
         sizes: `dynamic_shapes` by argument.
     """
-    return [one for name, value in arguments.items() for one in _dims(sizes.get(name), value, name)]
+    return [dim for name, value in arguments.items() for dim in _dims(sizes.get(name), value, name)]
 
 
 def _dims(sizes: Any, value: Any, name: str) -> Iterator[OpenDim]:
@@ -148,15 +148,17 @@ def fixed_dims(dims: Iterable[OpenDim]) -> Fixed:
     """
     listed = list(dims)
     special: dict[object, OpenDim] = {}
-    for one in listed:
-        one.check_range()
-        if one.value in SPECIAL or one.size in SPECIAL:
-            special.setdefault(one.symbol, one)
-    for one in listed:
-        first = special.get(one.symbol, one)
-        if one.value != first.value:
-            raise ShardingError(f"{one} is {one.size} where {first} is {first.size}; expected one size for one Dim")
-    return tuple((one.argument, one.dim, one.size) for one in listed if one.symbol in special)
+    for dim in listed:
+        dim.check_range()
+        if dim.value in SPECIAL or dim.size in SPECIAL:
+            special.setdefault(dim.symbol, dim)
+    for dim in listed:
+        reference = special.get(dim.symbol, dim)
+        if dim.value != reference.value:
+            raise ShardingError(
+                f"{dim} is {dim.size} where {reference} is {reference.size}; expected one size for one Dim"
+            )
+    return tuple((dim.argument, dim.dim, dim.size) for dim in listed if dim.symbol in special)
 
 
 def sizes_left_open(sizes: Mapping[str, Any], arguments: Mapping[str, Any], fixed: Fixed) -> dict[str, Any] | None:
@@ -165,22 +167,22 @@ def sizes_left_open(sizes: Mapping[str, Any], arguments: Mapping[str, Any], fixe
     Returns: `dynamic_shapes` by argument, without the dimensions that are `fixed`; None if no dimension is left open.
     """
     numbers = {(argument, dim) for argument, dim, _ in fixed}
-    if all((one.argument, one.dim) in numbers for one in open_dims(sizes, arguments)):
+    if all((dim_of_call.argument, dim_of_call.dim) in numbers for dim_of_call in open_dims(sizes, arguments)):
         return None
     return {name: _left_open(sizes.get(name), value, name, numbers) for name, value in arguments.items()}
 
 
 def _left_open(sizes: Any, value: Any, name: str, numbers: set[tuple[str, int]]) -> Any:
     if isinstance(value, Tensor):
-        given = _by_dimension(sizes)
-        return {dim: spec for dim, spec in given.items() if (name, dim) not in numbers} if sizes is not None else None
+        specs = _by_dimension(sizes)
+        return {dim: spec for dim, spec in specs.items() if (name, dim) not in numbers} if sizes is not None else None
     parts = {
         key: _left_open(part, item, f"{name}_{key}", numbers) for key, (part, item) in _parts(sizes, value).items()
     }
     if isinstance(value, Mapping):
         return parts
-    made: Any = getattr(type(value), "_make", type(value))  # the first of a named tuple
-    return made(parts.values()) if isinstance(value, (list, tuple)) else None
+    construct: Any = getattr(type(value), "_make", type(value))  # the first of a named tuple
+    return construct(parts.values()) if isinstance(value, (list, tuple)) else None
 
 
 def _by_dimension(sizes: Any) -> dict[Any, Any]:
@@ -190,9 +192,9 @@ def _by_dimension(sizes: Any) -> dict[Any, Any]:
 def _parts(sizes: Any, value: Any) -> dict[Any, tuple[Any, Any]]:
     """Return key → (what `sizes` says of it, the part of a container), without sizes if these are built otherwise."""
     if isinstance(value, Mapping):
-        known = sizes if isinstance(sizes, Mapping) else {}
-        return {key: (known.get(key), item) for key, item in value.items()}
+        sizes_by_key = sizes if isinstance(sizes, Mapping) else {}
+        return {key: (sizes_by_key.get(key), item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        fits = isinstance(sizes, (list, tuple)) and len(sizes) == len(value)
-        return {place: (sizes[place] if fits else None, item) for place, item in enumerate(value)}
+        is_same_length = isinstance(sizes, (list, tuple)) and len(sizes) == len(value)
+        return {place: (sizes[place] if is_same_length else None, item) for place, item in enumerate(value)}
     return {}

@@ -1,8 +1,8 @@
-"""The update of a torch.optim optimizer as a function of tensors, and the state that it begins with.
+"""The update of a torch.optim optimizer as a function of tensors, and its initial state.
 
-The optimizer's own code runs on a copy of it whose parameters and state are those of the caller, so the optimizer is
-not changed and any of its formulas can be traced. The learning rate and counts of steps are 0-d tensors in double
-precision there, which is what Python counts in.
+The code of the optimizer runs on a replica with the parameters and the state of the caller. So the optimizer itself
+does not change, and every formula can be traced. In the replica, the learning rate and the counts of steps are 0-d
+tensors of float64, the precision of Python numbers.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ from spmdir.torch_interop.modules import INIT_GROUP, compiling_flag, has_step_ho
 
 Tensors = dict[str, Tensor]
 OptimizerState = dict[str, Tensors]
-"""Name of what is kept → parameter's FQN, or the group's index for what all of a group share, → tensor."""
+"""Name of an entry, such as `exp_avg` → FQN of a parameter, or index of a group whose parameters share it → tensor."""
 
 _SHARED = ("step", "mu_product", "eta", "mu")
-"""What optimizers keep for each parameter though it depends on the number of updates only."""
+"""Entries that optimizers keep for each parameter although they depend only on the number of updates."""
 
 _TRACEABLE = {"capturable": True, "foreach": False, "fused": False, "differentiable": False}
-"""Options that choose among forms of one update the one made of single tensor ops, without reading a tensor."""
+"""Options that select the form of an update that runs ops on single tensors and reads no value of a tensor."""
 
 _UNSUPPORTED = {
-    torch.optim.LBFGS: "it evaluates the loss as often as the values ask for",
-    torch.optim.SparseAdam: "it takes sparse gradients",
+    torch.optim.LBFGS: "the number of times that it evaluates the loss depends on values",
+    torch.optim.SparseAdam: "it requires sparse gradients",
 }
 
 
 @attrs.frozen(eq=False)
 class Updates:
-    """What an optimizer does to the parameters of a model.
+    """The update of an optimizer, for the parameters of a model.
 
     Attributes:
-        optimizer: never changed; its learning rates are read by `rates`.
-        groups: index of a group → the FQNs of its parameters that require a gradient; without groups that have none.
-        options: index of a group → its options when this was made, which a trace keeps.
+        optimizer: the optimizer. Only `set_rate` changes it.
+        groups: index of a group → the FQNs of its parameters that require a gradient. Groups without any are left out.
+        options: index of a group → its options when this object was made; they are constants of a trace.
     """
 
     optimizer: Optimizer
@@ -71,7 +71,7 @@ class Updates:
                 if id(parameter) not in names:
                     raise UnsupportedError(
                         f"parameter {place} of group {index} of the optimizer, of shape {list(parameter.shape)}, is "
-                        "none of the model's; make the optimizer of model.parameters()"
+                        "none of the model's; make the optimizer with model.parameters()"
                     )
             trained = tuple(names[id(parameter)] for parameter in group["params"] if parameter.requires_grad)
             if trained:
@@ -79,7 +79,7 @@ class Updates:
                 options[str(index)] = {key: copy.copy(group[key]) for key in _options(group)}
         if not groups:
             raise UnsupportedError(
-                "no parameter of the optimizer requires a gradient; set requires_grad where it is to learn"
+                "no parameter of the optimizer requires a gradient; set requires_grad of the parameters to train"
             )
         return cls(optimizer, groups, options)
 
@@ -88,27 +88,27 @@ class Updates:
         return [name for names in self.groups.values() for name in names]
 
     def rates(self) -> dict[str, float]:
-        """Return what the groups have as their learning rates, by the names that the state has for them.
+        """Return the learning rates of the groups, by their names in the state: `lr.0` is that of group 0.
 
         Raises:
-            UnsupportedError: another option of a group is not what it was when this was made.
+            UnsupportedError: another option of a group has changed since this object was made.
         """
-        found = {}
+        rates = {}
         note_step(self.optimizer)
         for index, options in self.options.items():
             group = self.optimizer.param_groups[int(index)]
             for key, value in options.items():
                 if group[key] != value:
                     raise UnsupportedError(
-                        f"group {index} of the optimizer has {key} = {shown(group[key])}; the step has been made with "
+                        f"group {index} of the optimizer has {key} = {shown(group[key])}; the step was made with "
                         f"{shown(value)} and keeps all options but lr: make another step"
                     )
             if "lr" in group:
-                found[f"lr.{index}"] = float(group["lr"])
-        return found
+                rates[f"lr.{index}"] = float(group["lr"])
+        return rates
 
     def set_rate(self, name: str, rate: float) -> None:
-        """Give the group that `name` stands for, as in `rates`, a learning rate."""
+        """Set the learning rate of a group; `name` is a key of `rates`."""
         group = self.optimizer.param_groups[int(name.removeprefix("lr."))]
         if isinstance(group["lr"], Tensor):
             group["lr"].fill_(rate)
@@ -116,53 +116,53 @@ class Updates:
             group["lr"] = rate
 
     def initial(self, parameters: Mapping[str, Tensor]) -> OptimizerState:
-        """Return the learning rates and what the optimizer keeps: what it has, or what it makes for its first update.
+        """Return the learning rates and the state of the optimizer: its present state, or that of its first update.
 
         Raises:
-            UnsupportedError: it is not known what it begins with, or it is not made of tensors.
+            UnsupportedError: the initial state of the optimizer is unknown, or has values that are not tensors.
         """
-        found: OptimizerState = {"lr": {}}
+        initial_state: OptimizerState = {"lr": {}}
         for index, names in self.groups.items():
             device = _device(parameters[names[0]])
             group = self.optimizer.param_groups[int(index)]
             if "lr" in group:
-                found["lr"][index] = torch.tensor(float(group["lr"]), dtype=torch.float64, device=device)
-            own = [parameter for parameter in group["params"] if parameter.requires_grad]
-            states = {n: self._first(parameters[n], p, group) for n, p in zip(names, own, strict=True)}
+                initial_state["lr"][index] = torch.tensor(float(group["lr"]), dtype=torch.float64, device=device)
+            trained = [parameter for parameter in group["params"] if parameter.requires_grad]
+            states = {n: self._initial_entries(parameters[n], p, group) for n, p in zip(names, trained, strict=True)}
             for key in dict.fromkeys(key for state in states.values() for key in state):
                 values = {name: state[key] for name, state in states.items() if key in state}
                 shared = _common(key, values)
                 if shared is not None:
                     values = {index: shared.to(device=device, dtype=torch.float64)}
-                found.setdefault(key, {}).update(values)
-        return found
+                initial_state.setdefault(key, {}).update(values)
+        return initial_state
 
-    def _first(self, value: Tensor, parameter: Tensor, group: Mapping[str, Any]) -> Tensors:
-        """Return what is kept for one parameter before the next update."""
-        kept = self.optimizer.state.get(parameter) or self._made(value, group)
-        for key, entry in kept.items():
+    def _initial_entries(self, value: Tensor, parameter: Tensor, group: Mapping[str, Any]) -> Tensors:
+        """Return the entries of one parameter before the next update."""
+        entries = self.optimizer.state.get(parameter) or self._entries_of_first_update(value, group)
+        for key, entry in entries.items():
             if entry is not None and not isinstance(entry, Tensor):
                 raise UnsupportedError(
                     f"{_name(self.optimizer)} keeps {key} = {shown(entry)}; expected tensors in its state, since a "
-                    "traced step would keep a number for ever"
+                    "traced step would treat a number as a constant"
                 )
-        tensors = {key: entry.detach() for key, entry in kept.items() if entry is not None}
+        tensors = {key: entry.detach() for key, entry in entries.items() if entry is not None}
         if isinstance(self.optimizer, torch.optim.SGD) and group["momentum"] and not tensors:
             if group["dampening"]:
                 raise UnsupportedError(
-                    f"SGD has dampening = {group['dampening']}, and its first update is another than those after it; "
-                    "expected dampening = 0, or an optimizer whose state has been loaded"
+                    f"SGD has dampening = {group['dampening']}, and its first update differs from the later ones; "
+                    "expected dampening = 0, or an optimizer with a loaded state"
                 )
             tensors = {"momentum_buffer": torch.zeros_like(value)}
         return tensors
 
-    def _made(self, value: Tensor, group: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what `_init_group` of the optimizer makes of a parameter of that value."""
+    def _entries_of_first_update(self, value: Tensor, group: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the entries that `_init_group` of the optimizer creates for a parameter with this value."""
         begin = getattr(type(self.optimizer), INIT_GROUP, None)
         if begin is None:
             raise UnsupportedError(
-                f"{_name(self.optimizer)} has no state, and no _init_group that makes it; load a state, or derive it "
-                "from an optimizer of torch.optim"
+                f"{_name(self.optimizer)} has no state, and no _init_group that creates it; load a state, or "
+                "derive the optimizer from one of torch.optim"
             )
         parameter = value.detach().requires_grad_()
         parameter.grad = torch.zeros((), dtype=value.dtype, device=value.device).expand(value.shape)
@@ -188,11 +188,11 @@ class Updates:
     def __call__(
         self, parameters: Tensors, gradients: Mapping[str, Tensor], state: OptimizerState
     ) -> tuple[Tensors, OptimizerState]:
-        """Return the new values of parameters and state; parameters without gradient stay as they are."""
+        """Return the new values of parameters and state; parameters without a gradient do not change."""
         return dispatch_functionalize(self._update)(parameters, dict(gradients), state)
 
     def _update(self, parameters: Tensors, gradients: Tensors, state: OptimizerState) -> tuple[Tensors, OptimizerState]:
-        new, kept = dict(parameters), {key: dict(entries) for key, entries in state.items()}
+        new, new_state = dict(parameters), {key: dict(entries) for key, entries in state.items()}
         groups, states = [], {}
         for index, names in self.groups.items():
             trained = [name for name in names if name in gradients]
@@ -203,9 +203,9 @@ class Updates:
                     for key, entry, entry_of in _entries(state, name, index)
                 }
             group = self.optimizer.param_groups[int(index)]
-            own = {**self.options[index], "params": [new[name] for name in trained]}
-            own |= {key: value for key, value in _TRACEABLE.items() if key in group}
-            groups.append(own | ({"lr": state["lr"][index]} if index in state["lr"] else {}))
+            group_options = {**self.options[index], "params": [new[name] for name in trained]}
+            group_options |= {key: value for key, value in _TRACEABLE.items() if key in group}
+            groups.append(group_options | ({"lr": state["lr"][index]} if index in state["lr"] else {}))
         replica = self._replica(groups, states)
         step: Any = inspect.unwrap(type(replica).step)
         with _numbers_are_tensors():
@@ -213,16 +213,16 @@ class Updates:
         for index, names in self.groups.items():
             for name in names:
                 for key, _, place in _entries(state, name, index) if name in gradients else ():
-                    kept[key][place] = replica.state[new[name]][key]
-        return new, kept
+                    new_state[key][place] = replica.state[new[name]][key]
+        return new, new_state
 
 
 class _Begun(Exception):
-    """What an optimizer begins with has been made."""
+    """Raised to stop a step after the optimizer has created its initial state."""
 
 
 class _NumbersAreTensors(TorchFunctionMode):
-    """Computes with 0-d tensors what an optimizer computes with numbers that it reads from tensors."""
+    """Lets an optimizer compute with 0-d tensors where it reads numbers from tensors."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -232,53 +232,55 @@ class _NumbersAreTensors(TorchFunctionMode):
             return args[0].mul_(args[0])
         factor = next((key for key in ("alpha", "value") if isinstance(kwargs.get(key), Tensor)), None)
         if factor:
-            x, first, *others = args
-            first = first.to(torch.result_type(x, first)) * kwargs.pop(factor)
-            args = (x, first, *others)
+            x, operand, *remaining = args
+            operand = operand.to(torch.result_type(x, operand)) * kwargs.pop(factor)
+            args = (x, operand, *remaining)
         return func(*args, **kwargs)
 
 
 @contextmanager
 def _numbers_are_tensors() -> Iterator[None]:
-    """Let optimizers compute with tensors what they compute with numbers."""
+    """Let optimizers compute with 0-d tensors where they read numbers from tensors."""
     with compiling_flag(), _NumbersAreTensors():
         yield
 
 
 def _with_limits(step: FunctionType) -> Callable[..., Any]:
-    """Return a step that takes `max` and `min` of tensors, and so do the functions of its file that it calls.
+    """Return a copy of `step` whose `max` and `min` accept 0-d tensors, also in functions of its file that it calls.
 
-    Python's own compare by the truth of a tensor. The file itself is left as it is: these are copies.
+    Python's `max` and `min` need the truth value of a comparison, which a trace does not have.
     """
-    own: dict[str, Any] = {**step.__globals__, "max": _limit(max, "min"), "min": _limit(min, "max")}
-    for name, one in step.__globals__.items():
-        plain = inspect.unwrap(one) if inspect.isfunction(one) else None
-        if plain is not None and plain.__globals__ is step.__globals__:
-            own[name] = _copy(plain, own)
-    return _copy(step, own)
+    names_in_step: dict[str, Any] = {**step.__globals__, "max": _limit(max, "min"), "min": _limit(min, "max")}
+    for name, value in step.__globals__.items():
+        function = inspect.unwrap(value) if inspect.isfunction(value) else None
+        if function is not None and function.__globals__ is step.__globals__:
+            names_in_step[name] = _copy(function, names_in_step)
+    return _copy(step, names_in_step)
 
 
-def _copy(function: FunctionType, own: dict[str, Any]) -> FunctionType:
-    """Return a function with other global names."""
-    made = FunctionType(function.__code__, own, function.__name__, function.__defaults__, function.__closure__)
-    made.__kwdefaults__ = function.__kwdefaults__
-    return made
+def _copy(function: FunctionType, global_names: dict[str, Any]) -> FunctionType:
+    """Return a copy of a function with other global names."""
+    copied = FunctionType(
+        function.__code__, global_names, function.__name__, function.__defaults__, function.__closure__
+    )
+    copied.__kwdefaults__ = function.__kwdefaults__
+    return copied
 
 
 def _limit(builtin: Callable[..., Any], bound: Literal["min", "max"]) -> Callable[..., Any]:
-    """Return what `max` or `min` is where one of two numbers may be a tensor; `bound` is what clamp calls the other."""
+    """Return a `max` or `min` that accepts a tensor and a number; `bound` is the argument of clamp for the number."""
 
-    def limit(*given: Any, **options: Any) -> Any:
-        if len(given) != 2 or not any(isinstance(one, Tensor) for one in given):
-            return builtin(*given, **options)
-        other, tensor = sorted(given, key=lambda one: isinstance(one, Tensor))
-        return torch.clamp(tensor, **{bound: other})
+    def limit(*values: Any, **options: Any) -> Any:
+        if len(values) != 2 or not any(isinstance(value, Tensor) for value in values):
+            return builtin(*values, **options)
+        number, tensor = sorted(values, key=lambda value: isinstance(value, Tensor))
+        return torch.clamp(tensor, **{bound: number})
 
     return limit
 
 
 def _entries(state: OptimizerState, name: str, index: str) -> Iterator[tuple[str, Tensor, str]]:
-    """Yield (key, tensor, its place under the key) of what is kept for a parameter of a group."""
+    """Yield (key, tensor, parameter or group index) of each entry of a parameter of a group."""
     for key, entries in state.items():
         place = name if name in entries else index
         if key != "lr" and place in entries:
@@ -286,10 +288,14 @@ def _entries(state: OptimizerState, name: str, index: str) -> Iterator[tuple[str
 
 
 def _common(key: str, values: Mapping[str, Tensor]) -> Tensor | None:
-    """Return the value of a count that is the same for all parameters of a group."""
-    first, *others = values.values()
-    alike = key in _SHARED and not any(value.is_meta for value in values.values())
-    return first if alike and all(torch.equal(first, other) for other in others) else None
+    """Return the value of a count that is equal for all parameters of a group; None if it is not shared."""
+    reference, *remaining = values.values()
+    is_shared = key in _SHARED and not any(value.is_meta for value in values.values())
+    return (
+        reference
+        if is_shared and all(torch.equal(reference, remaining_value) for remaining_value in remaining)
+        else None
+    )
 
 
 def _check(optimizer: Optimizer) -> None:
@@ -300,9 +306,7 @@ def _check(optimizer: Optimizer) -> None:
                 "such as torch.optim.AdamW"
             )
     if has_step_hooks(optimizer):
-        raise UnsupportedError(
-            f"{_name(optimizer)} has hooks of its step, which a traced step does not call; remove them"
-        )
+        raise UnsupportedError(f"{_name(optimizer)} has step hooks, which a traced step does not call; remove them")
     for index, group in enumerate(optimizer.param_groups):
         for key in _options(group):
             if any(isinstance(value, Tensor) for value in (group[key] if key == "betas" else (group[key],))):
@@ -313,7 +317,7 @@ def _check(optimizer: Optimizer) -> None:
 
 
 def _options(group: Mapping[str, Any]) -> list[str]:
-    """Return the names of the options of a group that an update is made with."""
+    """Return the names of the options of a group that an update uses, without the learning rate."""
     return [key for key in group if key not in ("params", "lr", "initial_lr", "param_names", "swa_lr")]
 
 

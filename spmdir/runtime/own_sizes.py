@@ -1,8 +1,9 @@
-"""Programs of ranks whose local inputs have sizes of their own, as a shorter last batch or a longer padding.
+"""Programs of ranks whose local inputs have different sizes, such as a shorter last batch or a longer padding.
 
-Each rank lowers the program as though all ranks had its sizes: with 3 rows on one of 2 ranks, its batch has 6. A mean
-over the batch is then the mean of the ranks' means, as with FSDP2. Ranks need no agreement as long as no message has a
-shape that depends on sizes. If some do, ranks compare these in each call. All programs have the schedule of one.
+Each rank lowers the program as if all ranks had its sizes: a rank with 3 rows of 2 ranks assumes a batch of 6 rows. So
+a mean over the batch is the mean of the means of ranks, as with FSDP2. If the shapes of messages do not depend on
+sizes, ranks need not agree on sizes. Otherwise ranks compare these messages in each call. All programs follow the
+schedule of one program, the reference.
 """
 
 from __future__ import annotations
@@ -36,38 +37,39 @@ from spmdir.runtime.signature import Argument
 from spmdir.transforms.own_values import BatchSizes, keep_own_values
 
 _FACTORS = (2, 3, 5, 7, Fraction(1, 2), Fraction(1, 3))
-"""What sizes are multiplied by to see which messages depend on them."""
+"""Factors for sizes, to find the messages that depend on them."""
 
 _DISTANCES = (1, -1, 2, -2, 3, -3)
-"""What is added to the shards of sizes, where no multiple of them is in the range of the sizes."""
+"""Differences of shard sizes, used if no multiple of the sizes is in their range."""
 
 
 def deciding_apart(pipeline: Pipeline, imported: ModuleOp) -> Pipeline:
-    """Return a pipeline that decides an imported program for ranks with sizes of their own.
+    """Return a pipeline that decides an imported program for ranks with different sizes.
 
-    What has symbolic sizes is not sent along the axes of the batch, as a batch of token ids would be where the gradient
-    of their embedding is larger.
+    In such a program, values with symbolic sizes are not sent along the axes of the batch. Otherwise the search may
+    send token ids, if the gradient of their embedding is larger.
     """
     function = ir.main_function(imported)
-    given = [value for value in function.args if signature_kind(function, "arg_attrs", value.index) == "input"]
-    axes = batch_axes((value.type, sharding_of(value)) for value in given)
+    inputs = [value for value in function.args if signature_kind(function, "arg_attrs", value.index) == "input"]
+    axes = batch_axes((value.type, sharding_of(value)) for value in inputs)
     return pipeline.with_option("propagate", "apart", ",".join(axes)) if axes else pipeline
 
 
 def batch_axes(inputs: Iterable[tuple[Attribute, Sharding | None]]) -> tuple[str, ...]:
-    """Return the axes that shard the first dimension of those inputs, by type and sharding, with symbolic sizes."""
+    """Return the axes that shard the first dimension of inputs, given as (type, sharding), with symbolic sizes."""
     shardings = [sharding for type_, sharding in inputs if is_sized(type_) and sharding is not None]
     return tuple(dict.fromkeys(axis for sharding in shardings for axis in sharding.dim_axes(0)))
 
 
 @attrs.define(eq=False, slots=False, kw_only=True)
 class OwnSizes:
-    """What ranks with sizes of their own have in common.
+    """Makes the programs of ranks with different sizes from one decided program.
 
     Attributes:
         module: the decided program with its symbolic sizes.
-        inputs: the arguments that calls give.
-        is_step: whether the program updates a state by what it computes, so that its means are of the global batch.
+        pipeline: the pipeline of the program.
+        inputs: the arguments that a call passes.
+        is_step: whether the program updates a state with its results. Then its means are of the global batch.
     """
 
     module: ModuleOp
@@ -77,7 +79,7 @@ class OwnSizes:
     is_step: bool
 
     def global_shape(self, argument: Argument, tensor: Tensor) -> tuple[int, ...]:
-        """Return the shape of an input if all ranks had shards like `tensor`; that of the program where it is fixed."""
+        """Return the global shape of an input if all ranks had shards like `tensor`. Fixed sizes do not change."""
         if tensor.dim() != len(argument.sizes):
             return tuple(tensor.shape)
         return tuple(
@@ -89,39 +91,49 @@ class OwnSizes:
         return self.ranks.mesh.group_size(argument.sharding.dim_axes(dim))
 
     def localized(self, module: ModuleOp) -> ModuleOp:
-        """Return the program of a rank of `module`, which has numbers for its sizes, in the schedule that all have.
+        """Return the program of a rank of `module`, a program without symbolic sizes, in the schedule of the reference.
 
         Raises:
-            UnsupportedError: it would not run together with those of other sizes.
+            UnsupportedError: the program cannot run together with programs of other sizes.
         """
-        made = self._of_own_values(module)
-        follow(made, self.reference, self.pipeline)
+        program = self._of_own_values(module)
+        follow(program, self.reference, self.pipeline)
         dependent = self._dependent
-        for place, (expected, found) in enumerate(zip(messages(self.reference), messages(made), strict=False)):
-            if found != expected and (place not in dependent or found.what != expected.what):
+        for place, (reference_message, message) in enumerate(
+            zip(messages(self.reference), messages(program), strict=False)
+        ):
+            if message != reference_message and (
+                place not in dependent or message.description != reference_message.description
+            ):
                 raise UnsupportedError(
-                    f"{found.what} depends on the local sizes, but not for the example inputs; give all ranks inputs "
-                    "of equal size"
+                    f"{message.description} depends on the local sizes, but not for the example inputs; give all ranks "
+                    "inputs of equal size"
                 )
-        return made
+        return program
 
-    def dependent(self, made: ModuleOp) -> list[RankMessage]:
+    def dependent(self, program: ModuleOp) -> list[RankMessage]:
         """Return the messages of a program of this rank that depend on sizes."""
-        found = messages(made)
-        return [found[place] for place in sorted(self._dependent)]
+        all_messages = messages(program)
+        return [all_messages[place] for place in sorted(self._dependent)]
 
     def agree(self, sent: Sequence[RankMessage], tensors: Sequence[Tensor]) -> None:
-        """Compare the messages of a call that depend on sizes, if there are any, with those of the ranks they go to.
+        """Compare the messages of a call that depend on sizes with those of the ranks that take part in them.
+
+        Args:
+            sent: these messages; if empty, nothing is compared.
+            tensors: the inputs of the call.
 
         Raises:
-            DivergenceError: on all these ranks, if they differ.
+            DivergenceError: on all these ranks, if the messages differ.
         """
         if not sent:
             return
         with self.ranks.group.reporting(), self._meeting.checked("a call with local sizes") as status:
             mesh, index = self.ranks.mesh, self.ranks.index
-            # Of several groups along the axes of one message, each agrees by itself.
-            status["messages"] = {f"{one.what}#{min(mesh.group(index, one.axes))}": one.form for one in sent}
+            # A message has several groups along its axes: each group compares separately.
+            status["messages"] = {
+                f"{message.description}#{min(mesh.group(index, message.axes))}": message.form for message in sent
+            }
             status["lengths"] = {
                 f"dimension {dim} of '{argument.name}'": tensor.shape[dim]
                 for argument, tensor in zip(self.inputs, tensors, strict=True)
@@ -131,83 +143,85 @@ class OwnSizes:
 
     @cached_property
     def _meeting(self) -> RankGroup:
-        """The ranks that messages which depend on sizes connect with this one."""
+        """The ranks with which this rank exchanges messages that depend on sizes."""
         sent = messages(self.reference)
         axes = {axis for place in self._dependent for axis in sent[place].axes}
         return self.ranks.group_along(axes)
 
     @cached_property
     def _examples(self) -> dict[str, int]:
-        """The sizes of the example arguments, made larger where ranks would have unequal shards of them."""
+        """The sizes of the example arguments, rounded up so that all ranks have equal shards."""
         declared = open_sizes(self.module)
         even = {name: -(-size // self._counts[name]) * self._counts[name] for name, size in declared.hints.items()}
         return even if _are_admitted(declared, even) else declared.hints
 
     @cached_property
     def _counts(self) -> dict[str, int]:
-        """Name of a size → in how many shards ranks have it."""
-        found = dict.fromkeys(open_sizes(self.module).hints, 1)
+        """Name of a size → the number of its shards."""
+        counts = dict.fromkeys(open_sizes(self.module).hints, 1)
         for argument in self.inputs:
             for dim, size in enumerate(argument.sizes):
                 if is_symbolic(size) and len(names := symbols(size)) == 1:
-                    found[names[0]] = math.lcm(found[names[0]], self._shards(argument, dim))
-        return found
+                    counts[names[0]] = math.lcm(counts[names[0]], self._shards(argument, dim))
+        return counts
 
     @cached_property
     def reference(self) -> ModuleOp:
-        """The program of a rank for the examples, whose schedule all have."""
+        """The program of a rank for the example sizes. All programs follow its schedule."""
         module = self._of_own_values(self._bound(self._examples))
         return run_passes(module, remaining_passes(self.pipeline, ir.main_function(module)))
 
     @cached_property
     def _dependent(self) -> frozenset[int]:
-        """The places of the messages of the reference that depend on sizes."""
+        """The positions of the messages of the reference that depend on sizes."""
 
         def like_reference(module: ModuleOp) -> ModuleOp:
-            made = self._of_own_values(module)
-            follow(made, self.reference, self.pipeline)
-            return made
+            program = self._of_own_values(module)
+            follow(program, self.reference, self.pipeline)
+            return program
 
         return self._differing(messages(self.reference), like_reference)
 
     @cached_property
     def _own_axes(self) -> tuple[str, ...]:
-        """The axes of the batch along which ranks compute with values of their own.
+        """The axes of the batch along which each rank computes with values of its own batch.
 
-        Ranks along an axis by which the program needs parts of each other's batch, as of a sequence, have one batch. So
-        have all ranks if it is not known what depends on its size.
+        If the program exchanges parts of the batch along an axis, as for a sequence, the ranks of this axis share one
+        batch. If it is unknown which values depend on the size of the batch, all ranks share one.
         """
         if self._batch_sizes is None:
             return ()
         plain = messages(self._local(self._bound(self._examples)))
         places = self._differing(plain, self._local)
         needed = {axis for place in places if not plain[place].is_returned for axis in plain[place].axes}
-        sized_ones = [argument for argument in self.inputs if any(map(is_symbolic, argument.sizes))]
-        axes = dict.fromkeys(axis for argument in sized_ones for axis in argument.sharding.dim_axes(0))
+        sized_arguments = [argument for argument in self.inputs if any(map(is_symbolic, argument.sizes))]
+        axes = dict.fromkeys(axis for argument in sized_arguments for axis in argument.sharding.dim_axes(0))
         return tuple(axis for axis in axes if axis not in needed)
 
     def _of_own_values(self, module: ModuleOp) -> ModuleOp:
-        """Return the program of a rank, not yet scheduled, that computes with values of its own batch."""
-        made = self._local(module)
+        """Return the program of a rank, before scheduling, that computes with values of its own batch."""
+        program = self._local(module)
         if self._own_axes and self._batch_sizes is not None:
-            keep_own_values(made, self._own_axes, self._batch_sizes, reduces_alone=not self.is_step)
-            name_values(made)
-        return made
+            keep_own_values(program, self._own_axes, self._batch_sizes, reduces_alone=not self.is_step)
+            name_values(program)
+        return program
 
     @cached_property
     def _batch_sizes(self) -> BatchSizes | None:
-        """What depends on the size of the batch in the program of a rank; None if no other size can be tried."""
+        """The values of a rank's program that depend on the size of the batch; None if no other size can be tried."""
         batch = [size for argument in self.inputs for size in argument.sizes[:1] if is_symbolic(size)]
         names = {name for size in batch for name in symbols(size)}
         if not names:
             return BatchSizes({})
-        other = next(self._tried([*names], self._local), None)
-        if other is None:
+        other_program = next(self._tried([*names], self._local), None)
+        if other_program is None:
             return None
-        made = [list(_tensors(module)) for module in (self._local(self._bound(self._examples)), other)]
+        tensors_of_programs = [
+            list(_tensors(module)) for module in (self._local(self._bound(self._examples)), other_program)
+        ]
         dims: dict[str, set[int]] = {}
         numbers: set[str] = set()
-        for (name, shape, arguments), (_, other_shape, other_arguments) in zip(*made, strict=False):
+        for (name, shape, arguments), (_, other_shape, other_arguments) in zip(*tensors_of_programs, strict=False):
             pairs = enumerate(zip(shape, other_shape, strict=False))
             dims[name] = {dim for dim, (length, other_length) in pairs if length != other_length}
             if arguments != other_arguments and not dims[name]:
@@ -215,7 +229,7 @@ class OwnSizes:
         return BatchSizes(dims, numbers)
 
     def _local(self, module: ModuleOp) -> ModuleOp:
-        """Return the program of a rank before it is scheduled."""
+        """Return the program of a rank before scheduling."""
         module = inline_layers(module).clone()
         needed = remaining_passes(self.pipeline, ir.main_function(module)).before("localize")
         run_passes(module, needed.with_steps((*needed.steps, Step("localize"))))
@@ -226,24 +240,30 @@ class OwnSizes:
         return bind_sizes(self.module, sizes, self.pipeline)
 
     def _differing(self, expected: Sequence[RankMessage], localize: Callable[[ModuleOp], ModuleOp]) -> frozenset[int]:
-        """Return the places of the messages that differ from those for the examples if sizes do.
+        """Return the positions of the messages that change with sizes.
 
-        Those are all messages if no other number can be tried for a size.
+        If no other number can be tried for a size, these are all messages.
+
+        Args:
+            expected: the messages of the program for the example sizes.
+            localize: makes the program of a rank.
         """
         names = list(self._examples)
-        together = next(self._tried(names, localize), None)
-        # All at once show what each by itself would.
-        tried = [together] if together else [next(self._tried([name], localize), None) for name in names]
-        found: set[int] = set()
-        for module in tried:
-            other = messages(module) if module is not None else []
-            if [each.what for each in other] != [each.what for each in expected]:
+        program_of_all = next(self._tried(names, localize), None)
+        # If all sizes can change together, one program shows all dependences.
+        programs = [program_of_all] if program_of_all else [next(self._tried([name], localize), None) for name in names]
+        places: set[int] = set()
+        for module in programs:
+            other_messages = messages(module) if module is not None else []
+            if [message.description for message in other_messages] != [message.description for message in expected]:
                 return frozenset(range(len(expected)))
-            found.update(place for place, pair in enumerate(zip(expected, other, strict=True)) if pair[0] != pair[1])
-        return frozenset(found)
+            places.update(
+                place for place, pair in enumerate(zip(expected, other_messages, strict=True)) if pair[0] != pair[1]
+            )
+        return frozenset(places)
 
     def _tried(self, names: Sequence[str], localize: Callable[[ModuleOp], ModuleOp]) -> Iterator[ModuleOp]:
-        """Yield programs in which the sizes of these names are others than in the examples."""
+        """Yield programs in which the sizes of these names differ from the examples."""
         declared = open_sizes(self.module)
         for changed in self._other_sizes(names):
             sizes = {**self._examples, **changed}
@@ -252,26 +272,26 @@ class OwnSizes:
                     yield localize(self._bound(sizes))
 
     def _other_sizes(self, names: Sequence[str]) -> Iterator[dict[str, int]]:
-        """Yield other numbers for the sizes of these names, of which ranks have equal shards."""
-        known = {name: self._examples[name] for name in names}
+        """Yield other numbers for the sizes of these names, such that all ranks have equal shards."""
+        examples = {name: self._examples[name] for name in names}
         for factor in _FACTORS:
-            sizes = {name: size * factor for name, size in known.items()}
+            sizes = {name: size * factor for name, size in examples.items()}
             if all(size % self._counts[name] == 0 for name, size in sizes.items()):
                 yield {name: int(size) for name, size in sizes.items()}
         for distance in _DISTANCES:
-            sizes = {name: size + distance * self._counts[name] for name, size in known.items()}
+            sizes = {name: size + distance * self._counts[name] for name, size in examples.items()}
             if min(sizes.values()) > 0:
                 yield sizes
 
 
 def _tensors(module: ModuleOp) -> Iterator[tuple[str, tuple[int, ...], Attribute | None]]:
-    """Yield the name and the shape of each tensor of a program, and the arguments of the op that makes it."""
+    """Yield (name, shape, arguments of the producer) of each tensor of a program."""
     function = ir.main_function(module)
     for value in (*function.args, *(result for op in function.body.block.ops for result in op.results)):
         meta = meta_of(value.type)
         if meta is not None:
-            made_by = value.owner if isinstance(value.owner, Operation) else None
-            yield text_name(value), meta.shape, made_by.properties.get("arguments") if made_by else None
+            producer = value.owner if isinstance(value.owner, Operation) else None
+            yield text_name(value), meta.shape, producer.properties.get("arguments") if producer else None
 
 
 def _are_admitted(declared: Sizes, sizes: Mapping[str, int]) -> bool:

@@ -18,7 +18,7 @@ from spmdir.lowering.emit import lower_to_fx
 from spmdir.lowering.process_groups import name_groups
 from spmdir.pipeline.pipeline import Pipeline
 from spmdir.runtime.local_state import LocalShard
-from spmdir.runtime.rank_calls import apart, input_shard, run_rank
+from spmdir.runtime.rank_calls import copy_overwritten, input_shard, run_rank
 from spmdir.runtime.rank_state import RankState
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.resharding import LayoutChange, resharding
@@ -40,8 +40,10 @@ class Parallel:
     _step: TrainingStep | None = attrs.field(alias="step")
 
     def __repr__(self) -> str:
-        what, held = "step" if self.is_step else "model", len(self._state.held)
-        return f"<Parallel {what}: rank {self.rank} of the mesh {self.mesh} on {self.device}, {held} tensors of state>"
+        kind, tensors = "step" if self.is_step else "model", len(self._state.shards)
+        return (
+            f"<Parallel {kind}: rank {self.rank} of the mesh {self.mesh} on {self.device}, {tensors} tensors of state>"
+        )
 
     @property
     def module(self) -> ModuleOp:
@@ -130,17 +132,17 @@ class Parallel:
     def _run(self, args: tuple[Any, ...], records_gradients: bool) -> Any:
         """Run a model once, or a step for each of its micro-batches."""
         if self._step is None:
-            return self._called(args, records_gradients)
+            return self._run_once(args, records_gradients)
         with self._ranks.group.reporting():
             self._state.share_rates(self._step)
-            *others, last = self._step.cut(args)
-        for name in filter(self._step.is_sum, self._state.held):
-            self._state.held[name].zero_()
-        for micro in others:
-            self._called(micro, records_gradients, is_last=False)
-        return self._called(last, records_gradients)
+            *earlier, last_batch = self._step.cut(args)
+        for name in filter(self._step.is_sum, self._state.shards):
+            self._state.shards[name].zero_()
+        for micro in earlier:
+            self._run_once(micro, records_gradients, is_last=False)
+        return self._run_once(last_batch, records_gradients)
 
-    def _called(self, args: tuple[Any, ...], records_gradients: bool, is_last: bool = True) -> Any:
+    def _run_once(self, args: tuple[Any, ...], records_gradients: bool, is_last: bool = True) -> Any:
         """Return the outputs of one run, after it has renewed what it renews; of that only a part if not `is_last`."""
         with self._ranks.group.reporting():
             self.check_values()
@@ -151,35 +153,35 @@ class Parallel:
                 with self._ranks.group.reporting():
                     traced.guards.check()
         signature, programs = traced.signature, traced.programs
-        held, kept = {**self._state.held, **traced.constants}, self._state.kept
+        state_tensors, edge_states = {**self._state.shards, **traced.constants}, self._state.edge_states
         with self._ranks.group.reporting():
             tensors = traced.convention.tensors(args)
-            given = {argument.name: tensor for argument, tensor in zip(signature.inputs, tensors, strict=True)}
-            check_memory(given, (a.name for a, _ in signature.renewed if not a.held))
+            inputs = {argument.name: tensor for argument, tensor in zip(signature.inputs, tensors, strict=True)}
+            check_memory(inputs, (a.name for a, _ in signature.updates if not a.is_state))
         sizes = programs.sizes(tensors)
         with self._ranks.group.reporting():
             shards = [
-                held[a.name]
-                if a.held
-                else input_shard(a, given[a.name], self._ranks, sizes=sizes, is_local=self._ranks.local_inputs)
+                state_tensors[a.name]
+                if a.is_state
+                else input_shard(a, inputs[a.name], self._ranks, sizes=sizes, is_local=self._ranks.local_inputs)
                 for a in signature.arguments
             ]
         program = programs.of(sizes, tensors)
         graph = program.graph
-        renewed = signature.renewed
+        updates = signature.updates
         if not is_last and self._step is not None:
-            renewed = [(argument, result) for argument, result in renewed if self._step.is_accumulated(argument.name)]
-            graph = program.part({result.index for _, result in renewed})
-        tensors = [*shards, *(one.tensor for one in kept.values())]
+            updates = [(argument, result) for argument, result in updates if self._step.is_accumulated(argument.name)]
+            graph = program.part({result.index for _, result in updates})
+        tensors = [*shards, *(edge_state.tensor for edge_state in edge_states.values())]
         returned = run_rank(graph, tensors, self._ranks, draws=programs.draws)
-        returned, new = returned[: len(returned) - len(kept)], returned[len(returned) - len(kept) :]
-        in_place = {r.index for a, r in renewed if a.held and returned[r.index] is held[a.name]}
-        results = apart(returned, held.values(), in_place)
-        for argument, result in renewed:
-            if result.index not in in_place:
-                (held if argument.held else given)[argument.name].copy_(results[result.index])
-        for one, tensor in zip(kept.values(), new, strict=True):
-            one.tensor.copy_(tensor)
+        returned, new = returned[: len(returned) - len(edge_states)], returned[len(returned) - len(edge_states) :]
+        indices_in_place = {r.index for a, r in updates if a.is_state and returned[r.index] is state_tensors[a.name]}
+        results = copy_overwritten(returned, state_tensors.values(), indices_in_place)
+        for argument, result in updates:
+            if result.index not in indices_in_place:
+                (state_tensors if argument.is_state else inputs)[argument.name].copy_(results[result.index])
+        for edge_state, tensor in zip(edge_states.values(), new, strict=True):
+            edge_state.tensor.copy_(tensor)
         flat = [
             results[leaf.index] if isinstance(leaf, Result) else evaluate(leaf, sizes) for leaf in signature.outputs
         ]
@@ -196,7 +198,7 @@ class Parallel:
         Example:
             >>> torch.distributed.checkpoint.save({"model": parallel.state}, checkpoint_id="checkpoint")
         """
-        return self._state.as_dtensors(self._traces.first.signature.held, self._ranks)
+        return self._state.as_dtensors(self._traces.first.signature.state_arguments, self._ranks)
 
     def check_values(self) -> None:
         """Raise SpmdirError if something of the state has no values yet."""
@@ -219,9 +221,12 @@ class Parallel:
             >>> model.load_state_dict(parallel.state_dict())
         """
         self.check_values()
-        held = {argument.name: self._state.held[argument.name] for argument in self._traces.first.signature.held}
-        gathered = apart(run_rank(self._gather, [*held.values()], self._ranks), held.values())
-        full = dict(zip(held, gathered, strict=True))
+        shards = {
+            argument.name: self._state.shards[argument.name]
+            for argument in self._traces.first.signature.state_arguments
+        }
+        gathered = copy_overwritten(run_rank(self._gather, [*shards.values()], self._ranks), shards.values())
+        full = dict(zip(shards, gathered, strict=True))
         return {**full, **{further: full[name] for further, name in self._tied.items()}}
 
     def gather_state(self) -> Any:
@@ -246,7 +251,8 @@ class Parallel:
         """The program that gathers the state."""
         whole = Sharding((), self.mesh.name)
         changes = [
-            LayoutChange(argument.meta, argument.sharding, whole) for argument in self._traces.first.signature.held
+            LayoutChange(argument.meta, argument.sharding, whole)
+            for argument in self._traces.first.signature.state_arguments
         ]
         program = lower_to_fx(resharding("gather", changes, self.mesh), self.rank).to(self.device)
         name_groups(program, self.mesh, self._ranks.device_mesh)

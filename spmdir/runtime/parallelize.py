@@ -21,7 +21,7 @@ from spmdir.runtime.module_checks import check_forward_call, check_initialized
 from spmdir.runtime.open_dims import Fixed
 from spmdir.runtime.parallel import Parallel
 from spmdir.runtime.parallel_options import ChosenOptions, ParallelOptions
-from spmdir.runtime.rank_state import Kept, RankState, kept_for_steps, with_room
+from spmdir.runtime.rank_state import EdgeStateShard, RankState, allocate_meta, initial_edge_states
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.room import no_values
 from spmdir.runtime.set_up import set_up
@@ -96,12 +96,12 @@ def parallelize(
         signature, program = decided.lowered()
         status |= program.agreement
         originals = _originals(decided.capture, signature)
-        initial = initial_state(signature.held, originals, setup, status)
-        kept = kept_for_steps(program.module, setup.mesh, setup.rank, setup.device)
+        initial = initial_state(signature.state_arguments, originals, setup, status)
+        kept = initial_edge_states(program.module, setup.mesh, setup.rank, setup.device)
         _check_kept(kept, step, bool(decided.examples or fixed), decided.module)
         own = RankState(
-            held=with_room(initial.shards, setup.device),
-            kept=kept,
+            shards=allocate_meta(initial.shards, setup.device),
+            edge_states=kept,
             unset={name for name, tensor in originals.items() if tensor.is_meta},
             rates={name: originals[name].item() for name in (step.rates() if step else ())},
         )
@@ -123,7 +123,7 @@ def _traces(tracing: Tracing, traceable: Traceable, fixed: Fixed, first: Traced,
     if tracing.dynamic_shapes is None or ranks.local_inputs:
         return Traces(first, lambda args: fixed, _no_trace, {fixed: first})
     is_shared = _shared_names(traceable, first.signature)
-    layouts = {a.name: a.sharding for a in first.signature.held if a.name in is_shared}
+    layouts = {a.name: a.sharding for a in first.signature.state_arguments if a.name in is_shared}
     later = traceable.later(layouts)
 
     def trace(fixed: Fixed, args: tuple[Any, ...]) -> Traced:
@@ -133,7 +133,7 @@ def _traces(tracing: Tracing, traceable: Traceable, fixed: Fixed, first: Traced,
         with tracing.setup.group.checked("lowering") as status:
             signature, program = decided.lowered()
             status |= program.agreement
-            for argument in signature.held:
+            for argument in signature.state_arguments:
                 if layouts.get(argument.name, argument.sharding) != argument.sharding:
                     raise UnsupportedError(
                         f"calls with {_texts(fixed)} need '{argument.name}' as <{argument.sharding}>, which the "
@@ -141,10 +141,10 @@ def _traces(tracing: Tracing, traceable: Traceable, fixed: Fixed, first: Traced,
                         "layout: name it in the plan"
                     )
             _check_kept(
-                kept_for_steps(program.module, ranks.mesh, ranks.index, ranks.device), None, True, decided.module
+                initial_edge_states(program.module, ranks.mesh, ranks.index, ranks.device), None, True, decided.module
             )
-            constants = [argument for argument in signature.held if argument.name not in layouts]
-            originals = {argument.name: decided.capture.own[argument.name] for argument in constants}
+            constants = [argument for argument in signature.state_arguments if argument.name not in layouts]
+            originals = {argument.name: decided.capture.tensors[argument.name] for argument in constants}
             if missing := [name for name, tensor in originals.items() if tensor.is_meta]:
                 raise no_values(missing[0])
             initial = initial_state(constants, originals, tracing.setup, status)
@@ -173,7 +173,7 @@ def _shared_names(traceable: Traceable, signature: Signature) -> frozenset[str]:
     return frozenset(name for name, _ in named)
 
 
-def _check_kept(kept: Mapping[str, Kept], step: TrainingStep | None, is_open: bool, module: ModuleOp) -> None:
+def _check_kept(kept: Mapping[str, EdgeStateShard], step: TrainingStep | None, is_open: bool, module: ModuleOp) -> None:
     """Raise UnsupportedError if a program keeps for its steps what micro-batches or choices of sizes cannot share."""
     if not kept:
         return
@@ -206,10 +206,12 @@ def _originals(capture: Capture, signature: Signature) -> dict[str, Tensor]:
     """Return name → the unsharded tensor, of what stays with the ranks."""
     leaves = zip(signature.state, capture.state, strict=True)
     of_state = {leaf.name: tensor for leaf, tensor in leaves if isinstance(leaf, Argument)}
-    return {a.name: of_state[a.name] if a.name in of_state else capture.own[a.name] for a in signature.held}
+    return {
+        a.name: of_state[a.name] if a.name in of_state else capture.tensors[a.name] for a in signature.state_arguments
+    }
 
 
 def _further_names(capture: Capture, originals: Mapping[str, Tensor]) -> dict[str, str]:
     """Return the further names of tied parameters → the name that the program has for them."""
-    ties = [names for names in tied_names(capture.own.items()) if len(names) > 1]
+    ties = [names for names in tied_names(capture.tensors.items()) if len(names) > 1]
     return {other: name for names in ties for name in names if name in originals for other in names if other != name}

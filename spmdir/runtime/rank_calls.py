@@ -72,13 +72,13 @@ def check_input(
 ) -> None:
     """Raise SpmdirError unless `input_shard` takes the tensor."""
     whole = meta = TensorMeta(argument.shape(sizes), argument.meta.dtype)
-    wanted = f"the global shape {list(whole.shape)}"
+    expected_shape = f"the global shape {list(whole.shape)}"
     if is_local:
         meta = argument.sharding.local_type(whole, ranks.mesh, ranks.mesh.coordinate(ranks.index))
-        wanted = f"the local shape {list(meta.shape)}, this rank's shard of {list(whole.shape)}"
+        expected_shape = f"the local shape {list(meta.shape)}, this rank's shard of {list(whole.shape)}"
     if not argument.is_tangent:
-        wanted += ", as in the example inputs" + _cure(tensor, whole.shape, meta.shape)
-    check_tensor(argument.name, tensor, meta.shape, meta.dtype, wanted)
+        expected_shape += ", as in the example inputs" + _shape_advice(tensor, whole.shape, meta.shape)
+    check_tensor(argument.name, tensor, meta.shape, meta.dtype, expected_shape)
     if tensor.is_meta:
         raise SpmdirError(f"'{argument.name}' is on the meta device, where tensors have no values; expected values")
     expected = TORCH_DTYPES[meta.dtype]
@@ -89,7 +89,7 @@ def check_input(
         )
 
 
-def _cure(tensor: Any, whole: Sequence[int], wanted: Sequence[int]) -> str:
+def _shape_advice(tensor: Any, whole: Sequence[int], local: Sequence[int]) -> str:
     """Return what to do about an input that has not the `wanted` shape.
 
     Args:
@@ -99,7 +99,10 @@ def _cure(tensor: Any, whole: Sequence[int], wanted: Sequence[int]) -> str:
     if len(shape) != len(whole):
         return ""
     if shape == tuple(whole):
-        example = [size * (all_ // own if own else 1) for size, all_, own in zip(shape, whole, wanted, strict=True)]
+        example = [
+            size * (all_ // size_here if size_here else 1)
+            for size, all_, size_here in zip(shape, whole, local, strict=True)
+        ]
         return (
             f": with local_inputs=True the example inputs have global shapes; if {list(shape)} is the shard of one "
             f"rank, give an example of {example}"
@@ -107,44 +110,46 @@ def _cure(tensor: Any, whole: Sequence[int], wanted: Sequence[int]) -> str:
     return ": give dynamic_shapes for calls with other sizes"
 
 
-def apart(results: Sequence[Any], held: Iterable[Tensor], kept: Set[int] = frozenset()) -> list[Any]:
+def copy_overwritten(
+    results: Sequence[Any], overwritten: Iterable[Tensor], exempt: Set[int] = frozenset()
+) -> list[Any]:
     """Return the results, with copies of those in the memory of `held`, which calls overwrite, unless `kept`.
 
     None stands for a result that was left out.
     """
-    owned = {tensor.untyped_storage().data_ptr() for tensor in held}
+    storages = {tensor.untyped_storage().data_ptr() for tensor in overwritten}
     return [
-        r if r is None or index in kept or r.untyped_storage().data_ptr() not in owned else r.detach().clone()
+        r if r is None or index in exempt or r.untyped_storage().data_ptr() not in storages else r.detach().clone()
         for index, r in enumerate(results)
     ]
 
 
-def owned(results: Iterable[Tensor], held: Iterable[Tensor]) -> list[Tensor]:
+def copy_shared(results: Iterable[Tensor], arguments: Iterable[Tensor]) -> list[Tensor]:
     """Return the results, with copies of those that share elements with `held`, another result or themselves.
 
     Each may then be written to: gradients are, where they are added up or clipped. Results that are separate parts of
     one message stay in its buffer.
     """
-    taken: dict[int, list[tuple[float, float]]] = {
-        tensor.untyped_storage().data_ptr(): [(0, math.inf)] for tensor in held
+    ranges_in_use: dict[int, list[tuple[float, float]]] = {
+        tensor.untyped_storage().data_ptr(): [(0, math.inf)] for tensor in arguments
     }
-    found = []
+    copies = []
     for result in results:
         begin, end, repeats = _extent(result)
-        others = taken.get(result.untyped_storage().data_ptr(), ())
-        if repeats or any(begin < last and first < end for first, last in others):
+        ranges = ranges_in_use.get(result.untyped_storage().data_ptr(), ())
+        if repeats or any(begin < range_end and range_begin < end for range_begin, range_end in ranges):
             result = result.clone(memory_format=torch.contiguous_format)
             begin, end, _ = _extent(result)
-        taken.setdefault(result.untyped_storage().data_ptr(), []).append((begin, end))
-        found.append(result)
-    return found
+        ranges_in_use.setdefault(result.untyped_storage().data_ptr(), []).append((begin, end))
+        copies.append(result)
+    return copies
 
 
 def _extent(tensor: Tensor) -> tuple[int, int, bool]:
     """Return the first byte of a tensor in its storage, the one after its last, and whether elements share memory."""
     strides = [(size - 1, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1]
     begin = int(tensor.storage_offset())
-    end = begin + 1 + sum(last * stride for last, stride in strides) if tensor.numel() else begin
+    end = begin + 1 + sum(steps * stride for steps, stride in strides) if tensor.numel() else begin
     return begin * tensor.itemsize, end * tensor.itemsize, any(not stride for _, stride in strides)
 
 
@@ -157,9 +162,9 @@ def draws(module: ModuleOp) -> bool:
 def _share_generator(ranks: Ranks) -> None:
     """Set the generator of every rank's device to the state of the first rank's; all ranks must call this."""
     source = torch.random if ranks.device.type == "cpu" else torch.get_device_module(ranks.device)
-    drawn = source.get_rng_state().to(ranks.device)
-    broadcast_first(drawn, "the random generator, which comes before the run,", ranks)
-    source.set_rng_state(drawn.cpu())
+    state = source.get_rng_state().to(ranks.device)
+    broadcast_first(state, "the random generator, which comes before the run,", ranks)
+    source.set_rng_state(state.cpu())
 
 
 def used_anywhere(used: Set[int], count: int, ranks: Ranks) -> set[int]:
@@ -169,7 +174,7 @@ def used_anywhere(used: Set[int], count: int, ranks: Ranks) -> set[int]:
         SpmdirError: another rank does not come, with the error that it reported.
     """
     flags = torch.tensor([number in used for number in range(count)], dtype=torch.int32, device=ranks.device)
-    _together(
+    _run_on_all_ranks(
         lambda group: dist.all_reduce(flags, dist.ReduceOp.MAX, group=group),
         "the exchange of which outputs losses use",
         ranks,
@@ -177,23 +182,25 @@ def used_anywhere(used: Set[int], count: int, ranks: Ranks) -> set[int]:
     return {number for number, flag in enumerate(flags.tolist()) if flag}
 
 
-def broadcast_first(values: Tensor, what: str, ranks: Ranks) -> None:
+def broadcast_first(values: Tensor, subject: str, ranks: Ranks) -> None:
     """Overwrite `values` by those of the first rank; all ranks of the mesh must call this.
 
     Raises:
         SpmdirError: another rank does not come, with what that one left.
     """
-    _together(lambda group: dist.broadcast(values, group=group, group_src=0), f"the broadcast of {what}", ranks)
+    _run_on_all_ranks(
+        lambda group: dist.broadcast(values, group=group, group_src=0), f"the broadcast of {subject}", ranks
+    )
 
 
-def _together(collective: Callable[[Any], Any], what: str, ranks: Ranks) -> None:
+def _run_on_all_ranks(collective: Callable[[Any], Any], operation: str, ranks: Ranks) -> None:
     """Run a collective in the group of all ranks of the mesh."""
-    everyone: Any = device_groups(ranks.mesh, ranks.device_mesh)(ranks.mesh.axis_names)
+    world: Any = device_groups(ranks.mesh, ranks.device_mesh)(ranks.mesh.axis_names)
     try:
-        collective(resolve_group(everyone))
+        collective(resolve_group(world))
     except RuntimeError as error:
         axes, reason = ", ".join(ranks.mesh.axis_names), str(error).partition("\n")[0]
         raise SpmdirError(
-            f"{what} on mesh axes [{axes}] fails on rank {ranks.index}: "
+            f"{operation} on mesh axes [{axes}] fails on rank {ranks.index}: "
             f"{ranks.group.reports() or 'another rank has ended or is stuck; '}{reason}"
         ) from error

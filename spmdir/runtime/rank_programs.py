@@ -29,7 +29,7 @@ from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.signature import Argument
 from spmdir.simulator.simulate import solve_shapes
 
-Known = tuple[tuple[str, int], ...]
+SizeKey = tuple[tuple[str, int], ...]
 """Symbolic sizes by name."""
 
 
@@ -70,23 +70,23 @@ class RankPrograms(Generic[Lowered]):
     read_module: Callable[[], ModuleOp]
     pipeline: Pipeline
     inputs: Sequence[Argument]
-    examples: Known
+    examples: SizeKey
     is_step: bool
     source: str
     dims: Sequence[OpenDim]
     _ranks: Ranks = attrs.field(alias="ranks")
     _lower: Callable[[ModuleOp, Localize], Lowered] = attrs.field(alias="lower")
-    _made: dict[Known, Lowered] = attrs.field(alias="made")
-    _last: Known | None = attrs.field(default=None, init=False)
-    _sent: dict[Known, list[RankMessage]] = attrs.field(factory=dict, init=False)
-    _given: GivenInputs = attrs.field(
+    _programs: dict[SizeKey, Lowered] = attrs.field(alias="programs")
+    _latest: SizeKey | None = attrs.field(default=None, init=False)
+    _messages: dict[SizeKey, list[RankMessage]] = attrs.field(factory=dict, init=False)
+    _input_checks: GivenInputs = attrs.field(
         init=False, default=attrs.Factory(lambda self: GivenInputs(self._ranks), takes_self=True)
     )
 
     @property
     def first(self) -> Lowered:
         """The program for the example arguments."""
-        return self._made[self.examples]
+        return self._programs[self.examples]
 
     @cached_property
     def module(self) -> ModuleOp:
@@ -105,8 +105,8 @@ class RankPrograms(Generic[Lowered]):
         """The program of a rank in the IR, for the example arguments."""
         with self.pipeline.rules:
             if self.examples and self._ranks.local_inputs:
-                return self._own.reference
-            return localize(sized(self.module, dict(self.examples), self.pipeline), self.pipeline)
+                return self._own_sizes.reference
+            return localize(bind_open_sizes(self.module, dict(self.examples), self.pipeline), self.pipeline)
 
     @cached_property
     def draws(self) -> bool:
@@ -120,11 +120,11 @@ class RankPrograms(Generic[Lowered]):
             SpmdirError: the inputs do not fit; on all ranks in the calls in which ranks compare inputs.
             DivergenceError: ranks compare inputs, and these differ.
         """
-        with self._given.checked(self.inputs, tensors) as status:
-            sizes = status["sizes"] = self.solved(tensors)
+        with self._input_checks.checked(self.inputs, tensors) as status:
+            sizes = status["sizes"] = self.solve_sizes(tensors)
         return sizes
 
-    def solved(self, tensors: Sequence[Tensor]) -> dict[str, int]:
+    def solve_sizes(self, tensors: Sequence[Tensor]) -> dict[str, int]:
         """Return the symbolic sizes of the program where its inputs are `tensors`.
 
         Raises:
@@ -134,11 +134,13 @@ class RankPrograms(Generic[Lowered]):
         if self.examples:
             pairs = list(zip(self.inputs, tensors, strict=True))
             if self._ranks.local_inputs:
-                pairs = [(a, torch.empty(self._own.global_shape(a, tensor), device="meta")) for a, tensor in pairs]
+                pairs = [
+                    (a, torch.empty(self._own_sizes.global_shape(a, tensor), device="meta")) for a, tensor in pairs
+                ]
             solve_shapes(sizes, [(argument.name, argument.sizes, tensor) for argument, tensor in pairs])
             for name, size in sizes.items():
                 if size in SPECIAL:
-                    raise ShardingError(self._special(name, size))
+                    raise ShardingError(self._special_size_error(name, size))
             open_sizes(self.module).check(sizes, self._places)
         for argument, tensor in zip(self.inputs, tensors, strict=True):
             check_input(argument, tensor, self._ranks, sizes=sizes, is_local=self._ranks.local_inputs)
@@ -147,20 +149,21 @@ class RankPrograms(Generic[Lowered]):
     @cached_property
     def _places(self) -> dict[str, str]:
         """Size → the dimension of an input that it is, with the name of its Dim."""
-        known = {(one.argument, one.dim): str(one) for one in self.dims}
+        names_of_dims = {(dim.argument, dim.dim): str(dim) for dim in self.dims}
         places = size_places((argument.name, argument.sizes) for argument in self.inputs)
         return {
-            size: known.get(place, f"dimension {place[1]} of argument '{place[0]}'") for size, place in places.items()
+            size: names_of_dims.get(place, f"dimension {place[1]} of argument '{place[0]}'")
+            for size, place in places.items()
         }
 
-    def _special(self, name: str, size: int) -> str:
+    def _special_size_error(self, name: str, size: int) -> str:
         """Return why the program does not run at a size of 0 or 1."""
-        what = self._places.get(name, f"size '{name}'")
+        subject = self._places.get(name, f"size '{name}'")
         if not self._ranks.local_inputs:
-            return f"{what} is {size}; the program was traced for at least 2"
+            return f"{subject} is {size}; the program was traced for at least 2"
         return (
-            f"{what} is {size} in the global input; expected at least 2 with local_inputs, since torch traces sizes of "
-            "0 and 1 apart: give this rank more, or pass global inputs"
+            f"{subject} is {size} in the global input; expected at least 2 with local_inputs, since torch traces sizes "
+            "of 0 and 1 separately: give this rank more, or pass global inputs"
         )
 
     def of(self, sizes: Mapping[str, int], tensors: Sequence[Tensor]) -> Lowered:
@@ -173,44 +176,44 @@ class RankPrograms(Generic[Lowered]):
         """
         key = tuple(sizes.items())
         if sizes and self._ranks.local_inputs:
-            return self._of_own(key, tensors)
-        if key == (self.examples if self._last is None else self._last):
-            return self._made[key]
+            return self._program_of_own_sizes(key, tensors)
+        if key == (self.examples if self._latest is None else self._latest):
+            return self._programs[key]
         with self._ranks.group.checked("a run with new sizes") as status:
             status["sizes"] = dict(sizes)
-            program = self._made.get(key)
+            program = self._programs.get(key)
             if program is None:
-                program = self._lowered(sizes, partial(localize, pipeline=self.pipeline))
+                program = self._lower_for_sizes(sizes, partial(localize, pipeline=self.pipeline))
                 status |= program.agreement
-        if key not in self._made:
+        if key not in self._programs:
             program.connect(self._ranks)
-            self._made[key] = program
-        self._last = key
+            self._programs[key] = program
+        self._latest = key
         return program
 
-    def _of_own(self, key: Known, tensors: Sequence[Tensor]) -> Lowered:
+    def _program_of_own_sizes(self, key: SizeKey, tensors: Sequence[Tensor]) -> Lowered:
         """Return the program for sizes of this rank, which others need not have."""
-        if key not in self._sent:
-            made: list[ModuleOp] = []
+        if key not in self._messages:
+            local_modules: list[ModuleOp] = []
 
             def localize_own(module: ModuleOp) -> ModuleOp:
-                made.append(self._own.localized(module))
-                return made[0]
+                local_modules.append(self._own_sizes.localized(module))
+                return local_modules[0]
 
             with self._ranks.group.reporting():
-                program = self._lowered(dict(key), localize_own)
-                sent = self._own.dependent(made[0])
+                program = self._lower_for_sizes(dict(key), localize_own)
+                dependent_messages = self._own_sizes.dependent(local_modules[0])
             program.connect(self._ranks)
-            self._made[key], self._sent[key] = program, sent
-        self._own.agree(self._sent[key], tensors)
-        return self._made[key]
+            self._programs[key], self._messages[key] = program, dependent_messages
+        self._own_sizes.agree(self._messages[key], tensors)
+        return self._programs[key]
 
-    def _lowered(self, sizes: Mapping[str, int], localize: Localize) -> Lowered:
+    def _lower_for_sizes(self, sizes: Mapping[str, int], localize: Localize) -> Lowered:
         with self.pipeline.rules:
             return self._lower(bind_sizes(self.module, sizes, self.pipeline), localize)
 
     @cached_property
-    def _own(self) -> OwnSizes:
+    def _own_sizes(self) -> OwnSizes:
         return OwnSizes(
             module=self.module,
             pipeline=self.pipeline,
@@ -251,12 +254,14 @@ class RankGraph:
         return {}
 
 
-def lowered(module: ModuleOp, localize: Localize, *, pipeline: Pipeline, rank: int, device: torch.device) -> RankGraph:
+def lower_rank_graph(
+    module: ModuleOp, localize: Localize, *, pipeline: Pipeline, rank: int, device: torch.device
+) -> RankGraph:
     """Return the program of a rank of a decided module, which gets its collectives."""
     run_passes(module, remaining_passes(pipeline, ir.main_function(module)).before("localize"))
     return RankGraph(module, lower_to_fx(localize(module), rank, pipeline=pipeline).to(device))
 
 
-def sized(module: ModuleOp, sizes: Mapping[str, int], pipeline: Pipeline) -> ModuleOp:
+def bind_open_sizes(module: ModuleOp, sizes: Mapping[str, int], pipeline: Pipeline) -> ModuleOp:
     """Return a copy of a module with the numbers `sizes`, or the module itself if it has no symbolic ones."""
     return bind_sizes(module, sizes, pipeline) if sizes else module

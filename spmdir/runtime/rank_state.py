@@ -14,7 +14,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects.ir import main_function
 from spmdir.dialects.values import sharding_of, signature_kind, signature_name
-from spmdir.runtime.local_state import LocalShard, as_dtensor, own_shard
+from spmdir.runtime.local_state import LocalShard, as_dtensor, copy_shard
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.signature import Argument
 from spmdir.runtime.training import TrainingStep
@@ -22,7 +22,7 @@ from spmdir.simulator.simulate import initial_states
 
 
 @attrs.frozen(eq=False)
-class Kept:
+class EdgeStateShard:
     """What this rank keeps for a step from one call to the next, of a tensor of global `shape`."""
 
     tensor: Tensor
@@ -41,8 +41,8 @@ class RankState:
         rates: name in `held` → the learning rate that the optimizer had in the last call.
     """
 
-    held: Mapping[str, Tensor]
-    kept: Mapping[str, Kept]
+    shards: Mapping[str, Tensor]
+    edge_states: Mapping[str, EdgeStateShard]
     unset: set[str]
     rates: dict[str, float]
 
@@ -58,38 +58,43 @@ class RankState:
         """Take the learning rates that the optimizer has got since the last call, or give it those that were loaded."""
         for name, rate in step.rates().items():
             if rate != self.rates[name]:
-                self.held[name].fill_(rate)
+                self.shards[name].fill_(rate)
             else:
-                step.set_rate(name, self.held[name].item())
-            self.rates[name] = self.held[name].item()
+                step.set_rate(name, self.shards[name].item())
+            self.rates[name] = self.shards[name].item()
 
     def as_dtensors(self, arguments: Sequence[Argument], ranks: Ranks) -> dict[str, Tensor | LocalShard]:
         """Return name → DTensor in the memory of this rank, of what it holds as `arguments` and of what it keeps."""
-        parts = [(a.name, self.held[a.name], a.sharding, a.meta.shape) for a in arguments]
-        parts += [(name, kept.tensor, kept.sharding, kept.shape) for name, kept in self.kept.items()]
+        parts = [(a.name, self.shards[a.name], a.sharding, a.meta.shape) for a in arguments]
+        parts += [
+            (name, edge_state.tensor, edge_state.sharding, edge_state.shape)
+            for name, edge_state in self.edge_states.items()
+        ]
         return {
             name: as_dtensor(name, tensor, sharding, shape, ranks.mesh, ranks.device_mesh)
             for name, tensor, sharding, shape in parts
         }
 
 
-def with_room(shards: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+def allocate_meta(shards: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
     """Return the shards, with room on `device` for the values of those that are on the meta device."""
-    return {name: _room(shard, device) if shard.is_meta else shard for name, shard in shards.items()}
+    return {name: _allocate(shard, device) if shard.is_meta else shard for name, shard in shards.items()}
 
 
-def _room(shard: Tensor, device: torch.device) -> Tensor:
-    made = torch.empty_like(shard, device=device)
-    return nn.Parameter(made, shard.requires_grad) if isinstance(shard, nn.Parameter) else made
+def _allocate(shard: Tensor, device: torch.device) -> Tensor:
+    allocated = torch.empty_like(shard, device=device)
+    return nn.Parameter(allocated, shard.requires_grad) if isinstance(shard, nn.Parameter) else allocated
 
 
-def kept_for_steps(program: ModuleOp, mesh: Mesh, rank: int, device: torch.device) -> dict[str, Kept]:
+def initial_edge_states(program: ModuleOp, mesh: Mesh, rank: int, device: torch.device) -> dict[str, EdgeStateShard]:
     """Return name → what `rank` begins with, of what a program with collectives keeps for its steps."""
     function = main_function(program)
-    initial, found = initial_states(function, mesh), {}
+    initial, edge_states = initial_states(function, mesh), {}
     for value in function.args:
         name = signature_name(function, "arg_attrs", value.index)
         if name in initial and signature_kind(function, "arg_attrs", value.index) == "state":
             sharding, whole = sharding_of(value) or Sharding((), mesh.name), initial[name]
-            found[name] = Kept(own_shard(whole, sharding, mesh, rank, device), sharding, tuple(whole.shape))
-    return found
+            edge_states[name] = EdgeStateShard(
+                copy_shard(whole, sharding, mesh, rank, device), sharding, tuple(whole.shape)
+            )
+    return edge_states

@@ -1,7 +1,7 @@
-"""Rehearse a forward before it is traced: run it twice on fake tensors, and see what it reads and changes.
+"""Rehearse a forward before it is traced: run it twice on fake tensors, and record the state that it reads and changes.
 
-A trace runs Python once and keeps what it saw, which is right if the second run would do the same. A table that the
-first run builds and the second one finds is harmless: the ops on data are equal in both runs. A counter is not.
+A trace runs Python once, and is right only if a second run would do the same. A table that the first run builds and
+the second one reads is harmless, because both runs have the same ops on data. A counter is an error.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ from spmdir.torch_interop.tensors import has_storage, storage_key
 
 @attrs.frozen(eq=False)
 class Rehearsal:
-    """What a forward does beside its ops.
+    """The Python effects of a forward: the code that it runs, and the state that it reads and assigns.
 
     Attributes:
-        code: what it executes.
-        assigned: the buffers that it assigns, by name.
-        caches: what keeps results for later calls, from which a trace removes its fakes in the end.
-        facts: the Python state that it can read, as `Guards.facts`.
-        output: what a module returns, on fake tensors; None if it raises, and for functions.
-        ops: its ops, if they were recorded.
+        code: the executed code.
+        assigned: the names of the buffers that the forward assigns.
+        caches: caches of results for later calls. A trace removes its fake tensors from them at its end.
+        facts: the Python state that the forward can read, as `Guards.facts`.
+        output: the output of a module on fake tensors; None if the forward raises, and for functions.
+        ops: the ops, if they were recorded.
     """
 
     code: ExecutedCode
@@ -68,15 +68,15 @@ def rehearse(
 ) -> Rehearsal:
     """Run a forward twice, with its backward if that runs Python; return what it reads and which buffers it assigns.
 
-    A run that executes code which those before it have not is followed by another one.
+    If a run executes code that no earlier run executed, another run follows.
 
     Args:
-        roots: what the forward is reached from, on fake tensors; the run may change it.
-        model: the module among them whose buffers are state; None if there is none.
-        run: runs the forward, and returns what it returns.
-        data: the tensors of a call and the parameters: ops on them are compared.
-        record: notes the ops of the first run.
-        is_repeated: False to leave the second run to another process, in which the first one did the same.
+        roots: name → the objects that the forward starts from, on fake tensors; the run may change them.
+        model: the root whose buffers are state; None if there is none.
+        run: runs the forward, and returns its output.
+        data: returns the tensors of a call and the parameters. Ops on them are compared between runs.
+        record: records the ops of the first run.
+        is_repeated: whether to run twice. False if another process with an equal first run does the second one.
 
     Raises:
         UnsupportedError: the forward changes Python state, assigns a parameter, registers a buffer, or reads state that
@@ -85,23 +85,23 @@ def rehearse(
     tensors, code = _tensors(model), ExecutedCode()
     ops, ended = _run(run, data(), code, record)
     assigned = _assigned(model, *tensors)
-    known, walk = code.size, StateWalk(code, roots)
+    code_size, walk = code.size, StateWalk(code, roots)
     guards = Guards.of(walk, code, roots)
-    facts, is_known = guards.facts, not is_repeated
+    facts, is_complete = guards.facts, not is_repeated
     try:
-        while not is_known:
+        while not is_complete:
             before, ended_before = ops, ended
             ops, ended = _run(run, data(), code)
             if change := guards.change(*roots.values()):
-                raise _changed(change)
+                raise _state_change_error(change)
             if ended and ended_before and ops != before:
                 raise UnsupportedError(
-                    "the second call of the forward runs other ops, so it depends on Python state that it changes; "
-                    "keep that state in buffers, or set it before the model is traced"
+                    "the second call of the forward runs other ops, so the forward changes Python state and depends on "
+                    "it; keep that state in buffers, or set it before the model is traced"
                 )
-            is_known = code.size == known
-            if not is_known:
-                known, walk = code.size, StateWalk(code, roots)
+            is_complete = code.size == code_size
+            if not is_complete:
+                code_size, walk = code.size, StateWalk(code, roots)
                 guards = Guards.of(walk, code, roots)
     finally:
         caches = Caches.of(walk)
@@ -122,8 +122,8 @@ def rehearse_module(
     """Rehearse the forward of a copy of a module, on fake tensors.
 
     Args:
-        is_recorded: whether its ops are recorded.
-        is_repeated: as of `rehearse`.
+        is_recorded: whether to record the ops.
+        is_repeated: as for `rehearse`.
 
     Raises:
         UnsupportedError: as `rehearse`.
@@ -154,7 +154,7 @@ def rehearse_module(
 
 @contextmanager
 def _objects_named(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[None]:
-    """Let an error of the forward name the argument that holds an object, such as a cache, which it may change."""
+    """If the forward raises, name the argument that contains an object, such as a cache: the forward may change it."""
     try:
         yield
     except UnsupportedError as error:
@@ -164,8 +164,8 @@ def _objects_named(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str,
                 if not isinstance(leaf, PLAIN):
                     raise UnsupportedError(
                         f"the argument '{name}' holds a {type(leaf).__name__}; expected tensors and plain values, as "
-                        "a program changes no other objects: leave it out, as use_cache=False does with a cache of "
-                        f"transformers ({error.message})",
+                        "a program changes no other objects: leave it out; for a cache of transformers, pass "
+                        f"use_cache=False ({error.message})",
                         error.location,
                     ) from error
         raise
@@ -208,7 +208,7 @@ def rehearse_loss(model: nn.Module, loss: Callable[..., Any], args: tuple[Any, .
 
 @contextmanager
 def assignments_written(model: nn.Module, names: Sequence[str]) -> Iterator[None]:
-    """Write what the forward of `model` assigns to buffers into the buffers that it had, which tracers record."""
+    """Turn assignments to buffers in the forward of `model` into in-place writes, which tracers record."""
     if not names:
         yield
         return
@@ -216,9 +216,9 @@ def assignments_written(model: nn.Module, names: Sequence[str]) -> Iterator[None
     before: list[Tensor] = []
 
     def replace(*_: Any) -> None:
-        before[:] = [getattr(owner, last) for owner, last in places]
-        for (owner, last), old in zip(places, before, strict=True):
-            setattr(owner, last, old.clone())  # what the forward returns of the old values stays as it is
+        before[:] = [getattr(owner, buffer_name) for owner, buffer_name in places]
+        for (owner, last), old_value in zip(places, before, strict=True):
+            setattr(owner, last, old_value.clone())  # outputs that alias the old value keep it
 
     def write(*_: Any) -> None:
         for (owner, last), old in zip(places, before, strict=True):
@@ -234,7 +234,7 @@ def assignments_written(model: nn.Module, names: Sequence[str]) -> Iterator[None
             hook.remove()
 
 
-def _changed(change: str) -> UnsupportedError:
+def _state_change_error(change: str) -> UnsupportedError:
     path, _, values = change.partition(" was ")
     name = path.rpartition(".")[2]
     if values.startswith("a tensor"):
@@ -242,9 +242,9 @@ def _changed(change: str) -> UnsupportedError:
     elif path.startswith("model.") and name.isidentifier():
         advice = f'keep it in a buffer, as by self.register_buffer("{name}", torch.zeros(()))'
     else:
-        advice = "keep it in a buffer of the model, or leave it to what calls the model"
-    found = f"the forward changes {path}, which was {values}" if values else f"the forward changes state: {change}"
-    return UnsupportedError(f"{found}; a program does not run Python again: {advice}")
+        advice = "keep it in a buffer of the model, or change it outside the forward"
+    problem = f"the forward changes {path}, which was {values}" if values else f"the forward changes state: {change}"
+    return UnsupportedError(f"{problem}; a program does not run Python again: {advice}")
 
 
 def _tensors(model: nn.Module | None) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
@@ -257,34 +257,34 @@ def _tensors(model: nn.Module | None) -> tuple[dict[str, Tensor], dict[str, Tens
 def _assigned(
     model: nn.Module | None, buffers: Mapping[str, Tensor], parameters: Mapping[str, Tensor]
 ) -> tuple[str, ...]:
-    """Return the buffers that a run has replaced.
+    """Return the names of the buffers that a run has assigned.
 
     Raises:
-        UnsupportedError: it has replaced or registered something else.
+        UnsupportedError: the run has assigned a parameter, or registered or removed a buffer.
     """
-    now, parameters_now = _tensors(model)
-    for name in sorted({*parameters, *parameters_now}):
-        if parameters.get(name) is not parameters_now.get(name):
+    buffers_after, parameters_after = _tensors(model)
+    for name in sorted({*parameters, *parameters_after}):
+        if parameters.get(name) is not parameters_after.get(name):
             raise UnsupportedError(
                 f"the forward assigns the parameter '{name}'; expected parameters that only an optimizer changes: keep "
-                "what the forward changes in a buffer"
+                "values that the forward changes in a buffer"
             )
-    for name in sorted({*buffers, *now}):
-        if name not in buffers or name not in now:
-            what = "removes" if name in buffers else "registers"
+    for name in sorted({*buffers, *buffers_after}):
+        if name not in buffers or name not in buffers_after:
+            action = "removes" if name in buffers else "registers"
             raise UnsupportedError(
-                f"the forward {what} the buffer '{name}'; expected the same buffers after each call: register it in "
-                "__init__, with the shape that it gets, and assign it in the forward"
+                f"the forward {action} the buffer '{name}'; expected the same buffers after each call: register it in "
+                "__init__, with its final shape, and assign it in the forward"
             )
-    assigned = tuple(name for name, tensor in buffers.items() if now[name] is not tensor)
+    assigned = tuple(name for name, tensor in buffers.items() if buffers_after[name] is not tensor)
     for name in assigned:
-        if not is_like(now[name], buffers[name]):
-            raise changed_form(name, buffers[name], now[name])
+        if not is_like(buffers_after[name], buffers[name]):
+            raise changed_form(name, buffers[name], buffers_after[name])
     return assigned
 
 
 def is_like(new: Tensor, old: Tensor) -> bool:
-    """Return whether a buffer may become `new`."""
+    """Return whether a buffer `old` may be assigned `new`: they have equal shapes and element types."""
     return new.shape == old.shape and new.dtype == old.dtype
 
 
@@ -298,32 +298,32 @@ def changed_form(name: str, old: Tensor, new: Tensor) -> UnsupportedError:
 def _run(
     run: Callable[[], Any], data: list[Tensor], code: ExecutedCode, record: OpRecord | None = None
 ) -> tuple[list[Any], bool]:
-    """Run a forward, and its backward if that runs Python; return its ops on data, and whether it came to its end.
+    """Run a forward, and its backward if that runs Python; return its ops on data, and whether it ended normally.
 
     Raises:
-        UnsupportedError: it draws numbers from a generator of Python.
+        UnsupportedError: the forward draws numbers from a generator of Python or NumPy.
     """
     ops: list[Any] = []
-    ended = False
+    is_finished = False
     caches = torch.is_autocast_cache_enabled()
     torch.set_autocast_cache_enabled(False)  # the second run would find the weights that the first one casts
     generators = [read() for read, _ in _GENERATORS.values()]
     try:
-        # The trace raises what a user should read.
+        # The trace raises the same error, for the user.
         with suppress(Exception), compiling():
-            with _DataOps(data, ops, record), recorded_code(code):
+            with _DataOpRecorder(data, ops, record), recorded_code(code):
                 output = run()
             if not _BACKWARD.isdisjoint(code.names) or torch.autograd.Function.apply.__code__ in code.called:
-                with _DataOps([], [], None), recorded_code(code):
+                with _DataOpRecorder([], [], None), recorded_code(code):
                     _backward(output, data)
-            ended = True
+            is_finished = True
     finally:
         torch.set_autocast_cache_enabled(caches)
     for before, (name, (read, restore)) in zip(generators, _GENERATORS.items(), strict=True):
         if read() != before:
             restore(before)
-            raise _changed(f"the generator of {name} drew numbers")
-    return ops, ended
+            raise _state_change_error(f"the generator of {name} drew numbers")
+    return ops, is_finished
 
 
 def _numpy_state() -> tuple[Any, ...]:
@@ -335,25 +335,25 @@ _GENERATORS = {
     "Python's `random`": (random.getstate, random.setstate),
     "`numpy.random`": (_numpy_state, np.random.set_state),
 }
-"""Generators whose numbers are constants in a program → (how to read, how to set their state)."""
+"""Generators whose numbers are constants in a program → (function that reads, function that sets the state)."""
 
 _BACKWARD = frozenset({
     "register_hook", "register_prehook", "register_post_accumulate_grad_hook", "register_multi_grad_hook",
     "saved_tensors_hooks",
 })  # fmt: skip
-"""Names of what lets a backward run Python, beside autograd functions."""
+"""Names of functions that let a backward run Python, in addition to autograd functions."""
 
 
 def _backward(output: Any, data: list[Tensor]) -> None:
     returned = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, Tensor) and leaf.requires_grad]
-    asked = [tensor for tensor in data if tensor.requires_grad and tensor.is_leaf]
-    if returned and asked:
+    inputs = [tensor for tensor in data if tensor.requires_grad and tensor.is_leaf]
+    if returned and inputs:
         with torch.autograd.set_multithreading_enabled(False):  # the code of another thread would not be recorded
-            torch.autograd.grad(returned, asked, list(map(torch.ones_like, returned)), allow_unused=True)
+            torch.autograd.grad(returned, inputs, list(map(torch.ones_like, returned)), allow_unused=True)
 
 
-class _DataOps(TorchDispatchMode):
-    """Records ops on data, on what was made of data, and on random numbers."""
+class _DataOpRecorder(TorchDispatchMode):
+    """Records ops on data, on values computed from data, and ops that draw random numbers."""
 
     supports_higher_order_operators = True
 
@@ -365,13 +365,13 @@ class _DataOps(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.ops.prim.device.default and isinstance(args[0], FakeTensor):
-            return args[0].device  # what the op would return; kernels ask for it twice as often as they run ops
+            return args[0].device  # shortcut: kernels call this op twice as often as all others
         kwargs = kwargs or {}
         with unrecorded() as recording:
-            if func.namespace == "prim":  # asks for the device or layout of a tensor, which Python may keep
+            if func.namespace == "prim":  # reads the device or layout of a tensor
                 return func(*args, **kwargs)
             leaves = pytree.leaves_of((*args, *kwargs.values()))
-            if _is_torchs(func):
+            if _is_torch_op(func):
                 result = func(*args, **kwargs)
             else:
                 with recorded_again(recording):
@@ -380,7 +380,7 @@ class _DataOps(TorchDispatchMode):
             if self._record is not None:
                 self._record.note(func, leaves, results)
             if is_random(func) or any(isinstance(leaf, Tensor) and self._is_data(leaf) for leaf in leaves):
-                self._ops.append((func, *map(_form, leaves)))
+                self._ops.append((func, *map(_leaf_key, leaves)))
                 self._note(results)
                 self._note(list(written(func, args, kwargs)))
         return result
@@ -389,16 +389,16 @@ class _DataOps(TorchDispatchMode):
         for value in values:
             if isinstance(value, Tensor) and has_storage(value):
                 storage = value.untyped_storage()
-                self._storages[storage_key(storage)] = storage  # kept, so that no address is used twice
+                self._storages[storage_key(storage)] = storage  # a reference, so that no address is reused
 
     def _is_data(self, value: Tensor) -> bool:
         return has_storage(value) and storage_key(value.untyped_storage()) in self._storages
 
 
-def _is_torchs(func: Any) -> bool:
-    """Return whether an op is one of torch's, whose kernels for fake tensors execute no code of the user."""
+def _is_torch_op(func: Any) -> bool:
+    """Return whether an op is from torch, so its kernel for fake tensors executes no code of the user."""
     return isinstance(func, OpOverload) and func.namespace in ("aten", "prims")
 
 
-def _form(leaf: Any) -> Any:
+def _leaf_key(leaf: Any) -> Any:
     return (leaf.dtype, tuple(leaf.shape)) if isinstance(leaf, Tensor) else (type(leaf), str(leaf))

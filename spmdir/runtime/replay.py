@@ -1,4 +1,4 @@
-"""Watch the trace of a step: random ops that run again, and parameters that are not those of the state."""
+"""Watch the trace of a step: repeat draws of checkpointed functions, and reject parameters outside the state."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _aten = torch.ops.aten
 
 
 def watch_step(parameters: Mapping[int, str]) -> AbstractContextManager[Any]:
-    """Return the context in which to run a step; nothing is watched unless a tracer runs it.
+    """Return the context in which to run a step. It has an effect only if a tracer runs the step.
 
-    Inside, a random op that starts from a state of the CPU's generator from which one started before gives the same
-    values, as activation checkpointing expects of `set_rng_state`: a graph knows no such state. The generator is
-    left as it was.
+    Activation checkpointing resets the generator with `set_rng_state`, and expects the same numbers again. A graph has
+    no state of a generator. So inside the context, a random op that starts from an earlier state of the CPU generator
+    returns the earlier values. The generator itself does not change.
 
     Args:
         parameters: id → FQN of the parameters that the state has tensors for.
 
     Raises:
-        UnsupportedError: one of them is used, which the trace would keep as a constant; or the generator was set
-            back, and another op draws from there, or the same op with other arguments.
+        UnsupportedError: the step uses one of these parameters, which would become a constant of the trace. Or a random
+            op starts from an earlier state of the generator, but the op or its arguments differ.
     """
     stack = ExitStack()
     if get_proxy_mode() is not None:
@@ -46,7 +46,7 @@ def watch_step(parameters: Mapping[int, str]) -> AbstractContextManager[Any]:
     return stack
 
 
-_FIRST = 1 << 48  # far from seeds that a model may set
+_FIRST_SEED = 1 << 48  # unlikely as a seed of a model
 
 _SHAPE_ONLY: frozenset[Any] = frozenset({
     _aten.bernoulli.p, _aten.bernoulli_.float, _aten.bernoulli_.Tensor, _aten.cauchy_.default,
@@ -55,36 +55,36 @@ _SHAPE_ONLY: frozenset[Any] = frozenset({
     _aten.randn_like.default, _aten.random_.default, getattr(_aten.random_, "from"), _aten.random_.to,
     _aten.uniform_.default,
 })  # fmt: skip
-"""Random ops that draw the same whatever the elements of their first argument are."""
+"""Random ops whose draws depend on the shape of their first argument, but not on its elements."""
 
 
-class _Values:
-    """Numbers of tensors during a trace: two tensors with one number have the same elements.
+class _ValueNumbers:
+    """Value numbers of tensors during a trace: tensors with equal numbers have equal elements.
 
-    A result has the number of its op and arguments. A tensor whose memory was written to through another one since
-    has a new number, as have inputs, draws and whatever else cannot be compared.
+    The number of a result is determined by its op and arguments. A tensor gets a new number if its memory was written
+    to. Inputs, draws and other values that cannot be compared get new numbers too.
     """
 
     def __init__(self) -> None:
         self._fresh = count()
         self._by_call: dict[Hashable, int] = {}
         self._writes: dict[Hashable, int] = {}
-        self._known = WeakTensorKeyDictionary()
+        self._numbers = WeakTensorKeyDictionary()
 
     def number(self, value: Tensor) -> int:
-        number, writes = self._known.get(value) or (-1, -1)
+        number, writes = self._numbers.get(value) or (-1, -1)
         if writes != self._writes_to(value):
             number = next(self._fresh)
-            self._keep(value, number)
+            self._set_number(value, number)
         return number
 
     def keys(self, args: Any, kwargs: Any) -> list[Hashable]:
-        """Return what arguments are compared by: the structure, then each leaf's number, or type and text."""
+        """Return the key of arguments: their structure, and the value number, or type and text, of each leaf."""
         leaves, spec = pytree.tree_flatten((args, kwargs))
         return [spec, *(self.number(x) if isinstance(x, Tensor) else (type(x), str(x)) for x in leaves)]
 
     def record(self, call: Hashable | None, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        """Number what `func` gave, and note what it wrote to; `call` is None if it compares to no other."""
+        """Number the results of `func`, and record its writes; `call` is None if its results get new numbers."""
         for target in written(func, args, kwargs):
             if isinstance(target, Tensor):
                 storage = _storage(target)
@@ -92,14 +92,14 @@ class _Values:
         for index, leaf in enumerate(pytree.tree_leaves(result)):
             if isinstance(leaf, Tensor):
                 fresh = next(self._fresh)
-                self._keep(leaf, fresh if call is None else self._by_call.setdefault((call, index), fresh))
+                self._set_number(leaf, fresh if call is None else self._by_call.setdefault((call, index), fresh))
 
-    def same(self, first: Tensor, second: Tensor) -> None:
-        """Give `first` the number of `second`."""
-        self._keep(first, self.number(second))
+    def share_number(self, tensor: Tensor, other: Tensor) -> None:
+        """Give `tensor` the number of `other`."""
+        self._set_number(tensor, self.number(other))
 
-    def _keep(self, value: Tensor, number: int) -> None:
-        self._known[value] = (number, self._writes_to(value))
+    def _set_number(self, value: Tensor, number: int) -> None:
+        self._numbers[value] = (number, self._writes_to(value))
 
     def _writes_to(self, value: Tensor) -> int:
         return self._writes.get(_storage(value), 0)
@@ -110,9 +110,9 @@ def _storage(value: Tensor) -> Hashable:
 
 
 class _StepMode(TorchDispatchMode):
-    """Runs again what is drawn again from one state of the generator.
+    """Repeats the draws that start from an earlier state of the generator.
 
-    The states are told apart by their seed, which is saved and restored with them: each draw sets the next one.
+    A state is identified by its seed, which is saved and restored with it. After each draw, the next seed is set.
     """
 
     supports_higher_order_operators = True
@@ -120,9 +120,9 @@ class _StepMode(TorchDispatchMode):
     def __init__(self, parameters: Mapping[int, str]):
         super().__init__()
         self._parameters = parameters
-        self._values = _Values()
+        self._values = _ValueNumbers()
         self._drawn: dict[int, tuple[Any, Any]] = {}
-        torch.default_generator.manual_seed(_FIRST)
+        torch.default_generator.manual_seed(_FIRST_SEED)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -130,7 +130,7 @@ class _StepMode(TorchDispatchMode):
             if id(leaf) in self._parameters:
                 raise UnsupportedError(
                     f"the loss uses the parameter '{self._parameters[id(leaf)]}' itself, which the trace would keep as "
-                    "a constant that no update reaches; take it from the model that the loss is given",
+                    "a constant without updates; use the parameter of the model that the loss is called with",
                     users_line(),
                 )
         if is_random(func) and kwargs.get("generator") is None:
@@ -139,7 +139,7 @@ class _StepMode(TorchDispatchMode):
         call = (func, *self._values.keys(args, kwargs)) if comparable else None
         result = func(*args, **kwargs)
         if func in (_aten.detach.default, _aten.alias.default):
-            self._values.same(result, args[0])
+            self._values.share_number(result, args[0])
         else:
             self._values.record(call, func, args, kwargs, result)
         return result
@@ -149,29 +149,33 @@ class _StepMode(TorchDispatchMode):
         keys = self._values.keys(args, kwargs)
         call = (func, *keys)
         if func in _SHAPE_ONLY:
-            spec, _, *others = keys
-            call = (func, spec, str(args[0].shape), args[0].dtype, args[0].device, *others)
+            spec, _, *other_keys = keys
+            call = (func, spec, str(args[0].shape), args[0].dtype, args[0].device, *other_keys)
         if start in self._drawn:
             before, values = self._drawn[start]
             if before != call:
-                what = "from where it drew with other arguments" if before[0] is func else f"that {before[0]} drew from"
+                where = (
+                    "from which it drew before with other arguments"
+                    if before[0] is func
+                    else f"from which {before[0]} drew before"
+                )
                 raise UnsupportedError(
-                    f"{func} draws from a state of the generator {what} before; a checkpointed "
+                    f"{func} draws from a state of the generator {where}; a checkpointed "
                     "function must run the same ops again, on the same values",
                     users_line(),
                 )
-            result = _again(func, args, pytree.tree_map_only(Tensor, torch.clone, values))
+            result = _repeat_draw(func, args, pytree.tree_map_only(Tensor, torch.clone, values))
         else:
             result = func(*args, **kwargs)
-            # Copies, for the op's results may be written to; those of draws that are not repeated are dead code.
+            # Clones, because the results may be written to. Clones of draws that are not repeated are dead code.
             self._drawn[start] = call, pytree.tree_map_only(Tensor, torch.clone, result)
         self._values.record((start, func, *keys), func, args, kwargs, result)
         torch.default_generator.manual_seed(start + 1)
         return result
 
 
-def _again(func: Any, args: Any, values: Any) -> Any:
-    """Return what `func` gives on `args` when it draws what gave `values` before."""
+def _repeat_draw(func: Any, args: Any, values: Any) -> Any:
+    """Return the results of `func` on `args`, for the draw whose results were `values`."""
     if func is _aten.native_dropout.default:
         x, p, train = args
         mask = values[1]
@@ -182,7 +186,7 @@ def _again(func: Any, args: Any, values: Any) -> Any:
     if func in _SHAPE_ONLY:
         return args[0].copy_(values)
     raise UnsupportedError(
-        f"{func} draws again from where it drew before, and writes to its arguments; expected an op without side "
-        "effects in a checkpointed function",
+        f"{func} draws again from an earlier state of the generator, and writes to its arguments; expected an op "
+        "without side effects in a checkpointed function",
         users_line(),
     )

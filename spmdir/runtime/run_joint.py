@@ -15,7 +15,7 @@ from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.runtime.joint_program import JointProgram
 from spmdir.runtime.local_state import like_shard, local_shard
-from spmdir.runtime.rank_calls import apart, input_shard, owned, run_rank, used_anywhere
+from spmdir.runtime.rank_calls import copy_overwritten, copy_shared, input_shard, run_rank, used_anywhere
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.signature import Argument, Result
 from spmdir.torch_interop import pytree
@@ -23,11 +23,15 @@ from spmdir.torch_interop.dispatch import without_subclasses
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 from spmdir.torch_interop.tensors import version
 
-Received = Callable[[dict[str, Tensor]], Mapping[str, Tensor]]
+FinishGradients = Callable[[dict[str, Tensor]], Mapping[str, Tensor]]
 
 
 def run_joint(
-    program: JointProgram, ranks: Ranks, held: Mapping[str, DTensor], inputs: Sequence[Tensor], received: Received
+    program: JointProgram,
+    ranks: Ranks,
+    module_tensors: Mapping[str, DTensor],
+    inputs: Sequence[Tensor],
+    finish_gradients: FinishGradients,
 ) -> Any:
     """Return what the module returns for a call; gradients of outputs flow to `held` and to the inputs.
 
@@ -40,13 +44,15 @@ def run_joint(
         SpmdirError: the arguments do not fit, or a collective fails.
     """
     with ranks.group.reporting():
-        called = iter(inputs)
-        given = [held[a.name] if a.held else next(called) for a in program.given]
+        remaining_inputs = iter(inputs)
+        tensors = [module_tensors[a.name] if a.is_state else next(remaining_inputs) for a in program.forward_arguments]
         shards = [
-            local_shard(held[a.name]) if a.held else input_shard(a, tensor.detach(), ranks, is_local=ranks.local_inputs)
-            for a, tensor in zip(program.given, given, strict=True)
+            local_shard(module_tensors[a.name])
+            if a.is_state
+            else input_shard(a, tensor.detach(), ranks, is_local=ranks.local_inputs)
+            for a, tensor in zip(program.forward_arguments, tensors, strict=True)
         ]
-    returned: Any = iter(_Run.apply(program, ranks, held, shards, received, *given))
+    returned: Any = iter(_Run.apply(program, ranks, module_tensors, shards, finish_gradients, *tensors))
     leaves = [next(returned) if isinstance(leaf, Result) else leaf for leaf in program.leaves]
     return pytree.tree_unflatten(leaves, program.convention.out_spec)
 
@@ -59,27 +65,32 @@ class _Run(torch.autograd.Function):
         ctx: Any,
         program: JointProgram,
         ranks: Ranks,
-        held: Mapping[str, DTensor],
+        module_tensors: Mapping[str, DTensor],
         shards: Sequence[Tensor],
-        received: Received,
-        *given: Tensor,
+        finish_gradients: FinishGradients,
+        *tensors: Tensor,
     ) -> Any:
         """Return the tensors among the outputs; gradients go to `given`, which `shards` were made of."""
         results = run_rank(program.forward.graph, shards, ranks, draws=program.forward.draws)
-        by_name = {argument.name: shard for argument, shard in zip(program.given, shards, strict=True)}
-        renewed = [(by_name[argument.name], results[index]) for argument, index in program.renewed]
-        outputs = apart(results[: len(program.tensors)], shards)
-        saved = apart(results[len(results) - program.saved :], [old for old, _ in renewed])
-        for old, new in renewed:
+        by_name = {argument.name: shard for argument, shard in zip(program.forward_arguments, shards, strict=True)}
+        updates = [(by_name[argument.name], results[index]) for argument, index in program.buffer_updates]
+        outputs = copy_overwritten(results[: len(program.tensors)], shards)
+        saved = copy_overwritten(results[len(results) - program.saved :], [old for old, _ in updates])
+        for old, new in updates:
             old.copy_(new)
-        ctx.program, ctx.ranks, ctx.received, ctx.held = program, ranks, received, held
+        ctx.program, ctx.ranks, ctx.finish_gradients, ctx.module_tensors = (
+            program,
+            ranks,
+            finish_gradients,
+            module_tensors,
+        )
         ctx.late = [by_name[name] for name in program.late]
         ctx.save_for_backward(*saved)
-        ctx.versions = _versions(held, by_name, saved) if any(ctx.needs_input_grad) else []
+        ctx.versions = _versions(module_tensors, by_name, saved) if any(ctx.needs_input_grad) else []
         ctx.set_materialize_grads(False)
-        known = {number for number, _ in program.tangents}
+        with_gradient = {number for number, _ in program.tangents}
         pairs = zip(program.tensors, outputs, strict=True)
-        ctx.mark_non_differentiable(*(output for number, output in pairs if number not in known))
+        ctx.mark_non_differentiable(*(output for number, output in pairs if number not in with_gradient))
         return tuple(outputs)
 
     @staticmethod
@@ -93,15 +104,16 @@ class _Run(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         """Return the gradients of `given` for those of the outputs; None for those that have none."""
         with torch.no_grad():
-            found = _gradients(ctx, gradients)
+            results = _gradients(ctx, gradients)
         if torch.is_grad_enabled():
-            found = {
-                name: _Last.apply(gradient, torch.ones((), requires_grad=True)) for name, gradient in found.items()
+            results = {
+                name: _WithoutSecondGradient.apply(gradient, torch.ones((), requires_grad=True))
+                for name, gradient in results.items()
             }
-        return None, None, None, None, None, *(found.get(argument.name) for argument in ctx.program.given)
+        return None, None, None, None, None, *(results.get(argument.name) for argument in ctx.program.forward_arguments)
 
 
-class _Last(torch.autograd.Function):
+class _WithoutSecondGradient(torch.autograd.Function):
     """Returns a gradient that has no gradient itself: its backward is an error, where autograd would leave it out."""
 
     @staticmethod
@@ -125,55 +137,62 @@ def _gradients(ctx: Any, gradients: Sequence[Tensor | None]) -> Mapping[str, Ten
                 f"'{name}' was written to between a forward and its backward, which reads it; call the backward "
                 "first, or the forward again"
             )
-    of = dict(zip(program.tensors, gradients, strict=True))
-    used = {number for number, gradient in of.items() if gradient is not None}
+    gradient_of_output = dict(zip(program.tensors, gradients, strict=True))
+    used = {number for number, gradient in gradient_of_output.items() if gradient is not None}
     if program.agrees_on_outputs:
         used = used_anywhere(used, program.outputs, ranks)
-    computed = program.computed(used)
-    tangents = {a.name: _tangent(program, ranks, number, a, of[number]) for number, a in program.tangents}
+    computed = program.results_to_compute(used)
+    tangents = {
+        a.name: _tangent(program, ranks, number, a, gradient_of_output[number]) for number, a in program.tangents
+    }
     buffers = dict(zip(program.late, ctx.late, strict=True))
-    late = [tangents[a.name] if a.buffer is None else buffers[a.buffer] for a in program.late_arguments]
-    given = [*ctx.saved_tensors, *late]
+    late_values = [tangents[a.name] if a.buffer is None else buffers[a.buffer] for a in program.late_arguments]
+    arguments = [*ctx.saved_tensors, *late_values]
     graph = program.backward_graph(computed, ranks)
-    returned = run_rank(graph, given, ranks, draws=program.backward.draws)
+    returned = run_rank(graph, arguments, ranks, draws=program.backward.draws)
     for place, buffer in enumerate(ctx.late, len(program.gradients)):
         if place in computed:
             buffer.copy_(returned[place])
     places = [place for place in sorted(computed) if place < len(program.gradients)]
-    own = owned([returned[place] for place in places], given)
-    found = ctx.received({program.gradients[place]: gradient for place, gradient in zip(places, own, strict=True)})
-    return {name: like_shard(ctx.held[name], local) if name in ctx.held else local for name, local in found.items()}
+    owned_gradients = copy_shared([returned[place] for place in places], arguments)
+    finished = ctx.finish_gradients(
+        {program.gradients[place]: gradient for place, gradient in zip(places, owned_gradients, strict=True)}
+    )
+    return {
+        name: like_shard(ctx.module_tensors[name], local) if name in ctx.module_tensors else local
+        for name, local in finished.items()
+    }
 
 
 def _versions(
-    held: Mapping[str, DTensor], shards: Mapping[str, Tensor], saved: Sequence[Tensor]
+    module_tensors: Mapping[str, DTensor], shards: Mapping[str, Tensor], saved: Sequence[Tensor]
 ) -> list[tuple[str, DTensor, int]]:
     """Return (name, DTensor, how often it has been written to) of those whose memory is in `saved`.
 
     What writes into a DTensor counts in it, and not in its local tensor, of which alone autograd would know.
     """
-    read = {tensor.untyped_storage().data_ptr() for tensor in saved}
+    saved_storages = {tensor.untyped_storage().data_ptr() for tensor in saved}
     with without_subclasses():
         return [
             (name, tensor, version(tensor))
-            for name, tensor in held.items()
-            if shards[name].untyped_storage().data_ptr() in read
+            for name, tensor in module_tensors.items()
+            if shards[name].untyped_storage().data_ptr() in saved_storages
         ]
 
 
-def _tangent(program: JointProgram, ranks: Ranks, number: int, argument: Argument, given: Tensor | None) -> Tensor:
+def _tangent(program: JointProgram, ranks: Ranks, number: int, argument: Argument, gradient: Tensor | None) -> Tensor:
     """Return what the backward takes for the gradient of output `number`; zeros if nothing depends on the output."""
     output = program.shardings[number]
-    if given is None:
+    if gradient is None:
         whole = TensorMeta(argument.shape(), argument.meta.dtype)
         local = argument.sharding.local_type(whole, ranks.mesh, ranks.mesh.coordinate(ranks.index))
         return torch.zeros(local.shape, dtype=TORCH_DTYPES[local.dtype], device=ranks.device)
     if output is None or not output.entries:
-        return input_shard(argument, given.detach(), ranks, is_local=False)
-    return input_shard(argument, given.detach(), ranks, is_local=True) / _losses(program, ranks, output)
+        return input_shard(argument, gradient.detach(), ranks, is_local=False)
+    return input_shard(argument, gradient.detach(), ranks, is_local=True) / _count_losses(program, ranks, output)
 
 
-def _losses(program: JointProgram, ranks: Ranks, output: Sharding) -> int:
+def _count_losses(program: JointProgram, ranks: Ranks, output: Sharding) -> int:
     """Return how many losses the mean is taken of: as many as there are shards of inputs that the output is of."""
     if not ranks.local_inputs:
         return 1

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from spmdir.core.arguments import FLAG, PATH, Kind, accepts
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.runtime.boxes import Box
-from spmdir.runtime.default_group import checked, of_all, own_rank
-from spmdir.runtime.local_state import LocalShard, held_parts
+from spmdir.runtime.default_group import checked, gather_from_all, own_rank
+from spmdir.runtime.local_state import LocalShard, boxes_and_shard
 from spmdir.runtime.parallel import Parallel
 from spmdir.runtime.room import check_values, room
 from spmdir.torch_interop.bits import flat_bytes
@@ -88,16 +88,20 @@ def load_safetensors(path: str | Path, state: Any, names: Names = None, *, conve
     """
     with ExitStack() as files, ExitStack() as loading:
         with checked("load_safetensors"):
-            where = _sources(Path(path), files)
-            found = [(entry, _source(entry, where, convert, Path(path))) for entry in _entries(state, names)]
-            loading.enter_context(room({entry.place: entry.tensor for entry, _ in found}))
-            reads = [(held_parts(entry.names[0], entry.tensor), slices) for entry, slices in found]
+            file_of_name = _open_files(Path(path), files)
+            entry_slices = [
+                (entry, _find_slices(entry, file_of_name, convert, Path(path))) for entry in _entries(state, names)
+            ]
+            loading.enter_context(room({entry.place: entry.tensor for entry, _ in entry_slices}))
+            reads = [(boxes_and_shard(entry.names[0], entry.tensor), slices) for entry, slices in entry_slices]
         for (boxes, shard), slices in reads:
             for box in boxes:
-                part = slices[tuple(slice(at, at + size) for at, size in zip(box.offsets, box.sizes, strict=True))]
+                part = slices[
+                    tuple(slice(offset, offset + size) for offset, size in zip(box.offsets, box.sizes, strict=True))
+                ]
                 box.of_local(shard).copy_(part)
         if isinstance(state, Parallel):
-            state.note_values(entry.place for entry, _ in found)
+            state.note_values(entry.place for entry, _ in entry_slices)
 
 
 @accepts(directory=PATH, names=_NAMES, file_bytes=_SIZE)
@@ -122,16 +126,18 @@ def save_safetensors(directory: str | Path, state: Any, names: Names = None, *, 
     with checked("save_safetensors"):
         check_values(state)
         entries = _entries(state, names)
-        parts = [held_parts(entry.names[0], entry.tensor) for entry in entries]
+        parts = [boxes_and_shard(entry.names[0], entry.tensor) for entry in entries]
         headers = {entry.names[0]: _header(entry) for entry in entries}
         if rank == 0:
             directory.mkdir(parents=True, exist_ok=True)
-            if there := sorted(directory.glob("*.safetensors*")):
-                raise SpmdirError(f"'{directory}' has '{there[0].name}' already; give another directory, or remove it")
-    owned = of_all([boxes for boxes, _ in parts])
+            if present := sorted(directory.glob("*.safetensors*")):
+                raise SpmdirError(
+                    f"'{directory}' has '{present[0].name}' already; give another directory, or remove it"
+                )
+    boxes_of_ranks = gather_from_all([boxes for boxes, _ in parts])
     writer, failed = _write(directory, _files(headers, file_bytes)), None
     for index, entry in enumerate(entries):
-        whole = _gathered(entry, *parts[index], [boxes[index] for boxes in owned], rank)
+        whole = _gather_whole(entry, *parts[index], [boxes[index] for boxes in boxes_of_ranks], rank)
         try:
             if whole is not None and failed is None:
                 if not index:
@@ -153,11 +159,11 @@ def _entries(state: Any, names: Names) -> list[Entry]:
         if not isinstance(tensor, (Tensor, LocalShard)):
             continue
         if isinstance(names, Mapping) and name in names:
-            called = names[name]
+            file_name = names[name]
         else:
-            called = (names if callable(names) else _plain_name(state))(name)
-        if called is not None:
-            tied.setdefault(id(tensor), (name, [], tensor))[1].append(called)
+            file_name = (names if callable(names) else _default_names(state))(name)
+        if file_name is not None:
+            tied.setdefault(id(tensor), (name, [], tensor))[1].append(file_name)
     return [Entry(place, tuple(called), tensor) for place, called, tensor in tied.values()]
 
 
@@ -172,14 +178,14 @@ def _tensors(state: Any) -> Iterator[tuple[str, Tensor]]:
     yield from (state.state_dict(keep_vars=True) if isinstance(state, nn.Module) else state).items()
 
 
-def _plain_name(state: Any) -> Callable[[str], str | None]:
+def _default_names(state: Any) -> Callable[[str], str | None]:
     """Return how names are changed where the caller does not say: those of a step have the part of the state first."""
     if not isinstance(state, Parallel) or not state.is_step:
         return lambda name: name
     return lambda name: name.partition(".")[2] if name.startswith(("parameters.", "buffers.")) else None
 
 
-def _sources(path: Path, files: ExitStack) -> dict[str, Any]:
+def _open_files(path: Path, files: ExitStack) -> dict[str, Any]:
     """Return name → the open file that has it.
 
     Raises:
@@ -192,34 +198,34 @@ def _sources(path: Path, files: ExitStack) -> dict[str, Any]:
     if path.is_dir():
         path = path / INDEX if (path / INDEX).exists() else path
     if path.is_dir() or path.suffix == ".safetensors":
-        where = dict.fromkeys(sorted(path.glob("*.safetensors")) if path.is_dir() else [path])
+        paths = dict.fromkeys(sorted(path.glob("*.safetensors")) if path.is_dir() else [path])
     else:
         try:
-            where = dict.fromkeys(path.parent / file for file in json.loads(path.read_text())["weight_map"].values())
+            paths = dict.fromkeys(path.parent / file for file in json.loads(path.read_text())["weight_map"].values())
         except (OSError, ValueError, KeyError) as error:
             raise SpmdirError(f"'{path}' is no index of safetensors files: {error}") from error
-    if not where:
+    if not paths:
         raise SpmdirError(f"'{path}' has no safetensors files")
-    found = {}
-    for file in where:
+    file_of_name = {}
+    for file in paths:
         try:
-            opened = files.enter_context(safe_open(file, framework="pt"))
+            file_handle = files.enter_context(safe_open(file, framework="pt"))
         except (OSError, SafetensorError) as error:
             raise SpmdirError(f"'{file}' cannot be read: {error}") from error
-        found |= dict.fromkeys(opened.keys(), opened)
-    return found
+        file_of_name |= dict.fromkeys(file_handle.keys(), file_handle)
+    return file_of_name
 
 
-def _source(entry: Entry, where: Mapping[str, Any], convert: bool, path: Path) -> Any:
+def _find_slices(entry: Entry, file_of_name: Mapping[str, Any], convert: bool, path: Path) -> Any:
     """Return the slices of the tensor in the files that is `entry`.
 
     Raises:
         SpmdirError: there is none, or it has another shape or element type.
     """
-    name = next((name for name in entry.names if name in where), None)
+    name = next((name for name in entry.names if name in file_of_name), None)
     if name is None:
         raise SpmdirError(f"'{path}' has no '{entry.names[0]}'; give names that tell what it is called there, or None")
-    slices = where[name].get_slice(name)
+    slices = file_of_name[name].get_slice(name)
     shape, dtype = tuple(slices.get_shape()), DTYPES.get(slices.get_dtype())
     if shape != tuple(entry.tensor.shape):
         raise SpmdirError(f"'{name}' has shape {list(shape)} in '{path}'; expected {list(entry.tensor.shape)}")
@@ -242,11 +248,11 @@ def _header(entry: Entry) -> Header:
     return {"dtype": TYPE_NAMES[tensor.dtype], "shape": list(tensor.shape), "bytes": size}
 
 
-def _files(headers: Mapping[str, Header], most: int) -> dict[str, dict[str, Header]]:
+def _files(headers: Mapping[str, Header], max_bytes: int) -> dict[str, dict[str, Header]]:
     """Return file → the tensors in it, in order."""
     groups: list[dict[str, Header]] = [{}]
     for name, header in headers.items():
-        if groups[-1] and sum(one["bytes"] for one in groups[-1].values()) + header["bytes"] > most:
+        if groups[-1] and sum(member["bytes"] for member in groups[-1].values()) + header["bytes"] > max_bytes:
             groups.append({})
         groups[-1][name] = header
     if len(groups) == 1:
@@ -283,26 +289,26 @@ def _head(headers: Mapping[str, Header]) -> bytes:
     return len(text).to_bytes(8, "little") + text
 
 
-def _gathered(
-    entry: Entry, boxes: Sequence[Box], shard: Tensor, owned: Sequence[Sequence[Box]], rank: int
+def _gather_whole(
+    entry: Entry, boxes: Sequence[Box], shard: Tensor, boxes_of_ranks: Sequence[Sequence[Box]], rank: int
 ) -> Tensor | None:
     """Return the whole tensor on the first rank, in host memory; each box comes from the first rank that has it."""
     senders: dict[Box, int] = {}
-    for sender, theirs in enumerate(owned):
-        for box in theirs:
+    for sender, boxes_of_sender in enumerate(boxes_of_ranks):
+        for box in boxes_of_sender:
             senders.setdefault(attrs.evolve(box, local=()), sender)
     if rank:
         for box in boxes:
             if senders[attrs.evolve(box, local=())] == rank:
                 dist.send(box.of_local(shard).contiguous(), 0)
         return None
-    own = {attrs.evolve(box, local=()): box for box in boxes}
+    box_here = {attrs.evolve(box, local=()): box for box in boxes}
     whole = torch.empty(entry.tensor.shape, dtype=entry.tensor.dtype)
     for box, sender in senders.items():
         if sender:
             part = torch.empty(box.sizes, dtype=whole.dtype, device=shard.device)
             dist.recv(part, sender)
         else:
-            part = own[box].of_local(shard)
+            part = box_here[box].of_local(shard)
         box.of(whole).copy_(part)
     return whole

@@ -71,24 +71,26 @@ class ForwardFacts:
             facts = {path: text.replace(repr(device), repr(device.type)) for path, text in facts.items()}
         return cls(facts, {_op(number): location for number, location in enumerate(ops.locations)})
 
-    def check(self, first: Mapping[str, str], numbers: Sequence[int]) -> None:
+    def check(self, facts_of_first: Mapping[str, str], numbers: Sequence[int]) -> None:
         """Raise DivergenceError unless the texts are those of the first rank, in the same order.
 
         Args:
             numbers: what errors call the first rank and this one.
         """
-        if list(self.texts.items()) == list(first.items()):
+        if list(self.texts.items()) == list(facts_of_first.items()):
             return
         # In the order of both ranks: a layer that one of them lacks comes before the ops that differ because of it.
-        paths = chain.from_iterable(zip_longest(first, self.texts))
-        path = next((path for path in paths if path and first.get(path) != self.texts.get(path)), None)
-        there, here = numbers
+        paths = chain.from_iterable(zip_longest(facts_of_first, self.texts))
+        path = next((path for path in paths if path and facts_of_first.get(path) != self.texts.get(path)), None)
+        first_number, number = numbers
         if path is None:
-            raise DivergenceError(f"ranks {there} and {here} have the parts of the model in another order; {SAME}")
-        texts = first.get(path, _ABSENT), self.texts.get(path, _ABSENT)
+            raise DivergenceError(
+                f"ranks {first_number} and {number} have the parts of the model in another order; {SAME}"
+            )
+        texts = facts_of_first.get(path, _ABSENT), self.texts.get(path, _ABSENT)
         raise DivergenceError(
-            f"ranks {there} and {here} of the mesh would run different programs: {path} is {texts[0]} on rank {there} "
-            f"and {texts[1]} on rank {here}; {SAME}",
+            f"ranks {first_number} and {number} of the mesh would run different programs: {path} is {texts[0]} on rank "
+            f"{first_number} and {texts[1]} on rank {number}; {SAME}",
             self.locations.get(path),
         )
 
@@ -99,14 +101,14 @@ def _op(number: int) -> str:
 
 def _tensors(model: nn.Module) -> dict[str, str]:
     """Return what each parameter and buffer is, or which other one it is."""
-    known: dict[int, str] = {}
+    first_names: dict[int, str] = {}
     facts = {}
     groups = {"parameter": model.named_parameters, "buffer": model.named_buffers}
     for kind, named in groups.items():
         for name, tensor in named(remove_duplicate=False):
             text = f"{type_text(tensor)}{' that learns' if tensor.requires_grad else ''}"
-            first = known.setdefault(id(tensor), name)
-            facts[f"the {kind} '{name}'"] = text if first == name else f"the same as '{first}'"
+            first_name = first_names.setdefault(id(tensor), name)
+            facts[f"the {kind} '{name}'"] = text if first_name == name else f"the same as '{first_name}'"
     return facts
 
 

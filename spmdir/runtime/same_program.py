@@ -21,32 +21,34 @@ from spmdir.dialects.value_op import DECIDED, ValueOp
 from spmdir.dialects.values import function_attrs, like_arguments, sharding_of, signature_name
 
 
-def adopt(found: ModuleOp, imported: ModuleOp) -> None:
+def adopt(decided: ModuleOp, imported: ModuleOp) -> None:
     """Give the ops of a decided program the places in the model's source that those of the imported one have.
 
     Raises:
         SpmdirError: located in `found`: it does not compute what `imported` does, op by op, or has other shardings than
             `imported` was given. Reshards between ops are no difference.
     """
-    function, model = ir.main_function(found), ir.main_function(imported)
-    _check_declared(found, imported)
+    function, model = ir.main_function(decided), ir.main_function(imported)
+    _check_declared(decided, imported)
     _check_signature(function, model)
-    places: list[tuple[Operation, Operation]] = [(ir.mesh_op(found), ir.mesh_op(imported)), (function, model)]
+    places: list[tuple[Operation, Operation]] = [(ir.mesh_op(decided), ir.mesh_op(imported)), (function, model)]
     values: dict[SSAValue, SSAValue] = dict(zip(function.args, model.args, strict=True))
-    for op, expected in zip_longest(_computing(function, values), model.body.block.ops):
-        if op is None or expected is None or _content(op) != _content(expected):
+    for op, expected in zip_longest(_computing_ops(function, values), model.body.block.ops):
+        if op is None or expected is None or _computation(op) != _computation(expected):
             raise _difference(op, expected, function)
         if [values[operand] for operand in op.operands] != list(expected.operands):
             raise SpmdirError(f"'{op.name}' takes other operands than in the model", location_of(op))
-        for result, wanted in zip(op.results, expected.results, strict=True):
-            _check_given(name_of(result) or op.name, sharding_of(result), sharding_of(wanted), location_of(op))
+        for result, expected_result in zip(op.results, expected.results, strict=True):
+            _check_sharding(
+                name_of(result) or op.name, sharding_of(result), sharding_of(expected_result), location_of(op)
+            )
         values.update(zip(op.results, expected.results, strict=True))
         places.append((op, expected))
     for op, expected in places:
         op.location = expected.location
 
 
-def _computing(function: FuncOp, values: dict[SSAValue, SSAValue]) -> Any:
+def _computing_ops(function: FuncOp, values: dict[SSAValue, SSAValue]) -> Any:
     """Yield the ops that compute or constrain; `values` is told that those between pass their operands on."""
     for op in function.body.block.ops:
         if isinstance(op, SpmdOp) and not isinstance(op, ConstraintOp):
@@ -55,52 +57,52 @@ def _computing(function: FuncOp, values: dict[SSAValue, SSAValue]) -> Any:
             yield op
 
 
-def _content(op: Operation) -> tuple[Any, ...]:
+def _computation(op: Operation) -> tuple[Any, ...]:
     """Return what an op computes of its operands; the axes in a type of a size are those of a decision."""
     properties = {name: value for name, value in op.properties.items() if name not in DECIDED}
     return op.name, properties, [] if isinstance(op, SizeOp) else list(op.result_types)
 
 
 def _difference(op: Operation | None, expected: Operation | None, function: FuncOp) -> SpmdirError:
-    has, wanted = ("the end" if one is None else f"`{_text(one)}`" for one in (op, expected))
-    return SpmdirError(f"found {has} where the model has {wanted}", location_of(op or function))
+    here, wanted = ("the end" if each is None else f"`{_text(each)}`" for each in (op, expected))
+    return SpmdirError(f"found {here} where the model has {wanted}", location_of(op or function))
 
 
 def _text(op: Operation) -> str:
     return ir.print_ir(op).strip() if isinstance(op, ValueOp) else op.name
 
 
-def _check_declared(found: ModuleOp, imported: ModuleOp) -> None:
-    if ir.mesh(found) != ir.mesh(imported):
-        message = f"the program is for the mesh {ir.mesh(found)}; expected {ir.mesh(imported)}"
-        raise SpmdirError(message, location_of(ir.mesh_op(found)))
-    declared, expected = sizes_op(found), sizes_op(imported)
+def _check_declared(decided: ModuleOp, imported: ModuleOp) -> None:
+    if ir.mesh(decided) != ir.mesh(imported):
+        message = f"the program is for the mesh {ir.mesh(decided)}; expected {ir.mesh(imported)}"
+        raise SpmdirError(message, location_of(ir.mesh_op(decided)))
+    declared, expected = sizes_op(decided), sizes_op(imported)
     if (declared and declared.sizes) != (expected and expected.sizes):
-        raise SpmdirError("the program declares other sizes than the model has", location_of(declared or found))
+        raise SpmdirError("the program declares other sizes than the model has", location_of(declared or decided))
 
 
 def _check_signature(function: FuncOp, model: FuncOp) -> None:
     """Raise SpmdirError unless arguments and results have the names, types and given shardings of the model."""
-    where = location_of(function)
+    location = location_of(function)
     if function.function_type != model.function_type:
-        raise SpmdirError("the arguments or results have other types than in the model", where)
+        raise SpmdirError("the arguments or results have other types than in the model", location)
     likes = like_arguments(model)
     for which, values in (("arg_attrs", model.args), ("res_attrs", model.function_type.outputs.data)):
         for index in range(len(values)):
-            has, wanted = (dict(function_attrs(one, which, index)) for one in (function, model))
-            given = [attrs.pop("spmd.sharding", None) for attrs in (has, wanted)]
+            here, wanted = (dict(function_attrs(each_function, which, index)) for each_function in (function, model))
+            shardings = [attrs.pop("spmd.sharding", None) for attrs in (here, wanted)]
             wanted.pop("spmd.like", None)  # a decided program says it by its shardings
-            what = f"{'argument' if which == 'arg_attrs' else 'result'} {index}"
-            if has != wanted or (which == "arg_attrs" and name_of(function.args[index]) != name_of(model.args[index])):
-                raise SpmdirError(f"{what} has another name or kind than in the model", where)
-            _check_given(what, given[0] and given[0].data, given[1] and given[1].data, where)
+            subject = f"{'argument' if which == 'arg_attrs' else 'result'} {index}"
+            if here != wanted or (which == "arg_attrs" and name_of(function.args[index]) != name_of(model.args[index])):
+                raise SpmdirError(f"{subject} has another name or kind than in the model", location)
+            _check_sharding(subject, shardings[0] and shardings[0].data, shardings[1] and shardings[1].data, location)
             like = likes.get(index) if which == "res_attrs" else None
-            if like is not None and given[0] != function_attrs(function, "arg_attrs", like).get("spmd.sharding"):
+            if like is not None and shardings[0] != function_attrs(function, "arg_attrs", like).get("spmd.sharding"):
                 name = signature_name(function, "arg_attrs", like)
-                raise ShardingError(f"{what} is laid out otherwise than '{name}', which it is to be like", where)
+                raise ShardingError(f"{subject} is laid out otherwise than '{name}', which it is to be like", location)
 
 
-def _check_given(what: str, found: Sharding | None, given: Sharding | None, where: Any) -> None:
+def _check_sharding(subject: str, decided: Sharding | None, required: Sharding | None, location: Any) -> None:
     """Raise ShardingError if the user gave a sharding, no axis of it open, and the program has another one."""
-    if given is not None and not given.open_axes and found != given:
-        raise ShardingError(f"{what} is laid out as <{found or ''}>, and was given as <{given}>", where)
+    if required is not None and not required.open_axes and decided != required:
+        raise ShardingError(f"{subject} is laid out as <{decided or ''}>, and was given as <{required}>", location)

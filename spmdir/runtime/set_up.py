@@ -42,7 +42,7 @@ class SetUp:
     group: RankGroup
     mesh: Mesh
     device: torch.device
-    given: DeviceMesh | None
+    device_mesh: DeviceMesh | None
     pipeline: Pipeline
     cache: str | os.PathLike[str] | None
     sync_state: bool
@@ -74,17 +74,17 @@ class SetUp:
         """Return the ranks with a device mesh; all of them call this alike, for it may make process groups."""
         return Ranks(
             mesh=self.mesh,
-            device_mesh=made_device_mesh(self.mesh, self.device) if self.given is None else self.given,
+            device_mesh=made_device_mesh(self.mesh, self.device) if self.device_mesh is None else self.device_mesh,
             device=self.device,
             group=self.group,
             local_inputs=self.local_inputs,
-            timeout=self.group.timeout if self.given is None else None,
+            timeout=self.group.timeout if self.device_mesh is None else None,
             compile=self.compile,
         )
 
 
 def set_up(
-    what: str, mesh: Mesh | DeviceMesh, options: ChosenOptions, check_arguments: Callable[[], None] = lambda: None
+    operation: str, mesh: Mesh | DeviceMesh, options: ChosenOptions, check_arguments: Callable[[], None] = lambda: None
 ) -> SetUp:
     """Return what the ranks that begin `what` have in common.
 
@@ -100,7 +100,7 @@ def set_up(
         options.check()
     device_mesh = given_device_mesh(mesh, options.device_mesh)
     group = RankGroup.join(mesh_members(device_mesh))
-    with group.checked(what) as status:
+    with group.checked(operation) as status:
         check_arguments()
         options.check()
         mesh, device = as_mesh(mesh), rank_device(device_mesh)
@@ -114,7 +114,7 @@ def set_up(
         group=group,
         mesh=mesh,
         device=device,
-        given=device_mesh,
+        device_mesh=device_mesh,
         pipeline=pipeline,
         cache=options.cache,
         sync_state=options.sync_state,

@@ -37,18 +37,18 @@ from spmdir.runtime.joint_capture import (
     leaf_names,
 )
 from spmdir.runtime.joint_parts import JointParts, outline
-from spmdir.runtime.joint_program import JointProgram, imported_joint, joint_program
+from spmdir.runtime.joint_program import JointProgram, import_joint, joint_program
 from spmdir.runtime.local_state import LocalShard, as_dtensor
 from spmdir.runtime.local_sums import Reduction
 from spmdir.runtime.module_checks import check_forward_call, check_initialized
 from spmdir.runtime.open_dims import OpenDim, check_dims, fixed_dims, open_dims, sizes_by_argument, sizes_left_open
 from spmdir.runtime.parallel_options import ChosenOptions, ParallelOptions
-from spmdir.runtime.rank_programs import Localize, RankPrograms, sized
+from spmdir.runtime.rank_programs import Localize, RankPrograms, bind_open_sizes
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.rehearsal import Rehearsal, rehearse_module
 from spmdir.runtime.same_forward import ForwardFacts
 from spmdir.runtime.set_up import SetUp, set_up
-from spmdir.runtime.sharded_module import Runner, asking, guards_of, sharded_copy, unsharded_copy
+from spmdir.runtime.sharded_module import Runner, guards_of, places_requiring_grad, sharded_copy, unsharded_copy
 from spmdir.runtime.signature import Argument, read_signature
 from spmdir.runtime.variants import Places, Structure, Variant, shapes_of
 from spmdir.torch_interop import pytree
@@ -153,9 +153,7 @@ def shard_module(
             plan = explicit
             if outputs is not None:
                 plan = attrs.evolve(explicit, out_shardings=tuple(map(outputs.get, joint.call.output_names)))
-            module = imported_joint(
-                joint, setup.mesh, plan, setup.pipeline, chosen.missing_rule, local_inputs, gradients
-            )
+            module = import_joint(joint, setup.mesh, plan, setup.pipeline, chosen.missing_rule, local_inputs, gradients)
             source, own = ir.print_ir(module, debuginfo=True), setup.deciding(module)
             with own.pipeline.rules:
                 decided = decide(module, own.pipeline, chosen.cache, type(model).__name__)
@@ -172,15 +170,15 @@ def shard_module(
         program = first.program()
         status |= program.placements
         tensors = dict((*model.named_parameters(), *model.named_buffers()))
-        originals = {a.name: tensors[a.name] for a in program.held}
-        initial = initial_state(program.held, originals, setup, status)
+        originals = {a.name: tensors[a.name] for a in program.state_arguments}
+        initial = initial_state(program.state_arguments, originals, setup, status)
     with setup.group.reporting():
         ranks = setup.connected()
         programs = first.connected(program, ranks, dims)
         initial.take_first(ranks)
-        tensors = {a.name: _dtensor(a, initial.shards[a.name], ranks) for a in program.held}
-    layouts = {a.name: a.sharding for a in program.held}
-    reduction = Reduction({a.name: a for a in program.held}, program.input_axes, setup.pipeline, ranks)
+        tensors = {a.name: _dtensor(a, initial.shards[a.name], ranks) for a in program.state_arguments}
+    layouts = {a.name: a.sharding for a in program.state_arguments}
+    reduction = Reduction({a.name: a for a in program.state_arguments}, program.input_axes, setup.pipeline, ranks)
     wanted = dict(zip(first.call.output_names, named.out_shardings or (), strict=False))
     names = leaf_names(model, *call)
     leaves, spec = pytree.tree_flatten((call[0], dict(call[1])))
@@ -215,7 +213,7 @@ def shard_module(
     sharded = sharded_copy(model, tensors, runner)
     guards = guards_of(sharded, first.rehearsal, setup.device)
     structure = Structure.of(leaves, spec, fixed)
-    runner.variants.add(Variant(structure, False, asking(leaves), guards, programs, shaped))
+    runner.variants.add(Variant(structure, False, places_requiring_grad(leaves), guards, programs, shaped))
     return sharded
 
 
@@ -271,7 +269,7 @@ class _Decided:
         """Return a module that this rank has decided, lowered."""
         sizes = open_sizes(module).hints
         with setup.pipeline.rules:
-            example = sized(module, sizes, setup.pipeline)
+            example = bind_open_sizes(module, sizes, setup.pipeline)
             parts = JointParts.of(example, partial(localize, pipeline=setup.pipeline), call, setup.pipeline)
             return cls(call, rehearsal, text, source, setup, sizes, parts, outline(module))
 
@@ -319,7 +317,7 @@ class _Decided:
             dims=dims,
             ranks=ranks,
             lower=self._lowered,
-            made={known: program},
+            programs={known: program},
         )
 
     def _read(self) -> ModuleOp:

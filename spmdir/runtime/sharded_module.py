@@ -1,4 +1,4 @@
-"""A module whose parameters are DTensors, and whose forward and backward are programs of the ranks of a mesh."""
+"""A module with DTensor parameters, whose forward and backward run as programs of the ranks of a mesh."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from spmdir.torch_interop.dtypes import TORCH_DTYPES
 from spmdir.torch_interop.modules import remove_forward_pre_hook
 
 RUNNER = "_spmdir_runner"
-"""The attribute of a sharded module that holds what runs it."""
+"""The attribute of a sharded module that holds its `Runner`."""
 
 SUMS = "_spmdir_sums"
-"""The attribute of a sharded module that holds the gradients that were left unreduced."""
+"""The attribute of a sharded module that holds its unreduced gradients."""
 
 
 def watch_inner_modules(module: nn.Module) -> None:
-    """Let calls of submodules by themselves, with tensors that are no DTensors, be errors."""
+    """Make direct calls of submodules with plain tensors errors."""
     for inner in module.modules():
         if inner is not module and any(True for _ in inner.parameters(recurse=False)):
             inner.register_forward_pre_hook(_reject_plain_tensors, with_kwargs=True)
@@ -54,28 +54,29 @@ def leave_inner_modules(module: nn.Module) -> None:
 
 
 def _reject_plain_tensors(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Raise UnsupportedError for tensors that DTensor would not mix with what the module holds."""
-    given = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+    """Raise UnsupportedError for plain tensors if the module has DTensor parameters."""
+    tensors = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
     is_sharded = any(isinstance(parameter, DTensor) for parameter in module.parameters(recurse=False))
-    if is_sharded and any(not isinstance(tensor, DTensor) for tensor in given):
+    if is_sharded and any(not isinstance(tensor, DTensor) for tensor in tensors):
         raise UnsupportedError(
-            f"{str(module).partition(chr(10))[0]} of a sharded module is called by itself, with plain tensors, as by "
-            "another method than forward; expected a call of the sharded module: let forward return what the method "
-            "computes, or shard a module whose forward calls the method"
+            f"{str(module).partition(chr(10))[0]} is a submodule of a sharded module, and was called directly with "
+            "plain tensors, such as by another method than forward; expected a call of the sharded module: return the "
+            "result of the method from forward, or shard a module whose forward calls the method"
         )
 
 
 @attrs.frozen(eq=False)
 class Runner:
-    """What runs a sharded module.
+    """Runs a sharded module: finds or compiles the program of a call, and runs it.
 
     Attributes:
-        placements: those of its parameters and buffers, by name.
-        reduction: adds up the gradients that were left unreduced.
-        dynamic_sizes: what `dynamic_shapes` says, by argument; nothing with local inputs.
-        compile: makes the variant that a call needs, given what `Variant.serves` takes and the call; all ranks call it
-            together.
-        variants: what has been made.
+        ranks: the ranks of the mesh.
+        placements: name → DTensor placements of a parameter or buffer.
+        reduction: reduces gradients that were left unreduced.
+        dynamic_sizes: argument → its entry in `dynamic_shapes`; empty with local inputs.
+        compile: compiles the variant for a call, given the arguments of `Variant.serves` and the call. All ranks call
+            it together.
+        variants: the compiled variants.
     """
 
     ranks: Ranks
@@ -86,21 +87,21 @@ class Runner:
     variants: Variants = attrs.field(factory=Variants, init=False)
 
     def __deepcopy__(self, memo: Any) -> Runner:
-        """Return the runner itself: copies of a module run the same programs, by parameters of their own."""
+        """Return the runner itself: copies of a module run the same programs with different parameters."""
         return self
 
     @torch.compiler.disable(reason="the module is a compiled program already")
     def call(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """Return the outputs of `module`, by the parameters and buffers that it has.
+        """Return the outputs of `module` for its present parameters and buffers.
 
         Raises:
-            SpmdirError: a parameter has become another than the program takes, or the arguments do not fit.
+            SpmdirError: the layout or type of a parameter has changed, or the arguments do not fit the program.
         """
         _check_transforms()
         call = bound_arguments(module, args, kwargs)
         leaves, spec = pytree.tree_flatten((call[0], dict(call[1])))
         inputs = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        asked = asking(leaves) if torch.is_grad_enabled() else frozenset[int]()
+        differentiated = places_requiring_grad(leaves) if torch.is_grad_enabled() else frozenset[int]()
         sums: LocalSums = module.__dict__[SUMS]
         is_unreduced = bool(self.reduction.axes) and torch.is_grad_enabled() and (sums.is_adding or bool(sums.tensors))
         with self.ranks.group.reporting():
@@ -108,56 +109,60 @@ class Runner:
                 fixed_dims(open_dims(self.dynamic_sizes, arguments_by_name(module, call))) if self.dynamic_sizes else ()
             )
         structure = Structure.of(leaves, spec, fixed)
-        variant = self.variants.find(module, structure, is_unreduced, asked)
+        variant = self.variants.find(module, structure, is_unreduced, differentiated)
         if variant is None:
             with self.ranks.group.reporting():
-                for known in self.variants.of_structure(structure)[:1]:
-                    known.programs.solved(inputs)  # no program of this structure could take other inputs
+                for existing in self.variants.of_structure(structure)[:1]:
+                    existing.programs.solve_sizes(inputs)  # inputs that no program of this structure accepts
                 self.variants.check_limits(module, structure, is_unreduced, leaf_names(module, *call))
-            variant = self.variants.add(self.compile(module, structure, is_unreduced, asked, call))
+            variant = self.variants.add(self.compile(module, structure, is_unreduced, differentiated, call))
         programs = variant.programs
         sizes = programs.sizes(inputs)
         program = programs.of(sizes, inputs)
         with without_subclasses():  # attributes of an ElementwiseDTensor take 1 us each otherwise
-            held = {a.name: _checked(attribute(module, a.name), a, self.placements.get(a.name)) for a in program.held}
-            frozen = {name: tensor for name, tensor in held.items() if not tensor.requires_grad}
-        received = functools.partial(self._received, sums, is_unreduced, frozen)
-        return run_joint(program, self.ranks, held, inputs, received)
+            module_tensors = {
+                a.name: _check_tensor(attribute(module, a.name), a, self.placements.get(a.name))
+                for a in program.state_arguments
+            }
+            frozen = {name: tensor for name, tensor in module_tensors.items() if not tensor.requires_grad}
+        finish_gradients = functools.partial(self._finish_gradients, sums, is_unreduced, frozen)
+        return run_joint(program, self.ranks, module_tensors, inputs, finish_gradients)
 
-    def _received(
-        self, sums: LocalSums, is_unreduced: bool, frozen: Mapping[str, DTensor], found: dict[str, Tensor]
+    def _finish_gradients(
+        self, sums: LocalSums, is_unreduced: bool, frozen: Mapping[str, DTensor], gradients: dict[str, Tensor]
     ) -> Mapping[str, Tensor]:
-        """Return the gradients that a backward gives of those that it has found; others are in `sums`.
+        """Return the gradients of a backward after reduction, or keep unreduced ones in `sums`.
 
-        What was added up of a parameter before it was `frozen` is put into its `grad`, as autograd would not.
+        If a parameter was frozen after gradients of it had been summed, the sum is added to its `grad` here, because
+        autograd does not return it.
         """
         if is_unreduced:
-            sums.add({name: found.pop(name) for name in list(found) if name in self.placements})
+            sums.add({name: gradients.pop(name) for name in list(gradients) if name in self.placements})
         if not sums.is_adding and sums.tensors:
-            for name, gradient in self.reduction.reduced(sums.taken()).items():
+            for name, reduced_gradient in self.reduction.reduced(sums.taken()).items():
                 if name in frozen:
-                    gradient, before = like_shard(frozen[name], gradient), frozen[name].grad
-                    frozen[name].grad = gradient if before is None else before + gradient
+                    reduced_gradient, previous = like_shard(frozen[name], reduced_gradient), frozen[name].grad
+                    frozen[name].grad = reduced_gradient if previous is None else previous + reduced_gradient
                 else:
-                    found[name] = found[name] + gradient if name in found else gradient
-        return found
+                    gradients[name] = gradients[name] + reduced_gradient if name in gradients else reduced_gradient
+        return gradients
 
 
 class ShardedModule:
-    """The first base of the class of a sharded module; the second is the class of the module that was sharded."""
+    """The first base class of a sharded module; the second one is the class of the original module."""
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run this rank's part of the module's forward, together with the other ranks."""
+        """Run the forward of the module on this rank, together with the other ranks."""
         return getattr(self, RUNNER).call(self, args, kwargs)
 
     def zero_grad(self: Any, set_to_none: bool = True) -> None:
-        """Forget the gradients, those too that were left unreduced."""
+        """Reset the gradients, including unreduced ones."""
         super().zero_grad(set_to_none)  # type: ignore  # of the other base
         self.__dict__[SUMS].taken()
 
     @contextmanager
     def no_sync(self: Any) -> Iterator[None]:
-        """Let each rank add up gradients of calls inside by itself; the next backward outside reduces the sums."""
+        """Sum the gradients of calls inside on each rank; the next backward outside reduces the sums."""
         sums = self.__dict__[SUMS]
         before, sums.is_adding = sums.is_adding, True
         try:
@@ -166,19 +171,19 @@ class ShardedModule:
             sums.is_adding = before
 
     def set_requires_gradient_sync(self: Any, requires_gradient_sync: bool) -> None:
-        """Say whether the backwards of the calls that follow reduce gradients, as for FSDP2."""
+        """Set whether the backwards of later calls reduce gradients, as in FSDP2."""
         self.__dict__[SUMS].is_adding = not requires_gradient_sync
 
 
 def save_pretrained(self: Any, *args: Any, state_dict: Any = None, **kwargs: Any) -> Any:
-    """Save a Hugging Face model with the whole tensors `state_dict`; without them, one rank has but its shards.
+    """Save a Hugging Face model with the whole tensors `state_dict`.
 
     Raises:
-        SpmdirError: there is no `state_dict`.
+        SpmdirError: `state_dict` is None. The module itself has only the shards of one rank.
     """
     if state_dict is None:
         raise SpmdirError(
-            f"save_pretrained of a sharded {type(self).__name__} would save what one rank holds; call "
+            f"save_pretrained of a sharded {type(self).__name__} would save only the shards of one rank; call "
             "spmdir.checkpoint.save_safetensors(directory, model) on all ranks, and "
             "model.config.save_pretrained(directory) on one"
         )
@@ -186,38 +191,40 @@ def save_pretrained(self: Any, *args: Any, state_dict: Any = None, **kwargs: Any
 
 
 def rank_programs(sharded: nn.Module) -> tuple[RankPrograms[JointProgram], ...]:
-    """Return the programs of a sharded module, in the order in which they were made: one for each mode that has run.
+    """Return the programs of a sharded module, one for each mode that has run, in the order of their compilation.
 
-    Each has the decided program of all ranks, forward and backward together, as `module`; what was run on it as
-    `pipeline`; and as `rank_module` the program of a rank, with its schedule. Both are for `print_ir` and the reports.
-    What this rank runs of it for the example inputs is `first`, in two halves: `first.forward.graph` and
-    `first.backward.graph`.
+    Each has these attributes, of which `print_ir` and the reports accept the modules:
+
+    - `module`: the decided program of all ranks, forward and backward together;
+    - `pipeline`: its pipeline;
+    - `rank_module`: the program of a rank, with its schedule;
+    - `first.forward.graph` and `first.backward.graph`: the graphs of this rank for the example inputs.
 
     Args:
-        sharded: what `shard_module` returned, or a copy of it.
+        sharded: a module that `shard_module` returned, or a copy of it.
 
     Raises:
-        SpmdirError: it is none.
+        SpmdirError: `sharded` is not such a module.
 
     Example:
         >>> (program,) = spmdir.report.rank_programs(sharded)
         >>> print(spmdir.report.comm_report(program.module, pipeline=program.pipeline))
     """
     if not isinstance(sharded, ShardedModule):
-        raise SpmdirError(f"rank_programs takes what shard_module returned, not a {type(sharded).__name__}")
+        raise SpmdirError(f"rank_programs requires a module that shard_module returned, not a {type(sharded).__name__}")
     return tuple(variant.programs for variant in sharded.__dict__[RUNNER].variants)
 
 
-def asking(leaves: Sequence[Any]) -> Places:
-    """Return the places of the tensors that require a gradient."""
+def places_requiring_grad(leaves: Sequence[Any]) -> Places:
+    """Return the indices of the tensors that require a gradient."""
     return frozenset(place for place, leaf in enumerate(leaves) if isinstance(leaf, Tensor) and leaf.requires_grad)
 
 
 def sharded_copy(model: nn.Module, tensors: Mapping[str, Tensor], runner: Runner) -> nn.Module:
-    """Return a copy of a module with other parameters and buffers, whose forward `runner` runs.
+    """Return a copy of a module with other parameters and buffers, and a forward that `runner` runs.
 
-    Ties stay, and so do hooks, modes and all else. Its class is a subclass of that of `model`, with its name, since
-    libraries write the name into what they save.
+    Ties, hooks and modes are kept. The class of the copy is a subclass of the class of `model`, with the same name,
+    because libraries write this name into saved files.
 
     Args:
         tensors: each parameter and buffer by one of its names.
@@ -235,7 +242,7 @@ def sharded_copy(model: nn.Module, tensors: Mapping[str, Tensor], runner: Runner
 
 
 def unsharded_copy(sharded: nn.Module) -> nn.Module:
-    """Return a copy of a sharded module as it was before, with parameters and buffers on the meta device."""
+    """Return a copy of a sharded module with its original class and with tensors on the meta device."""
     memo: dict[int, Any] = {id(sharded.__dict__[key]): None for key in (RUNNER, SUMS)}
     for tensor in (*sharded.parameters(), *sharded.buffers()):
         meta = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
@@ -243,13 +250,13 @@ def unsharded_copy(sharded: nn.Module) -> nn.Module:
     plain = copied(sharded, memo)
     del plain.__dict__[RUNNER], plain.__dict__[SUMS]
     leave_inner_modules(plain)
-    plain.__dict__.pop("forward", None)  # what a library put around the sharded forward is not of the program
+    plain.__dict__.pop("forward", None)  # a wrapper of the sharded forward is not part of the program
     plain.__class__ = type(sharded).__bases__[1]
     return plain
 
 
 def guards_of(sharded: nn.Module, rehearsal: Rehearsal, device: torch.device) -> Guards:
-    """Return the guards of a program that was traced of the present state of a sharded module."""
+    """Return the guards of a program that was traced in the present state of a sharded module."""
     omitted = frozenset({RUNNER, SUMS, "forward", *HOOKS})  # hooks run around a program
     walk = StateWalk(rehearsal.code, {"model": sharded}, omitted, frozenset(rehearsal.caches.dicts))
     return Guards.of(walk, rehearsal.code, ["model"], device).checked(sharded)
@@ -257,10 +264,10 @@ def guards_of(sharded: nn.Module, rehearsal: Rehearsal, device: torch.device) ->
 
 def attribute(module: nn.Module, name: str) -> Tensor:
     """Return the parameter or buffer of `module` with a dotted name."""
-    found: Any = module
+    value: Any = module
     for part in name.split("."):
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
 def _check_transforms() -> None:
@@ -272,8 +279,8 @@ def _check_transforms() -> None:
         )
 
 
-def _checked(tensor: Tensor, argument: Argument, placements: tuple[Any, ...] | None) -> DTensor:
-    """Return a parameter or buffer, which is as the program takes it."""
+def _check_tensor(tensor: Tensor, argument: Argument, placements: tuple[Any, ...] | None) -> DTensor:
+    """Return a parameter or buffer, after a check that the program accepts its layout and type."""
     if placements is None:
         raise SpmdirError(
             f"'{argument.name}' was added after the module was sharded; expected the parameters and buffers that it "
@@ -283,9 +290,11 @@ def _checked(tensor: Tensor, argument: Argument, placements: tuple[Any, ...] | N
         raise no_values(argument.name)
     dtype = TORCH_DTYPES[argument.meta.dtype]
     if not isinstance(tensor, DTensor) or tensor.placements != placements or tensor.dtype != dtype:
-        found = f"DTensor {list(tensor.placements)} of {tensor.dtype}" if isinstance(tensor, DTensor) else "no DTensor"
+        description = (
+            f"DTensor {list(tensor.placements)} of {tensor.dtype}" if isinstance(tensor, DTensor) else "no DTensor"
+        )
         raise SpmdirError(
-            f"'{argument.name}' has become {found}; expected {list(placements)} of {dtype}, as the module was sharded: "
-            "change its values in place, or shard the changed module"
+            f"'{argument.name}' has become {description}; expected {list(placements)} of {dtype}, as the module was "
+            "sharded: change its values in place, or shard the changed module"
         )
     return tensor

@@ -52,13 +52,13 @@ class Argument:
     meta: TensorMeta
     sizes: tuple[int | Size, ...]
     sharding: Sharding
-    held: bool
+    is_state: bool
     is_tangent: bool = False
     buffer: str | None = None
 
-    def shape(self, known: Mapping[str, int] = NO_SIZES) -> tuple[int, ...]:
+    def shape(self, symbol_values: Mapping[str, int] = NO_SIZES) -> tuple[int, ...]:
         """Return its global shape where symbolic sizes are as `known`."""
-        return tuple(evaluate(size, known) for size in self.sizes)
+        return tuple(evaluate(size, symbol_values) for size in self.sizes)
 
 
 @attrs.frozen
@@ -81,29 +81,29 @@ class Signature:
     arguments: tuple[Argument, ...]
     outputs: tuple[Any, ...]
     state: tuple[Any, ...]
-    renewed: tuple[tuple[Argument, Result], ...]
+    updates: tuple[tuple[Argument, Result], ...]
 
     @property
-    def held(self) -> list[Argument]:
-        return [argument for argument in self.arguments if argument.held]
+    def state_arguments(self) -> list[Argument]:
+        return [argument for argument in self.arguments if argument.is_state]
 
     @property
     def inputs(self) -> list[Argument]:
-        return [argument for argument in self.arguments if not argument.held]
+        return [argument for argument in self.arguments if not argument.is_state]
 
 
-def read_signature(function: FuncOp, returned: int, given: Sequence[Any] = ()) -> Signature:
+def read_signature(function: FuncOp, returned: int, state_leaves: Sequence[Any] = ()) -> Signature:
     """Return the signature of a function that was imported and propagated.
 
     Args:
         returned: how many leaves the caller gets.
         given: the leaves of a step's state; empty for a model.
     """
-    tensors = sum(isinstance(leaf, Tensor) for leaf in given)
+    tensors = sum(isinstance(leaf, Tensor) for leaf in state_leaves)
     arguments, of_state, late = [], [], late_buffers(function)
     for value in function.args:
         name = signature_name(function, "arg_attrs", value.index)
-        user = is_given(function, value.index)
+        is_user_argument = is_given(function, value.index)
         meta, sharding = meta_of(value.type), sharding_of(value)
         assert meta is not None  # since it was imported
         if sharding is None:
@@ -111,16 +111,18 @@ def read_signature(function: FuncOp, returned: int, given: Sequence[Any] = ()) -
                 f"'{name}' has no sharding after the pipeline; expected `propagate` in it, as in "
                 "'propagate,insert-reshard,lower-reshard'"
             )
-        stays = user and len(of_state) < tensors
+        is_step_state = is_user_argument and len(of_state) < tensors
         tangent, buffer = is_of_backward(function, value.index), late.get(value.index)
-        arguments.append(Argument(name, meta, sizes_of(value.type), sharding, stays or not user, tangent, buffer))
-        if stays:
+        arguments.append(
+            Argument(name, meta, sizes_of(value.type), sharding, is_step_state or not is_user_argument, tangent, buffer)
+        )
+        if is_step_state:
             of_state.append(arguments[-1])
     count = len(function.function_type.outputs.data)
     flat: list[Any] = arrange_outputs(function, [Result(index) for index in range(count)])  # type: ignore
-    end = returned + len(given)
-    rest = iter(of_state)
-    state = tuple(next(rest) if isinstance(leaf, Tensor) else leaf for leaf in given)
+    end = returned + len(state_leaves)
+    remaining = iter(of_state)
+    state = tuple(next(remaining) if isinstance(leaf, Tensor) else leaf for leaf in state_leaves)
     new = dict(_mutations(function, arguments, flat[end:]))
     # What a step returns as its new state counts, whatever it did to the old one.
     new.update(pair for pair in zip(state, flat[returned:end], strict=True) if pair[0] in of_state)
@@ -144,14 +146,14 @@ def return_whole(module: ModuleOp, capture: Capture) -> None:
     function, whole = ir.main_function(module), sharding_attr(Sharding((), ir.mesh(module).name))
     kinds = [signature_kind(function, "arg_attrs", value.index) for value in function.args]
     users = [value.index for value, kind in zip(function.args, kinds, strict=True) if kind == "input"]
-    held = sum(isinstance(leaf, Tensor) for leaf in capture.state)
-    given = {signature_name(function, "arg_attrs", index) for index in users[held:]}
+    state_tensors = sum(isinstance(leaf, Tensor) for leaf in capture.state)
+    input_names = {signature_name(function, "arg_attrs", index) for index in users[state_tensors:]}
     attributes = []
     for index in range(len(function.function_type.outputs)):
-        said = function_attrs(function, "res_attrs", index)
-        renews = signature_kind(function, "res_attrs", index) == "mutation"
-        if renews and signature_name(function, "res_attrs", index) in given:
-            said = {**said, "spmd.sharding": whole}
-            said.pop("spmd.like", None)
-        attributes.append(DictionaryAttr(said))
+        attributes_of_result = function_attrs(function, "res_attrs", index)
+        is_mutation = signature_kind(function, "res_attrs", index) == "mutation"
+        if is_mutation and signature_name(function, "res_attrs", index) in input_names:
+            attributes_of_result = {**attributes_of_result, "spmd.sharding": whole}
+            attributes_of_result.pop("spmd.like", None)
+        attributes.append(DictionaryAttr(attributes_of_result))
     function.res_attrs = ArrayAttr(attributes)

@@ -1,4 +1,4 @@
-"""Values of Python state: their texts, which are the same in every process, and what of them tells them from others."""
+"""Values of Python state: texts that are equal in all processes, and keys by which values are compared."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ IDENTICAL = (type(None), bool, torch.dtype, torch.layout, torch.memory_format, t
              types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
              types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType, io.IOBase,
              OpOverload, OpOverloadPacket, type(os.environ))  # fmt: skip
-"""Types of values that are compared by identity alone: they do not change, or what changes in them is not read."""
+"""Types of values that are compared only by identity: they do not change, or the part that changes is not read."""
 
 PLAIN = (int, float, complex, str, bytes, bytearray, array.array, range, slice, torch.device, torch.Size,
          pathlib.PurePath, decimal.Decimal, fractions.Fraction, datetime.date, datetime.time, datetime.timedelta,
@@ -64,7 +64,7 @@ def _items(value: np.ndarray) -> Any:
 
 
 def content(value: Any) -> Any:
-    """Return the type of a plain value and what tells it from others: of numbers the bits, of arrays the bytes."""
+    """Return the type of a plain value and a key of its content: the bits of numbers, the bytes of arrays."""
     for kinds, read in _CONTENTS:
         if isinstance(value, kinds):
             return type(value), read(value)
@@ -72,14 +72,14 @@ def content(value: Any) -> Any:
 
 
 def is_simple(value: Any) -> bool:
-    """Return whether `==` tells a value from all others of its type."""
+    """Return whether `==` distinguishes a value from all other values of its type."""
     return type(value) in (int, str, bool, bytes, type(None)) or (
         type(value) is float and value == value and value != 0
     )
 
 
 def reduced(value: Any) -> Any:
-    """Return what can be read of an object that is written in C: its pickle, a text of its parts, or None."""
+    """Return the readable state of an object implemented in C: its pickle, a text of its parts, or None."""
     for read in (pickle.dumps, lambda value: repr(value.__reduce_ex__(4))):
         with suppress(Exception):  # has no pickles
             return read(value)
@@ -87,7 +87,7 @@ def reduced(value: Any) -> Any:
 
 
 def key_content(value: Any) -> Any:
-    """Return what tells a key or an element of a set from others: content, for an object its identity."""
+    """Return the key that identifies a key of a dict or an element of a set: its content, or its id for an object."""
     if isinstance(value, (tuple, frozenset)):
         return type(value), type(value)(map(key_content, value))
     if isinstance(value, PLAIN):
@@ -96,16 +96,16 @@ def key_content(value: Any) -> Any:
 
 
 def is_plain(value: Any, depth: int = 4) -> bool:
-    """Return whether a value is a number, text, flag or the like, or a container of such."""
+    """Return whether a value is of a type in IDENTICAL or PLAIN, or a container of such values."""
     if type(value) is dict:
-        return depth > 0 and all(is_plain(key, 0) and is_plain(held, depth - 1) for key, held in value.items())
+        return depth > 0 and all(is_plain(key, 0) and is_plain(item, depth - 1) for key, item in value.items())
     if type(value) in (list, tuple, set, frozenset):
-        return depth > 0 and all(is_plain(each, depth - 1) for each in value)
+        return depth > 0 and all(is_plain(item, depth - 1) for item in value)
     return isinstance(value, (*IDENTICAL, *PLAIN))
 
 
 def text_of(value: Any) -> str:
-    """Return a text of a value that is the same in every process; of an object its class."""
+    """Return a text of a value that is equal in all processes; for an object, the name of its class."""
     if isinstance(value, Tensor):
         return f"a tensor of {value.dtype} {list(value.shape)}"
     if isinstance(value, types.ModuleType):
@@ -117,7 +117,7 @@ def text_of(value: Any) -> str:
     if isinstance(value, np.ndarray):
         digest = hashlib.blake2b(repr(content(value)).encode(), digest_size=8).hexdigest()
         return f"an array of {value.dtype} {list(value.shape)} with the digest {digest}"
-    if isinstance(value, logging.Logger):  # ranks have levels of their own
+    if isinstance(value, logging.Logger):  # levels may differ between ranks
         return f"the logger {value.name}"
     if type(value) in (set, frozenset) and is_plain(value):
         return "{" + ", ".join(sorted(map(text_of, value))) + "}"
@@ -128,5 +128,5 @@ def text_of(value: Any) -> str:
 
 
 def class_name(kind: type) -> str:
-    """Return the name of a class with its module, without that of Python's own."""
+    """Return the name of a class with its module; without it for builtins."""
     return f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")

@@ -1,4 +1,4 @@
-"""A walk over the Python state that executed code can read, which makes a guard of each value.
+"""Walk over the Python state that executed code can read, and make a guard of each value.
 
 State is what is reachable from the roots, such as a model and its loss, and from the globals, classes and closures of
 the code, by names that the code reads. For `self.l(x) * self.config.k` the guards are, among others:
@@ -6,7 +6,7 @@ the code, by names that the code reads. For `self.l(x) * self.config.k` the guar
     model.config     a types.SimpleNamespace
     model.config.k   1.0
 
-What the walk does not understand is compared by identity, and by what can be read of it.
+Values of other kinds are compared by identity, and by the parts that can be read.
 """
 
 from __future__ import annotations
@@ -71,16 +71,16 @@ _UNSET = object()
 
 @attrs.frozen(eq=False)
 class Guard:
-    """A value that has been read.
+    """A value that the code has read.
 
     Attributes:
-        path: where it is, such as `model.config.k`.
-        text: what it was, such as `1.0`; the same in every process.
-        variable: what holds the value in the check.
-        read: the Python expression of the value, over the variables of guards before it.
-        fails: an expression that is true if `x`, the present value, is another one.
-        explain: returns a text for the change to a present value, if path and texts do not say it.
-        is_shared: whether ranks with equal models have equal texts; they may have other modules of libraries loaded.
+        path: the path of the value, such as `model.config.k`.
+        text: the value as text, such as `1.0`; equal in all processes.
+        variable: the variable of the value in the check.
+        read: the Python expression of the value, over the variables of earlier guards.
+        fails: an expression that is true if `x`, the present value, differs.
+        explain: returns a text for the change to a present value, if path and texts do not describe it.
+        is_shared: whether ranks with equal models have equal texts. Loaded modules of libraries may differ.
     """
 
     path: str
@@ -100,12 +100,12 @@ class Guard:
 
 
 class StateWalk:
-    """Visits state, and makes guards of it.
+    """Visits the state of code, and makes a guard of each value.
 
     Attributes:
-        guards: in an order in which their expressions can be evaluated.
-        of_globals: the number of guards, the first ones, that do not depend on the roots.
-        constants: what the expressions have names for.
+        guards: the guards, in an order in which their expressions can be evaluated.
+        of_globals: the number of guards that do not depend on the roots; they come first.
+        constants: name in the expressions → value.
         librarys: values of libraries that the code can reach, by id.
         functions: functions under `functools.cache` and the like that the code executes.
         dicts: path → dict that holds fake tensors.
@@ -118,12 +118,12 @@ class StateWalk:
         omitted: frozenset[str] = frozenset(),
         caches: frozenset[str] = frozenset(),
     ):
-        """Visit what `code` can read.
+        """Visit the state that `code` can read.
 
         Args:
-            roots: what the code is called with, by the name that messages use.
+            roots: name in messages → object that the code is called with.
             omitted: attributes and tables of hooks of the first root that are not part of the state.
-            caches: paths of dicts whose entries are not part of it.
+            caches: paths of dicts whose entries are not part of the state.
         """
         self.guards: list[Guard] = []
         self.constants: dict[str, Any] = {
@@ -139,7 +139,7 @@ class StateWalk:
         self._visited: dict[int, tuple[str, str]] = {}
         self._objects: list[str] = []
         self._is_shared = True
-        self._kept: list[Any] = []  # so that no id is used twice
+        self._referenced: list[Any] = []  # references, so that no id is reused
         self._root = next(iter(roots.values()))
         modules = [module for root in roots.values() if isinstance(root, nn.Module) for module in root.modules()]
         self._registered = {id(t) for m in modules for table in own_tables(m) for t in table.values()}
@@ -147,7 +147,7 @@ class StateWalk:
         self.of_globals = len(self.guards)
         for path, value in roots.items():
             self.visit(value, path, path)
-        if any(id(accessor) in self.librarys for accessor in ACCESSORS):  # under other names than their own
+        if any(id(accessor) in self.librarys for accessor in ACCESSORS):  # accessible under another name
             code.names.add(EVERY)
         ids = f"{{{', '.join(f'id({variable})' for variable in self._objects)}}}"
         self._add("the state", "objects", ids, f"len(x) != {len(self._objects)}", lambda ids: "two objects became one")
@@ -163,12 +163,12 @@ class StateWalk:
             self.visit(sys.modules[name], f"{self._constant(sys.modules)}[{name!r}]", name)
 
     def visit(self, value: Any, read: str, path: str) -> None:
-        """Make the guards of a value and of what is reachable from it."""
+        """Make the guards of a value and of all values reachable from it."""
         if isinstance(value, PLAIN):
             self._plain(value, read, path)
         elif id(value) in self._visited:
-            variable, first = self._visited[id(value)]
-            self._add(path, f"the same as {first}", read, f"x is not {variable}")
+            variable, first_path = self._visited[id(value)]
+            self._add(path, f"the same as {first_path}", read, f"x is not {variable}")
         elif isinstance(value, IDENTICAL):
             self._identical(value, read, path)
             owner = getattr(value, "__self__", None)
@@ -200,7 +200,7 @@ class StateWalk:
             self._object(value, read, path)
 
     def _constant(self, value: Any) -> str:
-        """Return the name of a value in the check, which keeps it."""
+        """Return the name of a constant of the check."""
         if id(value) not in self._constant_names:
             self._constant_names[id(value)] = name = f"c{len(self._constant_names)}"
             self.constants[name] = value
@@ -214,10 +214,10 @@ class StateWalk:
         return variable
 
     def _bind(self, value: Any, path: str, text: str, read: str, fails: str) -> str:
-        """Add the guard of a value that others may refer to."""
+        """Add the guard of a value that later guards may refer to."""
         variable = self._add(path, text, read, fails)
         self._visited[id(value)] = variable, path
-        self._kept.append(value)
+        self._referenced.append(value)
         if not isinstance(value, (Tensor, types.FunctionType, types.MethodType)) and type(value) not in _CONTAINERS:
             self._objects.append(variable)
         return variable
@@ -255,7 +255,7 @@ class StateWalk:
                 self._namespace(owner, is_librarys(owner), f"{owner.__module__}.{owner.__qualname__}", is_class=True)
 
     def _namespace(self, owner: Any, is_of_library: bool, path: str, is_class: bool = False) -> None:
-        """Visit the values of a class or Python module, of which there is one in the process."""
+        """Visit the values of a class or Python module, which exists once in the process."""
         if id(owner) in self._visited:
             return
         self._visited[id(owner)] = self._constant(owner), path
@@ -306,7 +306,7 @@ class StateWalk:
         if path in self._caches:
             self._bind(value, path, f"a {type(value).__name__}", read, fails)
             return
-        # A subclass of dict may answer otherwise than the dict that it is.
+        # A subclass of dict may override the methods, so use those of dict.
         of = "dict.{}(x)" if isinstance(value, dict) and type(value) is not dict else "x.{}()"
         keys = [*dict.keys(value)] if isinstance(value, dict) else [*value]
         items = (
@@ -334,15 +334,15 @@ class StateWalk:
             self.visit(key, self._constant(key), f"{path}{{{text_of(key)}}}")
         for index, item in enumerate(() if are_simple else items):
             key = keys[index] if is_dict else index
-            at = repr(key) if type(key) in (str, int) else self._constant(key)
-            get = f"{variable}[{at}]" if of == "x.{}()" else f"dict.get({variable}, {at})"
+            key_text = repr(key) if type(key) in (str, int) else self._constant(key)
+            get = f"{variable}[{key_text}]" if of == "x.{}()" else f"dict.get({variable}, {key_text})"
             self.visit(item, get, f"{path}[{text_of(key)}]")
         if type(value) not in _CONTAINERS:
             self._parts(value, variable, path)
             self._attributes(value, variable, path)
 
     def _items_differ(self, items: list[Any], read: str) -> str:
-        """Return an expression that is true if a list that `read` gives has other plain items or keys."""
+        """Return an expression that is true if the list `read` has other plain items or keys than `items`."""
         if all(type(item) is str for item in items):
             return f"{read} != {self._constant(items)}"
         if all(map(is_simple, items)):
@@ -366,14 +366,14 @@ class StateWalk:
             self._members(key, vars(value), table, path)
 
     def _members(self, key: str, tables: Mapping[str, Any], variable: str, path: str) -> None:
-        """Visit the hooks, tensors or modules of a module."""
+        """Visit the hooks, tensors or submodules of a module."""
         if key not in HOOKS:
             names = [*tables[key]]
             explain = functools.partial(names_change, path, list, names)  # ranks compare each member by its own path
             fails = f"[*x] != {self._constant(names)}"
-            held = self._add(f"{path}.{key}", str(names), f"{variable}[{key!r}]", fails, explain)
+            members = self._add(f"{path}.{key}", str(names), f"{variable}[{key!r}]", fails, explain)
             for name, value in tables[key].items():
-                self.visit(value, f"{held}[{name!r}]", f"{path}.{name}")
+                self.visit(value, f"{members}[{name!r}]", f"{path}.{name}")
             return
         size, flags = len(tables[key]), HOOKS[key]
         hooks = self._add(f"{path}.{key}", f"{size} hooks", f"[*{variable}[{key!r}].values()]", f"len(x) != {size}")
@@ -389,9 +389,9 @@ class StateWalk:
         if not isinstance(value, _WITH_PARTS) and _is_opaque(value):
             if hasattr(kind, "__next__"):
                 raise UnsupportedError(
-                    f"the forward reads {path}, an object of {class_name(kind)}, whose place cannot be compared "
-                    "between calls; expected state that can be: keep a number in a buffer, or a list in the place of "
-                    "an iterator"
+                    f"the forward reads {path}, an object of {class_name(kind)}, whose position cannot be compared "
+                    "between calls; expected state that can be compared: keep a number in a buffer, or a list "
+                    "instead of an iterator"
                 )
             self.librarys[id(value)] = value
             fails = f"x is not {self._constant(value)}"
@@ -402,13 +402,13 @@ class StateWalk:
         self._attributes(value, variable, path)
 
     def _parts(self, value: Any, variable: str, path: str) -> None:
-        """Visit what a method, a descriptor or a dict with defaults is made of."""
+        """Visit the parts of a method, a descriptor or a dict with defaults."""
         if not isinstance(value, (*_WITH_PARTS, dict)):
             return
         for part in _PARTS:
-            held = getattr(value, part, _UNSET)
-            if held is not _UNSET and not (part == "__wrapped__" and hasattr(value, "__func__")):
-                self.visit(held, f"{variable}.{part}", f"{path}.{part}" if part == "keywords" else path)
+            part_value = getattr(value, part, _UNSET)
+            if part_value is not _UNSET and not (part == "__wrapped__" and hasattr(value, "__func__")):
+                self.visit(part_value, f"{variable}.{part}", f"{path}.{part}" if part == "keywords" else path)
         if hasattr(value, "cache_info") and executes(vars(value).get("__wrapped__"), self._executed):
             self.functions.append(value)
 
@@ -425,7 +425,7 @@ class StateWalk:
             self._table(table, f"table_of({variable})", path, every=every)
 
     def _table(self, table: Any, read: str, path: str, without: frozenset[str] = frozenset(), **how: bool) -> str:
-        """Visit the values of a namespace that the code reads, and return the variable that holds the namespace."""
+        """Visit the values of a namespace that the code reads, and return the variable of the namespace."""
         names_of = NamesRead(self._names, self._executed, without=without, **how)
         names = names_of(table)
         fails = f"[*x] != {self._constant([*table])} and {self._constant(names_of)}(x) != {self._constant(names)}"
@@ -455,7 +455,7 @@ def _content(cell: types.CellType) -> Any:
 
 
 def _is_opaque(value: Any) -> bool:
-    """Return whether an object holds what its attributes do not show."""
+    """Return whether an object has state that is not in its attributes."""
     base = base_in_c(type(value))
     if base is object:
         return table_of(value) is None and not any(True for _ in slots_of(type(value)))

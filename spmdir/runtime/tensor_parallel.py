@@ -1,4 +1,4 @@
-"""`tensor_parallel`: an exported program and the styles of its linear layers → the exported program of one rank."""
+"""`tensor_parallel`: partition an exported program by styles of its linear layers, and export a rank's program."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _PRODUCTS = (aten.mm.default, aten.addmm.default, aten.matmul.default, aten.bmm.
 
 
 @accepts(
-    program=instance(ExportedProgram, expected="what torch.export.export gives"),
+    program=instance(ExportedProgram, expected="a program of torch.export.export"),
     mesh=MESH,
     plan=keyed("""a dict of styles by FQN or glob, as in {"layers.*.wq": "colwise"}"""),
     rank=INTEGER,
@@ -57,29 +57,28 @@ def tensor_parallel(
     device_mesh: DeviceMesh | None = None,
     pipeline: Pipeline | str | None = None,
 ) -> ExportedProgram:
-    """Return the program of one rank: the same inputs and outputs, replicated, with its shards of the weights.
+    """Return the exported program of one rank: replicated inputs and outputs, and the rank's shards of the weights.
 
-    Ranks that differ along other axes than `axis` are independent of each other, so they may have other inputs.
-    Weights that are sharded are not gathered; where other values are gathered or reduced is the compiler's choice.
+    Ranks that differ along other axes than `axis` are independent, so they may have different inputs. Sharded weights
+    are not gathered. The compiler decides where other values are gathered or reduced.
 
     Args:
-        program: what torch.export gives.
-        mesh: a Mesh, or a torch DeviceMesh with names, which is then `device_mesh` too.
+        program: a program of torch.export.
+        mesh: a Mesh, or a torch DeviceMesh with named axes, which then is also `device_mesh`.
         plan: FQN or glob of layers → "colwise" (weight and bias sharded by output features), "rowwise"
-            (weight sharded by input features), another word of Hugging Face's `tp_plan`, or a style of torch; layers
+            (weight sharded by input features), another style of Hugging Face's `tp_plan`, or a style of torch. Layers
             are linear layers and embeddings.
-        rank: whose program, in mesh order.
+        rank: the rank of the program, in mesh order.
         axis: the mesh axis that shards the weights; "tp" or the only axis if None.
-        device_mesh: a torch DeviceMesh like `mesh`, whose process groups the collectives name. Without one they
-            name the group `mesh:<axis>`, so that a program can be made for any rank, saved and loaded; the process
-            that runs it makes the name known by `spmdir.lowering.process_groups.connect(program, device_mesh)`.
-        pipeline: what is run. If None, the standard one and `schedule`, for the topology `cpu-gloo` where the device
-            mesh is of CPUs, else for the default one.
+        device_mesh: a torch DeviceMesh with the axes of `mesh`. Collectives run in its process groups. If None, the
+            collectives refer to groups by the name `mesh:<axis>`, and the program can be made for any rank, saved and
+            loaded. Before a process runs it, call `spmdir.lowering.process_groups.connect(program, device_mesh)`.
+        pipeline: the passes to run. If None, the standard pipeline and `schedule`, for the topology `cpu-gloo` if the
+            device mesh is of CPUs, else for the default topology.
 
     Raises:
-        SpmdirError: a layer, style, axis or rank is unknown, a named module is neither a linear layer nor an
-            embedding, a style asks for the layout of an activation, which is told while a model is captured, or the
-            program cannot be partitioned.
+        SpmdirError: a layer, style, axis or rank is unknown; a key names a module that is neither a linear layer nor
+            an embedding; a style sets the layout of an activation; or the program cannot be partitioned.
 
     Example:
         >>> styles = {"layers.*.up": "colwise", "layers.*.down": "rowwise"}
@@ -94,33 +93,33 @@ def tensor_parallel(
         )
     if device_mesh is not None and device_rank(device_mesh) != rank:
         raise ShardingError(
-            f"rank {rank} is asked for on rank {device_rank(device_mesh)} of the device mesh; "
-            "expected that one: pass it as rank"
+            f"rank is {rank}, but this process is rank {device_rank(device_mesh)} of the device mesh; "
+            "expected equal ranks: pass the rank of this process"
         )
     group_name = symbolic_group if device_mesh is None else device_groups(mesh, device_mesh)
     if needs_retrace(program.graph_module):
         with torch_errors("the exported program cannot be made functional"):
             program = exported_with_explicit_aliases(program).run_decompositions({})
-    alone, place = Mesh(((axis, mesh.sizes[axis]),), mesh.name), mesh.coordinate(rank)[axis]
+    axis_mesh, index_on_axis = Mesh(((axis, mesh.sizes[axis]),), mesh.name), mesh.coordinate(rank)[axis]
     shardings = {"*": "", **_weight_shardings(program, plan, axis)}
     outputs = ["" if isinstance(spec.arg, TensorArgument) else None for spec in user_outputs(program.graph_signature)]
     pipeline = running_pipeline(pipeline, None if device_mesh is None else device_mesh.device_type)
     with pipeline.rules:
-        module = import_fx(program, alone, ShardingPlan(shardings, keep=(axis,)), out_shardings=outputs)
-        return _program_of_rank(program, module, pipeline, place, group_name)
+        module = import_fx(program, axis_mesh, ShardingPlan(shardings, keep=(axis,)), out_shardings=outputs)
+        return _lower_for_rank(program, module, pipeline, index_on_axis, group_name)
 
 
-def _program_of_rank(
-    program: ExportedProgram, module: ModuleOp, pipeline: Pipeline, place: int, group_name: GroupName
+def _lower_for_rank(
+    program: ExportedProgram, module: ModuleOp, pipeline: Pipeline, index_on_axis: int, group_name: GroupName
 ) -> ExportedProgram:
     if open_sizes(module).symbols:
         raise UnsupportedError(
             "the program has open sizes, and an exported program of one rank has none; export it without "
-            "dynamic_shapes, or use parallelize, which lowers for each choice of sizes"
+            "dynamic_shapes, or use parallelize, which lowers the program for each choice of sizes"
         )
     module = localize(module, pipeline)
-    graph = emit(ir.main_function(module), ir.mesh(module), place, group_name)
-    return rank_program(program, module, graph, place)
+    graph = emit(ir.main_function(module), ir.mesh(module), index_on_axis, group_name)
+    return rank_program(program, module, graph, index_on_axis)
 
 
 def _weight_shardings(
@@ -133,40 +132,40 @@ def _weight_shardings(
         style = as_style(key, value)
         if style.inputs or style.outputs:
             raise UnsupportedError(
-                f"'{key}' asks for the layout of an activation, which is told while a model is captured: leave the "
+                f"'{key}' sets the layout of an activation, which an exported program does not have; leave the "
                 "layout out, or export within spmdir.plans.activations.constrained_activations(model, plan)"
             )
-        found = [key] if key in layers else [name for name in layers if fnmatchcase(name, key)]
-        if not found and f"{key}.weight" in program.state_dict:
+        matching_layers = [key] if key in layers else [name for name in layers if fnmatchcase(name, key)]
+        if not matching_layers and f"{key}.weight" in program.state_dict:
             raise ShardingError(f"'{key}' is not a linear layer; only linear layers and embeddings can have styles")
-        if not found:
+        if not matching_layers:
             raise ShardingError(f"a style is given for '{key}', which is not a linear layer{did_you_mean(key, layers)}")
-        for name in found:
-            held = {p: program.state_dict.get(f"{name}.{p}") for p in ("weight", "bias")}
-            parts = {part: tensor.dim() for part, tensor in held.items() if tensor is not None}
-            for part, placement in linear_placements(style, parts, layers[name]).items():
+        for name in matching_layers:
+            tensors = {p: program.state_dict.get(f"{name}.{p}") for p in ("weight", "bias")}
+            dims = {part: tensor.dim() for part, tensor in tensors.items() if tensor is not None}
+            for part, placement in linear_placements(style, dims, layers[name]).items():
                 if f"{name}.{part}" in program.graph_signature.parameters:
                     shardings[f"{name}.{part}"] = Sharding([(axis, placement)])
     return shardings
 
 
 def _layers(program: ExportedProgram) -> dict[str, bool]:
-    """Return FQN → whether the weight is (out, in), of the linear layers and embeddings of a program.
+    """Return FQN of a linear layer or embedding → whether its weight has the shape (out, in).
 
-    A module is one if the program uses its weight as that of one, or not at all.
+    A module counts as such a layer if the program uses its weight in such an op, or does not use it.
     """
     parameters = program.graph_signature.inputs_to_parameters
     nodes = {parameters[node.name]: node for node in program.graph.nodes if node.name in parameters}
-    found: dict[str, bool] = {}
+    layers: dict[str, bool] = {}
     for name in nodes:
-        tied = [other for other in nodes if program.state_dict[other] is program.state_dict[name]]
-        layer, *others = [other.rpartition(".")[0] for other in (name, *tied)]
-        uses = [(nodes[other], user) for other in tied for user in nodes[other].users]
-        elsewhere = {other for other in others if other != layer}
-        own = [use for use in uses if _module(use[1]) not in elsewhere]
-        if name.endswith(".weight") and (not uses or any(_is_linear(*use) or _is_lookup(*use) for use in own)):
-            found[layer] = not any(_is_lookup(*use) for use in own)
-    return found
+        tied = [tied_name for tied_name in nodes if program.state_dict[tied_name] is program.state_dict[name]]
+        layer, *tied_layers = [tied_name.rpartition(".")[0] for tied_name in (name, *tied)]
+        uses = [(nodes[tied_name], user) for tied_name in tied for user in nodes[tied_name].users]
+        other_layers = {tied_name for tied_name in tied_layers if tied_name != layer}
+        layer_uses = [use for use in uses if _module_of_node(use[1]) not in other_layers]
+        if name.endswith(".weight") and (not uses or any(_is_linear(*use) or _is_lookup(*use) for use in layer_uses)):
+            layers[layer] = not any(_is_lookup(*use) for use in layer_uses)
+    return layers
 
 
 def _is_lookup(weight: fx.Node, user: fx.Node) -> bool:
@@ -179,7 +178,7 @@ def _is_linear(weight: fx.Node, user: fx.Node) -> bool:
     return user.target in _TRANSPOSES and any(product.target in _PRODUCTS for product in user.users)
 
 
-def _module(node: fx.Node) -> str | None:
-    """Return the FQN of the module whose code made a node, where that is known."""
+def _module_of_node(node: fx.Node) -> str | None:
+    """Return the FQN of the module whose code created a node; None if unknown."""
     stack = list(node.meta.get("nn_module_stack", {}).values())
     return stack[-1][0] if stack else None

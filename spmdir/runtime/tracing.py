@@ -36,7 +36,7 @@ from spmdir.runtime.open_dims import (
     sizes_left_open,
 )
 from spmdir.runtime.own_sizes import deciding_apart
-from spmdir.runtime.rank_programs import RankGraph, RankPrograms, lowered, sized
+from spmdir.runtime.rank_programs import RankGraph, RankPrograms, bind_open_sizes, lower_rank_graph
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.rehearsal import rehearse_loss, rehearse_step
 from spmdir.runtime.set_up import SetUp
@@ -204,7 +204,7 @@ class Decided:
         with pipeline.rules:
             signature = read_signature(ir.main_function(self.module), len(self.capture.outputs), self.capture.state)
             return signature, self._lower(
-                sized(self.module, self.examples, pipeline), partial(localize, pipeline=pipeline)
+                bind_open_sizes(self.module, self.examples, pipeline), partial(localize, pipeline=pipeline)
             )
 
     def connected(
@@ -229,7 +229,7 @@ class Decided:
             dims=self.dims,
             ranks=ranks,
             lower=self._lower,
-            made={known: program},
+            programs={known: program},
         )
         guards = CallGuards.of(self.capture.rehearsal, traceable.program, self.setup.device)
         return Traced(
@@ -242,7 +242,7 @@ class Decided:
 
     @property
     def _lower(self) -> Callable[..., RankGraph]:
-        return partial(lowered, pipeline=self.setup.pipeline, rank=self.setup.rank, device=self.setup.device)
+        return partial(lower_rank_graph, pipeline=self.setup.pipeline, rank=self.setup.rank, device=self.setup.device)
 
 
 def _named_inputs(inputs: Sequence[Argument], convention: Convention) -> list[Argument]:

@@ -76,16 +76,16 @@ class Variant:
 
     structure: Structure
     is_unreduced: bool
-    asked: Places
+    differentiated: Places
     guards: Guards
     programs: RankPrograms[JointProgram]
     examples: Any
 
-    def serves(self, module: nn.Module, structure: Structure, is_unreduced: bool, asked: Places) -> bool:
+    def serves(self, module: nn.Module, structure: Structure, is_unreduced: bool, differentiated: Places) -> bool:
         """Return whether its programs are right for a call."""
         return (
             self.is_unreduced == is_unreduced
-            and asked <= self.asked
+            and differentiated <= self.differentiated
             and self.structure == structure
             and self.guards.hold(module)
         )
@@ -95,26 +95,28 @@ class Variant:
 class Variants:
     """The variants of a module, in the order in which they were made."""
 
-    _made: list[Variant] = attrs.field(factory=list, init=False)
-    _last: Variant | None = attrs.field(default=None, init=False)
+    _variants: list[Variant] = attrs.field(factory=list, init=False)
+    _latest: Variant | None = attrs.field(default=None, init=False)
 
     def __iter__(self) -> Iterator[Variant]:
-        return iter(self._made)
+        return iter(self._variants)
 
     def add(self, variant: Variant) -> Variant:
-        self._made.append(variant)
-        self._last = variant
+        self._variants.append(variant)
+        self._latest = variant
         return variant
 
-    def find(self, module: nn.Module, structure: Structure, is_unreduced: bool, asked: Places) -> Variant | None:
+    def find(
+        self, module: nn.Module, structure: Structure, is_unreduced: bool, differentiated: Places
+    ) -> Variant | None:
         """Return the variant that serves a call, the last one that ran if it does."""
-        ordered = self._made if self._last is None else [self._last, *self._made]
-        self._last = next((v for v in ordered if v.serves(module, structure, is_unreduced, asked)), None)
-        return self._last
+        ordered = self._variants if self._latest is None else [self._latest, *self._variants]
+        self._latest = next((v for v in ordered if v.serves(module, structure, is_unreduced, differentiated)), None)
+        return self._latest
 
     def of_structure(self, structure: Structure) -> list[Variant]:
         """Return the variants for arguments that are built as those of a call."""
-        return [variant for variant in self._made if variant.structure == structure]
+        return [variant for variant in self._variants if variant.structure == structure]
 
     def check_limits(self, module: nn.Module, structure: Structure, is_unreduced: bool, names: Sequence[str]) -> None:
         """Raise UnsupportedError if a call needs one more program where values change again and again.
@@ -122,9 +124,9 @@ class Variants:
         Args:
             names: what the leaves of the call are called.
         """
-        places = [place for variant in self._made for place in variant.structure.differs_in_values(structure)]
+        places = [place for variant in self._variants for place in variant.structure.differs_in_values(structure)]
         for place in sorted(set(places)):
-            values = {repr(v.structure.values[place][1]) for v in self._made if v.structure.spec == structure.spec}
+            values = {repr(v.structure.values[place][1]) for v in self._variants if v.structure.spec == structure.spec}
             if len(values) >= NUMBERS_LIMIT and not isinstance(structure.values[place][1], Tensor):
                 raise UnsupportedError(
                     f"'{names[place]}' has had {len(values)} values, each of which needs a program; expected few: "
@@ -139,7 +141,7 @@ class Variants:
             )
 
 
-def shapes_of(call: tuple[Any, Any], known: Mapping[str, tuple[int, ...]] | None, names: Sequence[str]) -> Any:
+def shapes_of(call: tuple[Any, Any], global_shapes: Mapping[str, tuple[int, ...]] | None, names: Sequence[str]) -> Any:
     """Return the arguments of a call with meta tensors of global shapes.
 
     Args:
@@ -153,11 +155,11 @@ def shapes_of(call: tuple[Any, Any], known: Mapping[str, tuple[int, ...]] | None
     for place, (leaf, name) in enumerate(zip(leaves, names, strict=True)):
         if not isinstance(leaf, Tensor):
             continue
-        if known is not None and name not in known:
+        if global_shapes is not None and name not in global_shapes:
             raise UnsupportedError(
                 f"the call gives '{name}', a shard whose global shape is not known; expected inputs of the examples "
                 "with local_inputs=True: give it in example_inputs or example_kwargs, or pass global inputs"
             )
-        shape = leaf.shape if known is None else known[name]
+        shape = leaf.shape if global_shapes is None else global_shapes[name]
         leaves[place] = leaf.new_empty(shape, device="meta").requires_grad_(leaf.requires_grad)
     return pytree.tree_unflatten(leaves, spec)

@@ -16,7 +16,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 import spmdir
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import parse_sharding
-from spmdir.runtime.local_state import as_dtensor, laid_out, like_shard, local_shard, own_shard
+from spmdir.runtime.local_state import as_dtensor, copy_shard, dtensor_of_shard, like_shard, local_shard
 from spmdir.simulator.distribution import local_tensor
 from tests.runtime.parallelize_cases import error_of
 
@@ -81,7 +81,7 @@ class Weights(nn.Module):
 def distributed(whole: Tensor, text: str, mesh: Mesh) -> Any:
     sharding, rank = parse_sharding(text), dist.get_rank()
     device_mesh = dist.device_mesh.init_device_mesh("cpu", tuple(mesh.sizes.values()), mesh_dim_names=mesh.axis_names)
-    shard = own_shard(whole, sharding, mesh, rank, torch.device("cpu"))
+    shard = copy_shard(whole, sharding, mesh, rank, torch.device("cpu"))
     return as_dtensor("w", shard, sharding, tuple(whole.shape), mesh, device_mesh)
 
 
@@ -160,7 +160,7 @@ class Counted:
 def errors(rank: int, folder: Path) -> dict[str, Any]:
     """What is refused on all ranks, one of which alone finds it."""
     whole = distributed(WHOLE, "", FOUR)
-    odd = laid_out(torch.zeros(1 + 2 * (rank > 1), 5), SHAPE, whole.device_mesh, [Shard(0), Replicate()])
+    odd = dtensor_of_shard(torch.zeros(1 + 2 * (rank > 1), 5), SHAPE, whole.device_mesh, [Shard(0), Replicate()])
     spmdir.checkpoint.save(folder / "one", {"w": whole})
     spmdir.checkpoint.save(folder / "bad", {"w": distributed(WHOLE, "dp: S(0), tp: S(0)", FOUR)})
     spmdir.checkpoint.save(folder / "own", {"own": Counted(), "bare": 3})
@@ -242,10 +242,10 @@ def foreign(rank: int, folder: Path) -> list[Tensor]:
     line, square = (distributed(WHOLE, "", mesh).device_mesh for mesh in (LINE, FOUR))
     blocks = local_tensor(WHOLE, parse_sharding("dp: Strided(0, 2)"), LINE, rank).contiguous()
     shard = local_tensor(WHOLE, parse_sharding("tp: S(0), dp: S(0)"), FOUR, rank)
-    ordered = laid_out(shard, SHAPE, square, [Shard(0), Shard(0)])
+    ordered = dtensor_of_shard(shard, SHAPE, square, [Shard(0), Shard(0)])
     entry = next(iter(ordered._spec.shard_order))
     ordered._spec.shard_order = (entry._replace(mesh_dims=(1, 0)),)
-    saved = {"blocks": laid_out(blocks, SHAPE, line, [_StridedShard(0, split_factor=2)]), "ordered": ordered}
+    saved = {"blocks": dtensor_of_shard(blocks, SHAPE, line, [_StridedShard(0, split_factor=2)]), "ordered": ordered}
     spmdir.checkpoint.save(folder / "foreign", saved)
     loaded = {name: torch.zeros_like(WHOLE) for name in saved}
     spmdir.checkpoint.load(folder / "foreign", loaded)

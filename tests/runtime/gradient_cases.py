@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 import spmdir
 from spmdir.core.errors import SpmdirError
-from spmdir.runtime.local_state import held_parts
+from spmdir.runtime.local_state import boxes_and_shard
 
 FLAT, SQUARE = spmdir.Mesh({"dp": 4}), spmdir.Mesh({"dp": 2, "tp": 2})
 
@@ -135,7 +135,7 @@ def parts(model: nn.Module, whole: nn.Module) -> list[tuple[Tensor, Tensor]]:
     """Return the blocks of each parameter that this rank holds, and those of the parameter on one device."""
     found = []
     for (name, parameter), expected in zip(model.named_parameters(), whole.parameters(), strict=True):
-        boxes, shard = held_parts(name, parameter)
+        boxes, shard = boxes_and_shard(name, parameter)
         found += [(box.of_local(shard.detach()).clone(), box.of(expected.detach()).clone()) for box in boxes]
     return found
 
@@ -209,7 +209,7 @@ def optimizers() -> dict[str, Any]:
         adam.step()
         for key, parameter in sharded.named_parameters():
             tensors = (parameter, parameter.grad, adam.state[parameter]["exp_avg"])
-            strides[plan, key] = [held_parts(key, tensor)[1].stride() for tensor in tensors]
+            strides[plan, key] = [boxes_and_shard(key, tensor)[1].stride() for tensor in tensors]
     return {"refused": refused, "pairs": pairs, "strides": strides}
 
 
@@ -251,7 +251,7 @@ def unused_heads() -> dict[str, Any]:
         each(x)[1].sum().backward()
     pairs.append((gradients(sharded), gradients(model)))
     program = spmdir.report.rank_programs(sharded)[0].first
-    graphs = [program.backward_graph(program.computed(used), None) for used in ({0}, {0, 1, 2})]  # type: ignore
+    graphs = [program.backward_graph(program.results_to_compute(used), None) for used in ({0}, {0, 1, 2})]  # type: ignore
     return {"pairs": pairs, "nodes": [len(graph.graph.nodes) for graph in graphs]}
 
 

@@ -201,7 +201,7 @@ def test_a_rank_that_waits_in_vain_is_told_where(ranks):
 
 @pytest.mark.gloo
 def test_a_rank_that_does_not_come_to_agree_is_named_with_what_it_said(ranks):
-    message = "rank 1 has not come to a run with new sizes within 2 s, the timeout of the process group"
+    message = "rank 1 has not reached a run with new sizes within 2 s, the timeout of the process group"
     assert ranks[0]["absence"].startswith(f"rank 1: {ranks[1]['absence']}; {message}")
 
 

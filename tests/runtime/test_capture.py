@@ -68,7 +68,7 @@ def test_a_parameter_in_the_state_can_be_differentiated():
 def test_tensors_that_a_step_reads_from_outside_are_its_own():
     table = torch.ones(600, 600, dtype=torch.float64)  # too large for a constant of the text
     found = capture(lambda state, x: (x + table.sum(), state), [X], X)
-    assert any(value is table for value in found.own.values())
+    assert any(value is table for value in found.tensors.values())
 
 
 def test_outputs_come_back_whole_unless_told_otherwise():

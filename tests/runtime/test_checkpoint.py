@@ -157,7 +157,7 @@ DAMAGES = {
         lambda place: (place / "digests.json").write_text('{"../x": {"bytes": 1, "sha256": ""}}'),
         "'digests.json' has something else",
     ),
-    "digests that are cut": (lambda place: os.truncate(place / "digests.json", 9), "'digests.json' is no JSON"),
+    "digests that are cut": (lambda place: os.truncate(place / "digests.json", 9), "'digests.json' is not valid JSON"),
 }
 
 
@@ -217,7 +217,7 @@ def test_a_fresh_optimizer_stays_fresh_where_it_is_refused(run):
 
 
 def test_a_directory_without_a_checkpoint_says_which_there_are(run, tmp_path):
-    with pytest.raises(spmdir.SpmdirError, match=r"no complete checkpoint of step 7; there are those of steps 1, 2"):
+    with pytest.raises(spmdir.SpmdirError, match=r"no complete checkpoint of step 7; the directory has steps 1, 2"):
         spmdir.checkpoint.load(run, parts(), step=7)
     with pytest.raises(spmdir.SpmdirError, match="no complete checkpoint; save one first"):
         spmdir.checkpoint.load(tmp_path, parts())

@@ -101,5 +101,5 @@ def test_sizes_of_0_and_1_have_programs_of_their_own(ranks):
         assert result["special"]["errors"] == [beyond, beyond]
         assert result["special"]["local"] == (
             "dimension 0 of argument 'x' (Dim 'rows') is 0 in the global input; expected at least 2 with local_inputs, "
-            "since torch traces sizes of 0 and 1 apart: give this rank more, or pass global inputs"
+            "since torch traces sizes of 0 and 1 separately: give this rank more, or pass global inputs"
         )

@@ -55,8 +55,8 @@ MAKES: dict[type[Optimizer], dict[str, dict[str, Any]]] = {
     },
 }
 REFUSED = {
-    torch.optim.LBFGS: "LBFGS, since it evaluates the loss as often as the values ask for",
-    torch.optim.SparseAdam: "SparseAdam, since it takes sparse gradients",
+    torch.optim.LBFGS: "LBFGS, since the number of times that it evaluates the loss depends on values",
+    torch.optim.SparseAdam: "SparseAdam, since it requires sparse gradients",
 }
 CASES = [
     pytest.param(kind, options, id=f"{kind.__name__} {name}")

@@ -76,7 +76,7 @@ DIFFERENT: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_an_op_that_draws_again_with_other_arguments_is_an_error_at_its_line(name: str):
     step, state = step_of(DIFFERENT[name])
-    with pytest.raises(UnsupportedError, match=r"from where it drew with other arguments before") as caught:
+    with pytest.raises(UnsupportedError, match=r"from which it drew before with other arguments") as caught:
         make_fx(step, tracing_mode="fake")(state, X)
     assert caught.value.location
     assert caught.value.location.file == "test_replay.py"

@@ -33,19 +33,19 @@ def step(state, x):
 
 def test_results_are_outputs_or_renew_an_argument_once():
     _, signature = signature_of(step, {"n": X, "k": 7}, {"n": "a: S(0)"})
-    assert [argument.name for argument in signature.held] == ["n"]
+    assert [argument.name for argument in signature.state_arguments] == ["n"]
     (given,) = signature.inputs
-    assert signature.state == (signature.held[0], 7)
+    assert signature.state == (signature.state_arguments[0], 7)
     output, number = signature.outputs
     assert number == 5
-    renewed = {argument.name: result.index for argument, result in signature.renewed}
-    assert len(signature.renewed) == len(renewed) == 2
+    renewed = {argument.name: result.index for argument, result in signature.updates}
+    assert len(signature.updates) == len(renewed) == 2
     assert renewed["n"] not in (output.index, renewed[given.name])
-    assert signature.held[0].sharding == parse_sharding("a: S(0)")
+    assert signature.state_arguments[0].sharding == parse_sharding("a: S(0)")
 
 
 def shardings_of_new_values(function, signature):
-    renewed = {argument.name: result.index for argument, result in signature.renewed}
+    renewed = {argument.name: result.index for argument, result in signature.updates}
     return {name: function.res_attrs.data[index].data["spmd.sharding"].data for name, index in renewed.items()}
 
 

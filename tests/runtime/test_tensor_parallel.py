@@ -261,7 +261,7 @@ def test_ranks_that_differ_along_another_axis_have_one_program():
         ({"up": "columnwise"}, "'up' has the style 'columnwise'; expected one of colwise"),
         (
             {"up": SequenceParallel()},
-            "'up' asks for the layout of an activation, which is told while a model is captured",
+            "'up' sets the layout of an activation, which an exported program does not have",
         ),
         ({"norm": "colwise"}, "'norm' is not a linear layer; only linear layers and embeddings"),
         ({"spread": "colwise"}, "'spread' is not a linear layer; only linear layers and embeddings"),

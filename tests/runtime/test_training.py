@@ -199,7 +199,7 @@ def test_an_op_that_draws_again_from_where_another_drew_is_an_error():
 
     model = nn.Linear(2, 2)
     step, state = training_step(model, loss, sgd(model))
-    with pytest.raises(UnsupportedError, match=r"that aten\.rand_like\.default drew from before"):
+    with pytest.raises(UnsupportedError, match=r"from which aten\.rand_like\.default drew before"):
         make_fx(step, tracing_mode="fake")(state, torch.zeros(3, 2))
 
 

@@ -48,6 +48,6 @@ def test_shards_of_known_inputs_and_outputs_keep_their_layouts_where_arguments_a
 
 def test_state_that_changes_on_one_rank_alone_is_an_error_on_all_ranks(ranks):
     for found in ranks:
-        assert "begin different things, the inputs of a call and another program" in found["different_state"][0]
-    assert "has come to another program of the module" in ranks[0]["different_state"][1]
-    assert "rank 0 has not come to another program of the module within 5 s" in ranks[1]["different_state"][1]
+        assert "make different calls, the inputs of a call and another program" in found["different_state"][0]
+    assert "has reached another program of the module" in ranks[0]["different_state"][1]
+    assert "rank 0 has not reached another program of the module within 5 s" in ranks[1]["different_state"][1]
