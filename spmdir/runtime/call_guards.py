@@ -33,9 +33,11 @@ class CallGuards:
         is_step = isinstance(traced, TrainingStep)
         roots = {"model": traced.model, "loss": traced.loss} if is_step else {_name(traced): traced}
         fixed = (GRAD_MODE,) if is_step else ()  # a step enables gradients itself
-        held = tuple((name, weakref.ref(root) if isinstance(root, nn.Module) else root) for name, root in roots.items())
+        weak_roots = tuple(
+            (name, weakref.ref(root) if isinstance(root, nn.Module) else root) for name, root in roots.items()
+        )
         walk = StateWalk(rehearsal.code, roots, caches=frozenset(rehearsal.caches.dicts))
-        return cls(Guards.of(walk, rehearsal.code, roots, device, fixed).checked(*roots.values()), held)
+        return cls(Guards.of(walk, rehearsal.code, roots, device, fixed).checked(*roots.values()), weak_roots)
 
     def check(self) -> None:
         """Raise UnsupportedError if something that the trace read has changed."""

@@ -1,4 +1,4 @@
-"""A model or a training step as one traced program, and how it is called from Python."""
+"""Trace a model or a training step as one program, and record how Python calls it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from spmdir.core.placement.sharding import ShardingLike
 from spmdir.importer.torch_errors import torch_errors
 from spmdir.importer.user_shardings import LIKE
 from spmdir.runtime.copies import copied
-from spmdir.runtime.known_outputs import known_outputs
-from spmdir.runtime.open_shapes import opened
+from spmdir.runtime.known_outputs import without_unknown_outputs
+from spmdir.runtime.open_shapes import open_dynamic_sizes
 from spmdir.runtime.rehearsal import Rehearsal, assignments_written, rehearse_module
 from spmdir.torch_interop import pytree
 from spmdir.torch_interop.fake_tensors import FakeTensor, FakeTensorMode
@@ -31,13 +31,13 @@ _TENSOR = "a tensor"
 
 @attrs.frozen(eq=False)
 class Convention:
-    """How Python calls a flat program.
+    """The calling convention of a traced program: it converts between Python arguments and lists of tensors.
 
     Attributes:
-        examples: the leaves of the arguments; numbers are what the program has as constants.
+        examples: the leaves of the example arguments. Numbers are constants of the program, and tensors are `_TENSOR`.
         in_spec: the structure of the arguments, a tuple.
-        out_spec: the structure of what the caller gets.
-        state_spec: the structure of a step's state; None for a model.
+        out_spec: the structure of the output.
+        state_spec: the structure of the state of a step; None for a model.
     """
 
     examples: tuple[Any, ...]
@@ -47,14 +47,14 @@ class Convention:
 
     @property
     def tensor_places(self) -> list[int]:
-        """The places of the tensors among the leaves of the arguments."""
+        """The indices of the tensors among the leaves of the arguments."""
         return [place for place, example in enumerate(self.examples) if example == _TENSOR]
 
     def tensors(self, args: tuple[Any, ...]) -> list[Tensor]:
         """Return the tensors among the arguments of a call, in order.
 
         Raises:
-            SpmdirError: the arguments are not built as the examples are, or a number differs.
+            SpmdirError: the structure of the arguments differs from the examples, or a number differs.
         """
         leaves, spec = pytree.tree_flatten(args)
         if len(args) != self.in_spec.num_children:
@@ -64,7 +64,7 @@ class Convention:
         if spec != self.in_spec:
             raise SpmdirError(
                 f"the arguments are {_outline(spec)}; expected {_outline(self.in_spec)}, "
-                "as in the example arguments: other arguments need a program of their own, made with them as examples"
+                "as in the example arguments: for other arguments, make another program with them as examples"
             )
         for index, (leaf, example) in enumerate(zip(leaves, self.examples, strict=True)):
             if value_key(_constant_or_mark(leaf)) != value_key(example):
@@ -76,16 +76,15 @@ class Convention:
 
 
 def value_key(value: Any) -> tuple[type, Any]:
-    """Return what is equal for values of arguments that one program is right for.
+    """Return the key of an argument: values with equal keys can share one program.
 
-    Python takes 1, 1.0 and True for equal, and zeros of either sign, but programs of theirs differ. It takes no two
-    NaNs for equal, whose programs are.
+    In Python, 1 == 1.0 == True and 0.0 == -0.0, but their programs differ. Two NaNs are not equal, but share a program.
     """
     return type(value), repr(value) if isinstance(value, (float, complex)) else value
 
 
 def _outline(spec: pytree.TreeSpec) -> str:
-    """Return the structure of arguments in Python's form, with `_` for each leaf."""
+    """Return the structure of arguments as Python text, with `_` for each leaf."""
 
     @attrs.frozen
     class Leaf:
@@ -100,12 +99,12 @@ class Capture:
     """A traced program.
 
     Attributes:
-        program: what `import_fx` takes; its user inputs are the leaves of the state, then those of the arguments.
-        convention: how it is called.
-        state: the leaves of a step's state; empty for a model, whose state is its parameters and buffers.
+        program: the program for `import_fx`. Its user inputs are the leaves of the state, then those of the arguments.
+        convention: the calling convention.
+        state: the leaves of the state of a step; empty for a model, whose state is its parameters and buffers.
         own: parameters, buffers and constants of the program by name.
-        outputs: the leaves of what the caller gets: fx nodes and numbers. Those of the new state follow them.
-        rehearsal: what the traced code reads and assigns; None for a part of another capture.
+        outputs: the leaves of the output: fx nodes and numbers. In the program, the leaves of the new state follow.
+        rehearsal: the state that the traced code reads and assigns; None for a part of another capture.
     """
 
     program: fx.GraphModule | torch.export.ExportedProgram
@@ -116,16 +115,16 @@ class Capture:
     rehearsal: Rehearsal | None = None
 
     def result_shardings(self, out_shardings: Sequence[ShardingLike | None] | None) -> list[ShardingLike | None]:
-        """Return `out_shardings` for `import_fx`: outputs are replicated unless annotated, a new state is like the old.
+        """Return `out_shardings` for `import_fx`: unannotated outputs are replicated, and a new state is like the old.
 
         Raises:
-            ShardingError: `given` does not have one entry an output.
+            ShardingError: `out_shardings` does not have one entry for each output.
         """
         entries = [None] * len(self.outputs) if out_shardings is None else out_shardings
         if len(entries) != len(self.outputs):
             raise ShardingError(
                 f"out_shardings has {len(entries)} entries; the program returns {len(self.outputs)} values: "
-                "give one each, None for those that are to come back replicated"
+                "give one for each value, None for a replicated one"
             )
         users = [
             "" if entry is None and _is_tensor(leaf) else entry
@@ -139,14 +138,14 @@ def capture_model(model: nn.Module, example_inputs: tuple[Any, ...], dynamic_sha
     """Return the forward of a model, traced by torch.export.
 
     Raises:
-        UnsupportedError: torch.export rejects it, or it changes state beside its buffers.
+        UnsupportedError: torch.export rejects the model, or the forward changes state that is not in its buffers.
     """
     traced, arguments = off_meta_device(model, example_inputs)
     rehearsal = rehearse_module(traced, arguments, {})
     with ExitStack() as stack:
         stack.enter_context(torch_errors("the model cannot be exported"))
         stack.enter_context(assignments_written(traced, rehearsal.assigned))
-        stack.enter_context(known_outputs(traced, rehearsal.output))
+        stack.enter_context(without_unknown_outputs(traced, rehearsal.output))
         program = torch.export.export(traced, arguments, dynamic_shapes=dynamic_shapes)
     rehearsal.caches.remove_fakes()
     specs = program.graph_signature.output_specs
@@ -160,9 +159,9 @@ def capture_model(model: nn.Module, example_inputs: tuple[Any, ...], dynamic_sha
 
 
 def off_meta_device(model: nn.Module, args: tuple[Any, ...]) -> tuple[nn.Module, tuple[Any, ...]]:
-    """Return a model and arguments that torch traces as if what is on the meta device were where the arguments are.
+    """Return the model and arguments to trace: if the model has tensors on the meta device, copies with fake tensors.
 
-    They are the given ones if nothing of the model is on the meta device, else copies with fake tensors.
+    The fake tensors are on the device of the arguments, or on the CPU if all arguments are on the meta device.
     """
     state = [*model.parameters(), *model.buffers()]
     if not any(tensor.is_meta for tensor in state):
@@ -189,7 +188,7 @@ def capture_step(
     """Return a function `step(state, *args) → (outputs, new_state)`, traced by make_fx on fake tensors of `device`.
 
     Raises:
-        UnsupportedError: it cannot be traced, or does not return a new state built like the old one.
+        UnsupportedError: the step cannot be traced, or the structure of the new state differs from that of `state`.
     """
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -206,15 +205,16 @@ def capture_step(
     with FakeTensorMode(allow_non_fake_inputs=True, shape_env=environment) as mode:
         fake = pytree.tree_map_only(Tensor, lambda tensor: _empty_on(tensor, device), (state, *example_inputs))
         if dynamic:
-            fake = (fake[0], *opened(fake[1:], dynamic_shapes, mode))
-    # Outside its mode a factory would take the example for the size.
+            fake = (fake[0], *open_dynamic_sizes(fake[1:], dynamic_shapes, mode))
+    # Outside the fake mode, a factory function would use the example as the size.
     with torch_errors("the step cannot be traced"), mode if dynamic else nullcontext(), without_onednn():
         program = make_fx(recording_step, tracing_mode="real" if dynamic else "fake")(*fake)
     old, state_spec = pytree.tree_flatten(state)
     parts = specs[0].children() if specs[0].type is tuple else []
     if len(parts) != 2 or parts[1] != state_spec:
         raise UnsupportedError(
-            f"the step returns {specs[0]}; expected (outputs, new_state) with new_state built like state, {state_spec}"
+            f"the step returns {specs[0]}; expected (outputs, new_state), where new_state has the structure of state, "
+            f"{state_spec}"
         )
     returned = pytree.tree_leaves(_graph_outputs(program.graph))
     outputs, new = returned[: parts[0].num_leaves], returned[parts[0].num_leaves :]
@@ -235,12 +235,12 @@ def _graph_outputs(graph: fx.Graph) -> Any:
 
 
 def _check_numbers(old: Sequence[Any], new: Sequence[Any]) -> None:
-    """Raise UnsupportedError for a number that changes from call to call: it would be frozen at its first value."""
+    """Raise UnsupportedError for a number that changes between calls: in a program it would be a constant."""
     for before, after in zip(map(_constant_or_mark, old), map(_constant_or_mark, new), strict=True):
         if before != after:
             raise UnsupportedError(
-                f"the state holds {before}, which the step replaces by {after}; "
-                "expected tensors where the state changes: keep counters as 0-d tensors"
+                f"the step replaces {before} in the state by {after}; "
+                "expected that only tensors of the state change: keep counters as 0-d tensors"
             )
 
 

@@ -42,7 +42,7 @@ from spmdir.runtime.default_group import broadcast_from_first, checked, gather_f
 from spmdir.runtime.digests import value_digest
 from spmdir.runtime.local_state import LocalShard, checkpointable
 from spmdir.runtime.parallel import Parallel
-from spmdir.runtime.room import check_values, room
+from spmdir.runtime.room import check_values, memory_for_meta
 from spmdir.torch_interop.state_dicts import flatten_state_dict
 
 GENERATORS = "generators"
@@ -180,7 +180,7 @@ def load(directory: str | Path, state: Mapping[str, Any], *, step: int | None = 
             metadata = read_metadata(place)
             for entry in state.values():
                 if isinstance(entry, nn.Module):
-                    loading.enter_context(room(entry.state_dict(keep_vars=True)))
+                    loading.enter_context(memory_for_meta(entry.state_dict(keep_vars=True)))
             trees = _trees(state)
             values, paths = _flatten_trees(trees)
             _check_values(place, values, metadata, state)

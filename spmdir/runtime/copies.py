@@ -21,12 +21,12 @@ def copied(model: Model, memo: MutableMapping[int, Any]) -> Model:
     Functions that are attributes of submodules, as methods that were replaced on the object, are copied with what they
     close over: `copy.deepcopy` would leave them with the modules of the original.
     """
-    result = copy.deepcopy(model, memo)  # type: ignore[arg-type]  # a dict
-    for module in result.modules():
+    copied_model = copy.deepcopy(model, memo)  # type: ignore[arg-type]  # a dict
+    for module in copied_model.modules():
         for name, value in vars(module).items():
             if isinstance(value, types.FunctionType) and value.__closure__:
                 vars(module)[name] = _copied_function(value, memo)
-    return result
+    return copied_model
 
 
 def _copied_function(function: types.FunctionType, memo: MutableMapping[int, Any]) -> types.FunctionType:

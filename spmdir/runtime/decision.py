@@ -26,10 +26,10 @@ def decided_once(
             wrongly, or cannot be written; or if a rank does not come within the timeout of the process group.
     """
 
-    def first() -> str:
+    def decide_on_first() -> str:
         return ir.print_ir(decide(imported, pipeline, cache, name), debuginfo=True)
 
-    text = ranks.from_first("the decision of the first rank", first)
+    text = ranks.from_first("the decision of the first rank", decide_on_first)
     return ir.read_printed(text)
 
 
@@ -41,9 +41,9 @@ def decide(imported: ModuleOp, pipeline: Pipeline, cache: str | os.PathLike[str]
     """
     deciding = pipeline.through("propagate")
     entry = None if cache is None else CacheEntry.of(cache, name, imported, deciding)
-    kept = entry.read(imported, deciding) if entry else None
-    if kept is not None:
-        return kept
+    cached = entry.read(imported, deciding) if entry else None
+    if cached is not None:
+        return cached
     say("deciding shardings")
     decided = run_passes(imported, deciding)
     if entry:

@@ -10,7 +10,7 @@ MACHINES = {"cpu": "cpu-gloo"}
 """Type of device → the topology that stands for its machine; the default one for others."""
 
 
-def running_pipeline(given: Pipeline | str | None, device_type: str | None) -> Pipeline:
+def running_pipeline(pipeline: Pipeline | str | None, device_type: str | None) -> Pipeline:
     """Return `given` as a Pipeline; if it is None, that of programs that run on devices of a type.
 
     Args:
@@ -19,7 +19,7 @@ def running_pipeline(given: Pipeline | str | None, device_type: str | None) -> P
     Raises:
         SpmdirError: it is neither a Pipeline nor the text of one.
     """
-    return as_pipeline(given) if given is not None else _scheduled(MACHINES.get(device_type or ""))
+    return as_pipeline(pipeline) if pipeline is not None else _scheduled(MACHINES.get(device_type or ""))
 
 
 @functools.cache

@@ -18,7 +18,7 @@ def warn_of_earlier_optimizers(model: nn.Module) -> None:
     """
     parameters = {id(parameter) for parameter in model.parameters()}
     # The type, since `isinstance` asks proxies for their class, which may do anything.
-    optimizers = [found for found in gc.get_objects() if issubclass(type(found), Optimizer)]
+    optimizers = [each for each in gc.get_objects() if issubclass(type(each), Optimizer)]
     for optimizer in optimizers:
         groups = getattr(optimizer, "param_groups", ())
         if any(id(parameter) in parameters for group in groups for parameter in group["params"]):

@@ -25,7 +25,7 @@ _LIBRARIES = ("torch", "numpy", "sympy", "spmdir", "xdsl", "triton", "functorch"
 _LIBRARY_FILES = ("typing_extensions",)
 """Modules of one file that are libraries too: torch 2.11 executes it when it imports a part of itself."""
 
-_STANDARD = tuple(os.path.realpath(sysconfig.get_path(key)) + os.sep for key in ("stdlib", "platstdlib"))
+_STDLIB_FOLDERS = tuple(os.path.realpath(sysconfig.get_path(key)) + os.sep for key in ("stdlib", "platstdlib"))
 _TORCH = os.path.dirname(os.path.realpath(torch.__file__)) + os.sep
 _TORCH_MODULES = tuple(os.path.join(_TORCH, "nn", *part) for part in (("modules", ""), ("utils", ""), ("parallel", "")))
 
@@ -48,11 +48,13 @@ _LOOKUPS = frozenset({"__getattr__", "__getattribute__", "__setattr__", "__delat
 
 
 @lru_cache(maxsize=1)
-def _library_places() -> tuple[str, ...]:
+def _library_paths() -> tuple[str, ...]:
     """Return the folders of packages and the files of modules that are libraries."""
     specs = [importlib.util.find_spec(name) for name in (*_LIBRARIES, *_LIBRARY_FILES)]
     origins = {spec.name: os.path.realpath(spec.origin) for spec in specs if spec and spec.origin}
-    return tuple(at if name in _LIBRARY_FILES else os.path.dirname(at) + os.sep for name, at in origins.items())
+    return tuple(
+        origin if name in _LIBRARY_FILES else os.path.dirname(origin) + os.sep for name, origin in origins.items()
+    )
 
 
 @lru_cache(maxsize=65536)
@@ -61,9 +63,9 @@ def is_library_file(file: str) -> bool:
     path = os.path.realpath(file)
     if path.startswith(_TORCH_MODULES):
         return path == os.path.join(_TORCH_MODULES[0], "module.py")
-    if path.startswith(_library_places()):
+    if path.startswith(_library_paths()):
         return True
-    return path.startswith(_STANDARD) and not _is_in_packages(path)
+    return path.startswith(_STDLIB_FOLDERS) and not _is_in_packages(path)
 
 
 def is_library_module(name: str) -> bool:
@@ -166,10 +168,12 @@ def _reads_all(code: CodeType) -> bool:
 
 def _imports(code: CodeType, package: str) -> Iterator[str]:
     instructions = list(dis.get_instructions(code)) if any(op == _IMPORT for op in code.co_code[::2]) else []
-    for place, each in enumerate(instructions):
-        if each.opcode == _IMPORT:
+    for place, instruction in enumerate(instructions):
+        if instruction.opcode == _IMPORT:
             level, items = instructions[place - 2].argval, instructions[place - 1].argval or ()
-            name = importlib.util.resolve_name("." * level + each.argval, package) if level else each.argval
+            name = (
+                importlib.util.resolve_name("." * level + instruction.argval, package) if level else instruction.argval
+            )
             parts = name.split(".")
             yield from (".".join(parts[: end + 1]) for end in range(len(parts)))
             yield from (f"{name}.{item}" for item in items)
@@ -187,21 +191,21 @@ def recorded_code(code: ExecutedCode) -> Iterator[None]:
     """
     replaced: list[tuple[dict[str, Any], str]] = []
     seen: set[CodeType] = set()
-    accessors = {name: _noting(function, code.names) for name, function in _ACCESSORS.items()}
+    accessors = {name: _record_names(function, code.names) for name, function in _ACCESSORS.items()}
 
     def record(frame: FrameType, event: str, argument: Any) -> None:
-        executed, values = frame.f_code, frame.f_globals
-        if executed is _READS_VARIABLE:
+        frame_code, values = frame.f_code, frame.f_globals
+        if frame_code is _READS_VARIABLE:
             code.variables.add(str(frame.f_locals["key"]))
-        elif executed is _READS_VARIABLES:
+        elif frame_code is _READS_VARIABLES:
             code.variables.add(EVERY)
-        if executed in seen:
+        if frame_code in seen:
             return
-        seen.add(executed)
+        seen.add(frame_code)
         if str(values.get("__name__")).startswith("spmdir."):
             return
-        code.add(executed, values)
-        for name in accessors.keys() & set(executed.co_names):
+        code.add(frame_code, values)
+        for name in accessors.keys() & set(frame_code.co_names):
             if name not in values:
                 values[name] = accessors[name]
                 replaced.append((values, name))
@@ -237,12 +241,12 @@ def recorded_again(before: Any) -> Iterator[None]:
         sys.settrace(None)
 
 
-def _noting(function: Callable[..., Any], names: set[str]) -> Callable[..., Any]:
+def _record_names(function: Callable[..., Any], names: set[str]) -> Callable[..., Any]:
     @functools.wraps(function)
-    def access(value: Any, name: str, *rest: Any) -> Any:
+    def access(value: Any, name: str, *default: Any) -> Any:
         names.add(name)
         if name in _READS_ALL:
             names.add(EVERY)
-        return function(value, name, *rest)
+        return function(value, name, *default)
 
     return access

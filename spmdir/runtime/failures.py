@@ -15,7 +15,7 @@ from spmdir.lowering.site import IS_COMPUTED, WAIT
 _ASSIGNED = re.compile(r"\s*(\w+)(?:\s*:[^=]*)? = ")
 
 
-def run_failure(node: fx.Node | None, error: Exception, rank: int, told: str) -> SpmdirError:
+def run_failure(node: fx.Node | None, error: Exception, rank: int, reports: str) -> SpmdirError:
     """Return the error that a run on `rank` ended in, with the place in the model where it was.
 
     Args:
@@ -25,21 +25,21 @@ def run_failure(node: fx.Node | None, error: Exception, rank: int, told: str) ->
     error = getattr(error, "inner_exception", error)  # of torch.compile, which says first that it failed
     reason = str(error).strip().partition("\n")[0]
     if node is None:
-        return SpmdirError(f"the program fails on rank {rank}: {told}{type(error).__name__}: {reason}")
+        return SpmdirError(f"the program fails on rank {rank}: {reports}{type(error).__name__}: {reason}")
     source = node.args[0] if node.target is WAIT else node
     if not isinstance(source, fx.Node) or AXES not in source.meta:
-        message = f"'{node.name}'{_inside(node)}, {node.target}, fails on rank {rank}: {told}{reason}"
+        message = f"'{node.name}'{_module_text(node)}, {node.target}, fails on rank {rank}: {reports}{reason}"
         return SpmdirError(message, node.meta.get("location"))
-    value, place = _moved(source), _placed(source)
+    value, place = _moved_value(source), _node_with_location(source)
     message = (
-        f"{source.target.__name__.partition('.')[0]} of '{value.name}'{_inside(place)} on mesh axes "  # type: ignore
+        f"{source.target.__name__.partition('.')[0]} of '{value.name}'{_module_text(place)} on mesh axes "  # type: ignore
         f"[{', '.join(source.meta[AXES])}] fails on rank {rank}: "
-        f"{told or 'another rank of its group has ended, is stuck, or runs something else; '}{reason}"
+        f"{reports or 'another rank of its group has ended, is stuck, or runs something else; '}{reason}"
     )
     return SpmdirError(message, place.meta.get("location"))
 
 
-def _moved(node: fx.Node) -> fx.Node:
+def _moved_value(node: fx.Node) -> fx.Node:
     """Return the value of the model, or the argument, that the collective `node` moves; itself if it moves none."""
     inputs = node.all_input_nodes
     while inputs and not node.meta.get(IS_COMPUTED):
@@ -47,17 +47,17 @@ def _moved(node: fx.Node) -> fx.Node:
     return node
 
 
-def _placed(node: fx.Node) -> fx.Node:
+def _node_with_location(node: fx.Node) -> fx.Node:
     """Return the node whose place is that of the collective `node`: what it moves, or what uses that."""
-    found = _moved(node)
-    if "location" in found.meta:
-        return found
+    value = _moved_value(node)
+    if "location" in value.meta:
+        return value
     while "location" not in node.meta and node.users:
         node = next(iter(node.users))
     return node
 
 
-def _inside(node: fx.Node) -> str:
+def _module_text(node: fx.Node) -> str:
     """Return ` in 'MODULE'` for a node of which that is known."""
     modules = node.meta.get("nn_module_stack")
     return f" in '{next(reversed(modules))}'" if modules else ""
@@ -73,10 +73,10 @@ def failing_node(graph: fx.GraphModule, error: Exception) -> fx.Node | None:
     code, trace = type(graph).forward.__code__, error.__traceback__
     while trace is not None and trace.tb_frame.f_code is not code:
         trace = trace.tb_next
-    found = _ASSIGNED.match(_line(trace)) if trace is not None else None
-    return next((node for node in graph.graph.nodes if found is not None and node.name == found[1]), None)
+    match = _ASSIGNED.match(_source_line(trace)) if trace is not None else None
+    return next((node for node in graph.graph.nodes if match is not None and node.name == match[1]), None)
 
 
-def _line(trace: TracebackType) -> str:
+def _source_line(trace: TracebackType) -> str:
     frame = trace.tb_frame
     return linecache.getline(frame.f_code.co_filename, trace.tb_lineno, frame.f_globals)

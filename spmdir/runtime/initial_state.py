@@ -41,7 +41,7 @@ class InitialState:
         for argument in self.arguments:
             original = self.originals[argument.name]
             if not original.is_meta:
-                whole = first_ranks(argument.name, original, self.buffer, ranks)
+                whole = values_of_first_rank(argument.name, original, self.buffer, ranks)
                 shard = local_tensor(whole, argument.sharding, ranks.mesh, ranks.index)
                 self.shards[argument.name].detach().copy_(shard)
 
@@ -65,7 +65,7 @@ def initial_state(
     return InitialState(arguments, originals, shards, buffer)
 
 
-def first_ranks(name: str, tensor: Tensor, buffer: Tensor, ranks: Ranks) -> Tensor:
+def values_of_first_rank(name: str, tensor: Tensor, buffer: Tensor, ranks: Ranks) -> Tensor:
     """Return the first rank's values of `tensor`, in the bytes of `buffer`; nothing is allocated that could fail."""
     whole = buffer[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
     if ranks.index == 0:

@@ -25,7 +25,7 @@ from spmdir.runtime.capture import Capture, Convention
 from spmdir.runtime.copies import fake, fake_copy
 from spmdir.runtime.guards import reads_grad_mode
 from spmdir.runtime.joint_call import JointCall
-from spmdir.runtime.known_outputs import known_output, known_outputs
+from spmdir.runtime.known_outputs import without_unknown, without_unknown_outputs
 from spmdir.runtime.module_checks import check_traceable
 from spmdir.runtime.rehearsal import Rehearsal, assignments_written, rehearse_module
 from spmdir.torch_interop import joint_export, pytree
@@ -53,10 +53,10 @@ class JointCapture:
 def call_convention(call: tuple[Any, Any], output: Any) -> Convention:
     """Return how a module is called with bound arguments that returns something built like `output`."""
     leaves, in_spec = pytree.tree_flatten((call[0], dict(call[1])))
-    return Convention(_kept(leaves), in_spec, pytree.tree_structure(known_output(output)))
+    return Convention(_leaf_constants(leaves), in_spec, pytree.tree_structure(without_unknown(output)))
 
 
-def _kept(leaves: Sequence[Any]) -> tuple[Any, ...]:
+def _leaf_constants(leaves: Sequence[Any]) -> tuple[Any, ...]:
     return tuple("a tensor" if isinstance(leaf, Tensor) else leaf for leaf in leaves)
 
 
@@ -86,7 +86,7 @@ def capture_joint(
     example_kwargs: Mapping[str, Any],
     device: torch.device,
     plan: ShardingPlan,
-    asked: Set[int] | None = None,
+    differentiated: Set[int] | None = None,
     dynamic_shapes: Any = None,
     rehearsal: Rehearsal | None = None,
 ) -> JointCapture:
@@ -113,8 +113,8 @@ def capture_joint(
     leaves, in_spec = pytree.tree_flatten((args, dict(kwargs)))
     fakes = [fake(leaf, mode, device) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
     for place, leaf in enumerate(fakes):
-        if isinstance(leaf, Tensor) and asked is not None:
-            leaf.requires_grad_(place in asked)
+        if isinstance(leaf, Tensor) and differentiated is not None:
+            leaf.requires_grad_(place in differentiated)
     fake_args, fake_kwargs = pytree.tree_unflatten(fakes, in_spec)
     rehearsal = rehearsal or rehearse_module(model, args, kwargs, device)
     with collector_paused(), ExitStack() as stack:
@@ -123,7 +123,7 @@ def capture_joint(
         stack.enter_context(recurrent_layers_traced(traced, device))
         stack.enter_context(constrained_activations(traced, plan))
         stack.enter_context(assignments_written(traced, rehearsal.assigned))
-        stack.enter_context(known_outputs(traced, rehearsal.output))
+        stack.enter_context(without_unknown_outputs(traced, rehearsal.output))
         stack.callback(rehearsal.caches.remove_fakes)
         constraints = joint_export.constraints(traced, fake_args, fake_kwargs, dynamic_shapes)
         capture = joint_export.capture_graph(traced, constraints, dynamic_shapes)
@@ -158,7 +158,7 @@ def capture_joint(
     of_inputs = [output for output in returned if output.like is not None]
     gradients = tuple(output.like for output in of_inputs if output.like)
     late = [output for output in mutations if kinds[output.names[0]] == "late_buffer"]
-    convention = Convention(_kept(leaves), in_spec, joint.out_spec)  # type: ignore  # a spec
+    convention = Convention(_leaf_constants(leaves), in_spec, joint.out_spec)  # type: ignore  # a spec
     capture = Capture(module, convention, [], originals, [output.value for output in returned])
     sources = tuple(output.sources for output in (*of_inputs, *late))
     call = JointCall(len(returned), len(returned) - len(gradients), gradients, sources, convention)
@@ -168,9 +168,9 @@ def capture_joint(
 def _name_parameters(model: nn.Module, graph: fx.GraphModule) -> None:
     """Call the parameters and buffers of a captured graph as `model` does; those that it does not use are added."""
     joint_export.restore_names(model, graph)
-    known = {id(tensor) for tensor in (*graph.parameters(), *graph.buffers())}
+    ids_in_graph = {id(tensor) for tensor in (*graph.parameters(), *graph.buffers())}
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if id(tensor) not in known:
+        if id(tensor) not in ids_in_graph:
             joint_export.assign_attribute(tensor, graph, name)
 
 
@@ -205,8 +205,8 @@ def _clone_outputs(graph: fx.GraphModule, places: Sequence[int]) -> None:
     end = next(node for node in graph.graph.nodes if node.op == "output")
     leaves, spec = pytree.tree_flatten(end.args)
     with graph.graph.inserting_before(end):
-        for at in places:
-            leaves[at] = graph.graph.call_function(torch.clone, (leaves[at],))
+        for place in places:
+            leaves[place] = graph.graph.call_function(torch.clone, (leaves[place],))
     end.args = pytree.tree_unflatten(leaves, spec)
     graph.recompile()
 

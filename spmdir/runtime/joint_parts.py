@@ -58,9 +58,9 @@ class JointParts:
                     "training_step",
                     location_of(function),
                 )
-            first = sum(isinstance(leaf, Result) for leaf in signature.outputs[: call.outputs])
+            output_count = sum(isinstance(leaf, Result) for leaf in signature.outputs[: call.outputs])
             late = [result.index for argument, result in signature.updates if argument.buffer is not None]
-            split = split_backward(local, [*range(first, first + len(call.gradients)), *late])
+            split = split_backward(local, [*range(output_count, output_count + len(call.gradients)), *late])
         return cls(outline(module), split.forward, split.backward, split.saved)
 
     def signature(self, call: JointCall) -> Signature:

@@ -24,7 +24,7 @@ PLAIN = (Tensor, bool, int, float, complex, str, type(None), torch.dtype, torch.
 
 
 @contextmanager
-def known_outputs(model: nn.Module, output: Any) -> Iterator[None]:
+def without_unknown_outputs(model: nn.Module, output: Any) -> Iterator[None]:
     """Let `model` return what torch can trace, within the context.
 
     A field of a dataclass, an entry of a dictionary or of a tuple that holds an object without a pytree, such as a
@@ -47,15 +47,15 @@ def known_outputs(model: nn.Module, output: Any) -> Iterator[None]:
             "it is None instead: return its tensors, or let the model not make it, as by config.use_cache = False"
         )
     keys = frozenset(unknown)
-    without = _editor(output)  # found before the trace, which cannot ask for the kind of each class
-    hook = model.register_forward_hook(lambda module, args, output: without(output, keys))
+    remove_unknown = _remover(output)  # found before the trace, which cannot ask for the kind of each class
+    hook = model.register_forward_hook(lambda module, args, output: remove_unknown(output, keys))
     try:
         yield
     finally:
         hook.remove()
 
 
-def known_output(output: Any) -> Any:
+def without_unknown(output: Any) -> Any:
     """Return what a model that returns `output` returns within `known_outputs`.
 
     Raises:
@@ -63,7 +63,7 @@ def known_output(output: Any) -> Any:
     """
     _register_dataclasses(output)
     unknown = _unknown_entries(output)
-    return _editor(output)(output, frozenset(unknown)) if unknown else output
+    return _remover(output)(output, frozenset(unknown)) if unknown else output
 
 
 def _register_dataclasses(output: Any) -> None:
@@ -96,7 +96,7 @@ def _unknown_entries(output: Any) -> dict[Any, str]:
     return unknown
 
 
-def _editor(output: Any) -> Callable[[Any, frozenset[Any]], Any]:
+def _remover(output: Any) -> Callable[[Any, frozenset[Any]], Any]:
     """Return what makes of an output like `output` one with None for the entries at some keys."""
     kind: Any = type(output)
     if dataclasses.is_dataclass(output):

@@ -1,4 +1,4 @@
-"""The shards of a rank: made from global tensors, and as DTensors, which say what part of the tensor they are."""
+"""Make the local shard of a global tensor, and convert between local shards and DTensors."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from spmdir.torch_interop.elementwise_dtensor import on_shard
 
 @attrs.frozen(eq=False)
 class LocalShard:
-    """The shard of this rank of a tensor of which ranks do not hold elements; it cannot be saved as it is.
+    """A local shard that does not consist of elements of the global tensor, such as a partial sum. It cannot be saved.
 
     Attributes:
-        name: of the tensor in the state.
+        name: the name of the tensor in the state.
         tensor: the local shard.
-        sharding: of the global tensor.
-        shape: of the global tensor.
-        reason: why it cannot be saved.
+        sharding: the sharding of the global tensor.
+        shape: the global shape.
+        reason: the reason why it cannot be saved.
     """
 
     name: str
@@ -46,12 +46,12 @@ class LocalShard:
 
 
 def copy_shard(tensor: Tensor, sharding: Sharding, mesh: Mesh, rank: int, device: torch.device) -> Tensor:
-    """Return the shard of `rank` on `device`, in storage of its own, so that the global tensor can be freed.
+    """Return a copy of the shard of `rank` on `device`. It shares no memory with the global tensor, which can be freed.
 
-    The shard of a parameter is a parameter. That of a tensor on the meta device is there too.
+    The shard of a parameter is a parameter. The shard of a tensor on the meta device is on the meta device.
     """
     shard = local_tensor(tensor.detach(), sharding, mesh, rank)
-    if shard.is_meta:  # what a trace left is a fake tensor, and so would be a copy
+    if shard.is_meta:  # the tensor may be a fake tensor of a trace, and so would be its copy
         shard = torch.empty(shard.shape, dtype=shard.dtype, device="meta")
     else:
         shard = shard.to(device).clone(memory_format=torch.contiguous_format)
@@ -63,8 +63,8 @@ def as_dtensor(
 ) -> DTensor | nn.Parameter | LocalShard:
     """Return this rank's shard of a tensor of global `shape` as a DTensor that shares its memory.
 
-    A parameter gives a parameter. A shard that is none of torch.chunk is a `BoxedShard` inside; what are no elements of
-    the tensor give a LocalShard.
+    The result for a parameter is a parameter. If the shard is not one of torch.chunk, the DTensor contains a
+    `BoxedShard`. If it does not consist of elements of the tensor, the result is a LocalShard.
     """
     placements, local = dtensor_placements(sharding, shape, mesh), tensor.detach()
     if placements is None:
@@ -79,7 +79,7 @@ def as_dtensor(
 
 
 def dtensor_of_shard(local: Tensor, shape: Sequence[int], device_mesh: Any, placements: Sequence[Any]) -> DTensor:
-    """Return the DTensor of global `shape` of which this rank holds `local`; nothing is compared between ranks."""
+    """Return the DTensor of global `shape` with the local shard `local`, without a comparison between ranks."""
     strides = tuple(math.prod(max(size, 1) for size in shape[dim + 1 :]) for dim in range(len(shape)))
     return DTensor.from_local(local, device_mesh, placements, run_check=False, shape=torch.Size(shape), stride=strides)
 
@@ -87,7 +87,7 @@ def dtensor_of_shard(local: Tensor, shape: Sequence[int], device_mesh: Any, plac
 def local_shard(tensor: DTensor) -> Tensor:
     """Return the shard of a DTensor on this rank: a plain tensor that shares its memory, outside autograd.
 
-    `DTensor.to_local` returns a `BoxedShard` where there is one, on which rank programs cannot run.
+    `DTensor.to_local` may return a `BoxedShard`, on which programs of ranks cannot run.
     """
     local: Any = inner_tensor(tensor)
     return local.shard if isinstance(local, BoxedShard) else local
@@ -96,9 +96,9 @@ def local_shard(tensor: DTensor) -> Tensor:
 def like_shard(tensor: DTensor, local: Tensor) -> DTensor:
     """Return a DTensor with the placements and local strides of `tensor` whose shard on this rank is `local`.
 
-    Fused optimizers of torch walk a parameter, its gradient and its states in memory order, and do not compare strides.
-    `local` is copied if its elements have another order in memory. `DTensor.from_local` has checks that cost as much as
-    an update of a small parameter. Specs are not written to, so tensors of one layout may share theirs.
+    Fused optimizers of torch process a parameter, its gradient and its states in memory order, and do not compare
+    strides. So `local` is copied if its elements have another order in memory. `DTensor.from_local` is not used: its
+    checks cost as much as the update of a small parameter. Tensors of one layout may share their spec, a constant.
     """
     like: Any = inner_tensor(tensor)
     if isinstance(like, BoxedShard):
@@ -109,7 +109,7 @@ def like_shard(tensor: DTensor, local: Tensor) -> DTensor:
 
 
 def with_strides(tensor: Tensor, like: Tensor) -> Tensor:
-    """Return `tensor` with the strides of `like`, which has its shape and no gaps; a view if memory order allows it."""
+    """Return `tensor` with the strides of `like`, a dense tensor of equal shape; a view if the memory orders agree."""
     expected = like.stride()
     if tensor.stride() == expected:
         return tensor
@@ -120,13 +120,13 @@ def with_strides(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def checkpointable(name: str, tensor: DTensor) -> DTensor:
-    """Return a DTensor in the memory of `tensor` that torch.distributed.checkpoint saves and loads rightly.
+    """Return a DTensor in the memory of `tensor` that torch.distributed.checkpoint saves and loads correctly.
 
-    It does so with shards of torch.chunk, nested in mesh order, and with a `BoxedShard`. It takes others for these: a
-    `StridedShard` that is several blocks, an order of shards, shards of other sizes.
+    It supports shards of torch.chunk, nested in mesh order, and a `BoxedShard`. Other shards would be saved at wrong
+    positions: a `StridedShard` of several blocks, another nesting order, shards of other sizes.
 
     Raises:
-        UnsupportedError: it is a partial value, or this rank holds another shape than its placements say.
+        UnsupportedError: the DTensor is partial, or its local shape differs from that of its placements.
     """
     local: Any = inner_tensor(tensor)
     if isinstance(local, BoxedShard):
@@ -141,17 +141,17 @@ def checkpointable(name: str, tensor: DTensor) -> DTensor:
     expected = sharding.local_shape(shape, mesh, mesh.coordinate(device_rank(device_mesh)))
     if expected != tuple(local.shape):
         raise UnsupportedError(
-            f"'{name}' of shape {list(shape)} is laid out as {tensor.placements}, of which this rank holds "
-            f"{list(local.shape)}; expected {list(expected)}, as torch.chunk makes them"
+            f"'{name}' of shape {list(shape)} has the placements {tensor.placements} and the local shape "
+            f"{list(local.shape)}; expected {list(expected)}, the shape of the shard of torch.chunk"
         )
     return dtensor_of_shard(BoxedShard(local.detach(), boxes, False), shape, device_mesh, tensor.placements)
 
 
 def boxes_and_shard(name: str, tensor: Tensor | LocalShard) -> tuple[tuple[Box, ...], Tensor]:
-    """Return the boxes of a tensor that this rank holds, and what it holds, in the memory of the tensor.
+    """Return the boxes of the tensor that this rank has, and the local shard, in the memory of `tensor`.
 
     Raises:
-        UnsupportedError: what it holds are no elements of the tensor.
+        UnsupportedError: the local shard does not consist of elements of the tensor.
     """
     if isinstance(tensor, LocalShard):
         raise UnsupportedError(f"'{name}' is laid out as <{tensor.sharding}>: {tensor.reason}")
@@ -163,8 +163,10 @@ def boxes_and_shard(name: str, tensor: Tensor | LocalShard) -> tuple[tuple[Box, 
 
 
 def _sharded_axes(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh) -> tuple[list[Any], bool]:
-    """Return DTensor placements that say which dimension each mesh axis shards, but not how, and whether the ranks of
-    these axes hold every element once."""
+    """Return (approximate DTensor placements, whether the ranks of the sharding axes have every element once).
+
+    The placements contain the dimension that each mesh axis shards, but not the form of its shards.
+    """
     dims: dict[str, int] = {}
     ranks: dict[str, int] = {}
     for axis, placement in sharding.entries:
@@ -178,10 +180,10 @@ def _sharded_axes(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh) -> tup
 
 
 def dtensor_placements(sharding: Sharding, shape: tuple[int, ...], mesh: Mesh) -> list[Any] | None:
-    """Return the DTensor placements of `sharding`; None if there are none.
+    """Return the DTensor placements of `sharding`; None if DTensor cannot represent it.
 
-    DTensor nests shards of one dimension in mesh order. Where `sharding` nests them otherwise, a strided shard stands
-    for those that come too early, which is exact where all shards have the same size.
+    DTensor nests shards of one dimension in mesh order. If `sharding` has another nesting order, the result contains a
+    strided shard for each axis that precedes an outer one in the mesh. It is exact if all shards have equal sizes.
     """
     if any(type(placement) is not S or axis not in mesh.axis_names for axis, placement in sharding.entries):
         return None

@@ -38,10 +38,10 @@ class LocalSums:
         for name, gradient in gradients.items():
             self.tensors[name] = self.tensors[name].add_(gradient) if name in self.tensors else gradient
 
-    def taken(self) -> dict[str, Tensor]:
+    def take(self) -> dict[str, Tensor]:
         """Return the sums, and begin anew."""
-        taken, self.tensors = self.tensors, {}
-        return taken
+        sums, self.tensors = self.tensors, {}
+        return sums
 
     def __deepcopy__(self, memo: Any) -> LocalSums:
         """Return a copy that is not adding, for no context will end it."""
@@ -64,13 +64,13 @@ class Reduction:
     ranks: Ranks
     _programs: dict[tuple[str, ...], RankGraph] = attrs.field(factory=dict)
 
-    def unreduced(self, name: str) -> Sharding:
+    def unreduced_sharding(self, name: str) -> Sharding:
         """Return the layout of the gradient of a parameter that has not been added up along the axes."""
         layout = self.parameters[name].sharding
-        others = [(axis, placement) for axis, placement in layout.entries if axis not in self.axes]
-        return Sharding((*others, *((axis, P("sum")) for axis in self.axes)), layout.mesh)
+        other_entries = [(axis, placement) for axis, placement in layout.entries if axis not in self.axes]
+        return Sharding((*other_entries, *((axis, P("sum")) for axis in self.axes)), layout.mesh)
 
-    def reduced(self, sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def reduce(self, sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the sums over all ranks, laid out as their parameters; all ranks call this together.
 
         Raises:
@@ -87,7 +87,10 @@ class Reduction:
         return dict(zip(names, returned, strict=True))
 
     def _program(self, names: Iterable[str]) -> RankGraph:
-        changes = [LayoutChange(self.parameters[n].meta, self.unreduced(n), self.parameters[n].sharding) for n in names]
+        changes = [
+            LayoutChange(self.parameters[n].meta, self.unreduced_sharding(n), self.parameters[n].sharding)
+            for n in names
+        ]
         module = resharding("reduce", changes, self.ranks.mesh)
         return lower_rank_graph(
             module,

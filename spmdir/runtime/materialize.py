@@ -1,4 +1,4 @@
-"""Values for a model that was compiled on the meta device: one module at a time, of which ranks keep their shards."""
+"""Initialise a model that was compiled on the meta device, one module at a time; ranks keep their shards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spmdir.runtime.boxes import copy_boxes
 from spmdir.runtime.default_group import broadcast_from_first, checked
 from spmdir.runtime.local_state import LocalShard, boxes_and_shard
 from spmdir.runtime.parallel import Parallel
-from spmdir.runtime.room import on_meta, room
+from spmdir.runtime.room import memory_for_meta, on_meta
 from spmdir.torch_interop import pytree
 from spmdir.torch_interop.dispatch import TorchDispatchMode
 from spmdir.torch_interop.modules import own_tables
@@ -26,7 +26,7 @@ Init = Callable[[nn.Module], Any]
 
 
 @accepts(
-    sharded=instance(Parallel, nn.Module, expected="what parallelize or shard_module gives"),
+    sharded=instance(Parallel, nn.Module, expected="the result of parallelize or shard_module"),
     model=instance(nn.Module, expected="a nn.Module"),
     init=Kind(lambda value: isinstance(value, str) or callable(value), "the name of a method, or a function"),
     device=instance(str, torch.device, expected="a torch.device, or the name of one"),
@@ -38,24 +38,24 @@ def materialize(
     *,
     device: str | torch.device = "cpu",
 ) -> None:
-    """Give values to the state of a model that was on the meta device, as one device would; every rank calls this.
+    """Initialise the state of a model that was on the meta device, with the values of one device; all ranks call this.
 
-    The modules of `model` are initialised in the order of `model.modules()`, each for itself: its own parameters and
-    buffers are made whole, and every rank keeps its shards of them. So the numbers are those of calling `init` on each
-    module of the whole model with the generator of the first rank, and a rank needs the memory of its shards and of one
-    module. Only modules with a tensor that has no values yet are initialised: what was loaded stays. State of an
-    optimizer begins with zeros.
+    The modules of `model` are initialised in the order of `model.modules()`. For each, its own parameters and buffers
+    are allocated whole and initialised, and every rank keeps its shards. So the values equal those of calling `init` on
+    each module of the whole model with the generator of the first rank. A rank needs the memory of its shards and of
+    one module. Only modules with a tensor without values are initialised, so loaded values are kept. The state of an
+    optimizer is set to zeros.
 
     Args:
-        sharded: what `parallelize` made of the model, or of a training step of it, or what `shard_module` made of it.
+        sharded: the result of `parallelize` or `shard_module` for the model, or of `parallelize` for a training step.
         model: the module on the meta device.
-        init: what initialises the parameters and buffers of one module: the name of its method, or a function of
-            the module, as `_init_weights` of a Hugging Face model.
-        device: where modules are initialised, whose generator the numbers are of.
+        init: initialises the parameters and buffers of one module: the name of a method, or a function of the module,
+            such as `_init_weights` of a Hugging Face model.
+        device: the device on which modules are initialised, with its random generator.
 
     Raises:
-        SpmdirError: a module has no `reset_parameters`, `init` leaves a tensor without values or writes to other
-            modules, or the state has a tensor without values that is not of the model. All ranks raise.
+        SpmdirError: a module has no `reset_parameters`; `init` leaves a tensor without values or writes to other
+            modules; or the state has a tensor without values that the model does not have. All ranks raise.
 
     Example:
         >>> with torch.device("meta"):
@@ -78,18 +78,18 @@ def materialize(
 
 @contextmanager
 def _unset(sharded: Parallel | nn.Module) -> Iterator[Mapping[str, Tensor | LocalShard]]:
-    """Give name → tensor of what has no values, with room for them; it has values when this ends without an error."""
+    """Yield name → allocated tensor of the tensors without values; after the body, they count as initialised."""
     if isinstance(sharded, Parallel):
         yield {name: tensor for name, tensor in sharded.state.items() if name in sharded.unset}
         sharded.note_values(sharded.state)
     else:
         missing = on_meta(sharded)
-        with room(missing):
+        with memory_for_meta(missing):
             yield missing
 
 
 def _places(sharded: Parallel | nn.Module, model: nn.Module, unset: Collection[str]) -> dict[str, str]:
-    """Return each name that the model has for a tensor of the state in `unset` → its name in the state."""
+    """Return name in the model → name in the state, for the tensors of the state in `unset`."""
     names_in_state = {name.partition(".")[2] if _is_of_model(sharded, name) else name: name for name in unset}
     named_tensors = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
     return {
@@ -108,8 +108,8 @@ def _is_of_model(sharded: Parallel | nn.Module, name: str) -> bool:
 def _begin_at_zero(name: str, shard: Tensor) -> None:
     if not shard.dim():
         raise UnsupportedError(
-            f"'{name}' of the state is on the meta device and no tensor of the model; give it a value before "
-            "parallelize: only moments of an optimizer, which have dimensions, begin with zeros"
+            f"'{name}' of the state is on the meta device, and is not a tensor of the model; give it a value before "
+            "parallelize: only optimizer state with dimensions is set to zeros"
         )
     shard.zero_()
 
@@ -117,7 +117,7 @@ def _begin_at_zero(name: str, shard: Tensor) -> None:
 def _initialise_modules(
     model: nn.Module, init: str | Init, device: torch.device, missing: Collection[str]
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield name → whole tensor of the modules that have a tensor in `wanted`; it is freed with the next module."""
+    """Yield (name, whole tensor) for modules with a tensor in `missing`; each is freed before the next module."""
     for path, module in model.named_modules():
         prefix = f"{path}." if path else ""
         entries = [(owner, name) for owner in own_tables(module) for name in owner]
@@ -142,7 +142,7 @@ def _initialise_modules(
 
 
 def _blank(tensor: Any, device: torch.device) -> Tensor:
-    """Return a whole tensor on `device` in which it shows what is never written, or `tensor` if it has values."""
+    """Return a whole tensor on `device`, filled with NaN to detect missing writes; `tensor` itself if it has values."""
     if not tensor.is_meta:
         return tensor
     blank = torch.empty_like(tensor, device=device)
@@ -169,7 +169,7 @@ def _describe_module(path: str) -> str:
 
 
 class _OwnTensors(TorchDispatchMode):
-    """Raises where the initialisation of a module writes to tensors that are not its own, which are not there."""
+    """Raises if the initialisation of a module writes to tensors of other modules, which are on the meta device."""
 
     def __init__(self, path: str):
         super().__init__()
@@ -179,7 +179,7 @@ class _OwnTensors(TorchDispatchMode):
         if schema_of(func).is_mutable and any(isinstance(t, Tensor) and t.is_meta for t in pytree.tree_leaves(args)):
             raise UnsupportedError(
                 f"the initialisation of {_describe_module(self.path)} writes to tensors of other modules, which are "
-                "initialised for themselves; give init=, a function that writes to the module's own parameters "
+                "initialised separately; give init=, a function that writes only to the module's own parameters "
                 "and buffers"
             )
         return func(*args, **(kwargs or {}))

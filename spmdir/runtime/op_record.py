@@ -58,7 +58,7 @@ class OpRecord:
     def _text(self, leaf: Any) -> str:
         if not isinstance(leaf, Tensor):
             return str(leaf) if isinstance(leaf, (torch.device, torch.dtype)) else f"{type(leaf).__name__} {leaf}"
-        name = self._names.get(leaf) or f"{self._number(leaf)}: {type_text(leaf)}{_values(leaf)}"
+        name = self._names.get(leaf) or f"{self._number(leaf)}: {type_text(leaf)}{_digest_text(leaf)}"
         return f"{name} learns" if leaf.requires_grad else name
 
     def _number(self, tensor: Tensor) -> str:
@@ -72,7 +72,7 @@ def type_text(tensor: Tensor) -> str:
     return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
 
 
-def _values(tensor: Tensor) -> str:
+def _digest_text(tensor: Tensor) -> str:
     """Return what tells the values of a tensor that the forward has not computed."""
     value = tensor.constant if isinstance(tensor, FakeTensor) else tensor
     if value is None or value.is_meta or value.layout != torch.strided:

@@ -15,7 +15,7 @@ from spmdir.torch_interop.fake_tensors import FakeTensorMode
 from spmdir.torch_interop.symbolic_numbers import size_source
 
 
-def opened(values: Sequence[Any], dynamic_shapes: Any, mode: FakeTensorMode) -> tuple[Any, ...]:
+def open_dynamic_sizes(values: Sequence[Any], dynamic_shapes: Any, mode: FakeTensorMode) -> tuple[Any, ...]:
     """`values`, fake tensors in any nesting, with symbols where `dynamic_shapes` has a dimension as dynamic.
 
     Args:
@@ -26,7 +26,7 @@ def opened(values: Sequence[Any], dynamic_shapes: Any, mode: FakeTensorMode) -> 
     Raises:
         SpmdirError: it is not built like the values, or an example size is 0 or 1.
     """
-    return _Opener(mode).opened(tuple(values), dynamic_shapes, "dynamic_shapes")
+    return _Opener(mode).open_sizes(tuple(values), dynamic_shapes, "dynamic_shapes")
 
 
 class _Opener:
@@ -34,32 +34,32 @@ class _Opener:
         self.mode = mode
         self.named: dict[str, Any] = {}
 
-    def opened(self, value: Any, spec: Any, where: str) -> Any:
+    def open_sizes(self, value: Any, spec: Any, where: str) -> Any:
         if spec is None:
             return value
         if isinstance(value, Tensor) and isinstance(spec, (Mapping, tuple, list)):
-            given = spec if isinstance(spec, Mapping) else dict(enumerate(spec))
+            specs = spec if isinstance(spec, Mapping) else dict(enumerate(spec))
             sizes = [
-                self.size(size, given.get(dim), f"{where}[{dim}]") if is_open(given.get(dim)) else size
+                self.symbol_of(size, specs.get(dim), f"{where}[{dim}]") if is_open(specs.get(dim)) else size
                 for dim, size in enumerate(value.shape)
             ]
             with self.mode:
                 return torch.empty(sizes, dtype=value.dtype, device=value.device)
         if isinstance(value, Mapping) and isinstance(spec, Mapping) and set(spec) <= set(value):
-            return type(value)({k: self.opened(v, spec.get(k), f"{where}[{k!r}]") for k, v in value.items()})  # type: ignore
+            return type(value)({k: self.open_sizes(v, spec.get(k), f"{where}[{k!r}]") for k, v in value.items()})  # type: ignore
         if isinstance(value, (tuple, list)) and isinstance(spec, (tuple, list)) and len(value) == len(spec):
             pairs = enumerate(zip(value, spec, strict=True))
-            return type(value)([self.opened(v, s, f"{where}[{i}]") for i, (v, s) in pairs])
+            return type(value)([self.open_sizes(v, s, f"{where}[{i}]") for i, (v, s) in pairs])
         raise SpmdirError(f"{where} is {spec!r}; expected one built like the arguments, None for what is fixed")
 
-    def size(self, example: int, spec: Any, where: str) -> Any:
+    def symbol_of(self, example: int, spec: Any, where: str) -> Any:
         """A symbol for the size of a dimension."""
         name = getattr(spec, "__name__", where)
         if name in self.named:
-            size, before = self.named[name]
-            if before != example:
+            size, previous_example = self.named[name]
+            if previous_example != example:
                 raise SpmdirError(
-                    f"{where} is '{name}', which is {example} here and {before} elsewhere; "
+                    f"{where} is '{name}', which is {example} here and {previous_example} elsewhere; "
                     "expected one size for one name: give it another Dim, or inputs that agree"
                 )
             return size

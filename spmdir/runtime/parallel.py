@@ -1,4 +1,4 @@
-"""A model or a training step, partitioned, as one of the ranks that run it."""
+"""A partitioned model or training step, on one rank."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from spmdir.torch_interop import pytree
 
 @attrs.frozen(eq=False, slots=False, kw_only=True)
 class Parallel:
-    """One rank's part of a partitioned program; calling it runs it together with the other ranks."""
+    """A partitioned model or training step on one rank. A call runs it together with the other ranks."""
 
     _ranks: Ranks = attrs.field(alias="ranks")
     _traces: Traces = attrs.field(alias="traces")
@@ -47,28 +47,30 @@ class Parallel:
 
     @property
     def module(self) -> ModuleOp:
-        """The partitioned program in the IR, with global shapes; if these are symbolic, it is decided but not lowered,
-        which is done for each choice of sizes when it is first called with them."""
+        """The partitioned program in the IR, with global shapes.
+
+        If shapes are symbolic, this is the decided program. It is lowered at the first call with each choice of sizes.
+        """
         return self._traces.first.programs.module
 
     @property
     def undecided(self) -> ModuleOp:
-        """The program as it was imported, with the user's annotations; `explain` and `what_if` decide it again."""
+        """The imported program with the user's annotations; `explain` and `what_if` decide it again."""
         return self._traces.first.programs.undecided
 
     @property
     def pipeline(self) -> Pipeline:
-        """What has been run on the program."""
+        """The passes that were run on the program."""
         return self._traces.first.programs.pipeline
 
     @property
     def graph(self) -> fx.GraphModule:
-        """The program of this rank; with symbolic sizes, that for the example arguments."""
+        """The graph of this rank; with symbolic sizes, the one for the example arguments."""
         return self._traces.first.programs.first.graph
 
     @property
     def rank_module(self) -> ModuleOp:
-        """The program of a rank in the IR, after `localize` and what follows; with symbolic sizes, for the examples.
+        """The scheduled program of a rank in the IR; with symbolic sizes, the one for the example arguments.
 
         Example:
             >>> print(spmdir.print_ir(parallel.rank_module))
@@ -77,51 +79,50 @@ class Parallel:
 
     @property
     def mesh(self) -> Mesh:
-        """The ranks."""
+        """The mesh of the ranks."""
         return self._ranks.mesh
 
     @property
     def rank(self) -> int:
-        """The place of this rank in the mesh."""
+        """The index of this rank in the mesh."""
         return self._ranks.index
 
     @property
     def device(self) -> torch.device:
-        """Where this rank runs."""
+        """The device of this rank."""
         return self._ranks.device
 
     @property
     def unset(self) -> frozenset[str]:
-        """The names in `state` of what was on the meta device and has no values yet."""
+        """The names in `state` of tensors that were on the meta device and have no values yet."""
         return frozenset(self._state.unset)
 
     @property
     def tied(self) -> Mapping[str, str]:
-        """The further names of tied parameters → the name that `state` has for them."""
+        """Further name of a tied parameter → its name in `state`."""
         return self._tied
 
     @property
     def is_step(self) -> bool:
-        """Whether this is a step with a state of its own, rather than a model."""
+        """Whether this is a step, whose state is an argument and a result, rather than a model."""
         return self._traces.first.convention.state_spec is not None
 
     def __call__(self, *args: Any) -> Any:
         """Return the outputs of the model or the step, in its structure; the new state overwrites the old.
 
-        Every rank passes the same arguments and gets replicated outputs, but for those that `out_shardings` shards.
-        A step that `training_step` made takes the learning rates that its optimizer has now, and cuts the arguments
-        into its micro-batches.
-        Autograd records nothing: gradients are part of a step. Random ops draw from
-        the generator of the first rank.
+        Every rank passes the same arguments and gets replicated outputs, except for outputs that `out_shardings`
+        shards. A step of `training_step` uses the present learning rates of its optimizer, and cuts the arguments into
+        micro-batches. Autograd records nothing: gradients are part of a step. Random ops draw from the generator of
+        the first rank.
 
         Args:
-            args: built like the example arguments, with tensors of the same shapes and element types; this rank's
-                shards of them with `local_inputs`.
+            args: arguments with the structure, shapes and element types of the example arguments. With `local_inputs`,
+                this rank's shards of such arguments.
 
         Raises:
             SpmdirError: the arguments do not fit, or share memory that is written to; state of the model or of Python
-                that the trace read has changed; sizes that are not those of the last call differ between ranks, or
-                cannot be lowered on one of them; a collective fails since a rank has ended, stalls, or had an error.
+                that the trace read has changed; new sizes differ between ranks, or cannot be lowered on one of them;
+                a collective fails because a rank has ended, hangs, or had an error.
         """
         with self._ranks.group.reporting():
             self._traces.first.guards.check()
@@ -130,7 +131,7 @@ class Parallel:
             return self._run(args, records_gradients)
 
     def _run(self, args: tuple[Any, ...], records_gradients: bool) -> Any:
-        """Run a model once, or a step for each of its micro-batches."""
+        """Run a model once, or a step once for each of its micro-batches."""
         if self._step is None:
             return self._run_once(args, records_gradients)
         with self._ranks.group.reporting():
@@ -143,13 +144,17 @@ class Parallel:
         return self._run_once(last_batch, records_gradients)
 
     def _run_once(self, args: tuple[Any, ...], records_gradients: bool, is_last: bool = True) -> Any:
-        """Return the outputs of one run, after it has renewed what it renews; of that only a part if not `is_last`."""
+        """Run the program once, update the state, and return the outputs.
+
+        Args:
+            is_last: whether this is the last micro-batch. Otherwise only the accumulated part of the state is updated.
+        """
         with self._ranks.group.reporting():
             self.check_values()
             fixed = self._traces.fixed(args)
         with torch.set_grad_enabled(records_gradients):  # a trace depends on the mode of the caller
             traced = self._traces.of(fixed, args)
-            if traced is not self._traces.first:  # whose guards the call has checked
+            if traced is not self._traces.first:  # `__call__` has checked the guards of the first trace
                 with self._ranks.group.reporting():
                     traced.guards.check()
         signature, programs = traced.signature, traced.programs
@@ -189,11 +194,11 @@ class Parallel:
 
     @cached_property
     def state(self) -> dict[str, Tensor | LocalShard]:
-        """The shards of this rank by name, as DTensors; a nn.Parameter where the tensor was one.
+        """Name → shard of this rank as a DTensor; a nn.Parameter if the tensor was one.
 
-        Calls update these in place, and what is written into them, as `torch.distributed.checkpoint.load` does, is what
-        calls read. Partial values give a LocalShard, which cannot be saved. What ranks
-        keep for steps, such as the error of a compressed sum, is there too, by the name of its argument in `module`.
+        Calls update the tensors in place and read them, so `torch.distributed.checkpoint.load` may write into them. A
+        partial value is a LocalShard, which cannot be saved. Edge states, such as the error of a compressed sum, are
+        included by the name of their argument in `module`.
 
         Example:
             >>> torch.distributed.checkpoint.save({"model": parallel.state}, checkpoint_id="checkpoint")
@@ -201,21 +206,21 @@ class Parallel:
         return self._state.as_dtensors(self._traces.first.signature.state_arguments, self._ranks)
 
     def check_values(self) -> None:
-        """Raise SpmdirError if something of the state has no values yet."""
+        """Raise SpmdirError if a tensor of the state has no values yet."""
         self._state.check_values()
 
     def note_values(self, names: Iterable[str]) -> None:
-        """Note that these names in `state` have values."""
+        """Mark tensors of `state` as having values."""
         self._state.unset.difference_update(names)
 
     @torch.no_grad()
     def state_dict(self) -> dict[str, Tensor]:
-        """Return the full state by name, gathered on every rank; all ranks must call it.
+        """Return name → whole tensor of the state, gathered on every rank; all ranks must call it.
 
-        Tied parameters are there by each of their names.
+        A tied parameter has an entry for each of its names.
 
         Raises:
-            SpmdirError: a collective fails since a rank has ended or stalls.
+            SpmdirError: a collective fails because a rank has ended or hangs.
 
         Example:
             >>> model.load_state_dict(parallel.state_dict())
@@ -230,10 +235,10 @@ class Parallel:
         return {**full, **{further: full[name] for further, name in self._tied.items()}}
 
     def gather_state(self) -> Any:
-        """Return the full state of a step in its structure, or of a model as `state_dict`; all ranks must call it.
+        """Return the whole state of a step in its structure, or of a model as `state_dict`; all ranks must call it.
 
         Raises:
-            SpmdirError: a collective fails since a rank has ended or stalls.
+            SpmdirError: a collective fails because a rank has ended or hangs.
 
         Example:
             >>> loss, state = step(parallel.gather_state(), x, target)

@@ -98,8 +98,8 @@ class ChosenOptions:
         return dict(self.compile)
 
 
-def check_names(options: Mapping[str, Any], known: Mapping[str, Any] | Sequence[str]) -> None:
+def check_names(options: Mapping[str, Any], known_names: Mapping[str, Any] | Sequence[str]) -> None:
     """Raise SpmdirError if `options` has a name that is not `known`."""
     for name in options:
-        if name not in known:
-            raise unknown_name("unknown option", name, list(known), ("plan", "example_kwargs"))
+        if name not in known_names:
+            raise unknown_name("unknown option", name, list(known_names), ("plan", "example_kwargs"))

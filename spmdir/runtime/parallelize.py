@@ -23,7 +23,7 @@ from spmdir.runtime.parallel import Parallel
 from spmdir.runtime.parallel_options import ChosenOptions, ParallelOptions
 from spmdir.runtime.rank_state import EdgeStateShard, RankState, allocate_meta, initial_edge_states
 from spmdir.runtime.ranks import Ranks
-from spmdir.runtime.room import no_values
+from spmdir.runtime.room import no_values_error
 from spmdir.runtime.set_up import set_up
 from spmdir.runtime.signature import Argument, Signature
 from spmdir.runtime.traces import Traced, Traces
@@ -93,7 +93,7 @@ def parallelize(
         fixed = tracing.fixed(traceable, micro)
     decided = tracing.trace("the capture of the program", traceable, micro, fixed)
     with setup.group.checked("lowering") as status:
-        signature, program = decided.lowered()
+        signature, program = decided.lower_examples()
         status |= program.agreement
         originals = _originals(decided.capture, signature)
         initial = initial_state(signature.state_arguments, originals, setup, status)
@@ -107,7 +107,7 @@ def parallelize(
         )
     with setup.group.reporting():
         ranks = setup.connected()
-        first = decided.connected(signature, program, ranks, traceable)
+        first = decided.connect(signature, program, ranks, traceable)
         initial.take_first(ranks)
     return Parallel(
         ranks=ranks,
@@ -124,14 +124,14 @@ def _traces(tracing: Tracing, traceable: Traceable, fixed: Fixed, first: Traced,
         return Traces(first, lambda args: fixed, _no_trace, {fixed: first})
     is_shared = _shared_names(traceable, first.signature)
     layouts = {a.name: a.sharding for a in first.signature.state_arguments if a.name in is_shared}
-    later = traceable.later(layouts)
+    later = traceable.make_later(layouts)
 
     def trace(fixed: Fixed, args: tuple[Any, ...]) -> Traced:
         """Trace the program again, by the layouts that the state has; other tensors are constants of this trace."""
         again = later()
         decided = tracing.trace("another program", again, args, fixed, layouts)
         with tracing.setup.group.checked("lowering") as status:
-            signature, program = decided.lowered()
+            signature, program = decided.lower_examples()
             status |= program.agreement
             for argument in signature.state_arguments:
                 if layouts.get(argument.name, argument.sharding) != argument.sharding:
@@ -146,10 +146,10 @@ def _traces(tracing: Tracing, traceable: Traceable, fixed: Fixed, first: Traced,
             constants = [argument for argument in signature.state_arguments if argument.name not in layouts]
             originals = {argument.name: decided.capture.tensors[argument.name] for argument in constants}
             if missing := [name for name, tensor in originals.items() if tensor.is_meta]:
-                raise no_values(missing[0])
+                raise no_values_error(missing[0])
             initial = initial_state(constants, originals, tracing.setup, status)
         with tracing.setup.group.reporting():
-            traced = decided.connected(signature, program, ranks, again, initial.shards)
+            traced = decided.connect(signature, program, ranks, again, initial.shards)
             initial.take_first(ranks)
         return traced
 

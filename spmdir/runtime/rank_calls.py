@@ -1,4 +1,4 @@
-"""What a rank does in a call: takes its shards of the inputs, runs its program, shares the random generator."""
+"""The steps of a call on one rank: take the local shards of the inputs, and run the program."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from spmdir.torch_interop.group_registry import resolve_group
 
 
 def run_rank(graph: fx.GraphModule, shards: Sequence[Tensor], ranks: Ranks, *, draws: bool = False) -> Sequence[Tensor]:
-    """Run a program of this rank, compiled if `run_compiled` says so, together with the other ranks.
+    """Run a program of this rank together with the other ranks; if `run_compiled` prepared it, its compiled form.
 
-    `torch.autocast` changes nothing in it: the casts of its trace are in the program.
+    `torch.autocast` has no effect on it: the casts of the trace are in the program.
 
     Args:
-        draws: whether it draws random numbers, which it does from the generator of the first rank.
+        draws: whether the program draws random numbers, from the generator of the first rank.
 
     Raises:
-        SpmdirError: a collective fails since another rank has ended, stalls, or had an error; or an op fails.
+        SpmdirError: a collective fails because another rank has ended, hangs, or had an error; or an op fails.
     """
     if draws:
         _share_generator(ranks)
@@ -54,14 +54,14 @@ def run_rank(graph: fx.GraphModule, shards: Sequence[Tensor], ranks: Ranks, *, d
 def input_shard(
     argument: Argument, tensor: Tensor, ranks: Ranks, *, sizes: Mapping[str, int] = NO_SIZES, is_local: bool
 ) -> Tensor:
-    """Return what the program of this rank takes for an input.
+    """Return the local shard of an input, on the device of this rank.
 
     Args:
         tensor: the input, or this rank's shard of it if `is_local`.
         sizes: the symbolic sizes of the program.
 
     Raises:
-        SpmdirError: the tensor has another shape or element type than the program takes, or no values.
+        SpmdirError: the shape or element type differs from that of the program, or the tensor has no values.
     """
     check_input(argument, tensor, ranks, sizes=sizes, is_local=is_local)
     return (tensor if is_local else local_tensor(tensor, argument.sharding, ranks.mesh, ranks.index)).to(ranks.device)
@@ -70,7 +70,7 @@ def input_shard(
 def check_input(
     argument: Argument, tensor: Tensor, ranks: Ranks, *, sizes: Mapping[str, int] = NO_SIZES, is_local: bool
 ) -> None:
-    """Raise SpmdirError unless `input_shard` takes the tensor."""
+    """Raise SpmdirError unless `input_shard` accepts the tensor."""
     whole = meta = TensorMeta(argument.shape(sizes), argument.meta.dtype)
     expected_shape = f"the global shape {list(whole.shape)}"
     if is_local:
@@ -90,10 +90,11 @@ def check_input(
 
 
 def _shape_advice(tensor: Any, whole: Sequence[int], local: Sequence[int]) -> str:
-    """Return what to do about an input that has not the `wanted` shape.
+    """Return the advice of an error about an input of the wrong shape.
 
     Args:
-        whole: the global shape of the example, of which `wanted` is this rank's shard, or all of it.
+        whole: the global shape of the example.
+        local: the expected shape: of this rank's shard of the example, or `whole`.
     """
     shape = tuple(tensor.shape) if isinstance(tensor, Tensor) else ()
     if len(shape) != len(whole):
@@ -113,9 +114,12 @@ def _shape_advice(tensor: Any, whole: Sequence[int], local: Sequence[int]) -> st
 def copy_overwritten(
     results: Sequence[Any], overwritten: Iterable[Tensor], exempt: Set[int] = frozenset()
 ) -> list[Any]:
-    """Return the results, with copies of those in the memory of `held`, which calls overwrite, unless `kept`.
+    """Return the results, with copies of those that share memory with tensors that calls overwrite.
 
-    None stands for a result that was left out.
+    Args:
+        results: the results; None for one that was not computed.
+        overwritten: the tensors that calls overwrite.
+        exempt: the indices of results that are not copied.
     """
     storages = {tensor.untyped_storage().data_ptr() for tensor in overwritten}
     return [
@@ -125,10 +129,10 @@ def copy_overwritten(
 
 
 def copy_shared(results: Iterable[Tensor], arguments: Iterable[Tensor]) -> list[Tensor]:
-    """Return the results, with copies of those that share elements with `held`, another result or themselves.
+    """Return the results, with copies of those that share elements with an argument, another result or themselves.
 
-    Each may then be written to: gradients are, where they are added up or clipped. Results that are separate parts of
-    one message stay in its buffer.
+    Each result may then be written to, as gradients are when they are summed or clipped. Results that are disjoint
+    parts of the buffer of one message are not copied.
     """
     ranges_in_use: dict[int, list[tuple[float, float]]] = {
         tensor.untyped_storage().data_ptr(): [(0, math.inf)] for tensor in arguments
@@ -146,7 +150,7 @@ def copy_shared(results: Iterable[Tensor], arguments: Iterable[Tensor]) -> list[
 
 
 def _extent(tensor: Tensor) -> tuple[int, int, bool]:
-    """Return the first byte of a tensor in its storage, the one after its last, and whether elements share memory."""
+    """Return (first byte in the storage, byte after the last, whether elements share memory) of a tensor."""
     strides = [(size - 1, stride) for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size != 1]
     begin = int(tensor.storage_offset())
     end = begin + 1 + sum(steps * stride for steps, stride in strides) if tensor.numel() else begin
@@ -160,33 +164,36 @@ def draws(module: ModuleOp) -> bool:
 
 
 def _share_generator(ranks: Ranks) -> None:
-    """Set the generator of every rank's device to the state of the first rank's; all ranks must call this."""
+    """Set the random generator of this rank to the state of the first rank's; all ranks must call this."""
     source = torch.random if ranks.device.type == "cpu" else torch.get_device_module(ranks.device)
     state = source.get_rng_state().to(ranks.device)
-    broadcast_first(state, "the random generator, which comes before the run,", ranks)
+    broadcast_first(state, "the state of the random generator", ranks)
     source.set_rng_state(state.cpu())
 
 
 def used_anywhere(used: Set[int], count: int, ranks: Ranks) -> set[int]:
-    """Return which of `count` outputs the loss of some rank uses; `used` are those of this rank. All ranks call this.
+    """Return the indices of the outputs, of `count`, that the loss of any rank uses; all ranks must call this.
+
+    Args:
+        used: the indices of the outputs that the loss of this rank uses.
 
     Raises:
-        SpmdirError: another rank does not come, with the error that it reported.
+        SpmdirError: another rank does not call this; with the error that it reported.
     """
     flags = torch.tensor([number in used for number in range(count)], dtype=torch.int32, device=ranks.device)
     _run_on_all_ranks(
         lambda group: dist.all_reduce(flags, dist.ReduceOp.MAX, group=group),
-        "the exchange of which outputs losses use",
+        "the exchange of the outputs that losses use",
         ranks,
     )
     return {number for number, flag in enumerate(flags.tolist()) if flag}
 
 
 def broadcast_first(values: Tensor, subject: str, ranks: Ranks) -> None:
-    """Overwrite `values` by those of the first rank; all ranks of the mesh must call this.
+    """Overwrite `values` with those of the first rank; all ranks of the mesh must call this.
 
     Raises:
-        SpmdirError: another rank does not come, with what that one left.
+        SpmdirError: another rank does not call this; with the error that it reported.
     """
     _run_on_all_ranks(
         lambda group: dist.broadcast(values, group=group, group_src=0), f"the broadcast of {subject}", ranks
@@ -202,5 +209,5 @@ def _run_on_all_ranks(collective: Callable[[Any], Any], operation: str, ranks: R
         axes, reason = ", ".join(ranks.mesh.axis_names), str(error).partition("\n")[0]
         raise SpmdirError(
             f"{operation} on mesh axes [{axes}] fails on rank {ranks.index}: "
-            f"{ranks.group.reports() or 'another rank has ended or is stuck; '}{reason}"
+            f"{ranks.group.reports() or 'another rank has ended or hangs; '}{reason}"
         ) from error

@@ -47,7 +47,7 @@ def check_world(mesh: Mesh, device_mesh: Any) -> None:
         )
 
 
-def made_device_mesh(mesh: Mesh, device: torch.device) -> Any:
+def make_device_mesh(mesh: Mesh, device: torch.device) -> Any:
     """Return a torch DeviceMesh like `mesh` over the default process group."""
     return dist.device_mesh.init_device_mesh(device.type, tuple(mesh.sizes.values()), mesh_dim_names=mesh.axis_names)
 

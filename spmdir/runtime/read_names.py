@@ -28,30 +28,30 @@ class NamesRead:
     """Selects from a namespace the names that code reads.
 
     Attributes:
-        names: the names of attributes that it reads.
-        code: what is executed.
-        every: whether it reads all names.
+        names: the names of attributes that the code reads.
+        code: the executed code objects.
+        reads_every: whether the code reads all names.
         is_class: whether the namespace is that of a class, of which operators and calls read further names.
-        without: names that are left out.
+        omitted: names that are left out.
     """
 
     names: Set[str]
     code: Set[types.CodeType]
-    every: bool = False
+    reads_every: bool = False
     is_class: bool = False
-    without: frozenset[str] = frozenset()
+    omitted: frozenset[str] = frozenset()
 
     def __call__(self, table: Mapping[str, Any]) -> list[str]:
         """Return the names in a namespace that are read, in alphabetic order."""
-        if not self.is_class and not self.every:
-            return sorted((table.keys() & self.names) - self.without)
+        if not self.is_class and not self.reads_every:
+            return sorted((table.keys() & self.names) - self.omitted)
         return sorted(name for name in table if isinstance(name, str) and self._reads(name, table[name]))
 
     def _reads(self, name: str, value: Any) -> bool:
         if self.is_class:
             is_read = name.startswith("__") or name in self.names or executes(value, self.code)
-            return (is_read or self.every) and name not in _DOCUMENTATION
-        return name not in self.without
+            return (is_read or self.reads_every) and name not in _DOCUMENTATION
+        return name not in self.omitted
 
 
 def executes(value: Any, code: Set[types.CodeType]) -> bool:
@@ -64,24 +64,24 @@ def names_change(
     path: str, read: Callable[[Mapping[str, Any]], list[str]], before: list[str], table: Mapping[str, Any]
 ) -> str:
     """Return a text for names that a namespace has got or lost, or has in another order."""
-    now = read(table)
-    for name in now:
+    names_now = read(table)
+    for name in names_now:
         if name not in before:
             return f"{path}.{name} was not there and is {text_of(table[name])}"
     for name in before:
-        if name not in now:
+        if name not in names_now:
             return f"{path}.{name} was there and is gone"
-    return f"the order of names in {path} was {before} and is {now}"
+    return f"the order of names in {path} was {before} and is {names_now}"
 
 
-def values_change(path: str, names: list[str], before: tuple[Any, ...], now: tuple[Any, ...]) -> str:
+def values_change(path: str, names: list[str], before: tuple[Any, ...], values_now: tuple[Any, ...]) -> str:
     """Return a text for the first of some values in a namespace that has been replaced."""
-    pairs = zip(names, before, now, strict=True)
-    name, old, new = next((pair for pair in pairs if pair[1] is not pair[2]), (names[0], before[0], now[0]))
+    pairs = zip(names, before, values_now, strict=True)
+    name, old, new = next((pair for pair in pairs if pair[1] is not pair[2]), (names[0], before[0], values_now[0]))
     return f"{path}.{name} was {text_of(old)} and is {'another one' if text_of(old) == text_of(new) else text_of(new)}"
 
 
-def is_librarys(kind: type) -> bool:
+def is_library_class(kind: type) -> bool:
     """Return whether a class belongs to Python, torch or spmdir."""
     return is_library_module(str(vars(kind).get("__module__", "builtins")))
 
@@ -113,7 +113,7 @@ def has_own_lookup(kind: type) -> bool:
     return any(
         name in vars(owner)
         for owner in kind.__mro__
-        if owner is not nn.Module and not is_librarys(owner)
+        if owner is not nn.Module and not is_library_class(owner)
         for name in ("__getattr__", "__getattribute__")
     )
 

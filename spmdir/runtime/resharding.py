@@ -30,9 +30,9 @@ def resharding(name: str, changes: Sequence[LayoutChange], mesh: Mesh) -> Module
     types = [type_of(change.meta) for change in changes]
     block = Block(arg_types=types)
     block.add_op(ReturnOp(*block.args))
-    said, wanted = (
+    source_attrs, target_attrs = (
         ArrayAttr([DictionaryAttr({"spmd.sharding": sharding_attr(sharding)}) for sharding in shardings])
         for shardings in ([change.source for change in changes], [change.target for change in changes])
     )
-    function = FuncOp(name, (types, types), Region(block), arg_attrs=said, res_attrs=wanted)
+    function = FuncOp(name, (types, types), Region(block), arg_attrs=source_attrs, res_attrs=target_attrs)
     return ModuleOp([MeshOp.build(mesh), function])

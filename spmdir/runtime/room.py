@@ -18,8 +18,8 @@ from spmdir.runtime.parallel import Parallel
 
 def on_meta(module: nn.Module) -> dict[str, DTensor]:
     """Return name → DTensor of the parameters and buffers of a module that are on the meta device, tied ones once."""
-    held = (*module.named_parameters(), *module.named_buffers())
-    return {name: tensor for name, tensor in held if isinstance(tensor, DTensor) and tensor.is_meta}
+    named_tensors = (*module.named_parameters(), *module.named_buffers())
+    return {name: tensor for name, tensor in named_tensors if isinstance(tensor, DTensor) and tensor.is_meta}
 
 
 def check_values(state: Any) -> None:
@@ -27,10 +27,10 @@ def check_values(state: Any) -> None:
     if isinstance(state, Parallel):
         state.check_values()
     elif isinstance(state, nn.Module) and (missing := on_meta(state)):
-        raise no_values(min(missing))
+        raise no_values_error(min(missing))
 
 
-def no_values(name: str) -> SpmdirError:
+def no_values_error(name: str) -> SpmdirError:
     """Return the error of a tensor of a module that has no values."""
     return SpmdirError(
         f"'{name}' has no values, for it is on the meta device; give it some by materialize, load_safetensors or "
@@ -39,25 +39,25 @@ def no_values(name: str) -> SpmdirError:
 
 
 @contextmanager
-def room(tensors: Mapping[str, Tensor]) -> Iterator[None]:
+def memory_for_meta(tensors: Mapping[str, Tensor]) -> Iterator[None]:
     """Give those of `tensors` that are DTensors on the meta device memory on the device of their mesh.
 
     They stay the same objects, so ties and optimizers keep them. After an error they are on the meta device again.
     """
     missing = {id(t): t for t in tensors.values() if isinstance(t, DTensor) and t.is_meta}
-    made = [(tensor, _with_room(tensor)) for tensor in missing.values()]
-    for tensor, filled in made:
+    filled_tensors = [(tensor, _allocated(tensor)) for tensor in missing.values()]
+    for tensor, filled in filled_tensors:
         swap_tensors(tensor, filled)
     try:
         yield
     except Exception:
-        for tensor, filled in made:
+        for tensor, filled in filled_tensors:
             swap_tensors(tensor, filled)
         raise
 
 
 @torch.no_grad()
-def _with_room(tensor: DTensor) -> DTensor | nn.Parameter:
+def _allocated(tensor: DTensor) -> DTensor | nn.Parameter:
     local = torch.empty_like(local_shard(tensor), device=tensor.device_mesh.device_type)
-    made = like_shard(tensor, local)
-    return nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
+    filled = like_shard(tensor, local)
+    return nn.Parameter(filled, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else filled

@@ -1,4 +1,4 @@
-"""The autograd function that runs a module's forward and backward on the ranks of a mesh."""
+"""Run the forward and the backward of a sharded module on a rank, as an autograd function."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ def run_joint(
     inputs: Sequence[Tensor],
     finish_gradients: FinishGradients,
 ) -> Any:
-    """Return what the module returns for a call; gradients of outputs flow to `held` and to the inputs.
+    """Return the output of the module for a call; gradients of outputs flow to `module_tensors` and to the inputs.
 
     Args:
-        held: parameters and buffers; into buffers that the module updates, new values are put.
+        module_tensors: name → parameter or buffer. Buffers that the module updates are written to.
         inputs: the tensors of the call.
-        received: makes of what the backward computes, by the names of arguments, the gradients that it gives.
+        finish_gradients: converts the gradients that the backward computes, by the names of arguments, to those that it
+            returns.
 
     Raises:
         SpmdirError: the arguments do not fit, or a collective fails.
@@ -58,7 +59,7 @@ def run_joint(
 
 
 class _Run(torch.autograd.Function):
-    """Runs the forward on shards, and the backward on what that saved."""
+    """Runs the forward on shards, and the backward on the tensors that the forward saved."""
 
     @staticmethod
     def forward(
@@ -70,7 +71,7 @@ class _Run(torch.autograd.Function):
         finish_gradients: FinishGradients,
         *tensors: Tensor,
     ) -> Any:
-        """Return the tensors among the outputs; gradients go to `given`, which `shards` were made of."""
+        """Return the tensors among the outputs; gradients flow to `tensors`, whose local shards are `shards`."""
         results = run_rank(program.forward.graph, shards, ranks, draws=program.forward.draws)
         by_name = {argument.name: shard for argument, shard in zip(program.forward_arguments, shards, strict=True)}
         updates = [(by_name[argument.name], results[index]) for argument, index in program.buffer_updates]
@@ -96,13 +97,12 @@ class _Run(torch.autograd.Function):
     @staticmethod
     def jvp(ctx: Any, *_: Any) -> Any:
         raise UnsupportedError(
-            "the forward-mode derivative of a sharded module was asked for, which its program does not compute; use "
-            "backward or torch.autograd.grad"
+            "cannot compute the forward-mode derivative of a sharded module; use backward or torch.autograd.grad"
         )
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
-        """Return the gradients of `given` for those of the outputs; None for those that have none."""
+        """Return the gradients of the tensors of the call; None for tensors without a gradient."""
         with torch.no_grad():
             results = _gradients(ctx, gradients)
         if torch.is_grad_enabled():
@@ -114,7 +114,7 @@ class _Run(torch.autograd.Function):
 
 
 class _WithoutSecondGradient(torch.autograd.Function):
-    """Returns a gradient that has no gradient itself: its backward is an error, where autograd would leave it out."""
+    """Returns a gradient whose backward is an error: autograd alone would silently ignore it."""
 
     @staticmethod
     def forward(ctx: Any, gradient: Tensor, anchor: Tensor) -> Tensor:  # type: ignore[override]
@@ -123,13 +123,13 @@ class _WithoutSecondGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *_: Any) -> Any:
         raise UnsupportedError(
-            "the gradient of a gradient of a sharded module was asked for, which its program does not compute; make "
-            "the loss with spmdir.training_step, whose losses may take gradients, or detach the gradient"
+            "cannot compute the gradient of a gradient of a sharded module; use spmdir.training_step, whose losses "
+            "may contain gradients, or detach the gradient"
         )
 
 
 def _gradients(ctx: Any, gradients: Sequence[Tensor | None]) -> Mapping[str, Tensor]:
-    """Return what the backward gives by the names of arguments, for the gradients of outputs."""
+    """Return argument name → gradient, for the gradients of outputs."""
     program, ranks = ctx.program, ctx.ranks
     for name, tensor, count in ctx.versions:
         if version(tensor) != count:
@@ -167,9 +167,9 @@ def _gradients(ctx: Any, gradients: Sequence[Tensor | None]) -> Mapping[str, Ten
 def _versions(
     module_tensors: Mapping[str, DTensor], shards: Mapping[str, Tensor], saved: Sequence[Tensor]
 ) -> list[tuple[str, DTensor, int]]:
-    """Return (name, DTensor, how often it has been written to) of those whose memory is in `saved`.
+    """Return (name, DTensor, number of writes to it) of the DTensors whose memory `saved` shares.
 
-    What writes into a DTensor counts in it, and not in its local tensor, of which alone autograd would know.
+    Autograd checks only the version counters of the saved local tensors, but writes to a DTensor increment its own.
     """
     saved_storages = {tensor.untyped_storage().data_ptr() for tensor in saved}
     with without_subclasses():
@@ -181,7 +181,7 @@ def _versions(
 
 
 def _tangent(program: JointProgram, ranks: Ranks, number: int, argument: Argument, gradient: Tensor | None) -> Tensor:
-    """Return what the backward takes for the gradient of output `number`; zeros if nothing depends on the output."""
+    """Return the local gradient of output `number` for the backward; zeros if no loss depends on the output."""
     output = program.shardings[number]
     if gradient is None:
         whole = TensorMeta(argument.shape(), argument.meta.dtype)
@@ -193,7 +193,7 @@ def _tangent(program: JointProgram, ranks: Ranks, number: int, argument: Argumen
 
 
 def _count_losses(program: JointProgram, ranks: Ranks, output: Sharding) -> int:
-    """Return how many losses the mean is taken of: as many as there are shards of inputs that the output is of."""
+    """Return the number of losses in the mean: the number of ranks along axes that shard both inputs and the output."""
     if not ranks.local_inputs:
         return 1
     return math.prod(ranks.mesh.sizes[axis] for axis, _ in output.entries if axis in program.input_axes)

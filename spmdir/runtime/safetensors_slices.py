@@ -1,7 +1,8 @@
-"""safetensors files: every rank reads the bytes of its shards, and whole tensors are written one at a time.
+"""Load and save safetensors files: every rank reads only its shards, and tensors are written one at a time.
 
-The format is a JSON header of names, types, shapes and offsets behind its length in eight bytes, then the tensors:
-https://huggingface.co/docs/safetensors. Files are read by the library, which writes only what is in memory at once.
+A file is eight bytes with the length of a JSON header, the header with names, types, shapes and offsets, and then the
+tensors: https://huggingface.co/docs/safetensors. The safetensors library reads the files. It is not used to write
+them, because it needs all tensors in memory at once.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from spmdir.runtime.boxes import Box
 from spmdir.runtime.default_group import checked, gather_from_all, own_rank
 from spmdir.runtime.local_state import LocalShard, boxes_and_shard
 from spmdir.runtime.parallel import Parallel
-from spmdir.runtime.room import check_values, room
+from spmdir.runtime.room import check_values, memory_for_meta
 from spmdir.torch_interop.bits import flat_bytes
 
 DTYPES = {
@@ -35,13 +36,13 @@ DTYPES = {
     "I8": torch.int8, "I16": torch.int16, "I32": torch.int32, "I64": torch.int64, "U16": torch.uint16,
     "U32": torch.uint32, "U64": torch.uint64,
 }  # fmt: skip
-"""Element type in a header → that of torch."""
+"""Element type in a header → torch.dtype."""
 
 TYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 INDEX = "model.safetensors.index.json"
 
 Names: TypeAlias = Mapping[str, str | None] | Callable[[str], str | None] | None
-"""Name in the state → name in the file; None for what is in no file."""
+"""Name in the state → name in the file; None for a tensor that no file has."""
 
 _NAMES = Kind(
     lambda value: value is None or isinstance(value, Mapping) or callable(value),
@@ -55,8 +56,8 @@ class Entry:
     """A tensor of the state.
 
     Attributes:
-        place: its name in the state.
-        names: all that it has in files; the first one is written.
+        place: the name in the state.
+        names: all names in files; the first one is written.
         tensor: a DTensor, or a plain tensor.
     """
 
@@ -67,21 +68,21 @@ class Entry:
 
 @accepts(path=PATH, names=_NAMES, convert=FLAG)
 def load_safetensors(path: str | Path, state: Any, names: Names = None, *, convert: bool = False) -> None:
-    """Load tensors from safetensors files in place; every rank reads only the slices that it holds.
+    """Load tensors from safetensors files in place; every rank reads only the slices of its shards.
 
-    Names, shapes and element types of all tensors are checked before anything is written. What files have besides is
-    left there.
+    Names, shapes and element types of all tensors are checked before anything is written. Other tensors in the files
+    are ignored.
 
     Args:
         path: a file, a directory of files as Hugging Face writes them, or their index.
-        state: a Parallel, a module, or a dict of tensors by name. Of a step, parameters and buffers are loaded.
-        names: name in the state → name in the files, as a dict for some names or a function; None for what is not to be
-            loaded. If left out, names are equal; those of a step lose `parameters.` and `buffers.`.
-        convert: whether element types may differ; values are then converted.
+        state: a Parallel, a module, or a dict from names to tensors. For a step, parameters and buffers are loaded.
+        names: name in the state → name in the files, as a dict for some of the names, or a function. None excludes a
+            tensor. By default, names are equal, but names of a step are without `parameters.` and `buffers.`.
+        convert: whether to convert values of other element types; if False, they are an error.
 
     Raises:
         SpmdirError: safetensors is not installed, a file is missing or damaged, a tensor is in no file, or a shape or
-            element type differs. All ranks raise, and `state` is as it was.
+            element type differs. All ranks raise, and `state` does not change.
 
     Example:
         >>> spmdir.checkpoint.load_safetensors("Llama-3.2-1B", parallel, convert=True)
@@ -92,7 +93,7 @@ def load_safetensors(path: str | Path, state: Any, names: Names = None, *, conve
             entry_slices = [
                 (entry, _find_slices(entry, file_of_name, convert, Path(path))) for entry in _entries(state, names)
             ]
-            loading.enter_context(room({entry.place: entry.tensor for entry, _ in entry_slices}))
+            loading.enter_context(memory_for_meta({entry.place: entry.tensor for entry, _ in entry_slices}))
             reads = [(boxes_and_shard(entry.names[0], entry.tensor), slices) for entry, slices in entry_slices]
         for (boxes, shard), slices in reads:
             for box in boxes:
@@ -106,18 +107,18 @@ def load_safetensors(path: str | Path, state: Any, names: Names = None, *, conve
 
 @accepts(directory=PATH, names=_NAMES, file_bytes=_SIZE)
 def save_safetensors(directory: str | Path, state: Any, names: Names = None, *, file_bytes: int = 5 * 10**9) -> None:
-    """Save whole tensors as `model.safetensors`, or as several files and their index, as Hugging Face reads them.
+    """Save whole tensors as `model.safetensors`, or as several files with an index, in the form of Hugging Face.
 
-    Tensors are gathered on the first rank one at a time, which writes them. Of tied names the first one is written.
+    Tensors are gathered one at a time on the first rank, which writes them. Of tied names, the first one is written.
 
     Args:
-        directory: where the files go; it must have no safetensors files.
+        directory: the directory of the files; it must have no safetensors files.
         state, names: as for `load_safetensors`.
-        file_bytes: so many bytes of tensors are in one file, if it has more than one tensor.
+        file_bytes: the maximum number of bytes of tensors in a file with more than one tensor.
 
     Raises:
-        SpmdirError: a tensor has an element type that the format has not, its shards cannot be told, or a file cannot
-            be written. All ranks raise.
+        SpmdirError: the format does not support the element type of a tensor, a tensor is not a set of shards, or a
+            file cannot be written. All ranks raise.
 
     Example:
         >>> spmdir.checkpoint.save_safetensors("trained", parallel)
@@ -145,7 +146,7 @@ def save_safetensors(directory: str | Path, state: Any, names: Names = None, *, 
                 writer.send(whole)
         except StopIteration:
             pass
-        except OSError as error:  # the other ranks send on, and are told at the end
+        except OSError as error:  # the other ranks continue to send, and raise at the end
             failed = error
     with checked("the files of save_safetensors"):
         if failed is not None:
@@ -153,7 +154,7 @@ def save_safetensors(directory: str | Path, state: Any, names: Names = None, *, 
 
 
 def _entries(state: Any, names: Names) -> list[Entry]:
-    """Return the tensors of the state that have a name in files."""
+    """Return the tensors of the state that have a name in the files."""
     tied: dict[int, tuple[str, list[str], Tensor]] = {}
     for name, tensor in _tensors(state):
         if not isinstance(tensor, (Tensor, LocalShard)):
@@ -168,7 +169,7 @@ def _entries(state: Any, names: Names) -> list[Entry]:
 
 
 def _tensors(state: Any) -> Iterator[tuple[str, Tensor]]:
-    """Yield each name of each tensor, persistent ones of a module alone; tied names give the same object."""
+    """Yield (name, tensor), for each of tied names. Buffers of a module that are not persistent are left out."""
     if isinstance(state, Parallel):
         yield from state.state.items()  # type: ignore[misc]
         yield from ((alias, state.state[name]) for alias, name in state.tied.items())  # type: ignore[misc]
@@ -179,17 +180,17 @@ def _tensors(state: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def _default_names(state: Any) -> Callable[[str], str | None]:
-    """Return how names are changed where the caller does not say: those of a step have the part of the state first."""
+    """Return the default function from names in the state to names in files; it removes the prefixes of a step."""
     if not isinstance(state, Parallel) or not state.is_step:
         return lambda name: name
     return lambda name: name.partition(".")[2] if name.startswith(("parameters.", "buffers.")) else None
 
 
 def _open_files(path: Path, files: ExitStack) -> dict[str, Any]:
-    """Return name → the open file that has it.
+    """Open the files, and return name → open file of the tensor.
 
     Raises:
-        SpmdirError: a file is missing, or no safetensors file.
+        SpmdirError: a file is missing, or is not a safetensors file.
     """
     try:
         from safetensors import SafetensorError, safe_open
@@ -203,7 +204,7 @@ def _open_files(path: Path, files: ExitStack) -> dict[str, Any]:
         try:
             paths = dict.fromkeys(path.parent / file for file in json.loads(path.read_text())["weight_map"].values())
         except (OSError, ValueError, KeyError) as error:
-            raise SpmdirError(f"'{path}' is no index of safetensors files: {error}") from error
+            raise SpmdirError(f"'{path}' is not an index of safetensors files: {error}") from error
     if not paths:
         raise SpmdirError(f"'{path}' has no safetensors files")
     file_of_name = {}
@@ -217,10 +218,10 @@ def _open_files(path: Path, files: ExitStack) -> dict[str, Any]:
 
 
 def _find_slices(entry: Entry, file_of_name: Mapping[str, Any], convert: bool, path: Path) -> Any:
-    """Return the slices of the tensor in the files that is `entry`.
+    """Return the tensor `entry` in the files, as an object that reads slices.
 
     Raises:
-        SpmdirError: there is none, or it has another shape or element type.
+        SpmdirError: no file has it, or its shape or element type differs.
     """
     name = next((name for name in entry.names if name in file_of_name), None)
     if name is None:
@@ -237,7 +238,7 @@ def _find_slices(entry: Entry, file_of_name: Mapping[str, Any], convert: bool, p
 
 
 Header: TypeAlias = dict[str, Any]
-"""Element type, shape and bytes of a tensor, as a header has them but for the place."""
+"""The entry of a tensor in a header, with the number of bytes in place of the offsets."""
 
 
 def _header(entry: Entry) -> Header:
@@ -278,7 +279,7 @@ def _write(directory: Path, files: Mapping[str, Mapping[str, Header]]) -> Genera
 
 
 def _head(headers: Mapping[str, Header]) -> bytes:
-    """Return the header of a file, behind its length, padded to a multiple of eight bytes."""
+    """Return the length and the header of a file, padded to a multiple of eight bytes."""
     ends = [*itertools.accumulate((header["bytes"] for header in headers.values()), initial=0)]
     described = {
         name: {"dtype": header["dtype"], "shape": header["shape"], "data_offsets": [start, end]}
@@ -292,7 +293,7 @@ def _head(headers: Mapping[str, Header]) -> bytes:
 def _gather_whole(
     entry: Entry, boxes: Sequence[Box], shard: Tensor, boxes_of_ranks: Sequence[Sequence[Box]], rank: int
 ) -> Tensor | None:
-    """Return the whole tensor on the first rank, in host memory; each box comes from the first rank that has it."""
+    """Return the whole tensor in host memory on the first rank, None on others; the first rank with a box sends it."""
     senders: dict[Box, int] = {}
     for sender, boxes_of_sender in enumerate(boxes_of_ranks):
         for box in boxes_of_sender:

@@ -21,7 +21,7 @@ from spmdir.runtime.default_pipeline import running_pipeline
 from spmdir.runtime.digests import package_digest, value_digest
 from spmdir.runtime.own_sizes import deciding_apart
 from spmdir.runtime.parallel_options import ChosenOptions
-from spmdir.runtime.rank_mesh import check_world, given_device_mesh, made_device_mesh, mesh_members, rank_device
+from spmdir.runtime.rank_mesh import check_world, given_device_mesh, make_device_mesh, mesh_members, rank_device
 from spmdir.runtime.ranks import Ranks
 
 
@@ -74,7 +74,7 @@ class SetUp:
         """Return the ranks with a device mesh; all of them call this alike, for it may make process groups."""
         return Ranks(
             mesh=self.mesh,
-            device_mesh=made_device_mesh(self.mesh, self.device) if self.device_mesh is None else self.device_mesh,
+            device_mesh=make_device_mesh(self.mesh, self.device) if self.device_mesh is None else self.device_mesh,
             device=self.device,
             group=self.group,
             local_inputs=self.local_inputs,

@@ -193,7 +193,7 @@ def shard_module(
     def compiled(
         sharded: nn.Module, structure: Structure, is_unreduced: bool, asked: Places, given: tuple[Any, Any]
     ) -> Variant:
-        unreduced = {name: reduction.unreduced(name) for name in layouts} if is_unreduced else NOTHING
+        unreduced = {name: reduction.unreduced_sharding(name) for name in layouts} if is_unreduced else NOTHING
         plain = unsharded_copy(sharded)
         with setup.group.reporting():
             examples = next((variant.examples for variant in runner.variants.of_structure(structure)), None)

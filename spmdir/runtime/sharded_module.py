@@ -23,7 +23,7 @@ from spmdir.runtime.open_dims import fixed_dims, open_dims
 from spmdir.runtime.rank_programs import RankPrograms
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.rehearsal import Rehearsal
-from spmdir.runtime.room import no_values
+from spmdir.runtime.room import no_values_error
 from spmdir.runtime.run_joint import run_joint
 from spmdir.runtime.signature import Argument
 from spmdir.runtime.state_walk import HOOKS, StateWalk
@@ -139,7 +139,7 @@ class Runner:
         if is_unreduced:
             sums.add({name: gradients.pop(name) for name in list(gradients) if name in self.placements})
         if not sums.is_adding and sums.tensors:
-            for name, reduced_gradient in self.reduction.reduced(sums.taken()).items():
+            for name, reduced_gradient in self.reduction.reduce(sums.take()).items():
                 if name in frozen:
                     reduced_gradient, previous = like_shard(frozen[name], reduced_gradient), frozen[name].grad
                     frozen[name].grad = reduced_gradient if previous is None else previous + reduced_gradient
@@ -158,7 +158,7 @@ class ShardedModule:
     def zero_grad(self: Any, set_to_none: bool = True) -> None:
         """Reset the gradients, including unreduced ones."""
         super().zero_grad(set_to_none)  # type: ignore  # of the other base
-        self.__dict__[SUMS].taken()
+        self.__dict__[SUMS].take()
 
     @contextmanager
     def no_sync(self: Any) -> Iterator[None]:
@@ -287,7 +287,7 @@ def _check_tensor(tensor: Tensor, argument: Argument, placements: tuple[Any, ...
             "had then: shard the changed module"
         )
     if tensor.is_meta:
-        raise no_values(argument.name)
+        raise no_values_error(argument.name)
     dtype = TORCH_DTYPES[argument.meta.dtype]
     if not isinstance(tensor, DTensor) or tensor.placements != placements or tensor.dtype != dtype:
         description = (

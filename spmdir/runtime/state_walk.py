@@ -40,7 +40,7 @@ from spmdir.runtime.read_names import (
     executes,
     has_own_lookup,
     is_fixed,
-    is_librarys,
+    is_library_class,
     names_change,
     slots_of,
     table_of,
@@ -236,7 +236,7 @@ class StateWalk:
         else:
             fails = f"content(x) != {self._constant(content(value))}"
         variable = self._add(path, text_of(value), read, fails)
-        if table_of(value) and not is_librarys(type(value)):
+        if table_of(value) and not is_library_class(type(value)):
             self._attributes(value, variable, path)
 
     def _tensor(self, value: Tensor, read: str, path: str) -> None:
@@ -252,7 +252,9 @@ class StateWalk:
     def _class(self, value: type) -> None:
         for owner in value.__mro__:
             if id(owner) not in self._visited and not is_fixed(owner):
-                self._namespace(owner, is_librarys(owner), f"{owner.__module__}.{owner.__qualname__}", is_class=True)
+                self._namespace(
+                    owner, is_library_class(owner), f"{owner.__module__}.{owner.__qualname__}", is_class=True
+                )
 
     def _namespace(self, owner: Any, is_of_library: bool, path: str, is_class: bool = False) -> None:
         """Visit the values of a class or Python module, which exists once in the process."""
@@ -263,8 +265,8 @@ class StateWalk:
             self._library(vars(owner), self._constant(vars(owner)), path)
         else:
             name = owner.__module__ if is_class else owner.__name__
-            every = EVERY in self._names and not is_installed(name)
-            self._table(vars(owner), self._constant(vars(owner)), path, is_class=is_class, every=every)
+            reads_every = EVERY in self._names and not is_installed(name)
+            self._table(vars(owner), self._constant(vars(owner)), path, is_class=is_class, reads_every=reads_every)
 
     def _library(self, table: Mapping[str, Any], read: str, path: str) -> None:
         """Compare the values of a namespace of a library by identity."""
@@ -297,8 +299,8 @@ class StateWalk:
                 if content is not _UNSET:
                     self.visit(content, f"{variable}.__closure__[{index}].cell_contents", f"{path}:{name}")
         if vars(value):
-            without = frozenset({"__wrapped__"})
-            self._table(vars(value), f"{variable}.__dict__", path, without=without, every=EVERY in self._names)
+            omitted = frozenset({"__wrapped__"})
+            self._table(vars(value), f"{variable}.__dict__", path, omitted=omitted, reads_every=EVERY in self._names)
 
     def _container(self, value: Any, read: str, path: str) -> None:
         is_dict, is_set = isinstance(value, (dict, types.MappingProxyType)), isinstance(value, (set, frozenset))
@@ -356,8 +358,8 @@ class StateWalk:
         variable = self._bind(value, path, "a module" if is_root else text_of(value), read, fails)
         self._class(type(value))
         omitted = self._omitted if is_root else frozenset[str]()
-        every, names = EVERY in self._names or has_own_lookup(type(value)), _PRIVATE | omitted
-        table = self._table(vars(value), f"{variable}.__dict__", path, without=names, every=every)
+        reads_every, names = EVERY in self._names or has_own_lookup(type(value)), _PRIVATE | omitted
+        table = self._table(vars(value), f"{variable}.__dict__", path, omitted=names, reads_every=reads_every)
         tables = {key: vars(value)[key] for key in TABLES if key not in omitted}
         empty = [key for key in tables if not tables[key]]
         self._add(path, f"nothing in {empty}", table, " or ".join(f"x[{key!r}]" for key in empty) or "False",
@@ -421,12 +423,12 @@ class StateWalk:
                 self.visit(getattr(value, slot, _UNSET), f"getattr({variable}, {slot!r}, unset)", f"{path}.{slot}")
         table = table_of(value)
         if table is not None:
-            every = EVERY in self._names or isinstance(value, types.SimpleNamespace) or has_own_lookup(kind)
-            self._table(table, f"table_of({variable})", path, every=every)
+            reads_every = EVERY in self._names or isinstance(value, types.SimpleNamespace) or has_own_lookup(kind)
+            self._table(table, f"table_of({variable})", path, reads_every=reads_every)
 
-    def _table(self, table: Any, read: str, path: str, without: frozenset[str] = frozenset(), **how: bool) -> str:
+    def _table(self, table: Any, read: str, path: str, omitted: frozenset[str] = frozenset(), **options: bool) -> str:
         """Visit the values of a namespace that the code reads, and return the variable of the namespace."""
-        names_of = NamesRead(self._names, self._executed, without=without, **how)
+        names_of = NamesRead(self._names, self._executed, omitted=omitted, **options)
         names = names_of(table)
         fails = f"[*x] != {self._constant([*table])} and {self._constant(names_of)}(x) != {self._constant(names)}"
         explain = functools.partial(names_change, path, names_of, names)

@@ -38,8 +38,8 @@ def traced_places(model: nn.Module) -> Iterator[None]:
         hook
         for name, module in model.named_modules()
         for hook in (
-            module.register_forward_pre_hook(places.entered(name), prepend=True),
-            module.register_forward_hook(places.left, always_call=True),
+            module.register_forward_pre_hook(places.enter_hook(name), prepend=True),
+            module.register_forward_hook(places.leave_hook, always_call=True),
         )
     ]
     try:
@@ -59,10 +59,12 @@ class _Places(TorchFunctionMode):
         super().__init__()
         self._outside = outside
         self._modules: list[tuple[str, _Place]] = []  # with the place that each was entered from
-        self._known: set[Any] = set()  # the autograd nodes themselves, so that none is freed and another takes its id
+        self._marked_nodes: set[Any] = (
+            set()
+        )  # the autograd nodes themselves, so that none is freed and another takes its id
         self._in_backward = False
 
-    def entered(self, name: str) -> Any:
+    def enter_hook(self, name: str) -> Any:
         """Return the hook of a module that is entered."""
 
         def hook(*_: object) -> None:
@@ -71,7 +73,7 @@ class _Places(TorchFunctionMode):
 
         return hook
 
-    def left(self, *_: object) -> None:
+    def leave_hook(self, *_: object) -> None:
         """Leave the innermost module."""
         _set(self._modules.pop()[1])
 
@@ -86,7 +88,7 @@ class _Places(TorchFunctionMode):
             _set(before)
         for leaf in result if isinstance(result, (tuple, list)) else (result,):
             if isinstance(leaf, Tensor) and leaf.grad_fn is not None:
-                self._tell(leaf.grad_fn, place)
+                self._mark_node(leaf.grad_fn, place)
         return result
 
     def _place(self) -> _Place:
@@ -97,13 +99,13 @@ class _Places(TorchFunctionMode):
             frame = frame.f_back
         return {"stack_trace": _trace(tuple(lines)), **_of_module(self._modules[-1][0] if self._modules else "")}
 
-    def _tell(self, node: Any, place: _Place) -> None:
+    def _mark_node(self, node: Any, place: _Place) -> None:
         """Let an autograd node, and those before it that no call has made so far, say that they are at a place."""
         waiting = [node]
         while waiting:
             node = waiting.pop()
-            if node is not None and node not in self._known:
-                self._known.add(node)
+            if node is not None and node not in self._marked_nodes:
+                self._marked_nodes.add(node)
                 node.register_prehook(lambda _: self._begin(place))
                 node.register_hook(lambda *_: self._end())
                 waiting += [before for before, _ in node.next_functions]

@@ -43,7 +43,7 @@ class Traces:
     first: Traced
     fixed_in: Callable[[tuple[Any, ...]], Fixed]
     trace: Callable[[Fixed, tuple[Any, ...]], Traced]
-    made: dict[Fixed, Traced]
+    traces: dict[Fixed, Traced]
 
     def fixed(self, args: tuple[Any, ...]) -> Fixed:
         """Return the open dimensions that must be numbers in a call.
@@ -56,6 +56,6 @@ class Traces:
 
     def of(self, fixed: Fixed, args: tuple[Any, ...]) -> Traced:
         """Return the trace for a call; all ranks call this alike."""
-        if fixed not in self.made:
-            self.made[fixed] = self.trace(fixed, args)
-        return self.made[fixed]
+        if fixed not in self.traces:
+            self.traces[fixed] = self.trace(fixed, args)
+        return self.traces[fixed]

@@ -78,7 +78,7 @@ class Traceable:
         bound = inspect.signature(type(self.program).forward).bind(self.program, *args)
         return dict(list(bound.arguments.items())[1:])
 
-    def later(self, held: Container[str]) -> Callable[[], Traceable]:
+    def make_later(self, names_on_ranks: Container[str]) -> Callable[[], Traceable]:
         """Return what gives this again, without the values of the tensors that ranks hold.
 
         A module that is gone by then is replaced by a copy.
@@ -89,7 +89,7 @@ class Traceable:
         state = pytree.tree_map_only(Tensor, lambda tensor: torch.empty_like(tensor, device="meta"), self.state)
         if not isinstance(self.program, nn.Module):
             return partial(Traceable, self.program, state)
-        reference, copy = weakref.ref(self.program), _without_values(self.program, held)
+        reference, copy = weakref.ref(self.program), _without_values(self.program, names_on_ranks)
 
         def again() -> Traceable:
             program = reference()
@@ -142,7 +142,7 @@ class Tracing:
 
     def trace(
         self,
-        what: str,
+        operation: str,
         traceable: Traceable,
         args: tuple[Any, ...],
         fixed: Fixed = (),
@@ -155,19 +155,21 @@ class Tracing:
             layouts: of the state, by name.
         """
         setup = self.setup
-        with setup.group.checked(what) as status:
+        with setup.group.checked(operation) as status:
             sizes = self._left_open(traceable, args, fixed) if fixed else self.dynamic_shapes
-            plan, planned = plan_for(self.shardings, traceable.program, setup.mesh)
+            plan, constrained_model = plan_for(self.shardings, traceable.program, setup.mesh)
             say("tracing the program")
-            with constrained_activations(planned, plan):
+            with constrained_activations(constrained_model, plan):
                 capture = traceable.captured(args, setup.device, sizes)
             plan = plan.over(ShardingPlan(layouts or {}))
             plan = plan.with_inputs(len(capture.state), len(capture.convention.examples))
-            wanted = capture.result_shardings(plan.out_shardings if self.out_shardings is None else self.out_shardings)
+            out_shardings = capture.result_shardings(
+                plan.out_shardings if self.out_shardings is None else self.out_shardings
+            )
             say("importing the program")
             with setup.pipeline.rules:
                 module = import_fx(
-                    capture.program, setup.mesh, plan, out_shardings=wanted, missing_rule=self.missing_rule
+                    capture.program, setup.mesh, plan, out_shardings=out_shardings, missing_rule=self.missing_rule
                 )
             if not setup.local_inputs:
                 return_whole(module, capture)
@@ -182,8 +184,10 @@ class Tracing:
     def _left_open(self, traceable: Traceable, args: tuple[Any, ...], fixed: Fixed) -> Any:
         """Return `dynamic_shapes` without the dimensions that are `fixed`."""
         named = traceable.named(args)
-        left = sizes_left_open(sizes_by_argument(self.dynamic_shapes, named), named, fixed)
-        return left if left is None or traceable.state is None else tuple(left.values())
+        open_sizes_left = sizes_left_open(sizes_by_argument(self.dynamic_shapes, named), named, fixed)
+        return (
+            open_sizes_left if open_sizes_left is None or traceable.state is None else tuple(open_sizes_left.values())
+        )
 
 
 @attrs.frozen(eq=False)
@@ -197,7 +201,7 @@ class Decided:
     examples: Mapping[str, int]
     dims: Sequence[OpenDim]
 
-    def lowered(self) -> tuple[Signature, RankGraph]:
+    def lower_examples(self) -> tuple[Signature, RankGraph]:
         """Return its arguments and results, and the program of this rank for the examples."""
         say("lowering the program")
         pipeline = self.setup.pipeline
@@ -207,7 +211,7 @@ class Decided:
                 bind_open_sizes(self.module, self.examples, pipeline), partial(localize, pipeline=pipeline)
             )
 
-    def connected(
+    def connect(
         self,
         signature: Signature,
         program: RankGraph,
@@ -217,19 +221,19 @@ class Decided:
     ) -> Traced:
         """Return the trace with the program of this rank ready to run; all ranks call this alike."""
         program.connect(ranks)
-        known = tuple(self.examples.items())
+        example_sizes = tuple(self.examples.items())
         assert self.capture.rehearsal is not None  # of a model as of a step
         programs = RankPrograms(
-            read_module=lambda: self.module if known else program.module,
+            read_module=lambda: self.module if example_sizes else program.module,
             pipeline=self.setup.pipeline,
             inputs=_named_inputs(signature.inputs, self.capture.convention),
-            examples=known,
+            examples=example_sizes,
             is_step=traceable.state is not None,
             source=self.source,
             dims=self.dims,
             ranks=ranks,
             lower=self._lower,
-            programs={known: program},
+            programs={example_sizes: program},
         )
         guards = CallGuards.of(self.capture.rehearsal, traceable.program, self.setup.device)
         return Traced(

@@ -1,4 +1,4 @@
-"""The programs of a sharded module, of which a call runs the one that was made for calls of its kind."""
+"""The programs of a sharded module, one for each kind of call."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from spmdir.runtime.rank_programs import RankPrograms
 from spmdir.torch_interop import pytree
 
 LIMIT = 32
-"""Most programs for calls that differ in nothing but guards."""
+"""Maximum number of programs for calls that differ only in guards."""
 
 NUMBERS_LIMIT = 8
-"""Most programs for calls that differ in nothing but the values of arguments that are not tensors."""
+"""Maximum number of programs for calls that differ only in the values of arguments that are not tensors."""
 
 _TENSOR = "a tensor"
 
 Places = frozenset[int]
-"""Places of tensors among the leaves of a call."""
+"""Indices of tensors among the leaves of a call."""
 
 
 def _keys(values: Sequence[tuple[type, Any]]) -> tuple[Any, ...]:
@@ -34,12 +34,12 @@ def _keys(values: Sequence[tuple[type, Any]]) -> tuple[Any, ...]:
 
 @attrs.frozen
 class Structure:
-    """How the arguments of a call are built.
+    """The structure of the arguments of a call.
 
     Attributes:
         spec: the containers and their keys, in order.
-        values: the type and value of each leaf; tensors are all equal.
-        fixed: the open dimensions with sizes that need a program of their own.
+        values: the type and value of each leaf; all tensors are equal.
+        fixed: the open dimensions that are numbers in the program of the call.
     """
 
     spec: pytree.TreeSpec
@@ -48,12 +48,12 @@ class Structure:
 
     @classmethod
     def of(cls, leaves: Sequence[Any], spec: pytree.TreeSpec, fixed: Fixed = ()) -> Structure:
-        """Return the structure of arguments that have been flattened."""
+        """Return the structure of flattened arguments."""
         values = ((Tensor, _TENSOR) if isinstance(leaf, Tensor) else (type(leaf), leaf) for leaf in leaves)
         return cls(spec, tuple(values), fixed)
 
     def differs_in_values(self, other: Structure) -> list[int]:
-        """Return the places of the leaves that have other values; none if more than values differs."""
+        """Return the indices of the leaves that have other values; an empty list if more than values differs."""
         pairs = list(zip(self.values, other.values, strict=False))
         if (self.spec, self.fixed) != (other.spec, other.fixed) or any(
             (Tensor in (a[0], b[0])) and a != b for a, b in pairs
@@ -64,14 +64,15 @@ class Structure:
 
 @attrs.frozen(eq=False)
 class Variant:
-    """Programs for one kind of calls.
+    """The programs for one kind of call.
 
     Attributes:
-        structure: of the arguments.
-        is_unreduced: whether they leave the gradients of parameters unreduced.
-        asked: the places of the inputs that they have gradients for.
-        guards: what the trace read beside its tensors.
-        examples: the arguments that it was traced with, meta tensors of global shapes among them.
+        structure: the structure of the arguments.
+        is_unreduced: whether the programs leave the gradients of parameters unreduced.
+        differentiated: the indices of the inputs that the programs compute gradients for.
+        guards: the Python state that the trace read.
+        programs: the programs of this rank.
+        examples: the arguments of the trace, with meta tensors of global shapes.
     """
 
     structure: Structure
@@ -82,7 +83,7 @@ class Variant:
     examples: Any
 
     def serves(self, module: nn.Module, structure: Structure, is_unreduced: bool, differentiated: Places) -> bool:
-        """Return whether its programs are right for a call."""
+        """Return whether the programs are valid for a call."""
         return (
             self.is_unreduced == is_unreduced
             and differentiated <= self.differentiated
@@ -93,7 +94,7 @@ class Variant:
 
 @attrs.define(eq=False)
 class Variants:
-    """The variants of a module, in the order in which they were made."""
+    """The variants of a module, in the order of their compilation."""
 
     _variants: list[Variant] = attrs.field(factory=list, init=False)
     _latest: Variant | None = attrs.field(default=None, init=False)
@@ -109,35 +110,35 @@ class Variants:
     def find(
         self, module: nn.Module, structure: Structure, is_unreduced: bool, differentiated: Places
     ) -> Variant | None:
-        """Return the variant that serves a call, the last one that ran if it does."""
+        """Return a variant that serves a call, if possible the one that ran last; None if there is none."""
         ordered = self._variants if self._latest is None else [self._latest, *self._variants]
         self._latest = next((v for v in ordered if v.serves(module, structure, is_unreduced, differentiated)), None)
         return self._latest
 
     def of_structure(self, structure: Structure) -> list[Variant]:
-        """Return the variants for arguments that are built as those of a call."""
+        """Return the variants for arguments of this structure."""
         return [variant for variant in self._variants if variant.structure == structure]
 
     def check_limits(self, module: nn.Module, structure: Structure, is_unreduced: bool, names: Sequence[str]) -> None:
-        """Raise UnsupportedError if a call needs one more program where values change again and again.
+        """Raise UnsupportedError if a call needs another program and the module has the maximum number of them.
 
         Args:
-            names: what the leaves of the call are called.
+            names: the names of the leaves of the call.
         """
         places = [place for variant in self._variants for place in variant.structure.differs_in_values(structure)]
         for place in sorted(set(places)):
             values = {repr(v.structure.values[place][1]) for v in self._variants if v.structure.spec == structure.spec}
             if len(values) >= NUMBERS_LIMIT and not isinstance(structure.values[place][1], Tensor):
                 raise UnsupportedError(
-                    f"'{names[place]}' has had {len(values)} values, each of which needs a program; expected few: "
-                    f"pass it as a tensor, as torch.tensor({structure.values[place][1]!r})"
+                    f"'{names[place]}' has had {len(values)} values, each of which needs a program; expected few "
+                    f"values: pass it as a tensor, such as torch.tensor({structure.values[place][1]!r})"
                 )
         same = [variant for variant in self.of_structure(structure) if variant.is_unreduced == is_unreduced]
         if len(same) >= LIMIT:
             change = same[-1].guards.change(module) or "the inputs that require gradients"
             raise UnsupportedError(
                 f"the module has {LIMIT} programs for calls of this kind, and needs another: {change}; expected state "
-                "that seldom changes: keep what changes in a buffer"
+                "that rarely changes: keep changing values in a buffer"
             )
 
 
@@ -145,8 +146,8 @@ def shapes_of(call: tuple[Any, Any], global_shapes: Mapping[str, tuple[int, ...]
     """Return the arguments of a call with meta tensors of global shapes.
 
     Args:
-        known: the global shapes of inputs by name; None if the call has global inputs.
-        names: what the leaves of the call are called.
+        global_shapes: name of an input → global shape; None if the call has global inputs.
+        names: the names of the leaves of the call.
 
     Raises:
         UnsupportedError: the global shape of an input is not known.

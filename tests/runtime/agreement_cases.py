@@ -243,7 +243,7 @@ def placing(rank: int) -> str:
     """An error of rank 1 while rank 0 waits to give it the state."""
     device_mesh = fresh_mesh()
     dist.distributed_c10d._set_pg_timeout(timedelta(seconds=SOON), device_mesh.get_group())
-    store, first_ranks = dist.distributed_c10d._get_default_store(), initial_state.first_ranks
+    store, first_ranks = dist.distributed_c10d._get_default_store(), initial_state.values_of_first_rank
 
     def late(*arguments: Any) -> Tensor:
         if rank:

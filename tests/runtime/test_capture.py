@@ -27,10 +27,10 @@ def capture(step, state, *args):
 @pytest.mark.parametrize(
     ("step", "state", "message"),
     [
-        (lambda state, x: (x, {"n": state["n"] + 1}), {"n": 1}, "the state holds 1, which the step replaces by 2"),
+        (lambda state, x: (x, {"n": state["n"] + 1}), {"n": 1}, "the step replaces 1 in the state by 2"),
         (lambda state, x: (x, {"n": x}), {"n": 1}, "which the step replaces by a tensor"),
         (lambda state, x: x, {"n": X}, "expected (outputs, new_state)"),
-        (lambda state, x: (x, {}), {"n": X}, "new_state built like state"),
+        (lambda state, x: (x, {}), {"n": X}, "new_state has the structure of state"),
     ],
 )
 def test_a_step_whose_state_could_not_go_round_is_refused(step, state, message):

@@ -105,7 +105,7 @@ ERRORS = {
     "shape": "'down.weight' has shape [6, 7] in '",
     "type": "'up.weight' is F64 in '",
     "broken": "cannot be read: ",
-    "no file": "is no index of safetensors files",
+    "no file": "is not an index of safetensors files",
     "there": "has 'model.safetensors' already",
     "no method": "the model itself is a Bare, which has parameters or buffers of its own and no reset_parameters()",
     "others": "the initialisation of the model itself writes to tensors of other modules",

@@ -12,7 +12,7 @@ from torch.export import Dim
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from spmdir.core.errors import SpmdirError
-from spmdir.runtime.open_shapes import opened
+from spmdir.runtime.open_shapes import open_dynamic_sizes
 
 ROWS = Dim("rows", min=6, max=64)
 
@@ -30,4 +30,4 @@ def test_examples_fit_what_is_said_of_the_sizes(spec: Any, message: str) -> None
     with mode:
         values = torch.empty(4, 6), torch.empty(4, 8)
     with pytest.raises(SpmdirError, match=re.escape(message)):
-        opened(values, spec, mode)
+        open_dynamic_sizes(values, spec, mode)

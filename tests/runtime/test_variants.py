@@ -34,8 +34,8 @@ def test_calls_that_are_built_alike_share_a_program(ranks):
 def test_numbers_that_change_again_and_again_are_an_error_that_names_the_argument(ranks):
     for found in ranks:
         assert found["structures"]["limit"] == (
-            "'scale' has had 8 values, each of which needs a program; expected few: pass it as a tensor, as "
-            "torch.tensor(9.0)"
+            "'scale' has had 8 values, each of which needs a program; expected few values: pass it as a tensor, such "
+            "as torch.tensor(9.0)"
         )
 
 
