@@ -1,4 +1,4 @@
-"""A backend of torch.compile: what is called with global tensors on every rank is computed by all ranks together."""
+"""A backend of torch.compile that partitions a graph over the ranks. Calls pass and return global tensors."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ def backend(
 ) -> Callable[[fx.GraphModule, Sequence[Any]], Call]:
     """Return a backend of torch.compile that partitions each graph over the ranks of `mesh` when it is first called.
 
-    Every rank calls the compiled model with the same global arguments and gets the whole outputs. Parameters stay whole
-    in the model of every rank, and each call takes this rank's shards of them, so that later updates count: what is
-    divided is the work, not what is held between calls. Gradients are not supported.
+    Every rank calls the compiled model with the same global arguments and gets the whole outputs. Each rank keeps whole
+    parameters, and each call takes the local shards of them, so updates of parameters have an effect. This divides the
+    work between ranks, but not the memory of parameters. Gradients are not supported.
 
     Args:
         mesh: the ranks; all of the default process group along one axis `dp` if None.
-        plan: as for `parallelize`; parameters and buffers by their names, arguments by theirs.
-        pipeline, cache, compile: as of `ParallelOptions`.
+        plan: as for `parallelize`; its keys are names of parameters, buffers and arguments.
+        pipeline, cache, compile: as in `ParallelOptions`.
 
     Raises:
-        UnsupportedError: where the compiled model is called: an input asks for gradients.
-        SpmdirError: where it is called: as `parallelize`.
+        UnsupportedError: at a call of the compiled model: an input requires gradients.
+        SpmdirError: at a call: as `parallelize`.
 
     Example:
         >>> compiled = torch.compile(model, backend="spmdir", options={"mesh": mesh, "plan": {"x": "dp: S(0)"}})
@@ -73,10 +73,10 @@ OPTIONS = ("mesh", "plan", "pipeline", "cache", "compile")
 def from_options(
     graph: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None
 ) -> Call:
-    """Return what `torch.compile(model, backend="spmdir", options={"mesh": …, "plan": …})` calls.
+    """Return the function for a graph of `torch.compile(model, backend="spmdir", options={"mesh": …, "plan": …})`.
 
     Raises:
-        SpmdirError: an option is none of `backend`'s arguments.
+        SpmdirError: an option is not an argument of `backend`.
     """
     keyed("a dict of options by name").optional.check("options", options)
     check_names(options or {}, OPTIONS)
@@ -85,7 +85,7 @@ def from_options(
 
 @attrs.define(eq=False)
 class Partitioned:
-    """A graph of torch.compile, partitioned for each choice of shapes that it is called with."""
+    """A graph of torch.compile, partitioned separately for each choice of input shapes."""
 
     graph: fx.GraphModule
     mesh: Mesh | DeviceMesh
@@ -111,8 +111,11 @@ class Partitioned:
 
 
 def input_names(graph: fx.GraphModule) -> list[str]:
-    """Return the names of the inputs of a graph of Dynamo: those of parameters and buffers in their module, and of
-    arguments in the function; with the name of the module where two are alike."""
+    """Return the names of the inputs of a graph of Dynamo.
+
+    A parameter or buffer has its name in its module, and an argument its name in the function. If two names are equal,
+    they are prefixed with the module.
+    """
     paths = [_path(node) for node in graph.graph.nodes if node.op == "placeholder"]
     short = [".".join(keys[is_of_module:]) for keys, is_of_module in paths]
     count = Counter(short)
@@ -120,6 +123,6 @@ def input_names(graph: fx.GraphModule) -> list[str]:
 
 
 def _path(node: fx.Node) -> tuple[list[str], bool]:
-    """Return the keys that lead to an input, and whether it is one that a module holds."""
+    """Return (the keys of the path of an input, whether it is a parameter or buffer of a module)."""
     source = source_text(node)
     return _KEY.findall(source) or [node.name], _HELD.search(source) is not None

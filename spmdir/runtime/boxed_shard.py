@@ -1,7 +1,7 @@
-"""A shard that is no single block of its tensor, as the local tensor of a DTensor.
+"""A shard that is not a single block of its tensor, as the local tensor of a DTensor.
 
-DTensor knows the shards that `torch.chunk` makes. Of others it says where they are by its local tensor, which
-`torch.distributed.checkpoint` asks in its place.
+DTensor represents only shards of `torch.chunk`. For other shards, the local tensor records the positions, and
+`torch.distributed.checkpoint` reads them from it.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ COPIES = frozenset({
     "alias", "clone", "copy", "copy_", "detach", "empty_like", "equal", "fill_", "full_like", "is_same_size",
     "lift_fresh", "ones_like", "zero_", "zeros_like", "_to_copy", "_is_any_true",
 })  # fmt: skip
-"""Ops whose result has the elements of their operand at their places, or does not depend on places."""
+"""Ops whose result has the elements of the operand at the same positions, or does not depend on positions."""
 
 NORMS = frozenset({"linalg_vector_norm", "norm", "_foreach_norm"})
-"""Reductions that DTensor finishes over the ranks; right where these hold every element once."""
+"""Reductions that DTensor completes over the ranks; correct if the ranks have every element exactly once."""
 
 
 class BoxedShard(Tensor):
-    """What a rank holds of a tensor, with the boxes that it is made of; see `spmdir.runtime.boxes`.
+    """A local shard with the boxes that it consists of; see `spmdir.runtime.boxes`.
 
-    Optimizers and other elementwise ops run on it, and their results are laid out alike. Ops that mix positions raise
-    an UnsupportedError: DTensor would take the shard for one of `torch.chunk`.
+    Optimizers and other elementwise ops run on it, and their results have the same boxes. Ops that mix positions raise
+    an UnsupportedError, because DTensor would treat the shard as one of `torch.chunk`.
 
     Attributes:
         shard: the plain tensor.
-        boxes: where its parts are in the global tensor.
-        is_partition: whether the ranks along the axes that shard hold every element once, and nothing else.
+        boxes: the positions of its parts in the global tensor.
+        is_partition: whether the ranks along the sharding axes have every element exactly once.
     """
 
     shard: Tensor
@@ -58,7 +58,7 @@ class BoxedShard(Tensor):
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         rows = _rows(args)
         _check_op(func, args, rows)
-        # An op in place returns its operands; another result is laid out as the operands that it is made of.
+        # An in-place op returns its operands; other results have the boxes of their operands.
         boxed_of_shard = {
             id(leaf.shard): leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, BoxedShard)
         }
@@ -95,7 +95,7 @@ class BoxedShard(Tensor):
 
 
 def _check_op(func: Any, args: Sequence[Any], rows: Sequence[Sequence[Tensor]]) -> None:
-    """Raise UnsupportedError unless `func` gives on the shards what DTensor takes its results for."""
+    """Raise UnsupportedError unless `func` on the shards returns the shards of its result on the whole tensors."""
     name = func.overloadpacket.__name__
     boxed = [operand_boxed for row in rows for operand_boxed in row if isinstance(operand_boxed, BoxedShard)]
     if name in NORMS:
@@ -106,12 +106,12 @@ def _check_op(func: Any, args: Sequence[Any], rows: Sequence[Sequence[Tensor]]) 
         keeps = name in COPIES or torch.Tag.pointwise in func.tags or name.startswith(("_foreach_", "_fused_"))
     if not keeps or name == "_foreach_max":
         raise UnsupportedError(
-            f"{func} would take a shard for one of torch.chunk, which it is not; expected an elementwise op: gather "
-            "the value with the state_dict() of what runs it, or shard the tensor by S(dim) with axes in mesh order"
+            f"cannot run {func} on a shard that is not one of torch.chunk; expected an elementwise op: gather "
+            "the value with state_dict(), or shard the tensor by S(dim) with axes in mesh order"
         )
     if any(len({getattr(operand, "boxes", None) for operand in row if operand.dim()}) > 1 for row in rows):
         raise UnsupportedError(
-            f"{func} of tensors whose shards are laid out differently; expected one sharding of all that are not 0-d"
+            f"cannot run {func} on tensors with different shardings; expected one sharding of all that are not 0-d"
         )
 
 

@@ -1,4 +1,4 @@
-"""What part of a tensor a rank holds, as boxes: the products of ranges of its dimensions."""
+"""The part of a tensor that a rank has, as boxes: products of ranges of its dimensions."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class Box:
     """A block of a tensor on a rank.
 
     Attributes:
-        offsets: where it begins in the tensor.
-        sizes: its shape.
-        local: where it begins in what the rank holds.
+        offsets: the start of the block in the global tensor.
+        sizes: the shape of the block.
+        local: the start of the block in the local shard.
     """
 
     offsets: Offsets
@@ -36,7 +36,7 @@ class Box:
         return _view(tensor, self.offsets, self.sizes)
 
     def of_local(self, shard: Tensor) -> Tensor:
-        """Return the view of the box in what the rank holds."""
+        """Return the view of the box in the local shard."""
         return _view(shard, self.local, self.sizes)
 
 
@@ -47,12 +47,13 @@ def _view(tensor: Tensor, offsets: Sequence[int], sizes: Sequence[int]) -> Tenso
 
 
 def held_boxes(sharding: Sharding, shape: Sequence[int], mesh: Mesh, rank: int) -> tuple[Box, ...]:
-    """Return the boxes of a tensor of global `shape` that `rank` holds, which do not overlap.
+    """Return the boxes of a tensor of global `shape` that `rank` has. They do not overlap.
 
-    A tensor without elements has an empty box, so that a checkpoint knows it; an empty shard of another has none.
+    A tensor without elements has one empty box, so that checkpoints contain it. An empty shard of another tensor has
+    no box.
 
     Raises:
-        UnsupportedError: what ranks hold are not elements of the tensor, as partial values.
+        UnsupportedError: shards do not consist of elements of the tensor, such as partial values.
     """
     ranges = held_ranges(sharding, shape, mesh, rank)
     if 0 in shape:
@@ -75,7 +76,7 @@ def _place_ranges(ranges: Ranges) -> list[tuple[int, int, int]]:
 
 
 def copy_boxes(boxes: Sequence[Box], shard: Tensor, whole: Tensor) -> None:
-    """Write the boxes of a tensor into what the rank holds of it."""
+    """Copy the boxes of a whole tensor into the local shard."""
     with torch.no_grad():
         for box in boxes:
             box.of_local(shard.detach()).copy_(box.of(whole))

@@ -1,4 +1,4 @@
-"""What all ranks of the default process group do together; one process without a group does it alone."""
+"""Checks and exchanges between all ranks of the default process group; without a group, of one process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spmdir.core.progress import shown_on_terminal
 from spmdir.runtime.agreement import RankGroup
 
 _JOINED: WeakKeyDictionary[Any, RankGroup] = WeakKeyDictionary()
-"""Process group → the group of its ranks, joined once, so that what ranks say in a round is forgotten in the next."""
+"""Process group → its RankGroup, joined once: each round deletes the entries of the previous one."""
 
 
 def own_rank() -> int:
@@ -23,17 +23,17 @@ def own_rank() -> int:
 
 @contextmanager
 def shown_by_first() -> Iterator[None]:
-    """Show how far the first rank is on its terminal, if it has one."""
+    """Show progress on the terminal of the first rank, if it has one."""
     with shown_on_terminal(own_rank() == 0):
         yield
 
 
 @contextmanager
 def checked(operation: str) -> Iterator[dict[str, Any]]:
-    """Run what each rank does by itself, where all ranks raise what one of them does; see `RankGroup.checked`.
+    """Run the body on each rank, and raise on all ranks if one of them raises; see `RankGroup.checked`.
 
     Raises:
-        SpmdirError: on all ranks, if one of them raised, does not come, or differs in a field that is compared.
+        SpmdirError: on all ranks, if one of them raised, does not arrive, or differs in a field of the status.
     """
     if not dist.is_initialized():
         yield {}
@@ -46,7 +46,7 @@ def checked(operation: str) -> Iterator[dict[str, Any]]:
 
 
 def broadcast_from_first(value: Any) -> Any:
-    """Return the value of the first rank, which is pickled."""
+    """Return the value of the first rank. It must support pickling."""
     if not dist.is_initialized():
         return value
     values = [value]
@@ -55,7 +55,7 @@ def broadcast_from_first(value: Any) -> Any:
 
 
 def gather_from_all(value: Any) -> list[Any]:
-    """Return the values of all ranks, which are pickled."""
+    """Return the values of all ranks. They must support pickling."""
     if not dist.is_initialized():
         return [value]
     values: list[Any] = [None] * dist.get_world_size()

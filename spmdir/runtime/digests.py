@@ -1,4 +1,4 @@
-"""Digests by which ranks find out that they differ."""
+"""Digests of programs, tensors and values, by which ranks detect differences."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from spmdir.lowering.process_groups import group_names
 from spmdir.torch_interop.bits import flat_bytes
 
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Bytes of an element → the integers that its bits are read as."""
+"""Bytes of an element → integer type of the same size."""
 
 _ODD = -7046029254386353131
 """2^64 divided by the golden ratio, as a signed number: products with it differ in their high bits."""
 
 _CHUNK = 1 << 22
-"""Most elements that are hashed at once, which bounds the memory that this takes."""
+"""Maximum number of elements that are hashed at once, to limit memory."""
 
 
 @cache
 def package_digest() -> str:
-    """Return the digest of this package's files: a checkout has no version that changes with it."""
+    """Return the digest of the files of this package. Unlike a version, it changes with each edit of a checkout."""
     files = sorted(Path(__file__).parents[1].rglob("*"))
     read = [file.read_bytes() for file in files if file.suffix in (".py", ".rules", ".rewrites", ".parsed", ".lark")]
     return hashlib.sha256(b"\0".join(read)).hexdigest()
@@ -46,20 +46,20 @@ def text_digest(text: str) -> str:
 
 
 def program_digest(module: ModuleOp, graph: fx.GraphModule) -> str:
-    """Return the digest of what must be alike on ranks that run together: the program, and the groups that it needs."""
+    """Return the digest of a program and its groups, which must be equal on all ranks that run it."""
     return text_digest("\n".join([*group_names(graph), ir.print_ir(module)]))
 
 
 def agreement(*halves: tuple[ModuleOp, fx.GraphModule]) -> dict[str, Any]:
-    """Return what must be alike on ranks that run these programs together: the fields of a status for them."""
+    """Return the fields of a status that must be equal on all ranks that run these programs."""
     programs = " ".join(program_digest(*half) for half in halves)
     return {"program": programs, "placements": placement_digests(*(module for module, _ in halves))}
 
 
 def placement_digests(*modules: ModuleOp) -> dict[str, str]:
-    """Return the placements of plug-ins in programs → the digest of what they say of the tensors of the programs.
+    """Return plug-in placement → digest of the local tensors that its code defines for the tensors of the programs.
 
-    It depends on their code, and the digest of a program on its text alone.
+    The digest of a program depends only on its text, but this digest also depends on the code of placements.
     """
     tensors_of_placement: dict[Placement, set[tuple[tuple[int, ...], DType, int]]] = {}
     for mesh, op in ((ir.mesh(module), op) for module in modules for op in module.walk()):
@@ -82,10 +82,10 @@ def tensor_digest(tensor: Tensor) -> str:
 
 
 def quick_digest(tensor: Tensor) -> int:
-    """Return a number made of a tensor's shape, element type and bits, computed on its device.
+    """Return a hash of the shape, element type and bits of a tensor, computed on its device.
 
-    Only the number leaves the device. It differs for tensors that differ by accident, and is the same for equal ones on
-    devices of one type.
+    Only the hash is copied from the device. It is equal for equal tensors on devices of one type. It is not
+    cryptographic: tensors may be constructed that have equal hashes.
     """
     bits = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor.detach()
     bits = bits.resolve_neg().contiguous().reshape(-1).view(_BITS[bits.element_size()])
@@ -94,7 +94,7 @@ def quick_digest(tensor: Tensor) -> int:
 
 
 def hash_bits(bits: Tensor, start: int) -> int:
-    """Return `start` plus the sum of the hashes of integers, each hashed with its place; by ops of their device."""
+    """Return `start` plus the sum of hashes of (index, integer), computed on the device of the integers."""
     total = torch.full((), start, dtype=torch.int64, device=bits.device)
     for chunk_start in range(0, len(bits), _CHUNK):
         chunk = bits[chunk_start : chunk_start + _CHUNK]
@@ -105,18 +105,18 @@ def hash_bits(bits: Tensor, start: int) -> int:
 
 
 def value_digest(value: Any) -> str:
-    """Return a digest of what can be pickled, which is the same in all processes that have equal values.
+    """Return a digest of a value that pickle supports; equal values have equal digests in all processes.
 
-    Pickles are not, as they tell which parts are one object, and `repr` is not where it tells an address.
+    A pickle depends on which parts are the same object, and `repr` may contain addresses, so neither is used.
 
     Raises:
-        TypeError: it cannot be pickled.
+        TypeError: the value cannot be pickled.
     """
     return text_digest(_describe_value(value, ()))
 
 
 def _describe_value(value: Any, enclosing: tuple[int, ...]) -> str:
-    """Return a text of a value and of all that it is made of."""
+    """Return a text of a value and of all its parts."""
     if isinstance(value, Tensor):
         return f"{value.dtype} {list(value.shape)} {tensor_digest(value)}"
     if value is None or type(value) in (bool, int, float, complex, str, bytes):

@@ -1,7 +1,7 @@
-"""A program of one rank with the messages and the order of another one, which differs from it in sizes alone.
+"""Give a program of one rank the messages and the op order of a reference, which differs only in sizes.
 
-Ranks meet in the order of their collectives. A schedule goes by times, which depend on sizes, so ranks that run at
-different sizes cannot each schedule their own program: they all follow the schedule for one choice of sizes.
+All ranks must run their collectives in the same order. A schedule depends on times, and times depend on sizes. So ranks
+with different sizes cannot schedule their programs separately: all follow the schedule for one choice of sizes.
 
     reference    %a, %b = spmd.wait(all_gather_start(%v, %w)); %x = mm(%x0, %a)     16 rows
     followed     %x = mm(%x0, %a) with 6 rows; %a = all_gather %v; %b = all_gather %w
@@ -38,15 +38,15 @@ from spmdir.pipeline.pipeline import Pipeline
 from spmdir.transforms.set_order import set_order
 
 Key = tuple[str, ...]
-"""The names of what a unit makes; those of what a start makes are the names of what the wait for it makes."""
+"""The names of the results of a unit. For a start, the names of the results of its wait."""
 
 
 def follow(module: ModuleOp, reference: ModuleOp, pipeline: Pipeline) -> None:
-    """Schedule a program of one rank, in place, as `reference` is scheduled.
+    """Schedule a program of one rank, in place, like `reference`.
 
     Args:
-        module: after localize.
-        reference: after all of `pipeline`, from a module that differs in sizes alone.
+        module: a program after localize.
+        reference: a program after all passes of `pipeline`, from a module that differs only in sizes.
 
     Raises:
         UnsupportedError: the programs differ in more than sizes; located.
@@ -56,7 +56,7 @@ def follow(module: ModuleOp, reference: ModuleOp, pipeline: Pipeline) -> None:
 
 
 def name_values(module: ModuleOp) -> None:
-    """Give each value of a program of one rank a name of its own, the same in programs that differ in sizes alone."""
+    """Give each value of a program of one rank a unique name, equal in programs that differ only in sizes."""
     block = ir.main_function(module).body.block
     names = Names(block)
     for op in block.ops:
@@ -91,15 +91,15 @@ class FollowPass(LocalPass):
         if len(units) != len(keys) or units.keys() != set(keys):
             differing = next((unit for key, unit in units.items() if key not in set(keys)), [function])
             raise UnsupportedError(
-                "the program for these sizes has other ops or messages than that for the examples, so ranks with sizes "
-                "of their own cannot run it together; give all ranks inputs of one size",
+                "the program for these sizes has other ops or messages than the program for the examples, so ranks "
+                "of different sizes cannot run together; give all ranks inputs of one size",
                 location_of(differing[0]),
             )
         set_order(function.body.block, [units[key] for key in keys])
 
 
 def _is_synchronous(op: Operation) -> bool:
-    """Return whether an op is a collective that has no start."""
+    """Return whether an op is a collective that is not a start."""
     return isinstance(op, Collective) and not op.IS_START
 
 
@@ -114,13 +114,13 @@ def _unit_key(unit: Unit) -> Key:
 
 @attrs.frozen
 class RankMessage:
-    """What a rank's program sends at one place, or an index of elements of other ranks.
+    """A collective of a rank's program, or an index op whose result depends on other ranks.
 
     Attributes:
-        what: the op, the values and the mesh axes.
+        description: the op, its operands and mesh axes, as text.
         axes: the axes along which ranks must agree on it.
         form: the types and arguments of the op.
-        is_returned: whether the program only returns what it makes.
+        is_returned: whether the program only returns the results.
     """
 
     description: str
@@ -135,7 +135,7 @@ def _is_returned(op: Operation) -> bool:
 
 
 def messages(module: ModuleOp) -> list[RankMessage]:
-    """Return the messages of a program of one rank in order, with what else must be alike on the ranks of a group."""
+    """Return the messages of a program of one rank in order, including index ops on which ranks must agree."""
     result = []
     for op in ir.main_function(module).body.block.ops:
         if isinstance(op, (Collective, HaloExchangeOp, RotationOp)):

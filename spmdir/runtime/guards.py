@@ -1,6 +1,6 @@
-"""Guards: what a trace read beside its tensors, compared at each call of the program that was made of it.
+"""Guards: compare the Python state that a trace read with the present state, at each call of the traced program.
 
-The check of a list of guards is straight-line Python, two lines a guard, since it runs at each call:
+The check runs at each call, so it is generated as straight-line Python, with two lines for each guard:
 
     v7 = v3['k']
     if v7 is not c5 and (type(v7) is not c6 or v7 != c5): return 7, v7
@@ -56,7 +56,7 @@ _SETTINGS: Mapping[str, tuple[frozenset[str], Callable[[torch.device], Any]]] = 
         lambda device: torch.are_deterministic_algorithms_enabled(),
     ),
 }
-"""Settings of the process → (names of what code reads them by, how to read them)."""
+"""Setting of the process → (names of the functions and attributes that read it, function that returns it)."""
 
 _VALUE = re.compile(r"\bx\b")
 
@@ -64,7 +64,7 @@ _READERS = {id(getattr(torch, name)): name for names, _ in _SETTINGS.values() fo
 
 
 def reads_grad_mode(code: ExecutedCode) -> bool:
-    """Return whether the code may do something else under `torch.no_grad`."""
+    """Return whether the code may depend on `torch.no_grad`."""
     return bool(_SETTINGS[GRAD_MODE][0] & code.users_names)
 
 
@@ -84,11 +84,11 @@ def _variable_change(name: str, before: Any, value_now: Any) -> str:
 
 @attrs.define(frozen=True, eq=False, slots=False)
 class Guards:
-    """What a trace read beside its tensors.
+    """The guards of a trace: the Python state that it read.
 
     Attributes:
-        guards: in order; the first ones do not depend on the roots.
-        of_globals: how many these are.
+        guards: the guards, in the order of the check. Those that do not depend on the roots come first.
+        of_globals: the number of guards that do not depend on the roots.
     """
 
     guards: Sequence[Guard]
@@ -108,8 +108,10 @@ class Guards:
         """Return the guards of the present state.
 
         Args:
-            walk: over the state that `code` reads, given `roots`.
-            device: whose autocast a trace depends on; None for guards without settings.
+            walk: the walk over the state that `code` reads.
+            code: the executed code.
+            roots: the names of the roots of the walk.
+            device: the device whose autocast settings are guarded; None for guards without settings.
             fixed: settings that the program sets itself.
         """
         code.users_names.update(_READERS[key] for key in walk.librarys.keys() & _READERS.keys())
@@ -124,13 +126,13 @@ class Guards:
             constants |= {f"r{number}": read, f"w{number}": read(name)}
             explain = functools.partial(_variable_change, name, read(name))
             path, get = f"os.environ[{name!r}]", f"r{number}({name!r})"
-            # Ranks have variables of their own, such as RANK.
+            # Variables such as RANK differ between ranks.
             guards.append(Guard(path, "a variable", f"m{number}", get, f"x != w{number}", explain, is_shared=False))
         return cls([*guards, *walk.guards], len(guards) + walk.of_globals, constants, list(roots))
 
     @cached_property
     def facts(self) -> Mapping[str, str]:
-        """What was read: path → text, such as `model.config.k` → `1.0`; the same on all ranks whose state is equal."""
+        """Path → text of the values read, such as `model.config.k` → `1.0`; equal on all ranks with equal state."""
         return {guard.path: guard.text for guard in self.guards if guard.is_shared}
 
     @cached_property
@@ -142,14 +144,14 @@ class Guards:
             lines.append(f" {guard.variable} = {guard.read}")
             fails = _VALUE.sub(guard.variable, guard.fails)
             lines.append(f" if {fails}: return {number}, {guard.variable}")
-        exec("\n".join(lines), self._constants)  # lines are those of this package; values are constants, not text
+        exec("\n".join(lines), self._constants)  # only this package writes the lines; values are constants, not text
         return self._constants.pop("check")
 
     def hold(self, *roots: Any) -> bool:
-        """Return whether nothing that was read has changed; with None for the first root, of globals and settings."""
+        """Return whether all guards hold. If the first root is None, only globals and settings are checked."""
         try:
             return self._check(*roots) is None
-        except Exception:  # a value is not there
+        except Exception:  # a value is missing
             return False
 
     def change(self, *roots: Any) -> str | None:
@@ -159,7 +161,7 @@ class Guards:
         except Exception as error:
             line = error.__traceback__.tb_next.tb_lineno if error.__traceback__ and error.__traceback__.tb_next else 2
             guard = self.guards[self._guard_at(line)]
-            return f"{guard.path} was {guard.text} and is not there"
+            return f"{guard.path} was {guard.text} and is missing"
         return None if failure is None else self.guards[failure[0]].change_to(failure[1])
 
     def _guard_at(self, line: int) -> int:
@@ -167,15 +169,15 @@ class Guards:
         return number if number < self.of_globals else (line - 3) // 2
 
     def checked(self, *roots: Any) -> Guards:
-        """Return the guards, which hold now.
+        """Return the guards, after a check that they hold now.
 
         Raises:
-            UnsupportedError: they do not, since state is another one each time that it is read.
+            UnsupportedError: a guard fails, because state has another value each time that it is read.
         """
         change = self.change(*roots)
         if change is None:
             return self
         raise UnsupportedError(
-            f"the forward reads {change.partition(' was ')[0]}, which is another value each time that it is read; "
-            "expected state that stays as it is between calls"
+            f"the forward reads {change.partition(' was ')[0]}, which has another value each time that it is read; "
+            "expected state that does not change between calls"
         )

@@ -1,4 +1,4 @@
-"""The program of a module's forward and backward: decided, lowered for one rank, and split in two."""
+"""The lowered program of one rank for the forward and the backward of a module, in two halves."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class Half:
     """The forward or the backward of a program.
 
     Attributes:
-        module: the program of all ranks.
-        graph: that of this rank.
-        draws: whether it draws random numbers.
+        module: the program in the IR, equal on all ranks.
+        graph: the graph of this rank.
+        draws: whether the program draws random numbers.
     """
 
     module: ModuleOp
@@ -54,17 +54,17 @@ class JointProgram:
     """The forward and the backward of a module on one rank.
 
     Attributes:
-        forward: takes the arguments but the gradients of outputs; returns the tensors among the outputs, the new values
-            of buffers, and what the backward reads.
-        backward: takes that, the gradients of outputs, and buffers that it writes to; returns gradients, and new values
-            of these buffers.
-        saved: how many results of the forward are for the backward.
-        signature: of both together: the outputs are those of the module, then the gradients.
-        convention: how the module is called.
-        outputs: the number of outputs.
-        gradients: the names of the arguments that the backward returns the gradients of.
-        sources: of each result of the backward, the places of the outputs whose gradients it is computed for.
-        shardings: of the outputs; None of numbers.
+        forward: takes all arguments except gradients of outputs. Returns the tensors among the outputs, the new values
+            of buffers, and the saved tensors.
+        backward: takes the saved tensors, the gradients of outputs, and buffers that it writes to. Returns gradients,
+            and the new values of these buffers.
+        saved: the number of saved tensors.
+        signature: the signature of both halves together. Its outputs are those of the module, then the gradients.
+        convention: the calling convention of the module.
+        outputs: the number of outputs of the module.
+        gradients: the names of the arguments whose gradients the backward returns.
+        sources: for each result of the backward, the indices of the outputs whose gradients it depends on.
+        shardings: the shardings of the outputs; None for numbers.
     """
 
     forward: Half
@@ -79,17 +79,17 @@ class JointProgram:
 
     @cached_property
     def leaves(self) -> tuple[Any, ...]:
-        """The leaves of what the module returns: results and numbers."""
+        """The leaves of the output of the module: results and numbers."""
         return self.signature.outputs[: self.outputs]
 
     @cached_property
     def tensors(self) -> list[int]:
-        """The places of the tensors among the leaves; in the forward's results they come first."""
+        """The indices of the tensors among the leaves. These tensors are the first results of the forward."""
         return [number for number, leaf in enumerate(self.leaves) if isinstance(leaf, Result)]
 
     @cached_property
     def buffer_updates(self) -> list[tuple[Argument, int]]:
-        """(buffer, which result of the forward is its new value)."""
+        """(buffer, index of the result of the forward that is its new value)."""
         early = [(argument, result) for argument, result in self.signature.updates if argument.buffer is None]
         return [(argument, result.index - len(self.gradients)) for argument, result in early]
 
@@ -100,12 +100,12 @@ class JointProgram:
 
     @cached_property
     def late_arguments(self) -> list[Argument]:
-        """The arguments of the backward after what the forward has saved: gradients of outputs, and buffers."""
+        """The arguments of the backward after the saved tensors: gradients of outputs, and buffers."""
         return [argument for argument in self.signature.arguments if argument.is_tangent]
 
     @cached_property
     def tangents(self) -> list[tuple[int, Argument]]:
-        """(place of an output among the leaves, the argument that is its gradient)."""
+        """(index of an output among the leaves, argument of the backward that is its gradient)."""
         named = [(argument.name.rpartition("."), argument) for argument in self.late_arguments if not argument.buffer]
         return [(int(number), argument) for (_, _, number), argument in named]
 
@@ -122,23 +122,23 @@ class JointProgram:
 
     @cached_property
     def agrees_on_outputs(self) -> bool:
-        """Whether ranks must compare which outputs their losses use.
+        """Whether ranks must compare the sets of outputs that their losses use.
 
-        Each rank has a loss of its own shards of outputs, and gradients have different sources.
+        This is so if outputs are sharded, so that each rank has its own loss, and gradients have different sources.
         """
         has_shards = any(sharding is not None and sharding.entries for sharding in self.shardings)
         return has_shards and len({source for source in self.sources if source}) > 1
 
     def results_to_compute(self, outputs: Set[int]) -> frozenset[int]:
-        """Return the places of the results of the backward that are computed for gradients of the outputs `given`.
+        """Return the indices of the results of the backward to compute if losses use `outputs`.
 
-        As in eager, a parameter that no used output depends on has no gradient. A gradient without sources is a
+        As in eager mode, a parameter without effect on a used output has no gradient. A gradient without sources is a
         constant, which is always computed.
         """
         return frozenset(index for index, source in enumerate(self.sources) if not source or source & outputs)
 
     def backward_graph(self, results: Set[int], ranks: Ranks) -> fx.GraphModule:
-        """Return what of the backward computes the results at these places; None stands for the others."""
+        """Return the part of the backward that computes the results with these indices; its other results are None."""
         if len(results) == len(self.sources):
             return self.backward.graph
         key = frozenset(results)
@@ -159,16 +159,16 @@ class JointProgram:
 
     @property
     def agreement(self) -> dict[str, Any]:
-        """What must be alike on the ranks that run it, as fields of a status."""
+        """The properties that must be equal on all ranks, as fields of a status."""
         return agreement(*((half.module, half.graph) for half in (self.forward, self.backward)))
 
     @property
     def placements(self) -> dict[str, Any]:
-        """What must be alike on ranks that have read it off one text, as a field of a status."""
+        """The properties that may differ between ranks that read the same text, as a field of a status."""
         return {"placements": placement_digests(self.forward.module, self.backward.module)}
 
     def connect(self, ranks: Ranks) -> None:
-        """Make both programs ready to run; all ranks call this alike, for it makes process groups."""
+        """Prepare both programs to run; all ranks must call this, because it creates process groups."""
         for half in (self.forward, self.backward):
             ranks.connect(half.graph)
 
@@ -182,9 +182,10 @@ def import_joint(
     local_inputs: bool,
     gradients: Mapping[str, Sharding],
 ) -> ModuleOp:
-    """Return a captured module in the IR, with what `plan` says.
+    """Return a captured module in the IR, with the shardings of `plan`.
 
-    Gradients are laid out as `gradients` says by the name of what they are of, else as what they are of.
+    Args:
+        gradients: name of a parameter or input → sharding of its gradient; by default, that of the tensor.
 
     Raises:
         SpmdirError: the module cannot be imported, or the plan does not fit it.
@@ -201,7 +202,7 @@ def import_joint(
 
 
 def _lay_out_late_buffers(module: ModuleOp) -> None:
-    """Give a buffer one layout in the forward and in the backward: the one it has been given, or that of no shards."""
+    """Give a buffer one sharding in the forward and the backward: its annotation, or replicated."""
     function = ir.main_function(module)
     attributes = [function_attrs(function, "arg_attrs", value.index) for value in function.args]
     places = {signature_name(function, "arg_attrs", value.index): value.index for value in function.args}
@@ -258,7 +259,7 @@ def _out_shardings(joint: JointCapture, shardings: Sequence[ShardingLike | None]
 
 
 def _tangent_plan(joint: JointCapture, outputs: Sequence[ShardingLike | None]) -> ShardingPlan:
-    """Return that the gradient of each output that comes back as a shard is laid out as the output."""
+    """Return a plan that gives the gradient of each sharded output the sharding of the output."""
     names = [entry.names[0] for entry in joint.program.inputs if entry.kind == "tangent"]
     pairs = [(name, outputs[int(name.rpartition(".")[2])]) for name in names]
     return ShardingPlan({name: sharding for name, sharding in pairs if sharding})

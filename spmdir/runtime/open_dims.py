@@ -1,8 +1,8 @@
-"""The dimensions that `dynamic_shapes` leaves open, by the names that users have for them.
+"""The dimensions that `dynamic_shapes` leaves open, with their names in errors.
 
-torch traces an open dimension as though its size were neither 0 nor 1: a branch on such a size is not in the trace, and
-neither is broadcasting. So a call in which an open dimension has one of these sizes gets a program of its own, traced
-with that size as a number:
+torch traces an open dimension as if its size were neither 0 nor 1: the trace has no branch for these sizes and no
+broadcasting. So if an open dimension has size 0 or 1 in a call, this call gets a separate program. It is traced with
+the size as a number:
 
     dynamic_shapes={"x": {0: Dim("batch"), 1: Dim("length")}}
     call with x of 4×1   →   traced with {"x": {0: Dim("batch")}}, where the length is 1
@@ -19,7 +19,7 @@ from torch import Tensor
 from spmdir.core.errors import ShardingError, did_you_mean, shown
 
 SPECIAL = (0, 1)
-"""The sizes that torch traces apart from others."""
+"""The sizes that need a separate trace."""
 
 Fixed = tuple[tuple[str, int, int], ...]
 """(argument, dimension, size) of the open dimensions that are numbers in a program."""
@@ -30,8 +30,10 @@ class OpenDim:
     """An open dimension in one call.
 
     Attributes:
-        argument: what the tensor is called: by the argument of the forward, and keys inside it.
-        spec: what `dynamic_shapes` has for it: a Dim, an expression of one as `2*batch`, or a hint as Dim.AUTO.
+        argument: the name of the tensor: the argument of the forward, and the keys inside it.
+        dim: the dimension of the tensor.
+        size: its size in the call.
+        spec: its entry in `dynamic_shapes`: a Dim, an expression such as `2*batch`, or a hint such as Dim.AUTO.
     """
 
     argument: str
@@ -45,15 +47,15 @@ class OpenDim:
 
     @property
     def symbol(self) -> object:
-        """Return what dimensions of one size have in common: the name of their Dim; without one, only itself."""
+        """The key that dimensions of one Dim share: its name; without a Dim, a key of this dimension only."""
         return getattr(getattr(self.spec, "root", self.spec), "__name__", (self.argument, self.dim))
 
     @property
     def value(self) -> int:
-        """Return the size of the Dim: of `2*batch`, that of batch.
+        """The size of the Dim: for `2*batch`, the size of batch.
 
         Raises:
-            ShardingError: no number gives this size.
+            ShardingError: no integer value of the Dim results in this size.
         """
         function = getattr(self.spec, "fn", None)
         if function is None:
@@ -61,7 +63,7 @@ class OpenDim:
         constant = function(0)
         value, remainder = divmod(self.size - constant, function(1) - constant)
         if remainder:
-            raise ShardingError(f"{self} is {self.size}; expected a size of that form")
+            raise ShardingError(f"{self} is {self.size}; expected a size of the form in dynamic_shapes")
         return value
 
     def check_range(self) -> None:
@@ -78,7 +80,7 @@ def is_open(spec: Any) -> bool:
 
 
 def sizes_by_argument(dynamic_shapes: Any, arguments: Iterable[str]) -> Mapping[str, Any]:
-    """Return `dynamic_shapes` by the names of the arguments that it was given for."""
+    """Return argument name → its entry in `dynamic_shapes`."""
     if dynamic_shapes is None or isinstance(dynamic_shapes, Mapping):
         return dynamic_shapes or {}
     return dict(zip(arguments, dynamic_shapes, strict=False))
@@ -144,7 +146,7 @@ def fixed_dims(dims: Iterable[OpenDim]) -> Fixed:
     """Return the open dimensions that are numbers in the program of a call: those of a Dim whose size is 0 or 1.
 
     Raises:
-        ShardingError: a size is out of its range, or 0 or 1 where others of its Dim are not.
+        ShardingError: a size is out of its range, or dimensions of one Dim have different sizes, one of them 0 or 1.
     """
     listed = list(dims)
     special: dict[object, OpenDim] = {}
@@ -162,9 +164,12 @@ def fixed_dims(dims: Iterable[OpenDim]) -> Fixed:
 
 
 def sizes_left_open(sizes: Mapping[str, Any], arguments: Mapping[str, Any], fixed: Fixed) -> dict[str, Any] | None:
-    """Return what `sizes` says of the arguments of a call, which may be built otherwise than those it was given for.
+    """Return `dynamic_shapes` by argument, without the dimensions in `fixed`; None if no dimension is left open.
 
-    Returns: `dynamic_shapes` by argument, without the dimensions that are `fixed`; None if no dimension is left open.
+    Args:
+        sizes: `dynamic_shapes` by argument.
+        arguments: the arguments of a call. Their structure may differ from that in `sizes`.
+        fixed: the dimensions to leave out.
     """
     numbers = {(argument, dim) for argument, dim, _ in fixed}
     if all((dim_of_call.argument, dim_of_call.dim) in numbers for dim_of_call in open_dims(sizes, arguments)):
@@ -181,7 +186,7 @@ def _left_open(sizes: Any, value: Any, name: str, numbers: set[tuple[str, int]])
     }
     if isinstance(value, Mapping):
         return parts
-    construct: Any = getattr(type(value), "_make", type(value))  # the first of a named tuple
+    construct: Any = getattr(type(value), "_make", type(value))  # `_make` of a named tuple
     return construct(parts.values()) if isinstance(value, (list, tuple)) else None
 
 
@@ -190,7 +195,7 @@ def _by_dimension(sizes: Any) -> dict[Any, Any]:
 
 
 def _parts(sizes: Any, value: Any) -> dict[Any, tuple[Any, Any]]:
-    """Return key → (what `sizes` says of it, the part of a container), without sizes if these are built otherwise."""
+    """Return key → (entry of `sizes`, item) of a container; the entry is None if the structures differ."""
     if isinstance(value, Mapping):
         sizes_by_key = sizes if isinstance(sizes, Mapping) else {}
         return {key: (sizes_by_key.get(key), item) for key, item in value.items()}

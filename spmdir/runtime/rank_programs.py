@@ -1,4 +1,4 @@
-"""A decided program, and what one rank runs of it: a program for each choice of its symbolic sizes."""
+"""The programs of one rank that a decided program is lowered to, one for each choice of symbolic sizes."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ SizeKey = tuple[tuple[str, int], ...]
 
 
 Localize = Callable[[ModuleOp], ModuleOp]
-"""Makes of a decided module without symbolic sizes the program of one rank."""
+"""Function from a decided module without symbolic sizes to the program of one rank."""
 
 
 class RankProgram(Protocol):
-    """What one rank runs of a program without symbolic sizes."""
+    """The program of one rank, without symbolic sizes."""
 
     @property
     def agreement(self) -> dict[str, Any]:
-        """What ranks compare, as fields of a status."""
+        """The properties that must be equal on all ranks, as fields of a status."""
         ...
 
     def connect(self, ranks: Ranks) -> None:
-        """Make it ready to run; all ranks call this alike, for it makes process groups."""
+        """Prepare the program to run; all ranks must call this, because it creates process groups."""
         ...
 
 
@@ -59,11 +59,11 @@ class RankPrograms(Generic[Lowered]):
 
     Attributes:
         read_module: returns the decided program, before it is lowered if its sizes are symbolic.
-        pipeline: what is run on it.
-        inputs: the arguments that calls give, with their symbolic sizes.
+        pipeline: the passes of the program.
+        inputs: the arguments that calls pass, with their symbolic sizes.
         examples: the sizes of the example arguments.
-        is_step: whether they update a state by what they compute.
-        source: the text of the program as it was imported, with its places, before anything was decided.
+        is_step: whether the programs update a state with their results.
+        source: the text of the imported program with locations, before decisions.
         dims: the dimensions that the user left open.
     """
 
@@ -96,7 +96,7 @@ class RankPrograms(Generic[Lowered]):
 
     @cached_property
     def undecided(self) -> ModuleOp:
-        """The program as it was imported, with the user's annotations; `explain` and `what_if` decide it again."""
+        """The imported program with the user's annotations; `explain` and `what_if` decide it again."""
         with self.pipeline.rules:
             return ir.read_printed(self.source)
 
@@ -114,18 +114,18 @@ class RankPrograms(Generic[Lowered]):
         return draws(self.module)
 
     def sizes(self, tensors: Sequence[Tensor]) -> dict[str, int]:
-        """Return the symbolic sizes in a call with `tensors` for the inputs; now and then ranks compare these.
+        """Return the symbolic sizes of a call with the inputs `tensors`. In some calls, ranks compare their inputs.
 
         Raises:
-            SpmdirError: the inputs do not fit; on all ranks in the calls in which ranks compare inputs.
-            DivergenceError: ranks compare inputs, and these differ.
+            SpmdirError: the inputs do not fit; raised on all ranks if this call compares inputs.
+            DivergenceError: this call compares inputs, and they differ.
         """
         with self._input_checks.checked(self.inputs, tensors) as status:
             sizes = status["sizes"] = self.solve_sizes(tensors)
         return sizes
 
     def solve_sizes(self, tensors: Sequence[Tensor]) -> dict[str, int]:
-        """Return the symbolic sizes of the program where its inputs are `tensors`.
+        """Return the symbolic sizes of the program for the inputs `tensors`.
 
         Raises:
             SpmdirError: the inputs do not fit.
@@ -148,7 +148,7 @@ class RankPrograms(Generic[Lowered]):
 
     @cached_property
     def _places(self) -> dict[str, str]:
-        """Size → the dimension of an input that it is, with the name of its Dim."""
+        """Size → text of a dimension of an input that has it, with the name of its Dim."""
         names_of_dims = {(dim.argument, dim.dim): str(dim) for dim in self.dims}
         places = size_places((argument.name, argument.sizes) for argument in self.inputs)
         return {
@@ -157,7 +157,7 @@ class RankPrograms(Generic[Lowered]):
         }
 
     def _special_size_error(self, name: str, size: int) -> str:
-        """Return why the program does not run at a size of 0 or 1."""
+        """Return the error message for a size of 0 or 1."""
         subject = self._places.get(name, f"size '{name}'")
         if not self._ranks.local_inputs:
             return f"{subject} is {size}; the program was traced for at least 2"
@@ -167,9 +167,10 @@ class RankPrograms(Generic[Lowered]):
         )
 
     def of(self, sizes: Mapping[str, int], tensors: Sequence[Tensor]) -> Lowered:
-        """Return the program for `sizes`, those of a call with `tensors`.
+        """Return the program for `sizes`, the sizes of a call with `tensors`.
 
-        Ranks agree on sizes that are not those of the last call; with local inputs, on messages that depend on sizes.
+        If sizes differ from the last call, ranks compare them. With local inputs, ranks compare messages that depend on
+        sizes instead.
 
         Raises:
             SpmdirError: on all ranks, if the sizes differ, or cannot be lowered on one of them.
@@ -192,7 +193,7 @@ class RankPrograms(Generic[Lowered]):
         return program
 
     def _program_of_own_sizes(self, key: SizeKey, tensors: Sequence[Tensor]) -> Lowered:
-        """Return the program for sizes of this rank, which others need not have."""
+        """Return the program for the sizes of this rank, which may differ from those of other ranks."""
         if key not in self._messages:
             local_modules: list[ModuleOp] = []
 
@@ -225,10 +226,11 @@ class RankPrograms(Generic[Lowered]):
 
 @attrs.frozen(eq=False, slots=False)
 class RankGraph:
-    """A program of one rank, whose groups are named by mesh axes.
+    """A program of one rank, with groups named by mesh axes.
 
     Attributes:
-        module: it in the IR, with its collectives.
+        module: the program in the IR, with its collectives.
+        graph: the graph of this rank.
     """
 
     module: ModuleOp
@@ -236,14 +238,14 @@ class RankGraph:
 
     @property
     def agreement(self) -> dict[str, Any]:
-        """What must be alike on the ranks that run it, as fields of a status."""
+        """The properties that must be equal on all ranks, as fields of a status."""
         return agreement((self.module, self.graph))
 
     def connect(self, ranks: Ranks) -> None:
         ranks.connect(self.graph)
 
     def part(self, results: Set[int]) -> fx.GraphModule:
-        """Return what of it makes these results."""
+        """Return the part of the graph that computes the results with these indices."""
         key = frozenset(results)
         if key not in self._parts:
             self._parts[key] = part_of(self.graph, results)
@@ -257,11 +259,11 @@ class RankGraph:
 def lower_rank_graph(
     module: ModuleOp, localize: Localize, *, pipeline: Pipeline, rank: int, device: torch.device
 ) -> RankGraph:
-    """Return the program of a rank of a decided module, which gets its collectives."""
+    """Lower a decided module in place to a program with collectives, and return the program of a rank."""
     run_passes(module, remaining_passes(pipeline, ir.main_function(module)).before("localize"))
     return RankGraph(module, lower_to_fx(localize(module), rank, pipeline=pipeline).to(device))
 
 
 def bind_open_sizes(module: ModuleOp, sizes: Mapping[str, int], pipeline: Pipeline) -> ModuleOp:
-    """Return a copy of a module with the numbers `sizes`, or the module itself if it has no symbolic ones."""
+    """Return a copy of a module with the numbers `sizes`; the module itself if it has no symbolic sizes."""
     return bind_sizes(module, sizes, pipeline) if sizes else module

@@ -1,4 +1,4 @@
-"""What a rank keeps from one call of a program to the next."""
+"""The tensors that a rank keeps between calls of a program."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from spmdir.simulator.simulate import initial_states
 
 @attrs.frozen(eq=False)
 class EdgeStateShard:
-    """What this rank keeps for a step from one call to the next, of a tensor of global `shape`."""
+    """The shard of an edge state on this rank; `shape` is the global shape."""
 
     tensor: Tensor
     sharding: Sharding
@@ -32,13 +32,13 @@ class EdgeStateShard:
 
 @attrs.frozen(eq=False, kw_only=True)
 class RankState:
-    """What this rank keeps between calls. Calls and loads write into the tensors.
+    """The tensors that this rank keeps between calls. Calls and loads write into them.
 
     Attributes:
-        held: name → shard of what the program holds.
-        kept: name → what it keeps for its steps.
-        unset: the names in `held` of what has no values yet.
-        rates: name in `held` → the learning rate that the optimizer had in the last call.
+        shards: name → local shard of a parameter, buffer or entry of the state.
+        edge_states: name → edge state.
+        unset: the names in `shards` of tensors that have no values yet.
+        rates: name in `shards` → learning rate of the optimizer in the last call.
     """
 
     shards: Mapping[str, Tensor]
@@ -47,15 +47,15 @@ class RankState:
     rates: dict[str, float]
 
     def check_values(self) -> None:
-        """Raise SpmdirError if something has no values yet."""
+        """Raise SpmdirError if a tensor has no values yet."""
         if self.unset:
             raise SpmdirError(
-                f"'{min(self.unset)}' has no values, for it was on the meta device; give it some by materialize, "
-                "load_safetensors or checkpoint.load"
+                f"'{min(self.unset)}' has no values, because it was on the meta device; initialise it with "
+                "materialize, load_safetensors or checkpoint.load"
             )
 
     def share_rates(self, step: TrainingStep) -> None:
-        """Take the learning rates that the optimizer has got since the last call, or give it those that were loaded."""
+        """Copy learning rates that the optimizer has changed since the last call; otherwise give it the loaded ones."""
         for name, rate in step.rates().items():
             if rate != self.rates[name]:
                 self.shards[name].fill_(rate)
@@ -64,7 +64,7 @@ class RankState:
             self.rates[name] = self.shards[name].item()
 
     def as_dtensors(self, arguments: Sequence[Argument], ranks: Ranks) -> dict[str, Tensor | LocalShard]:
-        """Return name → DTensor in the memory of this rank, of what it holds as `arguments` and of what it keeps."""
+        """Return name → DTensor, in the same memory, of the state `arguments` and the edge states."""
         parts = [(a.name, self.shards[a.name], a.sharding, a.meta.shape) for a in arguments]
         parts += [
             (name, edge_state.tensor, edge_state.sharding, edge_state.shape)
@@ -77,7 +77,7 @@ class RankState:
 
 
 def allocate_meta(shards: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    """Return the shards, with room on `device` for the values of those that are on the meta device."""
+    """Return the shards; those on the meta device are replaced by uninitialised ones on `device`."""
     return {name: _allocate(shard, device) if shard.is_meta else shard for name, shard in shards.items()}
 
 
@@ -87,7 +87,7 @@ def _allocate(shard: Tensor, device: torch.device) -> Tensor:
 
 
 def initial_edge_states(program: ModuleOp, mesh: Mesh, rank: int, device: torch.device) -> dict[str, EdgeStateShard]:
-    """Return name → what `rank` begins with, of what a program with collectives keeps for its steps."""
+    """Return name → initial edge state of `rank`, for the edges of a program with collectives."""
     function = main_function(program)
     initial, edge_states = initial_states(function, mesh), {}
     for value in function.args:

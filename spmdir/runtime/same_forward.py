@@ -1,6 +1,6 @@
-"""What ranks compare of a forward before the first one captures it for all: its state, its tensors and its ops.
+"""Compare the forwards of ranks before the first rank captures one for all: state, tensors and ops.
 
-A rank that is given another model, plan or call would otherwise run a program that is not that of its model.
+Without this check, a rank with another model, plan or call would run a program of another model.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class ForwardFacts:
     """Facts about a forward on one rank.
 
     Attributes:
-        texts: what each is about → its text.
-        locations: where the user's code has those of ops.
+        texts: subject of a fact → its text.
+        locations: subject of an op → location in the user's code.
     """
 
     texts: Mapping[str, str]
@@ -50,8 +50,8 @@ class ForwardFacts:
         """Return the facts of the forward of `model` in a call that was rehearsed, with its ops recorded.
 
         Args:
-            device: of this rank, which is the same as that of the others but for its number.
-            options: of the capture by name; equal on all ranks if their texts are.
+            device: the device of this rank; that of other ranks may differ in its index.
+            options: name → option of the capture; options with equal texts are equal.
         """
         ops = rehearsal.ops
         assert ops is not None  # recorded for this
@@ -72,10 +72,11 @@ class ForwardFacts:
         return cls(facts, {_op(number): location for number, location in enumerate(ops.locations)})
 
     def check(self, facts_of_first: Mapping[str, str], numbers: Sequence[int]) -> None:
-        """Raise DivergenceError unless the texts are those of the first rank, in the same order.
+        """Raise DivergenceError unless the texts equal those of the first rank, in the same order.
 
         Args:
-            numbers: what errors call the first rank and this one.
+            facts_of_first: the texts of the first rank.
+            numbers: the numbers that errors print for the first rank and this one.
         """
         if list(self.texts.items()) == list(facts_of_first.items()):
             return
@@ -100,7 +101,7 @@ def _op(number: int) -> str:
 
 
 def _tensors(model: nn.Module) -> dict[str, str]:
-    """Return what each parameter and buffer is, or which other one it is."""
+    """Return name of a parameter or buffer → its type, or the name of the tensor that it is tied to."""
     first_names: dict[int, str] = {}
     facts = {}
     groups = {"parameter": model.named_parameters, "buffer": model.named_buffers}
@@ -119,7 +120,7 @@ def _arguments(call: tuple[Any, Any]) -> dict[str, str]:
 
 
 def _plan_lines(plan: str) -> dict[str, str]:
-    """Return the lines of a plan by what they are about."""
+    """Return subject → line of a plan."""
     facts, section = {}, "the plan"
     for line in plan.splitlines():
         if line.startswith("["):

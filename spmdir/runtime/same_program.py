@@ -1,4 +1,4 @@
-"""Comparison of a decided program that was read from a file with the program that the model imports as."""
+"""Compare a decided program from a file with the program imported from the model."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from spmdir.dialects.values import function_attrs, like_arguments, sharding_of, 
 
 
 def adopt(decided: ModuleOp, imported: ModuleOp) -> None:
-    """Give the ops of a decided program the places in the model's source that those of the imported one have.
+    """Check that `decided` is a decided form of `imported`, and give its ops the source locations of `imported`.
 
     Raises:
-        SpmdirError: located in `found`: it does not compute what `imported` does, op by op, or has other shardings than
-            `imported` was given. Reshards between ops are no difference.
+        SpmdirError: located in `decided`: its ops differ from those of `imported`, or its shardings from the
+            annotations. Reshards between ops are allowed.
     """
     function, model = ir.main_function(decided), ir.main_function(imported)
     _check_declared(decided, imported)
@@ -49,7 +49,7 @@ def adopt(decided: ModuleOp, imported: ModuleOp) -> None:
 
 
 def _computing_ops(function: FuncOp, values: dict[SSAValue, SSAValue]) -> Any:
-    """Yield the ops that compute or constrain; `values` is told that those between pass their operands on."""
+    """Yield the ops that compute or constrain; in `values`, map results of other ops as their operands are mapped."""
     for op in function.body.block.ops:
         if isinstance(op, SpmdOp) and not isinstance(op, ConstraintOp):
             values.update((result, values[operand]) for result, operand in zip(op.results, op.operands, strict=True))
@@ -58,7 +58,7 @@ def _computing_ops(function: FuncOp, values: dict[SSAValue, SSAValue]) -> Any:
 
 
 def _computation(op: Operation) -> tuple[Any, ...]:
-    """Return what an op computes of its operands; the axes in a type of a size are those of a decision."""
+    """Return the properties that two ops with equal operands must share. Types of sizes depend on the decision."""
     properties = {name: value for name, value in op.properties.items() if name not in DECIDED}
     return op.name, properties, [] if isinstance(op, SizeOp) else list(op.result_types)
 
@@ -82,7 +82,7 @@ def _check_declared(decided: ModuleOp, imported: ModuleOp) -> None:
 
 
 def _check_signature(function: FuncOp, model: FuncOp) -> None:
-    """Raise SpmdirError unless arguments and results have the names, types and given shardings of the model."""
+    """Raise SpmdirError unless arguments and results have the names, types and annotations of the model."""
     location = location_of(function)
     if function.function_type != model.function_type:
         raise SpmdirError("the arguments or results have other types than in the model", location)
@@ -91,7 +91,7 @@ def _check_signature(function: FuncOp, model: FuncOp) -> None:
         for index in range(len(values)):
             here, wanted = (dict(function_attrs(each_function, which, index)) for each_function in (function, model))
             shardings = [attrs.pop("spmd.sharding", None) for attrs in (here, wanted)]
-            wanted.pop("spmd.like", None)  # a decided program says it by its shardings
+            wanted.pop("spmd.like", None)  # a decided program has equal shardings instead
             subject = f"{'argument' if which == 'arg_attrs' else 'result'} {index}"
             if here != wanted or (which == "arg_attrs" and name_of(function.args[index]) != name_of(model.args[index])):
                 raise SpmdirError(f"{subject} has another name or kind than in the model", location)
@@ -99,10 +99,12 @@ def _check_signature(function: FuncOp, model: FuncOp) -> None:
             like = likes.get(index) if which == "res_attrs" else None
             if like is not None and shardings[0] != function_attrs(function, "arg_attrs", like).get("spmd.sharding"):
                 name = signature_name(function, "arg_attrs", like)
-                raise ShardingError(f"{subject} is laid out otherwise than '{name}', which it is to be like", location)
+                raise ShardingError(f"{subject} has another sharding than '{name}', which it must be like", location)
 
 
 def _check_sharding(subject: str, decided: Sharding | None, required: Sharding | None, location: Any) -> None:
-    """Raise ShardingError if the user gave a sharding, no axis of it open, and the program has another one."""
+    """Raise ShardingError if the annotation has no open axis and the sharding differs from it."""
     if required is not None and not required.open_axes and decided != required:
-        raise ShardingError(f"{subject} is laid out as <{decided or ''}>, and was given as <{required}>", location)
+        raise ShardingError(
+            f"{subject} has the sharding <{decided or ''}>; expected <{required}>, its annotation", location
+        )

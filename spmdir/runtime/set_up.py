@@ -1,4 +1,4 @@
-"""What `parallelize` and `shard_module` begin with: the ranks agree on mesh, machine and options, and decide once."""
+"""The first steps of `parallelize` and `shard_module`: ranks agree on mesh, machine and options, and decide once."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ from spmdir.runtime.ranks import Ranks
 
 @attrs.frozen(eq=False, kw_only=True)
 class SetUp:
-    """What the ranks of a mesh have agreed on, before a program is captured.
+    """The settings that the ranks of a mesh have agreed on, before a program is captured.
 
     Attributes:
         group: the ranks.
-        device: where this one runs.
-        given: the DeviceMesh of the caller; None to make one.
-        pipeline: what is run on the program.
-        cache: where the first rank keeps decided programs.
-        sync_state: whether the state is taken from the first rank instead of being compared.
-        local_inputs, compile: as of `Ranks`.
+        mesh: the mesh.
+        device: the device of this rank.
+        device_mesh: the DeviceMesh of the caller; None to make one.
+        pipeline: the passes to run on the program.
+        cache: the directory in which the first rank keeps decided programs; None for no cache.
+        sync_state: whether the state is copied from the first rank instead of being compared.
+        local_inputs, compile: as in `Ranks`.
     """
 
     group: RankGroup
@@ -51,11 +52,11 @@ class SetUp:
 
     @property
     def rank(self) -> int:
-        """The place of this rank in the mesh."""
+        """The index of this rank in the mesh."""
         return self.group.index
 
     def decided(self, imported: ModuleOp, model: Any) -> ModuleOp:
-        """Return the decided form of a module that all ranks have imported alike, kept under the name of `model`.
+        """Return the decided form of a module that all ranks have imported; its cache entry is named after `model`.
 
         Raises:
             SpmdirError: as `decided_once`.
@@ -65,13 +66,13 @@ class SetUp:
             return decided_once(imported, self.pipeline, self.group, self.cache, name)
 
     def deciding(self, imported: ModuleOp) -> SetUp:
-        """Return what decides an imported program, for ranks with sizes of their own if they may have them."""
+        """Return the settings for the decision of a program; with local inputs, the decision allows different sizes."""
         if not self.local_inputs or not open_sizes(imported).hints:
             return self
         return attrs.evolve(self, pipeline=deciding_apart(self.pipeline, imported))
 
     def connected(self) -> Ranks:
-        """Return the ranks with a device mesh; all of them call this alike, for it may make process groups."""
+        """Return the ranks with a device mesh; all ranks must call this, because it may create process groups."""
         return Ranks(
             mesh=self.mesh,
             device_mesh=make_device_mesh(self.mesh, self.device) if self.device_mesh is None else self.device_mesh,
@@ -86,14 +87,15 @@ class SetUp:
 def set_up(
     operation: str, mesh: Mesh | DeviceMesh, options: ChosenOptions, check_arguments: Callable[[], None] = lambda: None
 ) -> SetUp:
-    """Return what the ranks that begin `what` have in common.
+    """Compare the settings of the ranks, and return them.
 
     Args:
+        operation: the call that the ranks make, for errors.
         check_arguments: raises SpmdirError for arguments of the wrong type.
 
     Raises:
-        SpmdirError: there is no process group, or it has another size than the mesh; an option is of the wrong type; or
-            ranks differ. All ranks raise.
+        SpmdirError: there is no process group, or its size differs from that of the mesh; an option has the wrong type;
+            or ranks differ. All ranks raise.
     """
     if not dist.is_initialized():
         check_arguments()  # a wrong argument comes before a missing process group

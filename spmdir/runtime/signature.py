@@ -1,4 +1,4 @@
-"""What the arguments and results of a captured program's function are for."""
+"""The roles of the arguments and results of the function of a captured program."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from spmdir.runtime.capture import Capture
 from spmdir.simulator.simulate import arrange_outputs
 
 NO_SIZES: Mapping[str, int] = MappingProxyType({})
-"""The sizes of a program that has no symbolic ones."""
+"""The sizes of a program without symbolic sizes."""
 
 
 @attrs.frozen
@@ -39,13 +39,13 @@ class Argument:
     """An argument of the function.
 
     Attributes:
-        name: what the IR calls it.
-        meta: its global shape and element type.
-        sizes: its global shape, symbolic sizes as they are.
-        sharding: its sharding.
-        held: whether it stays with the ranks between calls, as state does; else every call gives it.
-        is_tangent: whether it is given to the backward, as the gradient of an output.
-        buffer: the buffer that it is as the backward takes it, which `is_tangent` then holds for too; else None.
+        name: the name in the IR.
+        meta: the global shape and element type.
+        sizes: the global shape, with symbolic sizes.
+        sharding: the sharding.
+        is_state: whether ranks keep it between calls. Otherwise every call passes it.
+        is_tangent: whether only the backward takes it: the gradient of an output, or a buffer.
+        buffer: the name of the buffer whose value at the start of the backward this is; None for other arguments.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Argument:
     buffer: str | None = None
 
     def shape(self, symbol_values: Mapping[str, int] = NO_SIZES) -> tuple[int, ...]:
-        """Return its global shape where symbolic sizes are as `known`."""
+        """Return the global shape for values of the symbolic sizes."""
         return tuple(evaluate(size, symbol_values) for size in self.sizes)
 
 
@@ -73,9 +73,9 @@ class Signature:
     """The arguments and results of a function.
 
     Attributes:
-        outputs: the leaves of what the caller gets: results, numbers and sizes.
-        state: the leaves of a step's state: arguments and numbers; empty for a model.
-        renewed: (argument, result) where the result is the argument's new value.
+        outputs: the leaves of the output: results, numbers and sizes.
+        state: the leaves of the state of a step: arguments and numbers; empty for a model.
+        updates: (argument, result) pairs; the result is the new value of the argument.
     """
 
     arguments: tuple[Argument, ...]
@@ -96,8 +96,8 @@ def read_signature(function: FuncOp, returned: int, state_leaves: Sequence[Any] 
     """Return the signature of a function that was imported and propagated.
 
     Args:
-        returned: how many leaves the caller gets.
-        given: the leaves of a step's state; empty for a model.
+        returned: the number of leaves of the output.
+        state_leaves: the leaves of the state of a step; empty for a model.
     """
     tensors = sum(isinstance(leaf, Tensor) for leaf in state_leaves)
     arguments, of_state, late = [], [], late_buffers(function)
@@ -124,7 +124,7 @@ def read_signature(function: FuncOp, returned: int, state_leaves: Sequence[Any] 
     remaining = iter(of_state)
     state = tuple(next(remaining) if isinstance(leaf, Tensor) else leaf for leaf in state_leaves)
     new = dict(_mutations(function, arguments, flat[end:]))
-    # What a step returns as its new state counts, whatever it did to the old one.
+    # The returned state takes precedence over in-place changes of the old one.
     new.update(pair for pair in zip(state, flat[returned:end], strict=True) if pair[0] in of_state)
     renewed = tuple(new.items())
     outputs = tuple(map(_leaf, flat[:returned]))
@@ -142,7 +142,7 @@ def _mutations(function: FuncOp, arguments: list[Argument], results: list[Result
 
 
 def return_whole(module: ModuleOp, capture: Capture) -> None:
-    """Ask for the new values of arguments that the caller gave to be replicated, before shardings are decided."""
+    """Annotate the new values of inputs as replicated, before shardings are decided."""
     function, whole = ir.main_function(module), sharding_attr(Sharding((), ir.mesh(module).name))
     kinds = [signature_kind(function, "arg_attrs", value.index) for value in function.args]
     users = [value.index for value, kind in zip(function.args, kinds, strict=True) if kind == "input"]

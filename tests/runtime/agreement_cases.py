@@ -220,7 +220,7 @@ def programs_when_needed() -> list[int]:
 
 def error_of_raw(rank: int) -> str:
     """What rank 0 is told of an error of rank 1 that is not spmdir's."""
-    broken = mock.patch.object(initial_state, "own_shard", side_effect=MemoryError("no memory for it"))
+    broken = mock.patch.object(initial_state, "copy_shard", side_effect=MemoryError("no memory for it"))
     try:
         with broken if rank else nullcontext():
             parallel()
@@ -251,7 +251,7 @@ def placing(rank: int) -> str:
         store.wait(["rank 1 has no place"])
         return first_ranks(*arguments)
 
-    with mock.patch.object(initial_state, "first_ranks", late):
+    with mock.patch.object(initial_state, "values_of_first_rank", late):
         found = error_of(lambda: parallel(device_mesh=device_mesh, sync_state=True))
     if rank:
         store.set("rank 1 has no place", "")

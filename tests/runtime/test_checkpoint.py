@@ -90,8 +90,8 @@ def test_what_cannot_be_saved_or_loaded_is_an_error_on_all_ranks(saved):
         assert "does not fit: it has 'w' and nothing of 'v'; expected" in result["one rank"]
         assert "no place for a state" in result["restored"]
         assert "'bare' is 3, which cannot be loaded in place; put it into a dict" in result["bare"]
-        assert "whose shards are laid out differently" in result["mixed"]
-        assert "would take a shard for one of torch.chunk" in result["gathered"]
+        assert "on tensors with different shardings" in result["mixed"]
+        assert "on a shard that is not one of torch.chunk" in result["gathered"]
         assert result["written"] == 0
         assert not result["left"]
 

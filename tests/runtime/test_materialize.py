@@ -37,7 +37,7 @@ def test_a_model_from_the_meta_device_has_the_values_that_one_device_gives_it(ra
         assert tied.keys() | {"head.weight"} == expected.keys()
         assert_equal(*result["drawn"])
         assert_equal(*result["forward"], 1e-12)
-        assert "has no values, for it was on the meta device" in result["unset"]
+        assert "has no values, because it was on the meta device" in result["unset"]
 
 
 @pytest.mark.gloo
@@ -141,10 +141,12 @@ def test_a_rank_reads_the_slices_that_it_holds_and_no_more(tmp_path, monkeypatch
             return part
 
     source = safetensors_slices._find_slices
-    monkeypatch.setattr(safetensors_slices, "_source", lambda entry, *rest: Spied(entry.place, source(entry, *rest)))
+    monkeypatch.setattr(
+        safetensors_slices, "_find_slices", lambda entry, *rest: Spied(entry.place, source(entry, *rest))
+    )
     shard = torch.zeros(3, 5)
     boxes = held_boxes(parse_sharding("a: Cyclic(0, 2)"), (7, 5), spmdir.Mesh({"a": 2}), 1)
-    monkeypatch.setattr(safetensors_slices, "held_parts", lambda name, tensor: (boxes, shard))
+    monkeypatch.setattr(safetensors_slices, "boxes_and_shard", lambda name, tensor: (boxes, shard))
     spmdir.checkpoint.load_safetensors(tmp_path, {"w": torch.empty(7, 5)})
     assert_equal(shard, torch.arange(35.0).view(7, 5)[[2, 3, 6]])
     assert read == {"w": 15}

@@ -124,7 +124,7 @@ def test_another_machine_under_the_same_name_is_another_entry(tmp_path: Path) ->
         (
             "sharding<@mesh>}) attr",
             "sharding<@mesh, dp: S(0)>}) attr",
-            r"result 0 is laid out as <dp: S\(0\)>, and was given",
+            r"result 0 has the sharding <dp: S\(0\)>; expected",
         ),
     ],
 )
@@ -163,7 +163,7 @@ def test_a_result_that_is_like_an_argument_is_laid_out_as_it_in_a_file_too(tmp_p
     text = found.path.read_text()
     assert "dp: S(0), tp: S(0)>}) attr" in text
     found.path.write_text(text.replace("dp: S(0), tp: S(0)>}) attr", "dp: S(0)>}) attr"))
-    with pytest.raises(spmdir.SpmdirError, match="result 0 is laid out otherwise than 'input', which it is to be like"):
+    with pytest.raises(spmdir.SpmdirError, match="result 0 has another sharding than 'input', which it must be like"):
         found.read(again, DECIDING)
 
 
