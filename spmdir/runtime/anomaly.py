@@ -1,4 +1,4 @@
-"""`torch.autograd.detect_anomaly` on gradients that are DTensors."""
+"""Support `torch.autograd.detect_anomaly` for DTensor gradients."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch.distributed.tensor.experimental import register_sharding
 
 @cache
 def support_anomaly_detection() -> None:
-    """Register with DTensor how `_is_any_true` is sharded, by which autograd looks for NaN.
+    """Register a sharding rule of `_is_any_true` with DTensor; autograd uses this op to look for NaN.
 
-    Each rank looks at its own shard, as the ranks of FSDP2 do.
+    Each rank checks its own shard, as in FSDP2.
     """
 
     def shardings(x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Guards of a program that has no variants: a call after a change is an error."""
+"""The guards of a program without variants: a call after a change of state is an error."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from spmdir.runtime.training import TrainingStep
 
 @attrs.frozen(eq=False)
 class CallGuards:
-    """The guards of a program, and what it was traced of.
+    """The guards of a program, and the objects that it was traced from.
 
-    Models are referred to weakly: no rank keeps the parameters of a model that the caller has let go of. Without its
-    model a program depends on globals and classes.
+    Models are weak references, so that the memory of a model that the caller has deleted is freed. After that, only
+    globals, classes and settings are compared.
     """
 
     _guards: Guards
@@ -40,13 +40,13 @@ class CallGuards:
         return cls(Guards.of(walk, rehearsal.code, roots, device, fixed).checked(*roots.values()), weak_roots)
 
     def check(self) -> None:
-        """Raise UnsupportedError if something that the trace read has changed."""
+        """Raise UnsupportedError if state that the trace read has changed."""
         change = self._guards.change(*(root() if isinstance(root, weakref.ref) else root for _, root in self._roots))
         if change is None:
             return
         raise UnsupportedError(
             f"the program was traced in another state: {change}; change it back, or call parallelize again. For "
-            "programs of several states, parallelize copies of the model, as by copy.deepcopy(model)"
+            "programs of several states, parallelize copies of the model, such as copy.deepcopy(model)"
         )
 
 

@@ -1,4 +1,4 @@
-"""Copies of modules, with fake tensors or others in the place of their own."""
+"""Copy modules, with their tensors replaced by fake or other tensors."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def copied(model: Model, memo: MutableMapping[int, Any]) -> Model:
-    """Return a deep copy of a module; `memo` is as for `copy.deepcopy`, the id of an object → its copy.
+    """Return a deep copy of a module; `memo` is as for `copy.deepcopy`: id of an object → its copy.
 
-    Functions that are attributes of submodules, as methods that were replaced on the object, are copied with what they
-    close over: `copy.deepcopy` would leave them with the modules of the original.
+    Functions that are attributes of submodules, such as methods replaced on the object, are copied with their closures.
+    `copy.deepcopy` would leave references to modules of the original in them.
     """
     copied_model = copy.deepcopy(model, memo)  # type: ignore[arg-type]  # a dict
     for module in copied_model.modules():

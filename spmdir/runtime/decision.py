@@ -1,4 +1,4 @@
-"""The decided program: made once, on the first rank, or read from a file; the others get its text."""
+"""Decide a program once, on the first rank, or read it from a file; the other ranks get its text."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from spmdir.runtime.program_cache import CacheEntry
 def decided_once(
     imported: ModuleOp, pipeline: Pipeline, ranks: RankGroup, cache: str | os.PathLike[str] | None, name: str
 ) -> ModuleOp:
-    """Return the decided form of a module that all ranks have imported alike, and which is not used any more.
+    """Return the decided form of a module that all ranks have imported. The module itself is consumed.
 
-    The first rank takes it from the directory `cache`, or runs the passes through `propagate` and keeps the result
-    there, as the program of the model `name`. All ranks read its text, so that they name values alike.
+    The first rank reads it from the directory `cache`. If there is no entry, it runs the passes through `propagate`,
+    and writes an entry for the model `name`. All ranks parse the same text, so names of values are equal.
 
     Raises:
-        SpmdirError: on all ranks, what the first one raised: a pass rejects the module, or the file is damaged, edited
-            wrongly, or cannot be written; or if a rank does not come within the timeout of the process group.
+        SpmdirError: on all ranks: a pass rejects the module; the file is damaged, edited wrongly, or cannot be written;
+            or a rank does not arrive within the timeout of the process group.
     """
 
     def decide_on_first() -> str:
@@ -34,7 +34,7 @@ def decided_once(
 
 
 def decide(imported: ModuleOp, pipeline: Pipeline, cache: str | os.PathLike[str] | None, name: str) -> ModuleOp:
-    """Return the decided form of a module, from the directory `cache` if it is there; else it is kept there.
+    """Return the decided form of a module: from the directory `cache` if it has an entry, else decide and add one.
 
     Raises:
         SpmdirError: a pass rejects the module, or the file is damaged, edited wrongly, or cannot be written.

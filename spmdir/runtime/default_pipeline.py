@@ -1,4 +1,4 @@
-"""The pipeline of programs that are made to run, where none is given: the standard one, then the schedule."""
+"""The default pipeline of programs that run on ranks: the standard pipeline, then the schedule."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import functools
 from spmdir.pipeline.pipeline import SCHEDULED, Pipeline, as_pipeline
 
 MACHINES = {"cpu": "cpu-gloo"}
-"""Type of device → the topology that stands for its machine; the default one for others."""
+"""Type of device → default topology; other types have the default topology of pipelines."""
 
 
 def running_pipeline(pipeline: Pipeline | str | None, device_type: str | None) -> Pipeline:
-    """Return `given` as a Pipeline; if it is None, that of programs that run on devices of a type.
+    """Return `pipeline` as a Pipeline; if it is None, the default for a type of device.
 
     Args:
-        device_type: as `torch.device.type`; None if it is not known.
+        device_type: as `torch.device.type`; None if unknown.
 
     Raises:
-        SpmdirError: it is neither a Pipeline nor the text of one.
+        SpmdirError: `pipeline` is neither a Pipeline nor the text of one.
     """
     return as_pipeline(pipeline) if pipeline is not None else _scheduled(MACHINES.get(device_type or ""))
 

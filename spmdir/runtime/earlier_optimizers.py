@@ -1,4 +1,4 @@
-"""Optimizers that were made before a module was sharded: they would train the old parameters, without a word."""
+"""Warn about optimizers that were made before a module was sharded: they update only the old parameters."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from spmdir.core.errors import warn
 def warn_of_earlier_optimizers(model: nn.Module) -> None:
     """Warn if an optimizer of this process holds parameters of `model`, which is about to be sharded.
 
-    The sharded module has parameters of its own, so `optimizer.step()` would leave them as they are. Looking through
-    the objects of the process takes 0.1 s for a million of them.
+    The sharded module has new parameters, which `optimizer.step()` would not update. The search through the objects of
+    the process takes 0.1 s for a million of them.
     """
     parameters = {id(parameter) for parameter in model.parameters()}
-    # The type, since `isinstance` asks proxies for their class, which may do anything.
+    # `isinstance` reads `__class__`, which runs arbitrary code in proxies, so use the type.
     optimizers = [each for each in gc.get_objects() if issubclass(type(each), Optimizer)]
     for optimizer in optimizers:
         groups = getattr(optimizer, "param_groups", ())

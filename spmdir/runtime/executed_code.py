@@ -20,27 +20,27 @@ import attrs
 import torch
 
 _LIBRARIES = ("torch", "numpy", "sympy", "spmdir", "xdsl", "triton", "functorch", "torchgen", "attr", "attrs")
-"""Packages whose objects and globals no program depends on, beside those of Python itself."""
+"""Packages whose objects and globals do not affect programs. Python itself is another one."""
 
 _LIBRARY_FILES = ("typing_extensions",)
-"""Modules of one file that are libraries too: torch 2.11 executes it when it imports a part of itself."""
+"""Modules of one file that count as libraries: torch 2.11 executes it when it imports a part of itself."""
 
 _STDLIB_FOLDERS = tuple(os.path.realpath(sysconfig.get_path(key)) + os.sep for key in ("stdlib", "platstdlib"))
 _TORCH = os.path.dirname(os.path.realpath(torch.__file__)) + os.sep
 _TORCH_MODULES = tuple(os.path.join(_TORCH, "nn", *part) for part in (("modules", ""), ("utils", ""), ("parallel", "")))
 
 EVERY = "*"
-"""Stands for all names among those that are read."""
+"""The entry that means all names, in a set of names that are read."""
 
 _READS_VARIABLE = type(os.environ).__getitem__.__code__
 _READS_VARIABLES = type(os.environ).__iter__.__code__
 
 _FINDS_BY_NAME = (_TORCH, os.path.realpath(functools.__file__))
-"""Files whose code has the names of what it takes from a `__dict__`, or is given them by the code of the user."""
+"""Files whose code reads a `__dict__` only by names that occur in it or that the code of the user passes."""
 
 _ACCESSORS = {"getattr": getattr, "hasattr": hasattr, "setattr": setattr, "delattr": delattr}
 ACCESSORS = (*_ACCESSORS.values(), vars, dir, operator.attrgetter, object.__getattribute__)
-"""What reads attributes by names that are values."""
+"""Functions that read attributes whose names are values."""
 
 _READS_ALL = frozenset({"__dict__", "vars", "dir", "attrgetter", "__getattribute__", "__getstate__", "__reduce_ex__"})
 _BUILTIN, _FROZEN = importlib.machinery.BuiltinImporter, importlib.machinery.FrozenImporter
@@ -86,7 +86,7 @@ def _is_in_packages(path: str) -> bool:
 
 
 def _file_of_module(name: str) -> str:
-    """Return the file of a Python module, for a part of an extension that of the package around it."""
+    """Return the file of a Python module; for a part of an extension, the file of the package around it."""
     while name:
         file = getattr(sys.modules.get(name), "__file__", None)
         if isinstance(file, str) and os.path.isabs(file):
@@ -97,13 +97,13 @@ def _file_of_module(name: str) -> str:
 
 @attrs.frozen(eq=False)
 class ExecutedCode:
-    """What a run executes beside the kernels and tracers of torch.
+    """The Python code that a run executes, without the kernels and tracers of torch.
 
     Attributes:
         globals: code object of the user, or of a library on top of torch → the globals that it was executed with.
-        names: the names of attributes in all code that was executed, and those that were given to `getattr` and the
-            like; `EVERY` among them if some code reads attributes without their names, as by `vars`.
-        own_names: the names of attributes in the code of `globals`, which are the same on all ranks.
+        names: the names of attributes in all executed code, and the names passed to `getattr` and similar functions.
+            Contains `EVERY` if some code reads attributes without their names, such as with `vars`.
+        own_names: the names of attributes in the code of `globals`, which are equal on all ranks.
         users_names: the names in code outside of torch and Python.
         modules: the Python modules that functions import.
         called: all code objects.
@@ -120,11 +120,11 @@ class ExecutedCode:
 
     @property
     def size(self) -> tuple[int, ...]:
-        """How much has been recorded, which never becomes less."""
+        """The amount of recorded code, which only increases."""
         return len(self.globals), len(self.names), len(self.modules), len(self.variables)
 
     def add(self, code: CodeType, values: dict[str, Any]) -> None:
-        """Note a code object that is executed with some globals."""
+        """Record a code object that is executed with the globals `values`."""
         if code in self.called:
             return
         self.called.add(code)
@@ -142,7 +142,7 @@ class ExecutedCode:
 
 
 def file_of(code: CodeType, values: dict[str, Any]) -> str:
-    """Return the file of a code object, that of its module if it was made of a text."""
+    """Return the file of a code object; for code compiled from a string, the file of its module."""
     file = code.co_filename if not code.co_filename.startswith("<") else values.get("__file__")
     return file if isinstance(file, str) else ""
 
@@ -186,8 +186,8 @@ _IMPORT = dis.opmap["IMPORT_NAME"]
 def recorded_code(code: ExecutedCode) -> Iterator[None]:
     """Record the Python code that this thread executes inside.
 
-    The names that the code gives to `getattr` and the like are seen by functions that stand in for these, in the
-    globals of the code that has their names.
+    To record the names that the code passes to `getattr` and similar functions, replacements of these functions are
+    inserted into the globals of the code that refers to them.
     """
     replaced: list[tuple[dict[str, Any], str]] = []
     seen: set[CodeType] = set()
@@ -222,7 +222,7 @@ def recorded_code(code: ExecutedCode) -> Iterator[None]:
 
 @contextmanager
 def unrecorded() -> Iterator[Any]:
-    """Record no code inside; yields what `recorded_again` takes."""
+    """Record no code inside; yields the argument of `recorded_again`."""
     before = sys.gettrace()
     sys.settrace(None)
     try:
@@ -233,7 +233,7 @@ def unrecorded() -> Iterator[Any]:
 
 @contextmanager
 def recorded_again(before: Any) -> Iterator[None]:
-    """Record the code inside, where `unrecorded` has yielded `before`."""
+    """Record the code inside again; `before` is the value that `unrecorded` yielded."""
     sys.settrace(before)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Which node of a rank's graph failed, and what that says to a user."""
+"""Find the node of a rank's graph that failed, and make the error for the user."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ _ASSIGNED = re.compile(r"\s*(\w+)(?:\s*:[^=]*)? = ")
 
 
 def run_failure(node: fx.Node | None, error: Exception, rank: int, reports: str) -> SpmdirError:
-    """Return the error that a run on `rank` ended in, with the place in the model where it was.
+    """Return the error of a failed run on `rank`, with its location in the model.
 
     Args:
         node: the `failing_node`.
-        told: what other ranks left for this one, see `RankGroup.reports`; it is the cause, so it comes first.
+        error: the exception of the run.
+        reports: the errors of other ranks, from `RankGroup.reports`. They are the cause, so they come first.
     """
-    error = getattr(error, "inner_exception", error)  # of torch.compile, which says first that it failed
+    error = getattr(error, "inner_exception", error)  # the cause inside an exception of torch.compile
     reason = str(error).strip().partition("\n")[0]
     if node is None:
         return SpmdirError(f"the program fails on rank {rank}: {reports}{type(error).__name__}: {reason}")
@@ -34,13 +35,13 @@ def run_failure(node: fx.Node | None, error: Exception, rank: int, reports: str)
     message = (
         f"{source.target.__name__.partition('.')[0]} of '{value.name}'{_module_text(place)} on mesh axes "  # type: ignore
         f"[{', '.join(source.meta[AXES])}] fails on rank {rank}: "
-        f"{reports or 'another rank of its group has ended, is stuck, or runs something else; '}{reason}"
+        f"{reports or 'another rank of its group has ended, hangs, or runs another program; '}{reason}"
     )
     return SpmdirError(message, place.meta.get("location"))
 
 
 def _moved_value(node: fx.Node) -> fx.Node:
-    """Return the value of the model, or the argument, that the collective `node` moves; itself if it moves none."""
+    """Return the argument or computed value that the collective `node` sends; `node` itself if there is none."""
     inputs = node.all_input_nodes
     while inputs and not node.meta.get(IS_COMPUTED):
         node, inputs = inputs[0], inputs[0].all_input_nodes
@@ -48,7 +49,7 @@ def _moved_value(node: fx.Node) -> fx.Node:
 
 
 def _node_with_location(node: fx.Node) -> fx.Node:
-    """Return the node whose place is that of the collective `node`: what it moves, or what uses that."""
+    """Return a node with the source location of the collective `node`: the value that it sends, or a user of it."""
     value = _moved_value(node)
     if "location" in value.meta:
         return value
@@ -58,18 +59,18 @@ def _node_with_location(node: fx.Node) -> fx.Node:
 
 
 def _module_text(node: fx.Node) -> str:
-    """Return ` in 'MODULE'` for a node of which that is known."""
+    """Return ` in 'MODULE'` for a node; an empty text if the module is unknown."""
     modules = node.meta.get("nn_module_stack")
     return f" in '{next(reversed(modules))}'" if modules else ""
 
 
 def is_collective(node: fx.Node | None) -> bool:
-    """Return whether what failed needs other ranks."""
+    """Return whether a node needs other ranks."""
     return node is not None and (node.target is WAIT or AXES in node.meta)
 
 
 def failing_node(graph: fx.GraphModule, error: Exception) -> fx.Node | None:
-    """Return the node of `graph` in which `error` arose; None if it was not in its code."""
+    """Return the node of `graph` that raised `error`; None if the error is not from the code of the graph."""
     code, trace = type(graph).forward.__code__, error.__traceback__
     while trace is not None and trace.tb_frame.f_code is not code:
         trace = trace.tb_next

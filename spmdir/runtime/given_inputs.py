@@ -1,4 +1,4 @@
-"""Ranks compare the inputs that calls are given: in the first calls of a program, then at fixed intervals."""
+"""Compare the inputs of calls between ranks: in the first calls of a program, then at fixed intervals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.signature import Argument
 
 INTERVAL = 256
-"""Most calls between two comparisons of a program."""
+"""Maximum number of calls between two comparisons of a program."""
 
 
 @attrs.define(eq=False)
@@ -26,8 +26,8 @@ class GivenInputs:
     inputs and one exchange through the store of the process group.
 
     Attributes:
-        calls: how many calls have begun.
-        peers: the ranks that must be given the same inputs as this one; None until the first comparison.
+        calls: the number of calls so far.
+        peers: the ranks that must pass the same inputs as this one; None until the first comparison.
     """
 
     ranks: Ranks
@@ -38,13 +38,14 @@ class GivenInputs:
     def checked(self, arguments: Sequence[Argument], tensors: Sequence[Tensor]) -> Iterator[dict[str, Any]]:
         """Run the checks of a call, and compare its inputs with those of the other ranks if that is due.
 
-        With global inputs all ranks must be given the same. With local inputs the ranks must that hold the same shards.
+        With global inputs, all ranks must pass equal inputs. With local inputs, ranks with the same shards must.
 
         Args:
-            arguments: those that the call gives, with `tensors`.
+            arguments: the arguments that the call passes.
+            tensors: their values.
 
         Raises:
-            SpmdirError: a check fails; on all ranks where inputs are compared.
+            SpmdirError: a check fails; raised on all ranks if this call compares inputs.
             DivergenceError: on all ranks, if inputs differ.
         """
         self.calls += 1
@@ -70,7 +71,7 @@ def _is_due(call: int) -> bool:
 
 
 def _peers(ranks: Ranks, arguments: Sequence[Argument]) -> RankGroup:
-    """Return the ranks that must be given the same inputs: all, or with local inputs those with the same shards."""
+    """Return the ranks that must pass equal inputs: all, or with local inputs the ranks with the same shards."""
     if not ranks.local_inputs:
         return ranks.group
     return ranks.group_across({axis for argument in arguments for axis, _ in argument.sharding.entries})

@@ -1,4 +1,4 @@
-"""The tensors that are to stay with the ranks: compared between them or taken from the first one, and divided."""
+"""The initial state of a program on a rank: compare it between ranks or copy it from the first one, and shard it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from spmdir.simulator.distribution import local_tensor
 
 @attrs.frozen(eq=False)
 class InitialState:
-    """What a program begins with.
+    """The initial state of a program on this rank.
 
     Attributes:
-        arguments: of the program, those that stay with the ranks.
-        originals: name → the whole tensor.
-        shards: name → this rank's shard of it, on the meta device if the tensor is.
-        buffer: room for one whole tensor; None if the first rank's values are not asked for.
+        arguments: the arguments of the program that ranks keep between calls.
+        originals: name → whole tensor.
+        shards: name → shard of this rank; on the meta device if the whole tensor is.
+        buffer: memory for one whole tensor; None if the state is not copied from the first rank.
     """
 
     arguments: Sequence[Argument]
@@ -35,7 +35,7 @@ class InitialState:
     buffer: Tensor | None
 
     def take_first(self, ranks: Ranks) -> None:
-        """Overwrite the shards by those of the first rank's values, if they are asked for; all ranks call this."""
+        """Overwrite the shards with those of the first rank's values if there is a buffer; all ranks must call this."""
         if self.buffer is None:
             return
         for argument in self.arguments:
@@ -49,10 +49,10 @@ class InitialState:
 def initial_state(
     arguments: Sequence[Argument], originals: Mapping[str, Tensor], setup: SetUp, status: dict[str, Any]
 ) -> InitialState:
-    """Return what a program begins with on this rank; what ranks compare of it goes into `status`.
+    """Return the initial state on this rank, and add the digests that ranks compare to `status`.
 
     Raises:
-        MemoryError, RuntimeError: there is no memory; nothing is allocated later.
+        MemoryError, RuntimeError: out of memory. All memory is allocated here.
     """
     status["meta"] = [name for name, tensor in originals.items() if tensor.is_meta]
     if not setup.sync_state:
@@ -66,7 +66,7 @@ def initial_state(
 
 
 def values_of_first_rank(name: str, tensor: Tensor, buffer: Tensor, ranks: Ranks) -> Tensor:
-    """Return the first rank's values of `tensor`, in the bytes of `buffer`; nothing is allocated that could fail."""
+    """Return the first rank's values of `tensor`, in the memory of `buffer`, without an allocation that could fail."""
     whole = buffer[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
     if ranks.index == 0:
         whole.copy_(tensor.detach())

@@ -1,4 +1,4 @@
-"""How Python calls a module that was captured with its gradients, as plain values that ranks can send."""
+"""The calling convention of a module that was captured with its gradients, as plain values that ranks can send."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from spmdir.torch_interop import pytree
 
 @attrs.frozen(eq=False)
 class JointCall:
-    """How a captured module is called.
+    """The calling convention of a captured module with its gradients.
 
     Attributes:
         returned: the number of outputs and gradients that its function returns.
-        outputs: how many of these are outputs, numbers among them.
-        gradients: what each gradient is of, by the names of arguments.
-        sources: of each gradient, then of each buffer that the backward writes to, the places of the outputs whose
-            gradients it is computed for.
-        convention: the structures of what the module takes and returns.
+        outputs: the number of outputs among them, including numbers.
+        gradients: for each gradient, the name of its argument.
+        sources: for each gradient, then for each buffer that the backward writes to, the indices of the outputs whose
+            gradients it depends on.
+        convention: the structures of the arguments and outputs of the module.
     """
 
     returned: int
@@ -32,18 +32,18 @@ class JointCall:
 
     @property
     def output_names(self) -> list[str]:
-        """What the leaves of what the module returns are called, by keys and places."""
+        """The names of the leaves of the output, made of keys and indices."""
         spec = self.convention.out_spec
         indexed = pytree.tree_unflatten(range(spec.num_leaves), spec)
         return [pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path(indexed)[0]]
 
     def data(self) -> dict[str, Any]:
-        """Return all but the convention in a form that JSON has; each rank has the convention of its own call."""
+        """Return all fields but the convention, as JSON data. Each rank has the convention of its own call."""
         sources = [sorted(source) for source in self.sources]
         return {"returned": self.returned, "outputs": self.outputs, "gradients": self.gradients, "sources": sources}
 
     @classmethod
     def of(cls, data: Mapping[str, Any], convention: Convention) -> JointCall:
-        """Return the call that `data` gave the data of."""
+        """Return the call for the result of `data`."""
         sources = tuple(map(frozenset, data["sources"]))
         return cls(data["returned"], data["outputs"], tuple(data["gradients"]), sources, convention)

@@ -1,4 +1,4 @@
-"""The forward and the backward of a module as one traced program, and how the module is called."""
+"""Trace the forward and the backward of a module as one program, and record how the module is called."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class JointCapture:
     """A traced module with its gradients.
 
     Attributes:
-        program: what `import_fx` takes.
-        capture: what it returns are the outputs, then the gradients.
-        call: how it is called.
+        program: the program for the importer.
+        capture: the trace. Its results are the outputs, then the gradients.
+        call: the calling convention.
     """
 
     program: Program
@@ -51,7 +51,7 @@ class JointCapture:
 
 
 def call_convention(call: tuple[Any, Any], output: Any) -> Convention:
-    """Return how a module is called with bound arguments that returns something built like `output`."""
+    """Return the calling convention of a module for bound arguments and an output like `output`."""
     leaves, in_spec = pytree.tree_flatten((call[0], dict(call[1])))
     return Convention(_leaf_constants(leaves), in_spec, pytree.tree_structure(without_unknown(output)))
 
@@ -61,17 +61,17 @@ def _leaf_constants(leaves: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def bound_arguments(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any]:
-    """Return the arguments of a call as the forward of `model` takes them, positions before names.
+    """Return (positional, keyword) arguments of a call, bound to the forward of `model`.
 
     Raises:
-        TypeError: the forward takes no such arguments.
+        TypeError: the arguments do not fit the forward.
     """
     bound = _bound(model, args, kwargs)
     return bound.args[1:], bound.kwargs
 
 
 def arguments_by_name(model: nn.Module, call: tuple[Any, Any]) -> Mapping[str, Any]:
-    """Return the arguments of a call by the names that the forward of `model` has for them."""
+    """Return parameter name of the forward of `model` → argument of a call."""
     return dict(list(_bound(model, *call).arguments.items())[1:])
 
 
@@ -90,19 +90,20 @@ def capture_joint(
     dynamic_shapes: Any = None,
     rehearsal: Rehearsal | None = None,
 ) -> JointCapture:
-    """Return the forward and backward of a module on fake tensors of `device`; the module is left as it is.
+    """Trace the forward and backward of a module on fake tensors of `device`. The module does not change.
 
-    What `plan` says of activations is in the program. A forward that reads the grad mode is traced in the present one.
+    The program contains the activation shardings of `plan`. A forward that reads the grad mode is traced in the present
+    mode.
 
     Args:
-        asked: places of the inputs that have a gradient, among the leaves of the bound arguments; by default of the
-            examples that require one.
+        differentiated: the indices of inputs with a gradient, among the leaves of the bound arguments. By default, the
+            example tensors that require a gradient.
         dynamic_shapes: as in torch.export.export.
-        rehearsal: of the forward with these arguments; by default it is rehearsed now.
+        rehearsal: the rehearsal of the forward with these arguments; by default it runs now.
 
     Raises:
-        UnsupportedError: torch cannot trace it whole, a hook or a name, it writes to its inputs, or it changes state
-            beside its buffers.
+        UnsupportedError: torch cannot trace the whole module, a hook or a name; or the forward writes to its inputs or
+            changes state other than buffers.
     """
     args, kwargs = bound_arguments(model, example_inputs, example_kwargs)
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv() if dynamic_shapes else None)
@@ -132,7 +133,7 @@ def capture_joint(
         _name_parameters(traced, graph)
         _return_constants(graph, fakes)
         stack.enter_context(_tracing(graph))
-        # The graph does not read these arguments; of integers AOTAutograd would make symbolic sizes.
+        # The graph does not read these numbers, but AOTAutograd would turn integers into symbolic sizes.
         fake_args, fake_kwargs = pytree.tree_map_only(int, float, (fake_args, fake_kwargs))
         say("tracing forward and backward of {}", type(model).__name__)
         joint = joint_export.export_joint(stack, graph, fake_args, fake_kwargs)
@@ -146,14 +147,16 @@ def capture_joint(
     for entry in program.inputs:
         if entry.kind in ("parameter", "buffer") and entry.names[0] not in originals:
             raise UnsupportedError(
-                f"the module has the tensor '{entry.names[0]}', which is no parameter or buffer; make it one, as by "
-                "register_buffer(name, tensor, persistent=False)"
+                f"the module has the tensor '{entry.names[0]}', which is not a parameter or buffer; register it, such "
+                "as with register_buffer(name, tensor, persistent=False)"
             )
     kinds = {entry.names[0]: entry.kind for entry in program.inputs}
     mutations = [output for output in program.outputs if output.kind == "mutation"]
     for output in mutations:
         if kinds[output.names[0]] not in ("parameter", "buffer", "late_buffer"):
-            raise UnsupportedError(f"the module writes to its input '{output.names[0]}'; expected it to be left alone")
+            raise UnsupportedError(
+                f"the module writes to its input '{output.names[0]}'; expected inputs that do not change"
+            )
     returned = [output for output in program.outputs if output.kind == "output"]
     of_inputs = [output for output in returned if output.like is not None]
     gradients = tuple(output.like for output in of_inputs if output.like)
@@ -166,7 +169,7 @@ def capture_joint(
 
 
 def _name_parameters(model: nn.Module, graph: fx.GraphModule) -> None:
-    """Call the parameters and buffers of a captured graph as `model` does; those that it does not use are added."""
+    """Give the parameters and buffers of a captured graph their names in `model`, and add unused ones."""
     joint_export.restore_names(model, graph)
     ids_in_graph = {id(tensor) for tensor in (*graph.parameters(), *graph.buffers())}
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
@@ -175,9 +178,9 @@ def _name_parameters(model: nn.Module, graph: fx.GraphModule) -> None:
 
 
 def _return_constants(graph: fx.GraphModule, leaves: Sequence[Any]) -> None:
-    """Let a captured graph that returns an argument other than a tensor return its value among `leaves`.
+    """If a captured graph returns an argument that is not a tensor, replace it by its value in `leaves`.
 
-    Dynamo puts such values into the graph wherever ops use them, but not where they are returned.
+    Dynamo inserts such values as constants into ops, but not into the returned values.
     """
     placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
     values = {
@@ -194,14 +197,14 @@ def _return_constants(graph: fx.GraphModule, leaves: Sequence[Any]) -> None:
 
 @contextmanager
 def _tracing(graph: fx.GraphModule) -> Iterator[None]:
-    """Trace in the fake mode that `graph` was captured in."""
+    """Trace in the fake mode in which `graph` was captured."""
     context = graph.meta.get("tracing_context") or joint_export.TracingContext(graph.meta["fake_mode"])
     with joint_export.tracing(context):
         yield
 
 
 def _clone_outputs(graph: fx.GraphModule, places: Sequence[int]) -> None:
-    """Let a captured graph return copies of the outputs at `places`, which share memory with inputs or each other."""
+    """Return clones of the outputs at `places` from a captured graph: they share memory with inputs or each other."""
     end = next(node for node in graph.graph.nodes if node.op == "output")
     leaves, spec = pytree.tree_flatten(end.args)
     with graph.graph.inserting_before(end):
@@ -212,7 +215,7 @@ def _clone_outputs(graph: fx.GraphModule, places: Sequence[int]) -> None:
 
 
 def leaf_names(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[str]:
-    """Return what the leaves of a call are called: by the arguments of the forward, and keys inside them."""
+    """Return the names of the leaves of a call: the parameter of the forward, and the keys inside the argument."""
     bound = _bound(model, args, kwargs)
     by_name: dict[str, Any] = {}
     for name, value in list(bound.arguments.items())[1:]:
@@ -227,7 +230,7 @@ def leaf_names(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any
 
 
 def _name_inputs(module: fx.GraphModule, paths: Sequence[str]) -> None:
-    """Call the placeholders of user inputs by their paths."""
+    """Rename the placeholders of user inputs to their paths."""
     for node in module.graph.nodes:
         descriptor = node.meta.get("desc")
         if node.op == "placeholder" and isinstance(descriptor, joint_export.descriptors.PlainAOTInput):

@@ -1,4 +1,4 @@
-"""A lowered module with its gradients as texts, which the first rank makes and every rank reads its program off."""
+"""A lowered module with its gradients. The first rank makes it, and every rank reads its program from the text."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from spmdir.transforms.split_backward import split_backward
 
 @attrs.frozen(eq=False)
 class JointParts:
-    """A lowered module, as all ranks have it.
+    """A lowered module, equal on all ranks.
 
     Attributes:
-        outline: its signature before it was lowered, as `outline` gives it.
+        outline: the result of `outline` for the module before lowering.
         forward, backward: the two parts of the program of a rank.
-        saved: how many results of the forward are for the backward.
+        saved: the number of results of the forward that the backward takes.
     """
 
     outline: ModuleOp
@@ -43,7 +43,7 @@ class JointParts:
         """Return the parts of a decided module.
 
         Args:
-            localize: makes of the module the program of one rank.
+            localize: lowers the module to the program of one rank.
 
         Raises:
             SpmdirError: the module cannot be lowered.
@@ -54,8 +54,8 @@ class JointParts:
             function = ir.main_function(local)
             if any(signature_kind(function, "arg_attrs", argument.index) == "state" for argument in function.args):
                 raise UnsupportedError(
-                    "the program keeps a state for a step, which a module has no place for; use parallelize with "
-                    "training_step",
+                    "the program keeps a state between steps, which shard_module does not support; use parallelize "
+                    "with training_step",
                     location_of(function),
                 )
             output_count = sum(isinstance(leaf, Result) for leaf in signature.outputs[: call.outputs])
@@ -68,13 +68,13 @@ class JointParts:
         return read_signature(ir.main_function(self.outline), call.returned)
 
     def data(self) -> dict[str, Any]:
-        """Return the parts as texts and a number, in a form that JSON has."""
+        """Return the parts as JSON data: texts and a number."""
         texts = {name: ir.print_ir(part, debuginfo=True) for name, part in self._modules().items()}
         return {**texts, "saved": self.saved}
 
     @classmethod
     def read(cls, data: Mapping[str, Any], pipeline: Pipeline) -> JointParts:
-        """Return the parts that `data` gave the data of; the rank that printed them has verified them."""
+        """Return the parts for the result of `data`; the rank that printed them has verified them."""
         with pipeline.rules, collector_paused():
             parts = (ir.read_printed(data[name]) for name in ("outline", "forward", "backward"))
             return cls(*parts, saved=data["saved"])
@@ -84,7 +84,7 @@ class JointParts:
 
 
 def outline(module: ModuleOp) -> ModuleOp:
-    """Return the declarations of `module` and the signature of its function, whose body is left out."""
+    """Return a copy of `module` with its declarations and function signature, but without the function body."""
     function = ir.main_function(module)
     body = Block(arg_types=[argument.type for argument in function.args])
     body.add_op(ReturnOp())

@@ -1,7 +1,7 @@
-"""Outputs of modules as trees that torch traces: dataclasses are registered, caches are left out.
+"""Convert outputs of modules to trees that torch can trace: register dataclasses, and leave out caches.
 
-`torch.export` and TorchDynamo return tensors and plain values in containers that torch's pytrees know. A forward may
-return more. Its rehearsal shows what it returns:
+`torch.export` and TorchDynamo support outputs of tensors and plain values in registered pytrees. The forward may return
+other objects, which its rehearsal shows:
 
     Out(logits=…, cache=DynamicCache)   →   Out(logits=…, cache=None), and `Out` is a pytree node
 """
@@ -20,21 +20,21 @@ from spmdir.core.errors import UnsupportedError, warn
 from spmdir.torch_interop import pytree
 
 PLAIN = (Tensor, bool, int, float, complex, str, type(None), torch.dtype, torch.device)
-"""What a program takes and returns beside containers."""
+"""Types of leaves that a program takes and returns."""
 
 
 @contextmanager
 def without_unknown_outputs(model: nn.Module, output: Any) -> Iterator[None]:
-    """Let `model` return what torch can trace, within the context.
+    """Let `model` return only objects that torch can trace, within the context.
 
-    A field of a dataclass, an entry of a dictionary or of a tuple that holds an object without a pytree, such as a
-    cache of `transformers`, is None instead, with a warning.
+    If an entry of the output is an object that is not a pytree, such as a cache of `transformers`, it becomes None,
+    with a warning. An entry is a field of a dataclass, or an item of a dictionary or a tuple.
 
     Args:
-        output: what the forward of `model` returns for the arguments that are traced.
+        output: the output of `model` for the traced arguments.
 
     Raises:
-        UnsupportedError: the output as a whole, or something deeper inside it, is such an object.
+        UnsupportedError: such an object is the output itself, or is nested deeper.
     """
     _register_dataclasses(output)
     unknown = _unknown_entries(output)
@@ -47,7 +47,7 @@ def without_unknown_outputs(model: nn.Module, output: Any) -> Iterator[None]:
             "it is None instead: return its tensors, or let the model not make it, as by config.use_cache = False"
         )
     keys = frozenset(unknown)
-    remove_unknown = _remover(output)  # found before the trace, which cannot ask for the kind of each class
+    remove_unknown = _remover(output)  # before the trace, which cannot inspect classes
     hook = model.register_forward_hook(lambda module, args, output: remove_unknown(output, keys))
     try:
         yield
@@ -56,10 +56,10 @@ def without_unknown_outputs(model: nn.Module, output: Any) -> Iterator[None]:
 
 
 def without_unknown(output: Any) -> Any:
-    """Return what a model that returns `output` returns within `known_outputs`.
+    """Return `output` as a model returns it within `without_unknown_outputs`.
 
     Raises:
-        UnsupportedError: as `known_outputs`.
+        UnsupportedError: as `without_unknown_outputs`.
     """
     _register_dataclasses(output)
     unknown = _unknown_entries(output)
@@ -75,7 +75,7 @@ def _register_dataclasses(output: Any) -> None:
 
 
 def _unknown_entries(output: Any) -> dict[Any, str]:
-    """Return key, field or place in an output → the class of an object there that is no pytree.
+    """Return key, field or index of an entry → class of its object that is not a pytree.
 
     Raises:
         UnsupportedError: such an object is not an entry of the output itself.
@@ -97,7 +97,7 @@ def _unknown_entries(output: Any) -> dict[Any, str]:
 
 
 def _remover(output: Any) -> Callable[[Any, frozenset[Any]], Any]:
-    """Return what makes of an output like `output` one with None for the entries at some keys."""
+    """Return a function that replaces the entries at some keys of an output like `output` by None."""
     kind: Any = type(output)
     if dataclasses.is_dataclass(output):
         names = [field.name for field in dataclasses.fields(output)]

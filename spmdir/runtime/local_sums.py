@@ -1,4 +1,4 @@
-"""Gradients that each rank adds up by itself, until a backward reduces the sums: `no_sync`."""
+"""Sums of unreduced gradients on each rank, which a later backward reduces: `no_sync`."""
 
 from __future__ import annotations
 
@@ -23,39 +23,40 @@ from spmdir.runtime.signature import Argument
 
 @attrs.define(eq=False)
 class LocalSums:
-    """What a rank has added up of the gradients of a module.
+    """The sums of unreduced gradients of a module on this rank.
 
     Attributes:
-        is_adding: whether backwards leave their gradients here.
-        tensors: name of a parameter → the sum of its gradients of this rank.
+        is_adding: whether backwards add their gradients here.
+        tensors: name of a parameter → sum of its gradients on this rank.
     """
 
     is_adding: bool = False
     tensors: dict[str, Tensor] = attrs.field(factory=dict)
 
     def add(self, gradients: Mapping[str, Tensor]) -> None:
-        """Add gradients that are this sum's own to write to."""
+        """Add gradients; their memory may be written to later."""
         for name, gradient in gradients.items():
             self.tensors[name] = self.tensors[name].add_(gradient) if name in self.tensors else gradient
 
     def take(self) -> dict[str, Tensor]:
-        """Return the sums, and begin anew."""
+        """Return the sums, and reset them."""
         sums, self.tensors = self.tensors, {}
         return sums
 
     def __deepcopy__(self, memo: Any) -> LocalSums:
-        """Return a copy that is not adding, for no context will end it."""
+        """Return a copy that is not adding, because it is outside the context of `no_sync`."""
         return LocalSums(False, copy.deepcopy(self.tensors, memo))
 
 
 @attrs.frozen(eq=False)
 class Reduction:
-    """What reduces the sums of a module.
+    """Reduces the sums of unreduced gradients of a module.
 
     Attributes:
-        parameters: those of the module by name.
-        axes: the mesh axes along which gradients are added up, which are those that shard its inputs.
-        pipeline: what is run on programs.
+        parameters: name → parameter of the module.
+        axes: the mesh axes along which gradients are summed: those that shard the inputs.
+        pipeline: the passes of programs.
+        ranks: the ranks.
     """
 
     parameters: Mapping[str, Argument]
@@ -65,16 +66,16 @@ class Reduction:
     _programs: dict[tuple[str, ...], RankGraph] = attrs.field(factory=dict)
 
     def unreduced_sharding(self, name: str) -> Sharding:
-        """Return the layout of the gradient of a parameter that has not been added up along the axes."""
+        """Return the sharding of the unreduced gradient of a parameter: partial along the axes."""
         layout = self.parameters[name].sharding
         other_entries = [(axis, placement) for axis, placement in layout.entries if axis not in self.axes]
         return Sharding((*other_entries, *((axis, P("sum")) for axis in self.axes)), layout.mesh)
 
     def reduce(self, sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the sums over all ranks, laid out as their parameters; all ranks call this together.
+        """Return the sums over all ranks, with the shardings of their parameters; all ranks must call this.
 
         Raises:
-            SpmdirError: ranks have sums of other parameters, or a collective fails.
+            SpmdirError: ranks have sums of different parameters, or a collective fails.
         """
         names = tuple(sums)
         if names not in self._programs:

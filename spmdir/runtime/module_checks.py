@@ -1,4 +1,4 @@
-"""What a module must not have when it is traced; each error says what to do."""
+"""Checks of a module before it is traced."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.torch_interop.modules import backward_hooks, global_hooks
 
 _UNWRITABLE = frozenset('"\\')
-"""What torch.fx writes into code as it is."""
+"""Characters that torch.fx does not escape in generated code."""
 
 
 def check_initialized(model: nn.Module) -> None:
@@ -40,8 +40,8 @@ def check_traceable(model: nn.Module) -> None:
             )
     for kind, hook in global_hooks():
         raise UnsupportedError(
-            f"the {kind} hook {_name(hook)} is registered for all modules, which cannot be traced; remove it by its "
-            "handle, and register it on the submodules that it is for",
+            f"the {kind} hook {_name(hook)} is registered for all modules, which cannot be traced; remove it with "
+            "its handle, and register it on the submodules that need it",
             place(hook),
         )
     for name, module in model.named_modules():

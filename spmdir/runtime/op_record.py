@@ -1,6 +1,6 @@
-"""The ops of a forward on fake tensors as lines of text, which ranks compare.
+"""Record the ops of a forward on fake tensors as lines of text, which ranks compare.
 
-Tensors are numbered as they occur, so that lines say what an op reads. Of `(x @ w).relu()` they are
+Tensors are numbered in the order of their first use. The lines for `(x @ w).relu()` are
 
     aten.mm.default(x: float32[4, 8], w: float32[8, 8] learns) → %0: float32[4, 8]
     aten.relu.default(%0 learns) → %1: float32[4, 8]
@@ -23,15 +23,15 @@ from spmdir.torch_interop.fake_tensors import FakeTensor
 
 
 class OpRecord:
-    """Notes ops as they run.
+    """Records ops as they run.
 
     Attributes:
-        lines: one for each op.
-        locations: where the user's code calls each.
+        lines: one line for each op.
+        locations: for each op, its location in the user's code.
     """
 
     def __init__(self, named: Mapping[str, Tensor]):
-        """Begin with tensors that have names."""
+        """Start with name → tensor of the named tensors."""
         self.lines: list[str] = []
         self.locations: list[Location | None] = []
         # Weak references: autograd calls `detach` after `ones_like` if something else holds its result.
@@ -41,7 +41,7 @@ class OpRecord:
         self._count = 0
 
     def note(self, func: Any, leaves: Iterable[Any], results: Sequence[Any]) -> None:
-        """Note an op with the leaves of its arguments and results."""
+        """Record an op with the leaves of its arguments and its results."""
         arguments = ", ".join(map(self._text, leaves))
         mode = "" if torch.is_grad_enabled() else " without gradients"
         returned = ", ".join([self._result(result) for result in results])
@@ -73,7 +73,7 @@ def type_text(tensor: Tensor) -> str:
 
 
 def _digest_text(tensor: Tensor) -> str:
-    """Return what tells the values of a tensor that the forward has not computed."""
+    """Return the digest of a tensor that the forward has not computed; an empty text if it has no values."""
     value = tensor.constant if isinstance(tensor, FakeTensor) else tensor
     if value is None or value.is_meta or value.layout != torch.strided:
         return ""

@@ -1,4 +1,4 @@
-"""Fake tensors whose sizes are symbols, for tracing a step that may be called with other sizes."""
+"""Fake tensors with symbolic sizes, to trace a step for calls with other sizes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from spmdir.torch_interop.symbolic_numbers import size_source
 
 
 def open_dynamic_sizes(values: Sequence[Any], dynamic_shapes: Any, mode: FakeTensorMode) -> tuple[Any, ...]:
-    """`values`, fake tensors in any nesting, with symbols where `dynamic_shapes` has a dimension as dynamic.
+    """Return `values`, a tree of fake tensors, with symbolic sizes for the dimensions in `dynamic_shapes`.
 
     Args:
-        dynamic_shapes: one entry a value, nested alike: for a tensor a dict or list of dimensions, as in
-            torch.export.export, with `Dim("batch", max=64)`, `Dim.DYNAMIC` or `Dim.AUTO`; None is fixed. A dimension
-            of one name has one size everywhere.
+        dynamic_shapes: one entry for each value, with its structure. The entry of a tensor is a dict or list of
+            dimensions, as in torch.export.export, with `Dim("batch", max=64)`, `Dim.DYNAMIC` or `Dim.AUTO`; None is
+            fixed. Dimensions of one name have one size.
 
     Raises:
-        SpmdirError: it is not built like the values, or an example size is 0 or 1.
+        SpmdirError: the structure of `dynamic_shapes` differs from the values, or an example size is 0 or 1.
     """
     return _Opener(mode).open_sizes(tuple(values), dynamic_shapes, "dynamic_shapes")
 
@@ -53,7 +53,7 @@ class _Opener:
         raise SpmdirError(f"{where} is {spec!r}; expected one built like the arguments, None for what is fixed")
 
     def symbol_of(self, example: int, spec: Any, where: str) -> Any:
-        """A symbol for the size of a dimension."""
+        """Return a symbol for the size of a dimension."""
         name = getattr(spec, "__name__", where)
         if name in self.named:
             size, previous_example = self.named[name]
@@ -69,7 +69,7 @@ class _Opener:
         source = size_source(where)
         symbol = environment.create_symbol(example, source, dynamic_dim=DimDynamic.DYNAMIC)
         size = environment.create_symintnode(symbol, hint=example, source=source)
-        # What is asked of a symbol is what the program relies on.
+        # These comparisons become assumptions of the program.
         low, high = getattr(spec, "min", None), getattr(spec, "max", None)
         if (low is not None and not size >= low) or (high is not None and not size <= high):
             bounds = f"{low if low is not None else 2}..{'' if high is None else high}"

@@ -1,4 +1,4 @@
-"""The keyword arguments that all front doors to real ranks share: one list, one documentation, one check."""
+"""The keyword arguments that `parallelize` and `shard_module` share, with their documentation and checks."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ class ParallelOptions(TypedDict, total=False):
     """The keyword arguments of `parallelize` and `shard_module`; `torch.compile(…, backend="spmdir")` takes some.
 
     Attributes:
-        out_shardings: one entry an output; None for one that comes back replicated. Others come back as local shards.
-        device_mesh: a torch DeviceMesh like `mesh`. If None, it is made over the default process group, on CUDA if
-            the group has NCCL, else on the CPU.
-        local_inputs: whether calls are given this rank's shards of the inputs instead of global inputs. The gradient of
-            an output that comes back as a shard is then that of this rank's loss, of which the mean is taken.
-        dynamic_shapes: which dimensions of the arguments may have other sizes in calls, as for torch.export.export; of
-            a step, one entry an argument. Shardings are decided once, for the example inputs; each choice of sizes is
-            lowered when it first occurs. Sizes of 0 and 1, which torch traces apart, have programs of their own.
+        out_shardings: one entry for each output: None for a replicated output, else the sharding of its local shards.
+        device_mesh: a torch DeviceMesh with the axes of `mesh`. If None, it is made from the default process group, on
+            CUDA if the group has NCCL, else on the CPU.
+        local_inputs: whether calls pass this rank's shards of the inputs instead of global inputs. Then each rank has
+            its own loss of sharded outputs, and gradients are those of the mean of these losses.
+        dynamic_shapes: the dimensions of the arguments that may have other sizes in calls, as for torch.export.export;
+            for a step, one entry for each argument. Shardings are decided once, for the example inputs. Each choice of
+            sizes is lowered at its first call. Sizes 0 and 1 have separate traces and programs.
         missing_rule: as for `import_fx`.
-        sync_state: whether parameters, buffers and state are taken from the first rank instead of being compared.
-        pipeline: what is run on the program, with its plug-ins. If None, the standard one and `schedule`, for the
-            topology `cpu-gloo` where ranks run on the CPU, else for the default one. The steps up to `propagate` run
-            once, on the first rank, the others on each and for each choice of sizes.
-        cache: a directory in which the first rank keeps the decided program as text, and from which it takes it when
-            the same program is to be decided again; made if it is not there.
-        compile: whether the first call compiles this rank's program by Inductor, as `compile_program` does; a dict of
-            options says that it does, and how.
+        sync_state: whether parameters, buffers and state are copied from the first rank instead of being compared.
+        pipeline: the passes to run, with their plug-ins. If None, the standard pipeline and `schedule`, for the
+            topology `cpu-gloo` if ranks run on the CPU, else for the default topology. The passes up to `propagate` run
+            once, on the first rank. The other passes run on each rank, for each choice of sizes.
+        cache: a directory of decided programs as text, created if needed. The first rank reads the program from it, or
+            decides the program and writes it.
+        compile: whether the first call compiles this rank's program with Inductor, as `compile_program` does. A dict
+            contains options of Inductor.
     """
 
     out_shardings: Sequence[ShardingLike | None] | None
@@ -77,10 +77,10 @@ class ChosenOptions:
 
     @classmethod
     def of(cls, options: ParallelOptions) -> ChosenOptions:
-        """Return the values of all options, of which `options` gives some.
+        """Return the values of all options: those in `options`, and defaults for the others.
 
         Raises:
-            SpmdirError: there is no option of a name.
+            SpmdirError: an option is unknown.
         """
         check_names(options, cls.__annotations__)
         return cls(**options)
@@ -92,14 +92,14 @@ class ChosenOptions:
 
     @property
     def inductor(self) -> dict[str, Any] | None:
-        """The options of Inductor; None to run graphs as they are."""
+        """The options of Inductor; None to run graphs without it."""
         if isinstance(self.compile, bool):
             return {} if self.compile else None
         return dict(self.compile)
 
 
 def check_names(options: Mapping[str, Any], known_names: Mapping[str, Any] | Sequence[str]) -> None:
-    """Raise SpmdirError if `options` has a name that is not `known`."""
+    """Raise SpmdirError if a name in `options` is not in `known_names`."""
     for name in options:
         if name not in known_names:
             raise unknown_name("unknown option", name, list(known_names), ("plan", "example_kwargs"))

@@ -1,4 +1,4 @@
-"""The part of a rank's program that makes some of its results."""
+"""Extract the part of a rank's program that computes some of its results."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from spmdir.torch_interop.schemas import is_mutable, is_random
 
 
 def part_of(program: fx.GraphModule, results: Set[int]) -> fx.GraphModule:
-    """Return the program with None in the place of all results but `results`, and without what only these need.
+    """Return the part of the program that computes the results with the indices `results`; other results are None.
 
-    Ranks run the same ops in the same order, so they leave out the same collectives. Ops that draw random numbers stay.
+    All ranks have the same ops in the same order, so they remove the same collectives. Ops that draw random numbers are
+    kept.
     """
     graph = fx.Graph()
     returned = graph.graph_copy(program.graph, {})
@@ -25,6 +26,6 @@ def part_of(program: fx.GraphModule, results: Set[int]) -> fx.GraphModule:
 
 
 def _has_effect(node: fx.Node) -> bool:
-    if node.target is IN_PLACE:  # it writes into memory that only its result is read from
+    if node.target is IN_PLACE:  # only its result reads the memory that it writes to
         return False
     return node.op in ("placeholder", "output") or is_mutable(node.target) or is_random(node.target)

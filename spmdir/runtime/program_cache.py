@@ -1,4 +1,4 @@
-"""A directory of decided programs: one file each, text that can be reviewed, committed and edited."""
+"""A directory of decided programs, one text file each, which users can review, commit and edit."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _CHECK = (Step("verify-spmd", (("before-reshard", "true"),)),)
 
 @attrs.frozen
 class CacheEntry:
-    """Where a decided program is kept.
+    """The file of a decided program.
 
     Attributes:
-        path: of the file.
-        header: what the file says that it was made for.
+        path: the path of the file.
+        header: the comment at its start: the model, mesh and passes of the program.
     """
 
     path: Path
@@ -36,9 +36,9 @@ class CacheEntry:
 
     @classmethod
     def of(cls, directory: str | os.PathLike[str], name: str, imported: ModuleOp, deciding: Pipeline) -> CacheEntry:
-        """Return the entry of what `deciding` makes of an imported program; its file may not be there.
+        """Return the entry for an imported program and the passes `deciding`; its file may not exist.
 
-        The name of the file tells programs, meshes, given shardings, pipelines, machines and versions apart.
+        The file name contains a digest of the program, mesh, annotations, pipeline, machine and versions.
         """
         machines = [
             repr(with_costs(deciding.find_topology(step.topology), step.costs))  # type: ignore[attr-defined]
@@ -56,10 +56,10 @@ class CacheEntry:
         return cls(Path(directory) / file, "".join(f"// {line}\n" for line in lines))
 
     def read(self, imported: ModuleOp, deciding: Pipeline) -> ModuleOp | None:
-        """Return the program in the file, checked to be a decided form of `imported`; None if there is no file.
+        """Return the program in the file, after a check that it is a decided form of `imported`; None without a file.
 
         Raises:
-            SpmdirError: located in the file: it is damaged, of another program, or no legal decision.
+            SpmdirError: located in the file: it is damaged, of another program, or not a legal decision.
         """
         if not os.path.exists(self.path):  # Path.exists raises for a name that is too long
             return None
@@ -75,7 +75,7 @@ class CacheEntry:
         return module
 
     def write(self, decided: ModuleOp) -> None:
-        """Keep a decided program, in one step: who reads meanwhile finds no file or all of it.
+        """Write a decided program atomically: concurrent readers find no file or the whole file.
 
         Raises:
             SpmdirError: the file cannot be written.

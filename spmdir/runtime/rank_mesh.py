@@ -1,4 +1,4 @@
-"""The ranks of a mesh in the process group, and what they run on."""
+"""The ranks of a mesh in the process group, and their devices."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from spmdir.lowering.process_groups import device_groups, device_rank
 
 
 def given_device_mesh(mesh: Mesh | DeviceMesh, device_mesh: DeviceMesh | None) -> DeviceMesh | None:
-    """Return the torch DeviceMesh that a caller gives: as `device_mesh`, else in the place of a mesh, if at all."""
+    """Return `device_mesh`, or `mesh` if that is a DeviceMesh; None if neither is."""
     return mesh if device_mesh is None and isinstance(mesh, DeviceMesh) else device_mesh
 
 
 def mesh_members(device_mesh: Any) -> list[int]:
-    """Return the global ranks of the mesh, in its order, this process among them.
+    """Return the global ranks of the mesh, in mesh order, after a check that this process is one of them.
 
     Raises:
         SpmdirError: there is no process group.
@@ -36,7 +36,7 @@ def mesh_members(device_mesh: Any) -> list[int]:
 
 
 def check_world(mesh: Mesh, device_mesh: Any) -> None:
-    """Raise SpmdirError unless the device mesh, or the process group if it is None, is that of `mesh`."""
+    """Raise SpmdirError unless the device mesh, or the process group if it is None, fits `mesh`."""
     if device_mesh is not None:
         device_groups(mesh, device_mesh)
     elif dist.get_world_size() != mesh.world_size:
@@ -53,7 +53,7 @@ def make_device_mesh(mesh: Mesh, device: torch.device) -> Any:
 
 
 def rank_device(device_mesh: Any) -> torch.device:
-    """Return the device that this rank runs on: that of the mesh, else CUDA if the group has NCCL, else the CPU."""
+    """Return the device of this rank: that of the device mesh, else CUDA if the group has NCCL, else the CPU."""
     if device_mesh is not None:
         kind = device_mesh.device_type
     else:

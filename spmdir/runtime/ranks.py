@@ -1,4 +1,4 @@
-"""The ranks that run programs together, as one of them sees them."""
+"""The ranks that run programs together, on one of them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from spmdir.runtime.agreement import RankGroup
 
 @attrs.frozen(eq=False, kw_only=True)
 class Ranks:
-    """This rank, the others, and how calls give tensors.
+    """The ranks of a mesh, and the settings with which programs run on them.
 
     Attributes:
-        device_mesh: the torch DeviceMesh like `mesh`, whose process groups programs run in.
-        device: where this rank runs.
-        group: the ranks.
-        local_inputs: whether calls are given this rank's shards of the inputs.
-        timeout: of the process groups of programs, in seconds; None to leave it as it is.
-        compile: Inductor's options for programs; None to run them as they are.
+        mesh: the mesh.
+        device_mesh: the torch DeviceMesh of `mesh`, with the process groups of programs.
+        device: the device of this rank.
+        group: the ranks, to exchange statuses and errors.
+        local_inputs: whether calls pass this rank's shards of the inputs.
+        timeout: the timeout of the process groups of programs, in seconds; None to keep the present one.
+        compile: the options of Inductor for programs; None to run them without Inductor.
     """
 
     mesh: Mesh
@@ -39,16 +40,16 @@ class Ranks:
 
     @property
     def index(self) -> int:
-        """The place of this rank in the mesh."""
+        """The index of this rank in the mesh."""
         return self.group.index
 
     def group_along(self, axes: Set[str]) -> RankGroup:
-        """Return the ranks with the place of this one along all axes but `axes`, which may be parts of axes."""
+        """Return the ranks that differ from this one only along `axes`, which may be sub-axes."""
         mesh, parts = self._parts(axes)
         return self.group.part(mesh.group(self.index, [axis for axis in mesh.axis_names if axis in parts]))
 
     def group_across(self, axes: Set[str]) -> RankGroup:
-        """Return the ranks with the place of this one along `axes`, which may be parts of axes."""
+        """Return the ranks with the coordinates of this one along `axes`, which may be sub-axes."""
         mesh, parts = self._parts(axes)
         return self.group.part(mesh.group(self.index, [axis for axis in mesh.axis_names if axis not in parts]))
 
@@ -57,7 +58,7 @@ class Ranks:
         return mesh, {part for axis in axes for part in mesh.parts(axis)}
 
     def connect(self, graph: fx.GraphModule) -> None:
-        """Make a program of this rank ready to run; all ranks call this alike, for it makes process groups."""
+        """Prepare a program of this rank to run; all ranks must call this, because it creates process groups."""
         if self.compile is None:
             sum_in_place(graph)
         name_groups(graph, self.mesh, self.device_mesh, self.timeout)

@@ -1,4 +1,4 @@
-"""Namespaces: which of their values executed code reads, and how they differ from what they were."""
+"""Select the names of a namespace that executed code reads, and describe changes of their values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DOCUMENTATION = frozenset({
     "__orig_bases__", "__parameters__", "__qualname__", "__slotnames__", "__slots__", "__static_attributes__",
     "__weakref__", "_abc_impl",
 })  # fmt: skip
-"""What a class has that does not change what its objects do."""
+"""Attributes of classes that do not affect the behaviour of objects."""
 
 
 @attrs.frozen(eq=False)
@@ -31,7 +31,7 @@ class NamesRead:
         names: the names of attributes that the code reads.
         code: the executed code objects.
         reads_every: whether the code reads all names.
-        is_class: whether the namespace is that of a class, of which operators and calls read further names.
+        is_class: whether the namespace is that of a class. Operators and calls read further names of it.
         omitted: names that are left out.
     """
 
@@ -42,7 +42,7 @@ class NamesRead:
     omitted: frozenset[str] = frozenset()
 
     def __call__(self, table: Mapping[str, Any]) -> list[str]:
-        """Return the names in a namespace that are read, in alphabetic order."""
+        """Return the names of a namespace that are read, in alphabetic order."""
         if not self.is_class and not self.reads_every:
             return sorted((table.keys() & self.names) - self.omitted)
         return sorted(name for name in table if isinstance(name, str) and self._reads(name, table[name]))
@@ -55,7 +55,7 @@ class NamesRead:
 
 
 def executes(value: Any, code: Set[types.CodeType]) -> bool:
-    """Return whether a function, or what a method or property calls, is among executed code."""
+    """Return whether the code of a function, method or property is in `code`."""
     value = getattr(value, "fget", None) if isinstance(value, property) else getattr(value, "__func__", value)
     return isinstance(value, types.FunctionType) and inspect.unwrap(value).__code__ in code
 
@@ -63,7 +63,7 @@ def executes(value: Any, code: Set[types.CodeType]) -> bool:
 def names_change(
     path: str, read: Callable[[Mapping[str, Any]], list[str]], before: list[str], table: Mapping[str, Any]
 ) -> str:
-    """Return a text for names that a namespace has got or lost, or has in another order."""
+    """Return a text for names of a namespace that were added, removed or reordered."""
     names_now = read(table)
     for name in names_now:
         if name not in before:
@@ -75,7 +75,7 @@ def names_change(
 
 
 def values_change(path: str, names: list[str], before: tuple[Any, ...], values_now: tuple[Any, ...]) -> str:
-    """Return a text for the first of some values in a namespace that has been replaced."""
+    """Return a text for the first replaced value of a namespace."""
     pairs = zip(names, before, values_now, strict=True)
     name, old, new = next((pair for pair in pairs if pair[1] is not pair[2]), (names[0], before[0], values_now[0]))
     return f"{path}.{name} was {text_of(old)} and is {'another one' if text_of(old) == text_of(new) else text_of(new)}"
@@ -87,7 +87,7 @@ def is_library_class(kind: type) -> bool:
 
 
 def slots_of(kind: type) -> Iterator[str]:
-    """Return the names of the attributes of objects that are not in a namespace."""
+    """Yield the names of the slots of objects of a class."""
     for owner in kind.__mro__:
         slots = vars(owner).get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
@@ -109,7 +109,7 @@ def table_of(value: Any) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def has_own_lookup(kind: type) -> bool:
-    """Return whether a class computes attributes in Python, as a configuration that has other names for them."""
+    """Return whether a class computes attributes in Python, such as a configuration with aliases."""
     return any(
         name in vars(owner)
         for owner in kind.__mro__
@@ -119,13 +119,13 @@ def has_own_lookup(kind: type) -> bool:
 
 
 def is_fixed(kind: type) -> bool:
-    """Return whether no attribute of a class can be set, since it is written in C."""
+    """Return whether a class is implemented in C, so that its attributes cannot be set."""
     return not kind.__flags__ & _HEAP or bool(kind.__flags__ & _IMMUTABLE)
 
 
 @functools.lru_cache(maxsize=4096)
 def base_in_c(kind: type) -> type:
-    """Return the class, written in C, that decides what objects of `kind` hold beside attributes."""
+    """Return the base class implemented in C that defines the internal state of objects of `kind`."""
     return next(owner for owner in kind.__mro__ if is_fixed(owner) or _has_own_new(owner))
 
 

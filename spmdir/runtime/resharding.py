@@ -18,7 +18,7 @@ from spmdir.dialects.mesh_op import MeshOp
 
 @attrs.frozen
 class LayoutChange:
-    """A tensor that goes from one layout to another."""
+    """A tensor, and its sharding before and after a reshard."""
 
     meta: TensorMeta
     source: Sharding

@@ -1,4 +1,4 @@
-"""Caches that a forward fills, from which the fake tensors of a trace are removed."""
+"""Remove the fake tensors of a trace from caches that a forward fills."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from spmdir.torch_interop.fake_tensors import FakeTensor
 
 @attrs.frozen(eq=False)
 class Caches:
-    """What keeps results of executed code for later calls.
+    """The caches of executed code, which keep results for later calls.
 
     Attributes:
-        functions: those under `functools.cache` and the like.
-        dicts: path → dict with fake tensors in it.
+        functions: functions with `functools.cache` and similar decorators.
+        dicts: path → dict that contains fake tensors.
     """
 
     functions: Sequence[Any]
@@ -29,7 +29,7 @@ class Caches:
         return cls(walk.functions, walk.dicts)
 
     def remove_fakes(self) -> None:
-        """Remove the fake tensors that a trace has left; what has none keeps its results."""
+        """Remove the fake tensors of a trace. Caches without fake tensors do not change."""
         for function in self.functions:
             if _holds_fakes(gc.get_referents(function), 4):
                 function.cache_clear()

@@ -17,13 +17,13 @@ from spmdir.runtime.parallel import Parallel
 
 
 def on_meta(module: nn.Module) -> dict[str, DTensor]:
-    """Return name → DTensor of the parameters and buffers of a module that are on the meta device, tied ones once."""
+    """Return name → DTensor of the parameters and buffers on the meta device; tied ones have one entry."""
     named_tensors = (*module.named_parameters(), *module.named_buffers())
     return {name: tensor for name, tensor in named_tensors if isinstance(tensor, DTensor) and tensor.is_meta}
 
 
 def check_values(state: Any) -> None:
-    """Raise SpmdirError if `state` is a Parallel or a module that has something without values."""
+    """Raise SpmdirError if `state` is a Parallel or a module with a tensor without values."""
     if isinstance(state, Parallel):
         state.check_values()
     elif isinstance(state, nn.Module) and (missing := on_meta(state)):
@@ -33,16 +33,17 @@ def check_values(state: Any) -> None:
 def no_values_error(name: str) -> SpmdirError:
     """Return the error of a tensor of a module that has no values."""
     return SpmdirError(
-        f"'{name}' has no values, for it is on the meta device; give it some by materialize, load_safetensors or "
-        "checkpoint.load, or by to_empty and an initialisation of your own"
+        f"'{name}' has no values, because it is on the meta device; initialise it with materialize, load_safetensors "
+        "or checkpoint.load, or with to_empty and your own initialisation"
     )
 
 
 @contextmanager
 def memory_for_meta(tensors: Mapping[str, Tensor]) -> Iterator[None]:
-    """Give those of `tensors` that are DTensors on the meta device memory on the device of their mesh.
+    """Allocate the DTensors in `tensors` that are on the meta device, on the device of their mesh.
 
-    They stay the same objects, so ties and optimizers keep them. After an error they are on the meta device again.
+    The tensor objects stay the same, so ties and optimizers remain valid. If the body raises, they are on the meta
+    device again.
     """
     missing = {id(t): t for t in tensors.values() if isinstance(t, DTensor) and t.is_meta}
     filled_tensors = [(tensor, _allocated(tensor)) for tensor in missing.values()]

@@ -1,7 +1,7 @@
-"""Where the nodes of a traced step come from: the module and the lines of the forward, for what its backward runs too.
+"""Record the module and the source lines of the nodes of a traced step, also for nodes of its backward.
 
-`make_fx` notes neither for a function that differentiates. Here each call of torch in the forward tells the tracer its
-module and lines, and so does, in the backward, each autograd node that such a call has made.
+`make_fx` records neither for a function that differentiates. Here each torch call of the forward sets the module and
+lines of the nodes that it adds. Each autograd node of such a call sets them again in the backward.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from torch.overrides import TorchFunctionMode
 from spmdir.importer.locations import is_passed_over
 
 _Place = dict[str, Any]
-"""What the tracer copies into the meta of nodes."""
+"""The metadata that the tracer copies into `node.meta`."""
 
 
 @contextmanager
 def traced_places(model: nn.Module) -> Iterator[None]:
-    """Let a tracer that runs what is inside note modules of `model`, and lines, on the nodes of forward and backward.
+    """Record modules of `model` and source lines on the nodes of a forward and backward that are traced inside.
 
-    Without a tracer nothing is done.
+    Without a tracer, this has no effect.
     """
     if get_proxy_mode() is None:
         yield
@@ -52,24 +52,24 @@ def traced_places(model: nn.Module) -> Iterator[None]:
 
 
 class _Places(TorchFunctionMode):
-    """Tells the tracer of each call of torch where it is."""
+    """Sets the metadata of the nodes of each torch call."""
 
     def __init__(self, outside: FrameType):
-        """Begin; frames that called `outside` are not told."""
+        """Start to record; frames that called `outside` are not recorded."""
         super().__init__()
         self._outside = outside
-        self._modules: list[tuple[str, _Place]] = []  # with the place that each was entered from
+        self._modules: list[tuple[str, _Place]] = []  # with the place before it was entered
         self._marked_nodes: set[Any] = (
             set()
         )  # the autograd nodes themselves, so that none is freed and another takes its id
         self._in_backward = False
 
     def enter_hook(self, name: str) -> Any:
-        """Return the hook of a module that is entered."""
+        """Return the hook that runs when a module is entered."""
 
         def hook(*_: object) -> None:
             self._modules.append((name, _current()))
-            _set({**_current(), **_of_module(name)})  # for what no mode sees, as functions that run again
+            _set({**_current(), **_of_module(name)})  # for calls that no mode intercepts, such as recomputed functions
 
         return hook
 
@@ -78,7 +78,7 @@ class _Places(TorchFunctionMode):
         _set(self._modules.pop()[1])
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self._in_backward and not self._modules:  # not what a checkpointed module runs again
+        if self._in_backward and not self._modules:  # except for calls that a checkpointed module repeats
             return func(*args, **(kwargs or {}))
         before, place = _current(), self._place()
         _set(place)
@@ -100,7 +100,7 @@ class _Places(TorchFunctionMode):
         return {"stack_trace": _trace(tuple(lines)), **_of_module(self._modules[-1][0] if self._modules else "")}
 
     def _mark_node(self, node: Any, place: _Place) -> None:
-        """Let an autograd node, and those before it that no call has made so far, say that they are at a place."""
+        """Register hooks that set `place` on an autograd node, and on its unmarked predecessors."""
         waiting = [node]
         while waiting:
             node = waiting.pop()
@@ -141,5 +141,5 @@ def _is_users(code: CodeType) -> bool:
 
 @lru_cache(maxsize=65536)
 def _trace(lines: Sequence[tuple[CodeType, int]]) -> str:
-    """Return lines, the innermost first, as a stack trace."""
+    """Return lines, given from the innermost to the outermost, as a stack trace."""
     return "\n".join(f'File "{code.co_filename}", line {line}, in {code.co_name}' for code, line in reversed(lines))

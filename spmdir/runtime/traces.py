@@ -1,4 +1,4 @@
-"""The traces of a model or a step: that of the examples, and further ones for calls whose sizes torch traces apart."""
+"""The traces of a model or a step: one for the examples, and others for calls with sizes that need a separate trace."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from spmdir.runtime.signature import Signature
 
 @attrs.frozen(eq=False, kw_only=True)
 class Traced:
-    """What one trace has become on this rank.
+    """The programs of one trace on this rank.
 
     Attributes:
-        constants: name → shard of what it holds beside the state, which all traces share.
+        constants: name → shard of a constant of this trace. All traces share the state.
     """
 
     programs: RankPrograms[RankGraph]
@@ -35,9 +35,10 @@ class Traces:
     """The traces of a program, by the open dimensions that are numbers in them.
 
     Attributes:
-        first: that of the examples.
-        fixed_in: return the open dimensions that must be numbers in a call with these arguments.
-        trace: trace the program again for a call; all ranks call it alike.
+        first: the trace for the example arguments.
+        fixed_in: returns the open dimensions that must be numbers in a call with these arguments.
+        trace: traces the program again for a call; all ranks must call it.
+        traces: dimensions that are numbers → trace.
     """
 
     first: Traced
@@ -49,13 +50,13 @@ class Traces:
         """Return the open dimensions that must be numbers in a call.
 
         Raises:
-            SpmdirError: the arguments are not built as the examples are, or a size is out of its range.
+            SpmdirError: the structure of the arguments differs from the examples, or a size is out of its range.
         """
         self.first.convention.tensors(args)
         return self.fixed_in(args)
 
     def of(self, fixed: Fixed, args: tuple[Any, ...]) -> Traced:
-        """Return the trace for a call; all ranks call this alike."""
+        """Return the trace for a call; all ranks must call this."""
         if fixed not in self.traces:
             self.traces[fixed] = self.trace(fixed, args)
         return self.traces[fixed]

@@ -1,4 +1,4 @@
-"""How `parallelize` traces, imports and decides a model or a step: for its examples, and again for other calls."""
+"""Trace, import and decide a model or a step for `parallelize`: for the examples, and again for other calls."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ from spmdir.torch_interop import pytree
 
 @attrs.frozen(eq=False)
 class Traceable:
-    """A module, or a step with the state that it begins with, which is None for a module."""
+    """A module, or a step with its initial state; the state of a module is None."""
 
     program: Any
     state: Any = None
 
     def captured(self, args: tuple[Any, ...], device: torch.device, dynamic_shapes: Any) -> Capture:
-        """Return its trace for example arguments.
+        """Return the trace for example arguments.
 
         Raises:
-            UnsupportedError: torch cannot trace it, or it changes state.
+            UnsupportedError: torch cannot trace the program, or it changes Python state.
         """
         if self.state is None:
             return capture_model(self.program, args, dynamic_shapes)
@@ -72,19 +72,20 @@ class Traceable:
         return attrs.evolve(capture, rehearsal=rehearsal)
 
     def named(self, args: tuple[Any, ...]) -> dict[str, Any]:
-        """Return the arguments of a call by name; those of a step are `arg0`, `arg1`, … ."""
+        """Return name → argument of a call; the names for a step are `arg0`, `arg1`, … ."""
         if self.state is not None:
             return {f"arg{place}": value for place, value in enumerate(args)}
         bound = inspect.signature(type(self.program).forward).bind(self.program, *args)
         return dict(list(bound.arguments.items())[1:])
 
     def make_later(self, names_on_ranks: Container[str]) -> Callable[[], Traceable]:
-        """Return what gives this again, without the values of the tensors that ranks hold.
+        """Return a function that returns this object for a later trace, without keeping the values of tensors on ranks.
 
-        A module that is gone by then is replaced by a copy.
+        If the caller has deleted the module by then, a copy replaces it.
 
         Args:
-            held: the names of these tensors; those of others, as of a table that became a constant, are kept.
+            names_on_ranks: the names of tensors whose shards the ranks keep. Values of other tensors, such as a table
+                that became a constant, are kept.
         """
         state = pytree.tree_map_only(Tensor, lambda tensor: torch.empty_like(tensor, device="meta"), self.state)
         if not isinstance(self.program, nn.Module):
@@ -111,7 +112,7 @@ def _without_values(model: nn.Module, names: Container[str]) -> nn.Module:
 
 @attrs.frozen(eq=False, kw_only=True)
 class Tracing:
-    """How a program is traced, imported and decided: the options of `parallelize`."""
+    """Traces, imports and decides a program with the options of `parallelize`."""
 
     setup: SetUp
     shardings: PlanLike
@@ -133,10 +134,10 @@ class Tracing:
     def fixed(self, traceable: Traceable, args: tuple[Any, ...]) -> Fixed:
         """Return the open dimensions that are numbers in the program of a call.
 
-        Ranks with local inputs have sizes of their own, and a program that they would not trace together has none.
+        With local inputs, sizes may differ between ranks, which then cannot trace together: the result is empty.
 
         Raises:
-            ShardingError: a size is not in the range of its Dim, or is not that of other dimensions of the Dim.
+            ShardingError: a size is not in the range of its Dim, or dimensions of one Dim have different sizes.
         """
         return () if self.setup.local_inputs else fixed_dims(self.dims(traceable, args))
 
@@ -148,11 +149,11 @@ class Tracing:
         fixed: Fixed = (),
         layouts: Mapping[str, ShardingLike] | None = None,
     ) -> Decided:
-        """Return the decided program for example arguments; all ranks call this alike.
+        """Return the decided program for example arguments; all ranks must call this.
 
         Args:
-            what: what errors call it.
-            layouts: of the state, by name.
+            operation: the name of this operation in errors.
+            layouts: name → sharding of a tensor of the state.
         """
         setup = self.setup
         with setup.group.checked(operation) as status:
@@ -192,7 +193,7 @@ class Tracing:
 
 @attrs.frozen(eq=False)
 class Decided:
-    """A trace whose shardings are decided, with its text before that, and the sizes of the examples."""
+    """A trace with decided shardings, the text of the undecided program, and the sizes of the example arguments."""
 
     setup: SetUp
     capture: Capture
@@ -202,7 +203,7 @@ class Decided:
     dims: Sequence[OpenDim]
 
     def lower_examples(self) -> tuple[Signature, RankGraph]:
-        """Return its arguments and results, and the program of this rank for the examples."""
+        """Return (signature, program of this rank for the example arguments)."""
         say("lowering the program")
         pipeline = self.setup.pipeline
         with pipeline.rules:
@@ -219,7 +220,7 @@ class Decided:
         traceable: Traceable,
         constants: Mapping[str, Tensor] | None = None,
     ) -> Traced:
-        """Return the trace with the program of this rank ready to run; all ranks call this alike."""
+        """Return the trace with a program of this rank that is ready to run; all ranks must call this."""
         program.connect(ranks)
         example_sizes = tuple(self.examples.items())
         assert self.capture.rehearsal is not None  # of a model as of a step
@@ -250,8 +251,7 @@ class Decided:
 
 
 def _named_inputs(inputs: Sequence[Argument], convention: Convention) -> list[Argument]:
-    """Return the inputs with the names that errors have for them: `arg0`, `arg1`, … for a step, which make_fx gives no
-    names."""
+    """Return the inputs with their names in errors: for a step `arg0`, `arg1`, …, as make_fx does not name them."""
     if convention.state_spec is None:
         return list(inputs)
     pairs = zip(convention.tensor_places, inputs, strict=True)

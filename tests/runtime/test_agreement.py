@@ -196,7 +196,7 @@ def test_a_rank_that_waits_for_one_with_an_error_is_told_of_it(ranks):
 @pytest.mark.gloo
 def test_a_rank_that_waits_in_vain_is_told_where(ranks):
     assert ranks[0]["stall"].startswith(PLACE)
-    assert "has ended, is stuck, or runs something else" in ranks[0]["stall"]
+    assert "has ended, hangs, or runs another program" in ranks[0]["stall"]
 
 
 @pytest.mark.gloo

@@ -65,7 +65,7 @@ def test_a_sharded_module_of_a_model_from_the_meta_device_trains_and_resumes_as_
 def test_a_sharded_module_without_values_says_so_and_a_failed_load_leaves_it_so(ranks):
     for result in (each["module"] for each in ranks[1]):
         for what in ("call", "save", "save files"):
-            assert "has no values, for it is on the meta device" in result[what]
+            assert "has no values, because it is on the meta device" in result[what]
         assert "has no 'nowhere'" in result["misnamed"]
         assert result["untouched"]
 
