@@ -391,7 +391,7 @@ CHANGED: dict[str, tuple[Callable[[Any, Tensor], Any], str]] = {
     "bytes": (lambda m, y: m.bytes_.extend(b"a"), "the forward changes model.bytes_, which was bytearray(b"),
     "first call": (
         only_first,
-        "the second call of the forward runs other ops, so it depends on Python state that it changes",
+        "the second call of the forward runs other ops, so the forward changes Python state",
     ),
     "parameter": (
         lambda m, y: setattr(m.layer, "bias", nn.Parameter(y[0].detach())),

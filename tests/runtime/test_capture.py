@@ -28,7 +28,7 @@ def capture(step, state, *args):
     ("step", "state", "message"),
     [
         (lambda state, x: (x, {"n": state["n"] + 1}), {"n": 1}, "the step replaces 1 in the state by 2"),
-        (lambda state, x: (x, {"n": x}), {"n": 1}, "which the step replaces by a tensor"),
+        (lambda state, x: (x, {"n": x}), {"n": 1}, "replaces 1 in the state by a tensor"),
         (lambda state, x: x, {"n": X}, "expected (outputs, new_state)"),
         (lambda state, x: (x, {}), {"n": X}, "new_state has the structure of state"),
     ],

@@ -80,7 +80,7 @@ def test_dtensors_that_torch_would_save_wrongly_are_saved_rightly(saved):
 def test_what_cannot_be_saved_or_loaded_is_an_error_on_all_ranks(saved):
     for rank, result in enumerate(saved[1]):
         assert "'w' is laid out as <dp: P(sum)>: local tensors with P(sum) on axis 'dp' do not" in result["partial"]
-        assert "of which this rank holds [" in result["odd"]
+        assert "and the local shape [" in result["odd"]
         assert "ranks 0 and 1 save different values of 'w', of which a checkpoint keeps one" in result["differs"]
         assert "ranks 0 and 1 give step=0 and step=1; give every rank the same" in result["step"]
         assert "ranks 0 and 1 give keep=1 and keep=2" in result["keep"]
@@ -184,7 +184,7 @@ MISFITS = {
         "it has 'model', 'optimizer', 'progress' and nothing of 'ema'",
     ),
     "a tensor for a value": (lambda state: {"progress": {"epoch": torch.ones(2)}}, "'progress.epoch' is a plain value"),
-    "no names": (lambda state: [state["model"]], "state is .* expected a dict of what is saved by names"),
+    "no names": (lambda state: [state["model"]], "state is .* expected a dict from names to values"),
     "one name twice": (lambda state: {"a.b": torch.ones(2), "a": {"b": torch.ones(2)}}, "two values .* have one name"),
     "a reserved name": (lambda state: {"generators": torch.ones(2)}, "choose another"),
     "an optimizer alone": (lambda state: {"optimizer": state["optimizer"]}, "give the module too"),

@@ -44,7 +44,7 @@ def test_a_dimension_that_is_computed_from_a_dim_is_fixed_with_it() -> None:
     specs = {"x": {0: BATCH}, "y": {0: 2 * BATCH + 1}}
     arguments = {"x": torch.empty(1), "y": torch.empty(3)}
     assert fixed_dims(open_dims(specs, arguments)) == (("x", 0, 1), ("y", 0, 3))
-    with pytest.raises(ShardingError, match=r"argument 'y' \(Dim '2\*batch \+ 1'\) is 4; expected a size of that form"):
+    with pytest.raises(ShardingError, match=r"argument 'y' \(Dim '2\*batch \+ 1'\) is 4; expected a size of the form"):
         fixed_dims(open_dims(specs, {**arguments, "y": torch.empty(4)}))
 
 

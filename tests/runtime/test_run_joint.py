@@ -47,7 +47,7 @@ def test_parameters_that_no_used_output_depends_on_have_no_gradient(ranks):
 
 def test_a_gradient_of_a_gradient_and_torch_func_are_errors_that_say_what_to_do(ranks):
     for found in (each["edges"] for each in ranks):
-        assert "make the loss with spmdir.training_step" in found["penalty"]
+        assert "use spmdir.training_step" in found["penalty"]
         assert "inside a transform of torch.func" in found["func"]
         assert "cannot compute the forward-mode derivative of a sharded module" in found["forward mode"]
         assert "is on the meta device, where tensors have no values" in found["meta"]
