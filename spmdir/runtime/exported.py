@@ -1,4 +1,4 @@
-"""A rank's graph as an exported program, with the signature of the program that it was made from."""
+"""Convert the graph of a rank to an exported program, with the signature of the source program."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _USER = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
 
 
 def user_outputs(signature: ExportGraphSignature) -> list[OutputSpec]:
-    """Return the outputs that the caller gets, in order."""
+    """Return the specs of the user outputs, in order."""
     return [spec for spec in signature.output_specs if spec.kind in _USER]
 
 
@@ -45,8 +45,8 @@ def rank_program(source: ExportedProgram, module: ModuleOp, local: fx.GraphModul
 
     Args:
         source: the functional program that `module` was imported from.
-        module: localized; its inputs and outputs are replicated.
-        local: the graph that was emitted for `rank`.
+        module: the localized program; its inputs and outputs are replicated.
+        local: the emitted graph of `rank`.
 
     Returns: a program with the inputs and outputs of `source`, local shards in its state dict, and its small
         constants lifted to inputs of the graph.
@@ -99,7 +99,7 @@ def _local_state(
 
 
 class _RankGraph:
-    """A copy of a rank's graph in the making, with the placeholders of an exported program.
+    """Builds a copy of a rank's graph, with the placeholders of an exported program.
 
     Attributes:
         graph: the copy; each node has its local value, a fake tensor, in `meta["val"]`.
@@ -116,10 +116,10 @@ class _RankGraph:
         self.fake = FakeTensorMode()
 
     def add_inputs(self, names: Sequence[str]) -> list[InputSpec]:
-        """Add placeholders: those of the source that the rank's graph has, its lifted constants, the user's numbers.
+        """Add the placeholders of the source, and placeholders of lifted constants; return their specs.
 
         Args:
-            names: what the IR calls the placeholders of the rank's graph.
+            names: the names of the placeholders of the rank's graph in the IR.
         """
         nodes = self.local.graph.nodes
         places = dict(zip(names, (node for node in nodes if node.op == "placeholder"), strict=True))
@@ -145,7 +145,7 @@ class _RankGraph:
         return placed
 
     def add_body(self) -> list[fx.Node]:
-        """Add the ops of the rank's graph, and return what it returns."""
+        """Add the ops of the rank's graph, and return its results."""
         for node in self.local.graph.nodes:
             if node.op == "output":
                 return [self.copies[result] for result in node.args[0]]
@@ -184,7 +184,7 @@ class _RankGraph:
 def _outputs(
     signature: ExportGraphSignature, function: FuncOp, graph: _RankGraph, results: Sequence[fx.Node]
 ) -> list[tuple[OutputSpec, Any]]:
-    """Return what the program returns, in the order of the source, each with its spec."""
+    """Return (spec, value) of each output, in the order of the source."""
     arranged: list[Any] = arrange_outputs(function, results)  # type: ignore  # nodes stand for tensors
     count = len(user_outputs(signature))
     mutated = [i for i in range(len(results)) if signature_kind(function, "res_attrs", i) == "mutation"]
@@ -194,7 +194,7 @@ def _outputs(
     for spec in signature.output_specs:
         value = next(users) if spec.kind in _USER else mutations[str(spec.target)]
         if isinstance(value, fx.Node) and any(value is previous for _, previous in outputs):
-            value = _copy(graph.graph, value)  # a signature knows outputs by their nodes
+            value = _copy(graph.graph, value)  # a signature identifies outputs by their nodes
         arg = TensorArgument(value.name) if isinstance(value, fx.Node) else spec.arg
         written = graph.input_names[str(spec.target)] if spec.kind == OutputKind.USER_INPUT_MUTATION else spec.target
         outputs.append((dataclasses.replace(spec, arg=arg, target=written), value))
@@ -208,7 +208,7 @@ def _copy(graph: fx.Graph, node: fx.Node) -> fx.Node:
 
 
 def _call(source: ExportedProgram, signature: ExportGraphSignature) -> ModuleCallEntry:
-    """Return how Python calls the program: as it calls the source."""
+    """Return the calling convention of the program, which is that of the source."""
     call = source.module_call_graph[0].signature
     assert call is not None  # torch.export gives the whole program one
     inputs = [spec.arg for spec in signature.input_specs if spec.kind == InputKind.USER_INPUT]
