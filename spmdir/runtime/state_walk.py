@@ -1,8 +1,7 @@
 """Walk over the Python state that executed code can read, and make a guard of each value.
 
 State consists of the values that are reachable by names that the code reads: from the roots, such as a model and its
-loss, and from the globals, classes and closures of the code. For `self.l(x) * self.config.k` there are, among others, the
-guards
+loss, and from the globals, classes and closures of the code. Some of the guards for `self.l(x) * self.config.k`:
 
     model.config     a types.SimpleNamespace
     model.config.k   1.0
