@@ -1,16 +1,16 @@
-"""torch.fx graphs and exported programs → IR, and what a model says about its own shardings.
+"""Import torch.fx graphs and exported programs into the IR, with the user's annotations.
 
 May import: core, rules, dialects, passes, torch_interop, simulator; lowering and simulator for `check=True`.
-Start with importer.py, which is `import_fx`; the rest in the order in which a program goes through it:
+Start with importer.py, which defines `import_fx`. The other modules, in the order in which a program passes them:
 
-- read_exported.py, read_traced.py: an ExportedProgram or a GraphModule → program.py, one functional graph whose
-  placeholders and outputs say what they are. pytree_names.py names inputs and outputs by their place in pytrees.
-- retrace.py: when a graph is traced again to be functional. foreach_ops.py, as_strided.py: ops on lists and by strides
-  as ops that the IR has; aliases.py: writes through views; running_statistics.py: writes that schemas do not declare.
-- admitted_nodes.py: which nodes are an error; liveness.py: which nodes count; torch_errors.py: torch's errors as ours.
+- read_exported.py, read_traced.py: convert an ExportedProgram or a GraphModule to a `Program` (program.py): one
+  functional graph with the kinds and names of inputs and outputs. pytree_names.py: names of leaves of pytrees.
+- retrace.py: trace a graph again in functional form. foreach_ops.py, as_strided.py: replace ops on lists and by strides
+  by ops of the IR; aliases.py: writes through views; running_statistics.py: writes that schemas do not declare.
+- admitted_nodes.py: reject nodes; liveness.py: find live nodes; torch_errors.py: convert errors of torch.
 - graph_builder.py: nodes → ops. fx_arguments.py binds a call to its schema, canonicalize.py rewrites it into the IR's
   simpler ops, decompose.py replaces an op without a rule, symbolic_sizes.py and locations.py carry sizes and locations.
-- user_shardings.py: which user annotation an argument or output has; updated_inputs.py: which input an output updates.
-- check_import.py: the check that the import computes what the graph does.
-- pt2_archive.py, pt2_strings.py: `.pt2` files, looked into before torch loads them. constrain.py: `spmdir.constrain`.
+- user_shardings.py: the annotation of an argument or output; updated_inputs.py: the input that an output updates.
+- check_import.py: compare the imported program with the graph.
+- pt2_archive.py, pt2_strings.py: check `.pt2` files before torch loads them. constrain.py: `spmdir.constrain`.
 """

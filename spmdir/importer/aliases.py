@@ -1,9 +1,9 @@
-"""Which values of a graph share memory, found by a run without data, and graphs where torch gets these right.
+"""Find the values of a graph that share memory, by a run on fake tensors, and rewrite writes that torch would lose.
 
-torch makes a graph functional by what schemas say of aliases, and by an inverse for each view. Both may be wrong: a
-composite op may return its argument though its schema says nothing, and the inverses of some views lose elements or
-round. A run on fake tensors tells who shares memory. Where a write would be lost, a call is replaced by one whose
-schema says what it does, or all values of that memory are read from and written to its elements in one dimension.
+To make a graph functional, torch uses the aliases in schemas, and an inverse for each view. Both may be wrong: a
+composite op may return its argument without an alias in its schema, and inverses of some views lose elements or round.
+If a write would be lost, the call is replaced by an op whose schema declares the alias. Otherwise all values of this
+memory become views of one flat tensor.
 """
 
 from __future__ import annotations
@@ -47,23 +47,23 @@ _DECLARING: dict[Any, Any] = {
     _aten.unsafe_chunk.default: _aten.chunk.default,
     _aten._unsafe_view.default: _aten.view.default,
 }
-"""Op that says nothing of its aliases → the one that does."""
+"""Op whose schema lacks its aliases → equal op whose schema declares them."""
 
 _FILLS = frozenset({_aten.fill_.Scalar, _aten.fill_.Tensor, _aten.zero_.default})
-"""Writes that mean the same in any order of the elements."""
+"""Writes whose result does not depend on the order of elements."""
 
 _INHERITED = ("stack_trace", "nn_module_stack")
 
 
 @attrs.define(eq=False)
 class _Value:
-    """A tensor that a node stands for.
+    """The tensor of a node.
 
     Attributes:
-        made: when its node ran; `used`: when it was last read.
-        root: the first value of those that torch knows to share its memory.
-        is_exact: whether torch writes exactly through the views from the root to it.
-        last: of an input, its layout when all has run, which ops such as `t_` may have changed.
+        made: the time at which its node ran; `used`: the time of its last read.
+        root: the first of the values that share its memory according to schemas; None for that value itself.
+        is_exact: whether torch writes correctly through the views from the root to this value.
+        last: for an input, its layout after the run, which ops such as `t_` may have changed.
     """
 
     node: fx.Node
@@ -81,7 +81,7 @@ class _Value:
 
 @attrs.frozen
 class _Write:
-    """A write to a value by a node; whether it goes through strides that torch cannot take for a second view."""
+    """A write to a value by a node. `needs_clone`: it writes through strides that torch cannot use as a second view."""
 
     value: _Value
     by: fx.Node
@@ -90,7 +90,7 @@ class _Write:
 
 
 class _Views(TorchDispatchMode):
-    """Collects the ops that give views, those inside composite ops too."""
+    """Collects the view ops, including those inside composite ops."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -103,12 +103,12 @@ class _Views(TorchDispatchMode):
 
 
 class _Run(Entrywise):
-    """Runs a graph on fake tensors, and keeps who shares memory with whom and who writes.
+    """Runs a graph on fake tensors, and records shared memory and writes.
 
     Attributes:
-        values: node → what is known of its tensor; nodes of inner graphs are among them.
-        groups: memory → its values in the order in which they are made.
-        relaid: tensors whose own shape, strides or memory an op changed in place, each with its node.
+        values: node → its tensor, also for nodes of inner graphs.
+        groups: memory → its values, in the order of their creation.
+        relaid: (tensor, node) for tensors whose shape, strides or memory the node changed in place.
     """
 
     def __init__(self, module: fx.GraphModule, outer: _Run | None = None):
@@ -128,7 +128,7 @@ class _Run(Entrywise):
                 self.values[node].used = max(self.values[node].used, self.clock[0])
         with _Views() as views:
             value = super().run_node(n)
-        self.held.append(value)  # or its memory would be that of a later value
+        self.held.append(value)  # a reference, so that its memory is not reused
         if n.op == "output":
             return value
         self._exact[n] = views.found <= INVERTED and self._is_composable(n)
@@ -156,7 +156,7 @@ class _Run(Entrywise):
     def _is_composable(self, node: fx.Node) -> bool:
         """Return whether torch can write through `node`.
 
-        A view that strides say must be the first, of a contiguous tensor.
+        An `as_strided` must be the first view, of a contiguous tensor.
         """
         source = self.values.get(node.args[0]) if node.target is _aten.as_strided.default else None  # type: ignore
         return source is None or (source.root is None and source.layout.is_line)
@@ -173,25 +173,25 @@ class _Run(Entrywise):
         root = source.group if source and told else None
         value = self.values[node] = _Value(node, layout, self.clock[0], root, root is None or exact, layout)
         if node.op == "placeholder":
-            value.used = math.inf  # its caller sees what is written to it
+            value.used = math.inf  # the caller reads it after the program
         group.append(value)
 
 
 def _tells(node: fx.Node) -> bool:
-    """Return whether the schema of what a node calls says that results share memory with arguments."""
+    """Return whether the schema of the target of a node declares that results share memory with arguments."""
     schema = schema_or_none(node.target)
     return schema is None or any(r.alias_info is not None for r in schema.returns)
 
 
 def with_explicit_aliases(module: fx.GraphModule, held: Sequence[Any]) -> fx.GraphModule:
-    """Return `module`, or a copy of it in which schemas tell all aliases that writes depend on.
+    """Return `module`, or a copy in which schemas declare all aliases that writes depend on.
 
     Args:
-        held: an example of each placeholder's value, strides included.
+        held: an example value of each placeholder, with its strides.
 
     Raises:
-        UnsupportedError: a write means something else in another order of elements, memory is used in a way that
-            a line of elements cannot say, or an input gets another shape or memory.
+        UnsupportedError: the result of a write depends on the order of elements, values of one memory cannot be views
+            of one flat tensor, or the shape or memory of an input changes.
     """
     mode = mode_of_symbols(held)
     while True:
@@ -210,13 +210,13 @@ def with_explicit_aliases(module: fx.GraphModule, held: Sequence[Any]) -> fx.Gra
 
 
 def mode_of_symbols(held: Sequence[Any]) -> FakeTensorMode | None:
-    """Return the mode that made the symbolic sizes of `held`, which belong to it; None if all sizes are known."""
+    """Return the fake mode of the symbolic sizes of `held`; None if no size is symbolic."""
     fakes = (value for value in held if isinstance(value, FakeTensor))
     return next((value.fake_mode for value in fakes if any(map(is_open, value.shape))), None)
 
 
 def _last_layout(run: _Run, node: fx.Node, value: Tensor) -> Layout:
-    """Return the layout that the input `node` is left in: its new elements are told in its own shape."""
+    """Return the layout of the input `node` after the run."""
     before, after = run.values[node].layout, layout_of(value)
     if after is not None and before.storage == after.storage and before.has_size_of(after):
         return after
@@ -229,7 +229,7 @@ def _last_layout(run: _Run, node: fx.Node, value: Tensor) -> Layout:
 
 
 def like(value: Any) -> Any:
-    """Return an empty tensor of the shape and strides of `value`; what is not a tensor stays."""
+    """Return an empty tensor with the shape and strides of `value`; `value` itself if it is not a tensor."""
     if not isinstance(value, Tensor):
         return value
     return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
@@ -239,7 +239,7 @@ Call = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
 def _wanted(run: _Run) -> tuple[dict[fx.Node, Call], dict[int, fx.Node]]:
-    """Node → the call in its place; and the memory that is to be a line of elements, with a node that writes to it."""
+    """Return (node → call to replace it, memory to flatten → node that writes to it)."""
     edits: dict[fx.Node, Call] = {}
     flat: dict[int, fx.Node] = {}
     for write in run.writes:
@@ -294,7 +294,7 @@ def _edited(
 
 
 def _write_to_clone(graph: fx.Graph, by: fx.Node, written: fx.Node) -> None:
-    """Let `by`, which returns what it writes to, write to a clone, and copy that."""
+    """Let the in-place op `by` write to a clone of `written`, and copy the clone to `written`."""
     with graph.inserting_before(by):
         clone = graph.call_function(_aten.clone.default, (written,), {"memory_format": torch.contiguous_format})
     by.replace_input_with(written, clone)
@@ -305,7 +305,7 @@ def _write_to_clone(graph: fx.Graph, by: fx.Node, written: fx.Node) -> None:
 
 
 def _flatten(graph: fx.Graph, group: Sequence[_Value], copies: dict[fx.Node, fx.Node], by: fx.Node) -> None:
-    """Let all of `group` be views of one line of elements, in the order of memory."""
+    """Make all values of `group` views of one flat tensor, in the order of memory."""
     if any(value.node not in copies for value in group):
         raise _within(by)
     first = group[0].layout
@@ -375,7 +375,7 @@ def _within(node: fx.Node) -> UnsupportedError:
 
 
 def _maker(node: Any) -> fx.Node:
-    """Return the call that gives what `node` is, or is an item of."""
+    """Return the call whose result `node` is, or is an item of."""
     while node.target is operator.getitem:
         node = node.args[0]
     return node

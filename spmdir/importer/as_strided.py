@@ -1,4 +1,4 @@
-"""Parts of a contiguous tensor that are said by strides, as autograd says those written in place, said by slices."""
+"""Replace `as_strided` of a contiguous tensor by slices; autograd uses it for views that are written in place."""
 
 from __future__ import annotations
 
@@ -19,10 +19,9 @@ Slice = tuple[int, int, int, int]
 def slices(
     self: Tensor, size: Sequence[Any], stride: Sequence[Any], offset: Any
 ) -> tuple[tuple[int, ...], list[Slice]] | None:
-    """Return a shape of `self`, and the slices, one dimension after the other, that give what `as_strided` does, in its
-    order.
+    """Return (shape, slices) such that reshaping `self` to `shape` and slicing it gives the elements of `as_strided`.
 
-    None if there are none, as where elements repeat or lie in another order, or if sizes are symbolic.
+    Return None if there are no such slices: elements repeat or are in another order, or sizes are symbolic.
     """
     numbers = (*self.shape, *self.stride(), *size, *stride, offset, self.storage_offset())
     if not all(type(number) is int for number in numbers) or not self.is_contiguous() or self.storage_offset():
@@ -39,7 +38,7 @@ def slices(
 
 
 def _slices(shape: tuple[int, ...], wanted: list[tuple[int, int]], offset: int) -> list[Slice] | None:
-    """Return those of a contiguous tensor of `shape` that give the (length, stride) pairs `wanted` from `offset` on."""
+    """Return the slices of a contiguous `shape` for (length, stride) pairs `wanted` from `offset`; None if none exist."""
     left, found = list(wanted), []
     for dim, extent in enumerate(shape):
         unit = math.prod(shape[dim + 1 :])
@@ -56,13 +55,13 @@ def _slices(shape: tuple[int, ...], wanted: list[tuple[int, int]], offset: int) 
 
 
 def _is_line(self: Tensor, size: Sequence[Any], stride: Sequence[Any]) -> bool:
-    """Return whether `self` is contiguous, and all numbers are known."""
+    """Return whether `self` is contiguous, and no number is symbolic."""
     known = all(type(number) is int for number in (*self.shape, *size, *stride))
     return known and self.is_contiguous() and not self.storage_offset()
 
 
 def _places(self: Tensor, size: Sequence[int], stride: Sequence[int], offset: int) -> Tensor:
-    """Return the position in a contiguous tensor of each element of a part that is said by strides."""
+    """Return the position of each element of an `as_strided` in the flat contiguous tensor."""
     places = _ATEN.full.default([], offset, dtype=torch.int64, device=self.device)
     for length, step in zip(size, stride, strict=True):
         places = places.unsqueeze(-1) + torch.arange(length, device=self.device) * step
@@ -103,4 +102,4 @@ SLICED: dict[Any, Callable[..., Any]] = {
     _ATEN.as_strided.default: _as_strided,
     _ATEN.as_strided_scatter.default: _as_strided_scatter,
 }
-"""Op → the same by slices, for a trace."""
+"""Op → function that computes it with slices, for a trace."""

@@ -1,7 +1,7 @@
 """Checkpointed regions of a joint graph: the backward computes their values again instead of reading them.
 
 In eager, the recomputation also repeats the writes of a region to buffers, such as the running statistics of a batch
-norm. It begins with the value that the buffer has when the backward runs, which is an argument of the backward:
+norm. It starts from the value of the buffer at the time of the backward, so this value is an argument of the backward:
 
     forward(mean)             → y, mean'           mean' = 0.9 mean + 0.1 average(x)
     backward(dy, late.mean)   → dx, late.mean'     late.mean' = 0.9 late.mean + 0.1 average(x)
@@ -24,17 +24,18 @@ _AGAIN = (CheckpointPolicy.MUST_RECOMPUTE, CheckpointPolicy.PREFER_RECOMPUTE)
 
 @attrs.frozen
 class LateBuffer:
-    """The descriptor of a buffer as the backward takes it."""
+    """The descriptor of a buffer as an argument of the backward."""
 
     target: str
 
 
 @attrs.frozen
 class LateWrite:
-    """The descriptor of the value that the backward gives a buffer, if it has the gradients of one of the outputs.
+    """The descriptor of the new value of a buffer, if the backward writes to it.
 
     Attributes:
-        sources: the places of these outputs.
+        buffer: the buffer.
+        sources: the indices of the outputs; the backward writes if it has a gradient of one of them.
     """
 
     buffer: LateBuffer
@@ -42,10 +43,10 @@ class LateWrite:
 
 
 def tangents_read(graph: fx.Graph, tangents: Mapping[fx.Node, int]) -> dict[fx.Node, frozenset[int]]:
-    """Return of each node the places of the outputs whose gradients it is computed from.
+    """Return node → indices of the outputs whose gradients it depends on.
 
     Args:
-        tangents: the placeholders of gradients of outputs → the places of the outputs.
+        tangents: placeholder of the gradient of an output → index of the output.
     """
     found: dict[fx.Node, frozenset[int]] = {}
     for node in graph.nodes:
@@ -57,17 +58,17 @@ def tangents_read(graph: fx.Graph, tangents: Mapping[fx.Node, int]) -> dict[fx.N
 def repeat_regions(graph: fx.Graph, renewed: Mapping[fx.Node, fx.Node], tangents: Mapping[fx.Node, int]) -> None:
     """Let the backward read copies of the nodes that `torch.utils.checkpoint` marked in the forward.
 
-    As in eager, what other parts of the forward read of a region is kept, and what regions read; random ops are not
-    repeated, so that backward has the numbers that forward drew. Writes of a region to buffers are repeated: the graph
-    takes and returns these buffers once more, described by `LateBuffer` and `LateWrite`.
+    As in eager mode, the inputs of regions are kept, and so are values that other parts of the forward read. Random ops
+    are not repeated, so the backward reads the numbers that the forward drew. Writes of a region to buffers are
+    repeated: the graph gets an additional argument and result for each of these buffers, `LateBuffer` and `LateWrite`.
 
     Args:
-        renewed: the placeholder of each buffer that the forward writes to → its new value.
-        tangents: the placeholders of gradients of outputs → the places of the outputs.
+        renewed: placeholder of a buffer that the forward writes to → its new value.
+        tangents: placeholder of the gradient of an output → index of the output.
 
     Raises:
-        UnsupportedError: the graph does not show which value of a buffer a region begins with, or leaves; or regions
-            that write to one buffer are computed again for different outputs.
+        UnsupportedError: the graph does not determine the value of a buffer before or after a region; or regions that
+            write to one buffer are recomputed for different outputs.
     """
     backward = {node for node in graph.nodes if node.meta.get("partitioner_tag") == "is_backward"}
     saving = saving_ops(graph, backward)
@@ -93,7 +94,7 @@ def repeat_regions(graph: fx.Graph, renewed: Mapping[fx.Node, fx.Node], tangents
 
 
 def _region(node: fx.Node) -> int | None:
-    """Return the region that is computed again with `node`; None for what is kept."""
+    """Return the region with which `node` is recomputed; None if its value is kept."""
     return node.meta.get("ac_graph_id") if node.op == "call_function" and node.meta.get("recompute") in _AGAIN else None
 
 

@@ -1,7 +1,7 @@
-"""Writes to buffers that a checkpointed region of a joint graph repeats when the backward computes it again.
+"""Find the writes to buffers that the recomputation of a checkpointed region repeats in the backward.
 
-The graph is functional: a region takes the value `entry` of a buffer to the value `exit`. Which values these are is
-found from the last one, which the graph returns:
+The joint graph is functional: a region replaces the value `entry` of a buffer by the value `exit`. The search for these
+values starts at the last value, which the graph returns:
 
     bn1 = batch_norm(x, mean)       region 1    entry mean, exit bn1[3]
     bn2 = batch_norm(y, bn1[3])     region 2    entry bn1[3], exit bn2[3]
@@ -24,11 +24,11 @@ Region = Callable[[fx.Node], int | None]
 
 @attrs.frozen(eq=False)
 class Recomputation:
-    """When eager computes a region again: from the first node of the backward that reads what the region saves.
+    """The extent of the recomputation of a region in eager mode.
 
     Attributes:
-        first: that node.
-        last: the last node of the forward that saves something; eager stops there.
+        first: the first node of the backward that reads a saved value of the region; eager recomputes the region there.
+        last: the last node of the region that saves a value; eager stops there.
     """
 
     first: fx.Node
@@ -37,7 +37,7 @@ class Recomputation:
 
 @attrs.frozen(eq=False)
 class Write:
-    """A write of a region to a buffer, which takes the value `entry` to the value `exit`."""
+    """A write of a region to a buffer: it replaces the value `entry` by the value `exit`."""
 
     region: int
     buffer: fx.Node
@@ -46,9 +46,9 @@ class Write:
 
 
 def saving_ops(graph: fx.Graph, backward: Set[fx.Node]) -> dict[fx.Node, fx.Node]:
-    """Return node of the backward → the op of the forward that it is the gradient of, if that saves something for it.
+    """Return node of the backward → op of the forward whose gradient it computes, if the op saves a value for it.
 
-    Autograd counts the ops that have gradients; what follows one without a gradient of its own has its number too.
+    Autograd numbers the ops that have gradients. A following op without a gradient has the same number.
     """
     ops: dict[int, fx.Node] = {}
     found = {}
@@ -64,7 +64,7 @@ def saving_ops(graph: fx.Graph, backward: Set[fx.Node]) -> dict[fx.Node, fx.Node
 
 
 def recomputations(graph: fx.Graph, saving: Mapping[fx.Node, fx.Node], region: Region) -> dict[int, Recomputation]:
-    """Return when each region is computed again, in the order in which the backward does it."""
+    """Return region → its recomputation, in the order of the backward."""
     order = {node: place for place, node in enumerate(graph.nodes)}
     found: dict[int, Recomputation] = {}
     for node, saver in saving.items():
@@ -78,14 +78,15 @@ def recomputations(graph: fx.Graph, saving: Mapping[fx.Node, fx.Node], region: R
 def repeated_writes(
     graph: fx.Graph, returned: Mapping[fx.Node, fx.Node], again: Mapping[int, Recomputation], region: Region
 ) -> list[Write]:
-    """Return the writes that are done again.
+    """Return the writes that recomputation repeats.
 
     Args:
         returned: placeholder of a buffer → its last value.
-        again: when regions are computed again.
+        again: region → its recomputation.
+        region: returns the region of a node.
 
     Raises:
-        UnsupportedError: which value of a buffer a region begins with, or leaves, cannot be told from the graph.
+        UnsupportedError: the graph does not determine the value of a buffer before or after a region.
     """
     if not again:
         return []
@@ -108,7 +109,7 @@ def repeated_writes(
 
 
 def _chain(buffer: fx.Node, last: fx.Node, order: Mapping[fx.Node, int], region: Region) -> Iterator[Write]:
-    """Yield the writes of regions to a buffer, the last one first."""
+    """Yield the writes of regions to a buffer, from the last to the first."""
     while last is not buffer:
         key = region(last)
         between = _between(buffer, last, order)
@@ -126,7 +127,7 @@ def _chain(buffer: fx.Node, last: fx.Node, order: Mapping[fx.Node, int], region:
 
 
 def _between(buffer: fx.Node, last: fx.Node, order: Mapping[fx.Node, int]) -> set[fx.Node]:
-    """Return what `last` is computed from that is computed from `buffer`, `last` included."""
+    """Return the nodes on paths from `buffer` to `last`, including `last`."""
     late: set[fx.Node] = {buffer}
     for node in order:
         if order[buffer] < order[node] <= order[last] and any(read in late for read in node.all_input_nodes):
@@ -141,7 +142,7 @@ def _between(buffer: fx.Node, last: fx.Node, order: Mapping[fx.Node, int]) -> se
 
 
 def _form(node: fx.Node) -> tuple[object, ...]:
-    """Return the op that computes a node and, if it has several results, which one it is."""
+    """Return the op of a node and, if it has several results, the index of the result."""
     producer = node.args[0] if node.target is operator.getitem else None
     return (producer.target, node.args[1]) if isinstance(producer, fx.Node) else (node.target,)
 

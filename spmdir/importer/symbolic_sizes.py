@@ -24,21 +24,22 @@ _FUNCTIONS = {
     "OpaqueUnaryFn_sqrt": "sqrt", "TruncToInt": "trunc", "CeilToInt": "ceil", "FloorToInt": "floor",
     "RoundToInt": "round",
 }  # fmt: skip
-"""What sympy and torch call a function → the function of numbers."""
+"""Name of a function in sympy and torch → name of the function of numbers in the IR."""
 
 _RELATIONS = {
     "Equality": "==", "Unequality": "!=", "GreaterThan": ">=", "StrictGreaterThan": ">",
     "LessThan": "<=", "StrictLessThan": "<",
 }  # fmt: skip
 _UNBOUNDED = 2**62
-"""What torch takes for the largest size, or larger."""
+"""Upper bounds of torch from this number on mean that a size is unbounded."""
 
 
 class SymbolTable:
-    """The symbols of one graph, called s0, s1, … in the order in which its placeholders have them.
+    """The symbols of one graph, named s0, s1, … in the order of its placeholders.
 
     Args:
-        ranges: torch's symbol → the range that the user gave it.
+        graph: the graph.
+        ranges: symbol of torch → range that the user gave.
     """
 
     def __init__(self, graph: fx.Graph, ranges: Mapping[Any, Any]):
@@ -56,14 +57,18 @@ class SymbolTable:
 
     @property
     def hints(self) -> Mapping[str, int]:
-        """Return name → example."""
+        """Symbol name → example size."""
         return self._hints
 
     def number(self, value: Any, what: str, place: Location | None) -> Number:
-        """Return a number of torch's as one of the IR; `what` it belongs to stands in errors.
+        """Convert a number of torch to the IR.
+
+        Args:
+            what: the owner of the number, for errors.
+            place: the location for errors.
 
         Raises:
-            UnsupportedError: it depends on data, or the IR cannot say it.
+            UnsupportedError: the number depends on data, or the IR cannot express it.
         """
         if not is_open(value):
             return value
@@ -75,12 +80,12 @@ class SymbolTable:
         return self._convert(value.node.expr, lambda: f"{what} has the size {value}", place)
 
     def meta(self, value: Tensor, dtype: DType, what: str, place: Location | None) -> TensorMeta:
-        """Return shape and element type of a tensor whose sizes are not all known."""
+        """Return the shape and element type of a tensor with symbolic sizes."""
         sizes: Any = tuple(self.number(size, what, place) for size in value.shape)
         return sized_meta(sizes, self._hints, dtype)
 
     def hint(self, value: Number) -> int | float:
-        """Return the example of a number."""
+        """Return the value of a number for the example sizes."""
         return evaluate(value, self._hints)
 
     def _convert(self, expression: Any, what: Callable[[], str], place: Location | None) -> Number:
@@ -114,17 +119,17 @@ class SymbolTable:
         return self._names[expression]
 
     def sizes(self) -> Sizes:
-        """Return what the graph leaves open, with the ranges and conditions that the trace relies on.
+        """Return the symbols of the graph, with the ranges and conditions that the trace relies on.
 
         Raises:
-            UnsupportedError: it relies on something that the IR cannot say.
+            UnsupportedError: the IR cannot express a condition.
         """
         conditions: dict[Condition, None] = {}
         for expression in self._guards():
             for found in self._conditions(expression):
                 conditions[found] = None
         for expression, name in list(self._names.items()):
-            # What torch has found out since about a symbol that the IR has.
+            # Equalities that torch derived after the symbol was named.
             for replaced in {environment.replace(expression): None for environment in self._environments}:
                 if replaced != expression:
                     relied = f"the trace relies on {expression} = {replaced}"
@@ -141,7 +146,7 @@ class SymbolTable:
         return Sizes(symbols, tuple(kept))
 
     def _guards(self) -> Iterator[Any]:
-        """Yield what torch found out about sizes and relied on."""
+        """Yield the conditions on sizes that the trace relies on."""
         for environment in self._environments:
             yield from (environment.replace(guard.expr) for guard in environment.guards)
         for node in self._graph.nodes:
@@ -193,7 +198,7 @@ Ranges = dict[str, tuple[int, "int | None"]]
 
 
 def _narrow(ranges: Ranges, found: Condition) -> None:
-    """Let a condition between one symbol and a number be a part of its range."""
+    """Intersect the range of a symbol with a condition between this symbol and a number."""
     for name in ranges:
         if found.left == symbol(name) and isinstance(found.right, int):
             low, high = ranges[name]
@@ -209,7 +214,7 @@ def _narrow(ranges: Ranges, found: Condition) -> None:
 
 
 def _implied(found: Condition, ranges: Ranges) -> bool:
-    """Return whether the ranges of sizes alone make a condition hold."""
+    """Return whether the ranges of sizes imply a condition."""
     difference = apply("sub", found.left, found.right)
     if not isinstance(difference, Size):
         return False
@@ -227,5 +232,5 @@ def _implied(found: Condition, ranges: Ranges) -> bool:
 
 
 def numbers(values: Iterable[Any]) -> bool:
-    """Return whether all of `values` are numbers, known or not."""
+    """Return whether all `values` are numbers, symbolic or not."""
     return all(is_symbolic(value) or type(value) in (int, float) for value in values)

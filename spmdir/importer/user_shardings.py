@@ -1,4 +1,4 @@
-"""User annotations: the sharding that the user gave each argument and each output."""
+"""User annotations: the sharding of each argument and each output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _POSITIONS = re.compile(r"input:(?:\*|([0-9]+)-([0-9]+))")
 LIKE = "like:"
 
 SHOWN = 8
-"""How many names an error lists."""
+"""The number of names that an error lists."""
 
 
 def input_shardings(
@@ -34,20 +34,23 @@ def input_shardings(
     labels: Sequence[str],
     hidden: Set[str] = frozenset(),
 ) -> list[Sharding | None]:
-    """Return the sharding of each argument; None where it is left open.
+    """Return the sharding of each argument; None if the compiler decides it.
 
-    A key is a name, `input:N`, or a glob: over names, `input:N-M` or `input:*`. An exact key beats a glob, a later
-    glob an earlier one. Of a sharding for a range of inputs each has what its dimensions allow. A value of None leaves
-    the argument open, against an earlier glob. Tensors without dimensions are left alone where others match: an
-    optimizer's counts of steps go by the names of parameters too. So does what it keeps of the rows or the columns of a
-    parameter: where that has size 1, it is not sharded.
+    A key is a name, `input:N`, or a glob over names, `input:N-M` or `input:*`. An exact key overrides a glob, and a
+    later glob an earlier one. A sharding for a range of inputs applies to the dimensions that each input has. A value
+    of None makes an argument that an earlier glob matches undecided.
+
+    Entries of an optimizer have the names of parameters too. So 0-d tensors, such as counts of steps, are skipped if
+    the key also matches other tensors. Statistics of rows or columns are not sharded in dimensions of size 1.
 
     Args:
-        names: what each argument is called, the best name first.
-        nodes: the name of each argument in the graph, for exact keys that no better name fits.
-        positions: the place of each argument among the user inputs; None for the others.
-        labels: what errors call each argument.
-        hidden: the names of those that errors leave out, which the user has not made.
+        shardings: key → sharding.
+        names: the names of each argument, the preferred one first.
+        nodes: the name of each argument in the graph, for exact keys that match no other name.
+        positions: the index of each argument among the user inputs; None for other arguments.
+        metas: the shape and element type of each argument.
+        labels: the name of each argument in errors.
+        hidden: the names that errors do not list, because the user did not create them.
 
     Raises:
         ShardingError, ParseError: a key matches nothing, or a sharding does not fit the mesh or its argument.
@@ -74,7 +77,7 @@ def _unknown(
     positions: Sequence[int | None],
     hidden: Set[str],
 ) -> ShardingError:
-    """Return the error of a key that matches nothing; it says what there is."""
+    """Return the error of a key that matches nothing, with the available names."""
     inputs = [entry[0] for entry, position in zip(names, positions, strict=True) if position is not None]
     if _POSITION.fullmatch(key):
         message = f"sharding is given for '{key}', but the program has {len(inputs)} tensor inputs"
@@ -102,7 +105,7 @@ def _first(names: Sequence[str]) -> str:
 def _find(
     key: str, names: Sequence[tuple[str, ...]], nodes: Sequence[str], positions: Sequence[int | None]
 ) -> tuple[list[int], bool]:
-    """Return the arguments that a key means, and whether it names them exactly."""
+    """Return (indices of the arguments that a key matches, whether the match is exact)."""
     position = _POSITION.fullmatch(key)
     if position:
         return [i for i, p in enumerate(positions) if p == int(position[1])], True
@@ -120,7 +123,7 @@ def _find(
 
 
 def _shardable(found: list[int], value: object, metas: Sequence[TensorMeta], mesh: Mesh) -> list[int]:
-    """Return those of `found` that have dimensions, or all if none has or `value` shards no dimension."""
+    """Return `found` without 0-d tensors; all of it if all are 0-d or `value` shards no dimension."""
     with_dimensions = [index for index in found if metas[index].rank]
     if value is None or not with_dimensions or len(with_dimensions) == len(found):
         return found
@@ -129,7 +132,7 @@ def _shardable(found: list[int], value: object, metas: Sequence[TensorMeta], mes
 
 
 def _fitting(value: object, meta: TensorMeta, mesh: Mesh) -> object:
-    """Return `value` without the placements of dimensions that a tensor does not have."""
+    """Return `value` without placements on dimensions that the tensor does not have."""
     if value is None:
         return None
     sharding = as_sharding(value, mesh)
@@ -137,7 +140,7 @@ def _fitting(value: object, meta: TensorMeta, mesh: Mesh) -> object:
 
 
 def _of_part(sharding: Sharding, part: TensorMeta, whole: TensorMeta) -> Sharding:
-    """Return a sharding of `whole` for what is kept of its rows or columns: without the dimensions that are 1 in it."""
+    """Return the sharding of `whole` for statistics `part` of its rows or columns: without dimensions of size 1."""
     if part.shape == whole.shape or part.rank != whole.rank:
         return sharding
     gone = [size == 1 and size != full for size, full in zip(part.shape, whole.shape, strict=True)]
@@ -157,10 +160,12 @@ def _checked(value: object, meta: TensorMeta, mesh: Mesh, what: str, place: Loca
 
 
 def like_input(value: object, index: int, inputs: Mapping[str, Input]) -> Input | None:
-    """Return the input that `out_shardings[index]` is like, as `like:NAME`; None if it says something else.
+    """Return the input in an entry `like:NAME` of `out_shardings`; None for another entry.
 
     Args:
-        inputs: by every name of every argument.
+        value: the entry.
+        index: the index of the output.
+        inputs: name → input, for every name of every argument.
 
     Raises:
         ShardingError: the name is unknown.
@@ -174,7 +179,7 @@ def like_input(value: object, index: int, inputs: Mapping[str, Input]) -> Input 
 
 
 def output_sharding(value: object, meta: TensorMeta, mesh: Mesh, index: int) -> Sharding | None:
-    """Return the sharding that `out_shardings[index]` asks for, or that of the input that it is like.
+    """Return the sharding of the entry `value` for output `index`.
 
     Raises:
         ShardingError, ParseError: the sharding does not fit.
