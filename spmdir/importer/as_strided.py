@@ -38,7 +38,7 @@ def slices(
 
 
 def _slices(shape: tuple[int, ...], wanted: list[tuple[int, int]], offset: int) -> list[Slice] | None:
-    """Return the slices of a contiguous `shape` for (length, stride) pairs `wanted` from `offset`; None if none exist."""
+    """Return the slices of a contiguous `shape` for (length, stride) pairs `wanted` from `offset`; None without any."""
     left, found = list(wanted), []
     for dim, extent in enumerate(shape):
         unit = math.prod(shape[dim + 1 :])
