@@ -151,11 +151,11 @@ DAMAGES = {
     "missing digests": (lambda place: (place / "digests.json").unlink(), "'digests.json' is missing"),
     "digests of nothing": (
         lambda place: (place / "digests.json").write_text("[1]"),
-        "'digests.json' has something else",
+        "'digests.json' does not contain the lengths",
     ),
     "digests of files elsewhere": (
         lambda place: (place / "digests.json").write_text('{"../x": {"bytes": 1, "sha256": ""}}'),
-        "'digests.json' has something else",
+        "'digests.json' does not contain the lengths",
     ),
     "digests that are cut": (lambda place: os.truncate(place / "digests.json", 9), "'digests.json' is not valid JSON"),
 }
