@@ -272,6 +272,6 @@ def test_a_strategy_that_gives_a_state_unpacked_is_an_error_at_its_text() -> Non
     case = Case(
         "a = 2", (((4, 6), "a: S(1)"),), "aten.logsumexp(%x0) {dim = [1]}", (("tensor<4xf32>", "a: Unpacked", ""),)
     )
-    with pytest.raises(spmdir.SpmdirError, match=r"gives \[4\]; expected \[4, 2\], as Unpacked.pack") as caught:
+    with pytest.raises(spmdir.SpmdirError, match=r"shape \[4\]; expected \[4, 2\], the shape that Unpacked") as caught:
         spmdir.run_passes(case.module(), "localize")
     assert caught.value.location is not None

@@ -102,7 +102,7 @@ def test_progress_is_gone_before_something_is_printed_and_at_the_end(monkeypatch
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(sys, "stdout", terminal)
-    monkeypatch.setattr(progress, "_LONG", -1.0)
+    monkeypatch.setattr(progress, "_DELAY", -1.0)
     with progress.terminal_line() as show, progress.shown_by(show):
         progress.say("pass {} of {}", 1, 2)
         drawn = terminal.getvalue()
@@ -116,7 +116,7 @@ def test_progress_is_gone_before_something_is_printed_and_at_the_end(monkeypatch
 def test_the_first_stage_is_shown_while_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal, drawn = Terminal(), threading.Event()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(progress, "_LONG", 0.01)
+    monkeypatch.setattr(progress, "_DELAY", 0.01)
     monkeypatch.setattr(terminal, "flush", lambda: "pass 1 of 1" in terminal.getvalue() and drawn.set())
     with progress.terminal_line() as show, progress.shown_by(show):
         progress.say("pass 1 of 1")
@@ -146,7 +146,7 @@ def test_progress_is_gone_before_something_is_printed_to_a_pipe(monkeypatch: pyt
     pipe = Pipe(terminal)
     monkeypatch.setattr(sys, "stderr", terminal)
     monkeypatch.setattr(sys, "stdout", pipe)
-    monkeypatch.setattr(progress, "_LONG", -1.0)
+    monkeypatch.setattr(progress, "_DELAY", -1.0)
 
     def body(argv: Sequence[str]) -> int:
         progress.say("pass 1 of 2")
@@ -169,7 +169,7 @@ def test_the_reader_of_a_pipe_prints_to_a_terminal_without_progress() -> None:
         import sys
         from spmdir.core import progress
         from spmdir.tools.command import run_tool, write_text
-        progress._LONG = -1.0
+        progress._DELAY = -1.0
         def body(argv):
             progress.say("propagate")
             write_text(None, "result " * 9999 + "\\n")
