@@ -172,14 +172,14 @@ class DTensorRules:
         from torch.distributed.tensor._dtensor_spec import DTensorSpec, TensorMeta
         from torch.distributed.tensor._op_schema import OpSchema
 
-        from spmdir.checking.rules.soundness import bound
+        from spmdir.checking.rules.soundness import bind_arguments
 
         target = torch_op(self._call.name)
         specs = [
             DTensorSpec(mesh, (_theirs(p),), TensorMeta(t.shape, t.stride(), t.dtype))
             for p, t in zip(placed, self._operands, strict=True)
         ]
-        positional, named = bound(target, self._call.slots, specs, self._call.argument)
+        positional, named = bind_arguments(target, self._call.slots, specs, self._call.argument)
         positional, named = _with_lists(positional), _with_lists(named)
         schema = OpSchema(target, tuple(positional), named, self._propagator.op_to_schema_info.get(target))
         try:

@@ -1,4 +1,4 @@
-"""`python -m spmdir.checking.write_parsed`: write what the rules and rewrites of this package parse to."""
+"""`python -m spmdir.checking.write_parsed`: write the parsed form of the packaged rules and rewrites."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spmdir.rules.shapes.maps import MAPS
 
 
 def files() -> dict[ParsedTexts, str]:
-    """Return each file of parsed texts and what it has to say."""
+    """Return each file of parsed texts, with its new content."""
     packages = packaged()
     records = [record for found in packages.records.values() for record in found]
     rules = [(r.text, r.line, parse_rule(r.text, r.file, r.line)) for r in records]

@@ -16,7 +16,7 @@ from spmdir.checking.rules.possible import FAILURES
 from spmdir.checking.rules.reasons import why_finite, why_numbers_differ, why_undetermined
 from spmdir.checking.rules.samples import all_samples
 from spmdir.checking.rules.samples.sample import Sample
-from spmdir.checking.rules.soundness import on_one_axis, prepare
+from spmdir.checking.rules.soundness import axis_verdicts, prepare
 from spmdir.rules.rule_set import default
 from tests.fuzz.batch import Kind, Wrong
 
@@ -59,7 +59,7 @@ def check(case: Special) -> str | None:
     except FAILURES as error:
         return f"torch: {type(error).__name__}"
     prepared = attrs.evolve(prepared, finite=not case.values)
-    for verdict in on_one_axis(prepared, (case.ranks,)):
+    for verdict in axis_verdicts(prepared, (case.ranks,)):
         if verdict.fault and not why_numbers_differ(sample.op, verdict.strategy):
             raise Wrong(f"{prepared.rule.text()}, {verdict.strategy}: {verdict.fault}")
     return None

@@ -2,11 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from spmdir.checking.rules.call_checks import variants, with_numbers
+from spmdir.checking.rules.call_checks import number_verdicts, variants
 from spmdir.checking.rules.numbers import number_variants
 from spmdir.checking.rules.samples import all_samples
 from spmdir.checking.rules.samples.sample import Sample, b, f, i, sample
-from spmdir.checking.rules.soundness import call_of, on_one_axis, prepare, unsound
+from spmdir.checking.rules.soundness import axis_verdicts, call_of, prepare, unsound
 from spmdir.rules.instantiate import choose_rule
 from spmdir.rules.language.syntax_tree import PASSING
 from spmdir.rules.rule_set import default
@@ -27,7 +27,9 @@ def test_every_strategy_gives_what_the_op_gives(sample: Sample):
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda s: s.op)
 def test_every_strategy_gives_what_the_op_gives_of_nan_and_infinities(sample: Sample):
     for name, case in variants(sample, prepare(sample, default()), default()):
-        wrong = [f"{name}: {verdict.strategy}: {verdict.fault}" for verdict in on_one_axis(case, (2,)) if verdict.fault]
+        wrong = [
+            f"{name}: {verdict.strategy}: {verdict.fault}" for verdict in axis_verdicts(case, (2,)) if verdict.fault
+        ]
         assert not wrong, "\n".join(wrong)
 
 
@@ -43,7 +45,7 @@ OF_NUMBERS = {sample.op: sample for sample in reversed(SAMPLES) if may_turn_on_n
 
 @pytest.mark.parametrize("sample", OF_NUMBERS.values(), ids=lambda s: s.op)
 def test_every_strategy_gives_what_the_op_gives_for_zero_infinite_and_nan_numbers(sample: Sample):
-    verdicts = with_numbers(sample, prepare(sample, default()), default())
+    verdicts = number_verdicts(sample, prepare(sample, default()), default())
     assert not [f"{name}: {verdict.strategy}: {verdict.fault}" for name, verdict in verdicts if verdict.fault]
 
 
@@ -67,7 +69,9 @@ def test_a_rule_that_is_wrong_for_some_numbers_is_found_out(
     rules = default().with_file(path)
     assert not unsound(case, rules)
     faults = {
-        (name, verdict.strategy) for name, verdict in with_numbers(case, prepare(case, rules), rules) if verdict.fault
+        (name, verdict.strategy)
+        for name, verdict in number_verdicts(case, prepare(case, rules), rules)
+        if verdict.fault
     }
     assert any(name == number and row in strategy for name, strategy in faults)
 

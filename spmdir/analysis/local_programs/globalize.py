@@ -1,7 +1,19 @@
-"""Reconstruct the global program of a local program: the inverse of localize.
+"""Restore the global program of a local program: the inverse of `localize`.
 
-The attributes of the local program are trusted, so the result alone proves nothing. verify-spmd type-checks it,
-localizes it again and compares the two local programs. A difference is an error.
+For example, a lookup in a table of 10 rows, sharded over 2 ranks, is a local form of six ops on 5 rows:
+
+    %_0.local_index = spmd.local_index %ids {of = shard(10, tp)} : tensor<6xi64> attributes {spmd.form = …}
+    … aten.clamp, aten.embedding(%w, …) with %w : tensor<5x4xf32>, aten.ge.Scalar, aten.unsqueeze
+    %0 = aten.where.ScalarOther(…) {other = 0} : tensor<6x4xf32> <tp: P(sum)>
+    %_0.reshard = spmd.reduce_scatter %0 on [tp] dim 0 op sum : tensor<3x4xf32> <tp: S(0)>
+
+The restored program has %w : tensor<10x4xf32>, and these ops with global types:
+
+    %0 = aten.embedding(%w, %ids) : tensor<6x4xf32> <tp: P(sum)>
+    %_0.reshard = spmd.reduce_scatter %0 on [tp] dim 0 op sum : tensor<6x4xf32> <tp: S(0)>
+
+The first op comes from the attribute `spmd.form`. Nothing is checked here: verify-spmd type-checks the result,
+localizes it again, and reports any difference from the local program.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When two values are the same: bit for bit, or to rounding and declared error."""
+"""Compare values: bit by bit, or up to rounding and the declared error."""
 
 from __future__ import annotations
 
@@ -17,43 +17,46 @@ from spmdir.simulator.measured_errors import tensor_norm
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def difference(found: Any, right: Any, limit: float) -> str | None:
-    """Return how `found` differs from `right`: bit for bit where `limit` is 0, else by more than it.
+def difference(actual: Any, expected: Any, limit: float) -> str | None:
+    """Return the first difference of `actual` from `expected` that exceeds `limit`, else None.
 
-    None if it does not.
+    If `limit` is 0, values are compared bit by bit.
     """
-    if not isinstance(found, torch.Tensor):
-        return f"is a {type(found).__name__}; expected a tensor"
-    if found.dtype != right.dtype or found.shape != right.shape:
-        return f"is {list(found.shape)} of {found.dtype}; expected {list(right.shape)} of {right.dtype}"
-    if limit == 0 or right.dtype == torch.bool:
-        wrong = _bits(found) != _bits(right)
+    if not isinstance(actual, torch.Tensor):
+        return f"is a {type(actual).__name__}; expected a tensor"
+    if actual.dtype != expected.dtype or actual.shape != expected.shape:
+        return f"is {list(actual.shape)} of {actual.dtype}; expected {list(expected.shape)} of {expected.dtype}"
+    if limit == 0 or expected.dtype == torch.bool:
+        wrong = _bits(actual) != _bits(expected)
     else:
-        wide = torch.complex128 if right.is_complex() else torch.float64
-        apart = (found.to(wide) - right.to(wide)).abs()
-        wrong = ~(apart <= limit) & right.isfinite() | (found.isfinite() & ~right.isfinite())
+        wide = torch.complex128 if expected.is_complex() else torch.float64
+        distance = (actual.to(wide) - expected.to(wide)).abs()
+        wrong = ~(distance <= limit) & expected.isfinite() | (actual.isfinite() & ~expected.isfinite())
     if not wrong.any():
         return None
     place = tuple(wrong.nonzero()[0].tolist())
-    where = f" at {list(place)}" if right.dim() else ""
+    where = f" at {list(place)}" if expected.dim() else ""
     by = f" within {limit:.2g}" if limit else ""
-    return f"is {found[place].item()}{where}; expected {right[place].item()}{by}"
+    return f"is {actual[place].item()}{where}; expected {expected[place].item()}{by}"
 
 
-def apart(placement: Placement, found: Any, right: Any, count: int, shards: Sequence[torch.Tensor]) -> str | None:
-    """Return how what `count` ranks made of `shards` differs from `right` by more than by rounding and by what
-    `placement` declares; None if it does not."""
-    limit = rounding(placement, count, [right, *shards])
+def apart(placement: Placement, actual: Any, expected: Any, count: int, shards: Sequence[torch.Tensor]) -> str | None:
+    """Return a difference that exceeds rounding and the declared error of `placement`, else None.
+
+    Args:
+        actual: the tensor that `count` ranks computed from `shards`.
+    """
+    limit = rounding(placement, count, [expected, *shards])
     if not placement.error:
-        return difference(found, right, limit)
-    return inexact_difference(found, right, placement.error, count, shards, limit)
+        return difference(actual, expected, limit)
+    return inexact_difference(actual, expected, placement.error, count, shards, limit)
 
 
 def rounding(placement: Placement, count: int, shards: Sequence[torch.Tensor]) -> float:
-    """Return by how much values may differ that `count` ranks made of `shards`, reduced in another order.
+    """Return the largest rounding difference between values that `count` ranks reduce in different orders.
 
-    That is relative to the largest of what ranks hold, or to 1 where functions are applied before and after the
-    reduction that do not scale with the values, as a logarithm, whose result may be near 0.
+    It is relative to the largest local value. If `before` or `after` of the reduction does not scale with the values,
+    as a logarithm, whose result may be near 0, it is relative to at least 1.
     """
     finite = [shard[shard.isfinite()] for shard in shards if shard.dtype.is_floating_point or shard.dtype.is_complex]
     if not finite:
@@ -65,7 +68,7 @@ def rounding(placement: Placement, count: int, shards: Sequence[torch.Tensor]) -
 
 
 def is_mapped(placement: Placement) -> bool:
-    """Return whether functions are applied before or after a reduction."""
+    """Return whether a partial placement defines `before` or `after`."""
     kind, base = type(placement), PartialPlacement
     return issubclass(kind, base) and (kind.before, kind.after) != (base.before, base.after)
 

@@ -9,7 +9,7 @@ import attrs
 
 from spmdir.checking.placements.comparison import is_mapped
 from spmdir.checking.placements.law import Example
-from spmdir.checking.placements.layouts import integers, large_layouts, layouts, takes, tuples, usual_counts
+from spmdir.checking.placements.layouts import accepts, integers, large_layouts, layouts, tuples, usual_counts
 from spmdir.core.dtype import BF16, COMPLEX_F64, F16, F32, F64, I1, I8, I32, I64, UI8, DType
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.placement.base import Placement
@@ -97,4 +97,4 @@ def even_sizes(placement: Placement, count: int) -> Iterator[int]:
     numbers = [n for n in integers(placement) if n > 1]
     found = (24 * count * math.prod(numbers), 48 * count * math.prod(numbers), *map(sum, tuples(placement)))
     rank = (placement.dim or 0) + 1
-    yield from (size for size in dict.fromkeys(found) if takes(placement, (size,) * rank, count))
+    yield from (size for size in dict.fromkeys(found) if accepts(placement, (size,) * rank, count))

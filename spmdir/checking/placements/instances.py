@@ -1,4 +1,4 @@
-"""The placements of a class that laws are tried on: its `examples`, else some that follow from its fields."""
+"""Choose the placements of a class to check: its `examples`, else values of its fields."""
 
 from __future__ import annotations
 
@@ -18,50 +18,50 @@ VALUES: dict[Any, tuple[Any, ...]] = {
     str: ("a", "b"),
     tuple[int, ...]: ((2, 1), (1, 0, 3), (4,), (2, 2, 2, 2)),
 }
-"""Type of a field → values to try; those that the class rejects are left out."""
+"""Type of a field → values to try. Values that the class rejects are skipped."""
 
 DRAWN: dict[Any, tuple[tuple[int, ...], ...]] = {int: ((3,), (4, 9), (10, 40))}
-"""Type of a field → from what to what its drawn values are, one of each."""
+"""Type of a field → ranges, from each of which one value is drawn."""
 
 
 def instances(kind: type[Placement]) -> tuple[Placement, ...]:
-    """Placements of the class `kind`: first one with the least values that it takes, then others a field at a time.
+    """Return placements of the class `kind`: one with the first values that it accepts, then others for each field.
 
     Raises:
-        SpmdirError: the class takes none of the values, or an example of its own is not text of it.
+        SpmdirError: the class accepts none of the values, or one of its `examples` cannot be parsed.
     """
-    given = getattr(kind, "examples", None)
-    if given is not None:
-        return tuple(map(parse_placement, given))
+    examples = getattr(kind, "examples", None)
+    if examples is not None:
+        return tuple(map(parse_placement, examples))
     if issubclass(kind, ShardPlacement) and "dim" not in {field.name for field in attrs.fields(kind)}:  # type: ignore
         raise SpmdirError(f"{kind.__name__} has no field `dim: int`, the dimension that a ShardPlacement shards")
-    found: list[Placement] = []
-    # They may have no hash, which a law says.
-    for made in _varied(kind):
-        if made not in found:
-            found.append(made)
-    if not found:
+    placements: list[Placement] = []
+    # Placements may not be hashable, which a law checks.
+    for placement in _varied(kind):
+        if placement not in placements:
+            placements.append(placement)
+    if not placements:
         raise SpmdirError(
             f"{kind.__name__} takes none of the values that were tried for its fields; "
             f"give it some: `examples: ClassVar[tuple[str, ...]] = ('{kind.__name__}(…)',)`"
         )
-    return tuple(found)
+    return tuple(placements)
 
 
 def drawn_instances(kind: type[Placement]) -> tuple[Placement, ...]:
-    """Return the first of `instances` with other numbers in its fields, a field at a time: 3, and some that are drawn.
+    """Return copies of the first of `instances`, each with 3 or a drawn number in one field.
 
-    What is wrong with a class for these numbers alone is found too; the same ones are drawn for a class each time.
+    They find faults for larger numbers only. The drawn numbers are the same for each call.
     """
     usual, random = instances(kind), Random(kind.text)
     types = typing.get_type_hints(kind)
-    found: list[Placement] = []
+    drawn: list[Placement] = []
     for field in attrs.fields(kind):  # pyright: ignore[reportArgumentType]
         for ends in DRAWN.get(types[field.name], ()) if field.init and field.name != "dim" else ():
-            made = _made(kind, {**_values(usual[0]), field.name: random.randint(ends[0], ends[-1])})
-            if made is not None and made not in usual and made not in found:
-                found.append(made)
-    return tuple(found)
+            placement = _create(kind, {**_values(usual[0]), field.name: random.randint(ends[0], ends[-1])})
+            if placement is not None and placement not in usual and placement not in drawn:
+                drawn.append(placement)
+    return tuple(drawn)
 
 
 def _values(placement: Placement) -> dict[str, Any]:
@@ -73,26 +73,28 @@ def _varied(kind: Any) -> Iterator[Placement]:
     types = typing.get_type_hints(kind)
     fields = [field for field in attrs.fields(kind) if field.init]
     names = [field.name for field in fields]
-    tried = {f.name: (*_default(f), *VALUES.get(types[f.name], ())) for f in fields}
-    if "dim" in tried:
-        tried["dim"] = (0, 1, 2)
-    base = _first(kind, tried)
+    candidates = {f.name: (*_default(f), *VALUES.get(types[f.name], ())) for f in fields}
+    if "dim" in candidates:
+        candidates["dim"] = (0, 1, 2)
+    base = _first_valid(kind, candidates)
     if base is None:
         return
     yield kind(**base)
     for name in names:
-        for value in tried[name]:
-            if (made := _made(kind, {**base, name: value})) is not None:
-                yield made
+        for value in candidates[name]:
+            if (placement := _create(kind, {**base, name: value})) is not None:
+                yield placement
 
 
-def _first(kind: Any, tried: dict[str, tuple[Any, ...]]) -> dict[str, Any] | None:
-    """Return the first values that the class takes, all fields but `dim` having the same place in the lists."""
-    for at in range(max(map(len, tried.values()), default=1)):
+def _first_valid(kind: Any, candidates: dict[str, tuple[Any, ...]]) -> dict[str, Any] | None:
+    """Return the first accepted values: `dim` is the first candidate, and the other fields have one index."""
+    for index in range(max(map(len, candidates.values()), default=1)):
         chosen = {
-            name: values[0 if name == "dim" else min(at, len(values) - 1)] for name, values in tried.items() if values
+            name: values[0 if name == "dim" else min(index, len(values) - 1)]
+            for name, values in candidates.items()
+            if values
         }
-        if len(chosen) == len(tried) and _made(kind, chosen) is not None:
+        if len(chosen) == len(candidates) and _create(kind, chosen) is not None:
             return chosen
     return None
 
@@ -101,7 +103,7 @@ def _default(field: Any) -> tuple[Any, ...]:
     return (field.default,) if isinstance(field.default, (int, float, str, tuple)) else ()
 
 
-def _made(kind: Any, values: dict[str, Any]) -> Placement | None:
+def _create(kind: Any, values: dict[str, Any]) -> Placement | None:
     try:
         return kind(**values)
     except Exception:  # a validator may raise anything to reject a value

@@ -1,4 +1,4 @@
-"""What a law is, and an example that it is tried on."""
+"""Laws of placements, and the examples on which they are checked."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 @attrs.frozen
 class Example:
-    """What a law is tried on.
+    """An example on which a law is checked.
 
     Attributes:
-        count: of ranks along the axis.
-        shape, dtype: of the tensor.
-        values: "random", "positive", "special" with NaN, infinities and negative zeros among them, "zero", "sparse"
-            with a few large elements, or "low-rank", whose rows are multiples of one.
-        scale: what finite values are multiplied by.
-        noise_scale: how many times as large as the values the noise is of which partial values are made.
-        about: what else there is to say, such as the step that is tried.
-        subject: the part of the law that the example is of, such as an edge or a strategy; see `Law.subjects`.
+        count: the number of ranks along the axis.
+        shape, dtype: the global shape and element type of the tensor.
+        values: "random", "positive", "special" (also NaN, infinities and negative zeros), "zero", "sparse" (few large
+            elements), or "low-rank" (all rows are multiples of one row).
+        scale: the factor of finite values.
+        noise_scale: the factor of the noise of which partial values are built.
+        about: additional text, such as the step that is tried.
+        subject: the part of the law that the example belongs to, such as an edge or a strategy; see `Law.subjects`.
     """
 
     count: int | None = None
@@ -53,13 +53,13 @@ class Example:
 
     @property
     def ranks(self) -> int:
-        """Return the number of ranks, for laws that have one."""
+        """The number of ranks, if the example has one."""
         assert self.count is not None
         return self.count
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """Return the methods that this example is about, beside those that its law is about."""
+        """The methods that the example is about, in addition to those of its law."""
         return ()
 
     @property
@@ -67,7 +67,7 @@ class Example:
         return zlib.crc32(str(self).encode())
 
     def tensor(self) -> torch.Tensor:
-        """Return the tensor of the example, always the same."""
+        """Return the tensor of the example. It is the same for each call."""
         generator = torch.Generator().manual_seed(self.seed)
         shape, dtype = self.shape or (), TORCH_DTYPES[self.dtype or F32]
         if dtype == torch.bool:
@@ -79,9 +79,9 @@ class Example:
         real, *imaginary = (VALUES[self.values](part, generator) * self.scale for part in parts)
         return torch.complex(real, *imaginary).to(dtype) if imaginary else real.to(dtype)
 
-    def noise(self, again: int = 0) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Return the noise for `distribute`; others for other numbers."""
-        noise = random_like(torch.Generator().manual_seed(self.seed + 1 + again))
+    def noise(self, draw: int = 0) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Return the noise for `distribute`; different numbers give different noise."""
+        noise = random_like(torch.Generator().manual_seed(self.seed + 1 + draw))
         return noise if self.noise_scale == 1 else lambda tensor: (noise(tensor) * self.noise_scale).to(tensor.dtype)
 
 
@@ -107,47 +107,46 @@ VALUES: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
     "sparse": _sparse,
     "low-rank": _low_rank,
 }
-"""Name → (normal values, random numbers) → the values of the example."""
+"""Name → function from (normal values, generator) to the values of the example."""
 
 
 class Outcome(Enum):
-    """What a law answers where it finds nothing wrong but has not been tried either."""
+    """The result of a law that could not be checked on an example."""
 
     UNMET = "the example cannot be placed, or the law does not say anything about it"
 
 
 Fault = str | Outcome | None
-"""What is wrong with an example, as what was found and what was expected; UNMET; or None if the law holds."""
+"""The violation on an example, as what was found and expected; UNMET; or None if the law holds."""
 
 
-def is_held(placement: Placement) -> bool:
-    """Return whether values may have a placement: it is not open, and no state of local forms alone."""
+def can_be_held(placement: Placement) -> bool:
+    """Return whether values may have a placement: not if it is open, or is a state that only local forms use."""
     is_state = isinstance(placement, PackedPlacement) and not placement.of_values
     return placement.trait != "open" and not is_state
 
 
-def where(concerns: Callable[[Placement], bool]) -> Callable[[Placement], Sequence[str]]:
-    """Return the subjects of a law about the placements that it `concerns`, as a whole."""
+def if_concerned(concerns: Callable[[Placement], bool]) -> Callable[[Placement], Sequence[str]]:
+    """Return a value for `Law.subjects`: the law as a whole for placements that it `concerns`, none for others."""
     return lambda placement: ("",) if concerns(placement) else ()
 
 
 @attrs.frozen
 class Law:
-    """Something that holds of every placement.
+    """A property that every placement must have.
 
     Attributes:
-        name: by which a broken law is named.
-        says: the law as a clause that follows "law 'name':".
-        examples: what it is tried on, for one placement.
-        fault: what is wrong with an example.
-        about: the methods and attributes that it is about, by which the line of a fault is found; the first that a
-            class declares counts.
-        all_hold: whether it holds on all of these examples, for laws that can tell so faster than one by one.
-        subjects: what it must be tried on, for one placement: `""` for the law as a whole, or the edges or strategies
-            that it is about; none if it does not concern the placement. A subject that no example met is not checked.
-        is_slow: whether a quick check leaves it out.
-        is_of_class: whether its subjects are declared by the class, so that one of its placements has to meet them.
-        wanted: what to do for an example to meet it, as a clause.
+        name: its name in messages.
+        says: the law as a clause after "law 'name':".
+        examples: placement → the examples.
+        fault: (placement, example) → the violation.
+        about: the methods and attributes that it checks. A fault is located at the first that the class declares.
+        all_hold: (placement, examples) → whether it holds on all examples, if this is faster than one by one.
+        subjects: placement → the parts of the law that must be met by an example: `""` for the law as a whole, or
+            edges or strategies; none if the law does not apply. A subject that no example met is reported as unchecked.
+        is_slow: whether a quick check omits it.
+        is_of_class: whether the class declares its subjects, so one placement of the class must meet them.
+        wanted: the remedy if no example meets it, as a clause.
     """
 
     name: str
@@ -162,6 +161,6 @@ class Law:
     wanted: str = "name shapes that fit in `sample_shapes`, or add a sample of the op"
 
 
-def once(placement: Placement) -> Iterable[Example]:
-    """For laws about the placement alone."""
+def no_examples(placement: Placement) -> Iterable[Example]:
+    """Return one empty example, for laws that need only the placement."""
     return [Example()]

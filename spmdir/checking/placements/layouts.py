@@ -1,4 +1,4 @@
-"""Numbers of ranks and shapes that a placement takes: usual ones, those that it names, or those that a search finds."""
+"""Choose numbers of ranks and shapes that a placement accepts: usual ones, `sample_shapes`, or results of a search."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from spmdir.core.placement.base import Placement
 Shape = tuple[int, ...]
 
 COUNTS = (1, 2, 3, 4)
-"""Numbers of ranks that are tried with every shape."""
+"""The numbers of ranks that are tried with all shapes."""
 
 MORE_COUNTS = (5, 6, 7, 8)
-"""Numbers of ranks that are tried with SOME shapes each."""
+"""The numbers of ranks that are tried with SHAPES_OF_MORE_COUNTS shapes each."""
 
-SOME = 3
+SHAPES_OF_MORE_COUNTS = 3
 
 SHAPES = (
     (), (0,), (1,), (2,), (5,), (8,), (12,), (31,), (3, 2), (4, 6), (5, 7), (1, 3), (0, 3), (3, 0), (12, 1), (2, 3, 4),
@@ -29,16 +29,16 @@ SHAPES = (
 )  # fmt: skip
 
 LARGE = 5001
-"""Size of a dimension that no number of ranks from 2 to 8 divides but 3, and that is above a page of 4096 elements."""
+"""The size of a large dimension. From 2 to 8 ranks, only 3 divide it evenly. It exceeds a page of 4096 elements."""
 
-ENOUGH = 4
-"""A search is made where fewer shapes with elements are taken."""
+FEWEST_SHAPES = 4
+"""If fewer shapes with elements are accepted, a search draws more."""
 
-TRIED = 20_000
-"""Shapes that a search tries."""
+SEARCHED = 20_000
+"""The number of shapes that a search tries."""
 
-FOUND = 24
-"""Shapes that a search gives at most."""
+MOST_FOUND = 24
+"""The most shapes that a search returns."""
 
 MOST_ELEMENTS = 1 << 13
 
@@ -48,10 +48,10 @@ MOST_DIMENSIONS = 4
 
 
 def layouts(placement: Placement) -> tuple[Example, ...]:
-    """Return numbers of ranks and shapes that a placement takes, without element types, none of them large."""
+    """Return examples with numbers of ranks and shapes that a placement accepts, without element types."""
     try:
         return _layouts(placement)
-    except TypeError:  # it has no hash, which a law says
+    except TypeError:  # the placement is not hashable, which a law checks
         return _layouts.__wrapped__(placement)
 
 
@@ -59,28 +59,31 @@ def layouts(placement: Placement) -> tuple[Example, ...]:
 def _layouts(placement: Placement) -> tuple[Example, ...]:
     shapes = [*dict.fromkeys((*placement.sample_shapes, *_usual_shapes(placement)))]
     named = [len(numbers) for numbers in tuples(placement) if numbers]
-    every = [(count, shape) for count in dict.fromkeys((*COUNTS, *named)) for shape in shapes]
-    taken = [(count, shape) for count, shape in every if takes(placement, shape, count)]
+    candidates = [(count, shape) for count in dict.fromkeys((*COUNTS, *named)) for shape in shapes]
+    layouts = [(count, shape) for count, shape in candidates if accepts(placement, shape, count)]
     for count in MORE_COUNTS:
-        more = [(count, shape) for shape in shapes if takes(placement, shape, count)]
-        more.sort(key=lambda each: math.prod(each[1]))
-        taken += [more[-1 - at * len(more) // SOME] for at in range(min(SOME, len(more)))]
-    if len({shape for _, shape in taken if math.prod(shape)}) < ENOUGH:
-        taken += _found(placement, sorted({*COUNTS, *MORE_COUNTS, *named, *_multiples(placement)}))
-    return tuple(Example(count, shape) for count, shape in dict.fromkeys(taken))
+        accepted = [(count, shape) for shape in shapes if accepts(placement, shape, count)]
+        accepted.sort(key=lambda each: math.prod(each[1]))
+        layouts += [
+            accepted[-1 - index * len(accepted) // SHAPES_OF_MORE_COUNTS]
+            for index in range(min(SHAPES_OF_MORE_COUNTS, len(accepted)))
+        ]
+    if len({shape for _, shape in layouts if math.prod(shape)}) < FEWEST_SHAPES:
+        layouts += _search(placement, sorted({*COUNTS, *MORE_COUNTS, *named, *_multiples(placement)}))
+    return tuple(Example(count, shape) for count, shape in dict.fromkeys(layouts))
 
 
 def usual_counts(placement: Placement) -> list[int]:
-    """Return the two least numbers of ranks above 1 that a placement takes, as a rule 2 and 3; [1] if it takes none."""
+    """Return the two least accepted numbers of ranks above 1, usually 2 and 3; [1] if there are none."""
     return sorted({example.ranks for example in layouts(placement) if example.ranks > 1})[:2] or [1]
 
 
 def large_layouts(placement: Placement) -> Iterator[Example]:
-    """Yield shapes with a dimension of LARGE elements that a placement takes, on three ranks and on four."""
+    """Yield accepted shapes with a dimension of LARGE elements, on 3 and on 4 ranks."""
     rank = max(1, (placement.dim or 0) + 1)
     dims = range(2) if placement.dim is None else (placement.dim,)
     shapes = [(2,) * dim + (LARGE,) + (2,) * (rank - dim - 1) for dim in dims]
-    yield from (Example(count, shape) for count in (3, 4) for shape in shapes if takes(placement, shape, count))
+    yield from (Example(count, shape) for count in (3, 4) for shape in shapes if accepts(placement, shape, count))
 
 
 def _usual_shapes(placement: Placement) -> Iterator[Shape]:
@@ -94,33 +97,33 @@ def _usual_shapes(placement: Placement) -> Iterator[Shape]:
     yield from (*shapes, *((*shape[:dim], number, *shape[dim + 1 :]) for number in numbers for shape in shapes[-4:]))
 
 
-def _found(placement: Placement, counts: list[int]) -> list[tuple[int, Shape]]:
-    """Return numbers of ranks and shapes that are drawn and that the placement takes; the same ones each time."""
+def _search(placement: Placement, counts: list[int]) -> list[tuple[int, Shape]]:
+    """Draw numbers of ranks and shapes until the placement accepts enough; the results are deterministic."""
     random, found = Random(type(placement).__name__), []
     sizes = (*SIZES, *3 * _numbers(placement))
     lowest = 0 if placement.dim is None else placement.dim + 1
-    for _ in range(TRIED):
+    for _ in range(SEARCHED):
         count, rank = random.choice(counts), random.randint(lowest, max(lowest, MOST_DIMENSIONS))
         shape = tuple(random.choice(sizes) for _ in range(rank))
-        if math.prod(shape) <= MOST_ELEMENTS and takes(placement, shape, count):
+        if math.prod(shape) <= MOST_ELEMENTS and accepts(placement, shape, count):
             found.append((count, shape))
-            if len(found) == FOUND:
+            if len(found) == MOST_FOUND:
                 break
     return found
 
 
 def _numbers(placement: Placement) -> tuple[int, ...]:
-    """Return sizes that the fields of a placement suggest."""
+    """Return sizes of dimensions from the fields of a placement."""
     return tuple(dict.fromkeys((*map(sum, tuples(placement)), *(n for n in integers(placement) if 1 < n < 1000))))
 
 
 def _multiples(placement: Placement) -> Iterator[int]:
-    """Yield numbers of ranks that the fields of a placement suggest."""
+    """Yield numbers of ranks from the fields of a placement."""
     yield from (n * times for n in integers(placement) for times in (1, 2) if 1 <= n * times <= 16)
 
 
 def tuples(placement: Placement) -> list[tuple[int, ...]]:
-    """Return the values of its fields that have a number for each rank, or for something."""
+    """Return the values of its fields that are tuples."""
     return [value for value in _fields(placement) if isinstance(value, tuple)]
 
 
@@ -135,8 +138,8 @@ def _fields(placement: Placement) -> list[object]:
     return [values.pop("dim", None), *values.values()]
 
 
-def takes(placement: Placement, shape: Shape, count: int) -> bool:
-    """Return whether `count` ranks can hold a tensor of `shape` so."""
+def accepts(placement: Placement, shape: Shape, count: int) -> bool:
+    """Return whether the placement accepts a tensor of `shape` on `count` ranks."""
     try:
         placement.check(shape, count)
     except SpmdirError:

@@ -1,4 +1,4 @@
-"""Laws of packed placements: states combine in any order, and states of parts give what that of all gives."""
+"""Laws of packed placements: states combine in any order, and are finished position by position."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from spmdir.checking.placements.comparison import difference
 from spmdir.checking.placements.examples import held_types
-from spmdir.checking.placements.law import Example, Law, where
+from spmdir.checking.placements.law import Example, Law, if_concerned
 from spmdir.checking.placements.layouts import layouts
 from spmdir.checking.placements.samples_of_ops import samples_of
 from spmdir.checking.rules.soundness import distribute, form_of, meta, prepare, strategies_of
@@ -26,7 +26,7 @@ from spmdir.rules.strategies.placement_texts import texts_of
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 ROUNDINGS = 64
-"""How many roundings of the largest element two ways to combine the same states may differ by."""
+"""The allowed difference between two orders of combining, in roundings of the largest element."""
 
 
 SCALES = (1.0, 300.0, 1e-3)
@@ -34,10 +34,10 @@ SCALES = (1.0, 300.0, 1e-3)
 
 @attrs.frozen(kw_only=True)
 class States(Example):
-    """States as local forms make them: those of an op, on a sample of it.
+    """An example of states as the local form of an op computes them.
 
     Attributes:
-        types: shape and element type of each part.
+        types: the shape and element type of each part.
     """
 
     types: Types
@@ -51,26 +51,28 @@ def _states(placement: Placement) -> Iterator[Example]:
     if not isinstance(placement, PackedPlacement) or not _is_combined(placement):
         return
     if not placement.of_values:
-        found = dict.fromkeys((op, types) for op in texts_of(type(placement)) for types in _made(placement, op))
-        for (op, types), scale in itertools.product(found, SCALES):
+        ops_and_types = dict.fromkeys(
+            (op, types) for op in texts_of(type(placement)) for types in _types_of_states(placement, op)
+        )
+        for (op, types), scale in itertools.product(ops_and_types, SCALES):
             yield States(3, values="positive", scale=scale, about=f"states of {op} times {scale:g}", types=types)
         return
     shapes = dict.fromkeys(example.shape or () for example in layouts(placement))
     full = sorted(filter(math.prod, shapes), key=lambda shape: (len(shape) != 2, abs(math.prod(shape) - 24)))
-    held = [dtype for dtype in (F64, F32) if placement.supports(dtype)] or held_types(placement)[:1]
-    for shape, dtype, scale in itertools.product(full[:2], held, SCALES):
+    dtypes = [dtype for dtype in (F64, F32) if placement.supports(dtype)] or held_types(placement)[:1]
+    for shape, dtype, scale in itertools.product(full[:2], dtypes, SCALES):
         yield Example(3, shape, dtype, "positive", scale)
-    yield from (Example(3, shape, held[0], "positive") for shape in shapes if not math.prod(shape))
+    yield from (Example(3, shape, dtypes[0], "positive") for shape in shapes if not math.prod(shape))
 
 
-def _made(placement: PackedPlacement, op: str) -> Iterator[tuple[tuple[tuple[int, ...], DType], ...]]:
-    """Yield the types of the parts of the states that the strategies of `op` combine, on two ranks."""
-    for one in samples_of(frozenset([op])):
-        case, mesh = prepare(one, default()), Mesh({"x": 2})
+def _types_of_states(placement: PackedPlacement, op: str) -> Iterator[tuple[tuple[tuple[int, ...], DType], ...]]:
+    """Yield the types of the parts of states that the local forms of `op` combine on 2 ranks."""
+    for sample in samples_of(frozenset([op])):
+        case, mesh = prepare(sample, default()), Mesh({"x": 2})
         for strategy in strategies_of(case.rule, 2, (placement,)):
             local = [
-                distribute(tensor, [(2, placed)])[0]
-                for tensor, placed in zip(case.operands, strategy.operands, strict=True)
+                distribute(tensor, [(2, placement_of_operand)])[0]
+                for tensor, placement_of_operand in zip(case.operands, strategy.operands, strict=True)
             ]
             form = form_of(case.rule, [("x", strategy)], mesh, tuple(map(meta, local)))
             for call in (expanded.call for expanded in form.ops) if form else ():
@@ -79,9 +81,9 @@ def _made(placement: PackedPlacement, op: str) -> Iterator[tuple[tuple[tuple[int
 
 
 def _drawn(placement: PackedPlacement, example: Example) -> list[list[torch.Tensor]]:
-    """Return a state for each rank of the example, of positive numbers, for many parts are counts, sums or squares.
+    """Return a state for each rank. Numbers are positive, because many parts are counts or sums of squares.
 
-    The first is that of a value of any sign, if values have the placement.
+    If values may have the placement, the first state is that of a value with both signs.
     """
     generator = torch.Generator().manual_seed(example.seed)
     states = []
@@ -110,20 +112,20 @@ def _combined(placement: Placement, example: Example) -> str | None:
         return f"`identity` gives {len(nothing)} parts; expected {len(a)}: {', '.join(placement.parts)}"
     left = placement.combine(_copied(once), _copied(c))
     grouped = placement.combine(_copied(a), placement.combine(_copied(b), _copied(c)))
-    for name, found, right in (
+    for name, actual, expected in (
         ("combined with the identity", placement.combine(_copied(a), _copied(nothing)), a),
         ("that the identity is combined with", placement.combine(_copied(nothing), _copied(a)), a),
         ("of no rank but identities", placement.combine(_copied(nothing), _copied(nothing)), nothing),
         ("(b, a) in place of (a, b)", placement.combine(_copied(b), _copied(a)), once),
         ("(a, (b, c)) in place of ((a, b), c)", grouped, left),
     ):  # fmt: skip
-        if fault := _apart(placement, found, right):
+        if fault := _difference(placement, actual, expected):
             return f"of the state {name}, {fault}"
     return None
 
 
 def _finished(placement: Placement, example: Example) -> str | None:
-    """Rows of a state go apart: what is made of the first rows is the first rows of what is made."""
+    """Check that `finish` of the first rows of a state returns the first rows of its results."""
     assert isinstance(placement, PackedPlacement)
     a, b, _ = _drawn(placement, example)
     whole = _results(placement.finish(placement.combine(_copied(a), _copied(b))))
@@ -134,10 +136,10 @@ def _finished(placement: Placement, example: Example) -> str | None:
         half = len(a[0]) // 2
         rows = [[part[:half].clone() for part in state] for state in (a, b)]
         part = _results(placement.finish(placement.combine(*rows)))
-        if fault := _apart(placement, part, [result[:half] for result in whole], placement.results):
+        if fault := _difference(placement, part, [result[:half] for result in whole], placement.results):
             return f"of the first rows, {fault}, as of all rows"
     nothing = placement.combine(_copied(a), _copied(placement.identity(*a)))
-    if fault := _apart(
+    if fault := _difference(
         placement, _results(placement.finish(nothing)), _results(placement.finish(_copied(a))), placement.results
     ):
         return f"beside the identity, {fault}"
@@ -148,15 +150,15 @@ def _results(finished: Sequence[torch.Tensor] | torch.Tensor) -> Sequence[torch.
     return finished if isinstance(finished, (tuple, list)) else [finished]  # type: ignore[list-item]
 
 
-def _apart(
+def _difference(
     placement: PackedPlacement,
-    found: Sequence[torch.Tensor],
-    right: Sequence[torch.Tensor],
+    actual: Sequence[torch.Tensor],
+    expected: Sequence[torch.Tensor],
     names: Sequence[str] = (),
 ) -> str | None:
-    """Return which tensor differs by more than rounding, and how; None if none does."""
-    for name, one, other in zip(names or placement.parts, found, right, strict=True):
-        if fault := difference(one, other, _rounding(other)):
+    """Return the first part that differs by more than rounding, with its difference; None if none does."""
+    for name, actual_part, expected_part in zip(names or placement.parts, actual, expected, strict=True):
+        if fault := difference(actual_part, expected_part, _rounding(expected_part)):
             return f"'{name}' {fault}"
     return None
 
@@ -168,7 +170,7 @@ def _rounding(tensor: torch.Tensor) -> float:
 
 
 def _copied(state: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return a copy: they may work in place."""
+    """Return a copy of a state, because methods of placements may change their operands."""
     return [part.clone() for part in state]
 
 
@@ -179,7 +181,7 @@ JOINT_LAWS = (
         _states,
         _combined,
         ("combine", "identity"),
-        subjects=where(_is_combined),
+        subjects=if_concerned(_is_combined),
     ),
     Law(
         "finish",
@@ -187,6 +189,6 @@ JOINT_LAWS = (
         _states,
         _finished,
         ("finish", "slices"),
-        subjects=where(_is_combined),
+        subjects=if_concerned(_is_combined),
     ),
 )

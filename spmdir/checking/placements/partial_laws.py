@@ -1,4 +1,4 @@
-"""Laws of the trait "partial": what is reduced, and when that may be done."""
+"""Laws of the trait "partial": the reduction, its identity, and the order of reductions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import attrs
 
 from spmdir.checking.placements.comparison import difference, rounding
 from spmdir.checking.placements.examples import tensors
-from spmdir.checking.placements.law import Example, Fault, Law, Outcome, where
+from spmdir.checking.placements.law import Example, Fault, Law, Outcome, if_concerned
 from spmdir.core.dtype import F32
 from spmdir.core.placement.base import PartialPlacement, Placement, parse_placement
 from spmdir.core.placement.reductions import REDUCTIONS
@@ -27,7 +27,7 @@ def _partial(placement: Placement) -> Iterator[Example]:
 
 
 def _of_any_sign(placement: Placement) -> Iterator[Example]:
-    """Yield tensors, negative values too: steps to the placement are planned for values that nobody knows."""
+    """Yield tensors, also with negative values, because steps to the placement are planned for unknown values."""
     for example in _partial(placement):
         yield example
         if example.values == "positive":
@@ -53,7 +53,7 @@ def _reduction(placement: Any, example: Example) -> str | None:
 
 def _identity(placement: Any, example: Example) -> Fault:
     tensor, combine = example.tensor(), REDUCTIONS[placement.reduce].combine
-    # Integers have their least and greatest in place of the infinities.
+    # Integers use their least and greatest value instead of infinities.
     if placement.identity is None or (not tensor.is_floating_point() and math.isinf(placement.identity)):
         return Outcome.UNMET
     nothing = placement.before(tensor.new_full(tensor.shape, placement.identity))
@@ -79,8 +79,8 @@ def _copied(placement: Placement) -> Iterator[Example]:
 
 def _copies(placement: Any, example: Example) -> str | None:
     tensor = example.tensor()
-    found = placement.collect([tensor.clone() for _ in range(example.ranks)], tuple(tensor.shape))
-    fault = difference(found, tensor, rounding(placement, example.ranks, [tensor]))
+    collected = placement.collect([tensor.clone() for _ in range(example.ranks)], tuple(tensor.shape))
+    fault = difference(collected, tensor, rounding(placement, example.ranks, [tensor]))
     return f"of copies of the value on all ranks, it {fault}" if fault else None
 
 
@@ -90,22 +90,19 @@ def _commuting(placement: Placement) -> Iterator[Example]:
 
 
 def _of_kind(placement: PartialPlacement, example: Example) -> Placement | None:
-    """Return the standard partial placement of the same kind, which may stand beside it.
-
-    Itself if there is none.
-    """
-    other = parse_placement(f"P({placement.kind})") if placement.kind in REDUCTIONS else placement
-    return other if other.supports(example.dtype or F32) else None
+    """Return the standard placement of the same kind, else `placement`; None if it does not support the type."""
+    standard = parse_placement(f"P({placement.kind})") if placement.kind in REDUCTIONS else placement
+    return standard if standard.supports(example.dtype or F32) else None
 
 
 def _kind(placement: Any, example: Example) -> str | None:
     tensor, other = example.tensor(), _of_kind(placement, example)
     assert other is not None
-    held = placement.distribute(tensor, 2, example.noise())
-    rows = [other.distribute(shard, 2, example.noise(2 + at)) for at, shard in enumerate(held)]
+    shards = placement.distribute(tensor, 2, example.noise())
+    rows = [other.distribute(shard, 2, example.noise(2 + index)) for index, shard in enumerate(shards)]
     shape = tuple(tensor.shape)
-    first = other.collect([placement.collect([row[at] for row in rows], shape) for at in range(2)], shape)
-    fault = difference(first, tensor, rounding(placement, 4, [tensor, *held, *itertools.chain(*rows)]))
+    reduced = other.collect([placement.collect([row[index] for row in rows], shape) for index in range(2)], shape)
+    fault = difference(reduced, tensor, rounding(placement, 4, [tensor, *shards, *itertools.chain(*rows)]))
     return f"reduced before {other}, which is of its kind '{placement.kind}', the value {fault}" if fault else None
 
 
@@ -115,7 +112,7 @@ def _elementwise(placement: Any, example: Example) -> Fault:
         return Outcome.UNMET
     shards = placement.distribute(tensor, example.ranks, example.noise())
     half = -(-len(tensor) // 2)
-    # They may work in place.
+    # `before` and `after` may change their operand.
     before = [(placement.before(shard.clone())[:half], placement.before(shard[:half].clone())) for shard in shards]
     reduced = placement.before(tensor.clone())
     after = (placement.after(reduced.clone(), example.ranks)[:half], placement.after(reduced[:half], example.ranks))
@@ -132,7 +129,7 @@ PARTIAL_LAWS = (
         _partial,
         _elementwise,
         ("before", "after"),
-        subjects=where(_is_partial),
+        subjects=if_concerned(_is_partial),
     ),
     Law(
         "reduction",
@@ -140,7 +137,7 @@ PARTIAL_LAWS = (
         _partial,
         _reduction,
         ("reduce", "after"),
-        subjects=where(_is_partial),
+        subjects=if_concerned(_is_partial),
     ),
     Law(
         "identity",
@@ -148,7 +145,7 @@ PARTIAL_LAWS = (
         _of_any_sign,
         _identity,
         ("identity",),
-        subjects=where(_has_identity),
+        subjects=if_concerned(_has_identity),
     ),
     Law(
         "copies",
@@ -156,7 +153,7 @@ PARTIAL_LAWS = (
         _copied,
         _copies,
         ("copies",),
-        subjects=where(_is_copied),
+        subjects=if_concerned(_is_copied),
     ),
     Law(
         "kind",
@@ -164,6 +161,6 @@ PARTIAL_LAWS = (
         _commuting,
         _kind,
         ("kind",),
-        subjects=where(_is_partial),
+        subjects=if_concerned(_is_partial),
     ),
 )

@@ -15,7 +15,7 @@ import torch
 
 from spmdir.checking.placements.examples import held_types
 from spmdir.checking.placements.instances import instances
-from spmdir.checking.placements.law import Example, Fault, Law, Outcome, where
+from spmdir.checking.placements.law import Example, Fault, Law, Outcome, if_concerned
 from spmdir.checking.placements.layouts import layouts
 from spmdir.checking.placements.simulated_steps import run
 from spmdir.checking.placements.step_laws import large_edges
@@ -122,7 +122,7 @@ PROCESS_LAWS = (
         _others,
         _same,
         ("ranges", "local_type", "distribute", "edges"),
-        subjects=where(_concerns),
+        subjects=if_concerned(_concerns),
         wanted="define the class in a file that another process can load",
         is_slow=True,
     ),

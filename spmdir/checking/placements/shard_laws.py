@@ -1,4 +1,4 @@
-"""Laws of the trait "shard": which positions each rank has."""
+"""Laws of the trait "shard": the positions of each rank."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from spmdir.checking.placements.comparison import difference, rounding
 from spmdir.checking.placements.examples import even_sizes, tensors
-from spmdir.checking.placements.law import Example, Fault, Law, Outcome, where
-from spmdir.checking.placements.layouts import LARGE, layouts, takes, tuples
+from spmdir.checking.placements.law import Example, Fault, Law, Outcome, if_concerned
+from spmdir.checking.placements.layouts import LARGE, accepts, layouts, tuples
 from spmdir.core.intervals import Ranges, joined, length, scaled, select, tiled
 from spmdir.core.placement.base import Placement, ShardPlacement, own_type
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH
@@ -24,42 +24,50 @@ def _sharded(placement: Placement) -> Iterator[Example]:
         for count in (2, 3, 5, 7, 8):
             sizes = (*even_sizes(placement, count), *UNEVEN)
             shapes = [(size,) * (placement.dim + 1) for size in sizes]
-            yield from (Example(count, shape) for shape in shapes if takes(placement, shape, count))
+            yield from (Example(count, shape) for shape in shapes if accepts(placement, shape, count))
 
 
 def _partition(placement: Any, example: Example) -> str | None:
     assert example.shape is not None
     size = example.shape[placement.dim]
-    held = [placement.ranges(size, example.ranks, index) for index in range(example.ranks)]
-    at = 0
-    ranges = sorted((start, end, rank) for rank, own in enumerate(held) for start, end in own if start != end)
+    ranges_of_ranks = [placement.ranges(size, example.ranks, index) for index in range(example.ranks)]
+    position = 0
+    ranges = sorted(
+        (start, end, rank)
+        for rank, rank_ranges in enumerate(ranges_of_ranks)
+        for start, end in rank_ranges
+        if start != end
+    )
     for start, end, rank in ranges:
-        if not at == start < end <= size:
-            what = "overlap" if start < at else "leave positions out" if start > at else "are none of the dimension's"
-            return (
-                f"the ranges {what} at {start}, of rank {rank}; expected every position of {size} on one rank: {held}"
+        if not position == start < end <= size:
+            what = (
+                "overlap" if start < position else "leave positions out" if start > position else "exceed the dimension"
             )
-        at = end
-    return None if at == size else f"positions {at} to {size} are on no rank; expected every position on one: {held}"
+            expected = f"expected every position of {size} on one rank: {ranges_of_ranks}"
+            return f"the ranges {what} at {start}, of rank {rank}; {expected}"
+        position = end
+    if position < size:
+        return f"positions {position} to {size} are on no rank; expected every position on one: {ranges_of_ranks}"
+    return None
 
 
-def _is_told_at_once(placement: Placement) -> bool:
+def _defines_runs(placement: Placement) -> bool:
     return isinstance(placement, ShardPlacement) and type(placement).runs is not ShardPlacement.runs
 
 
-def _told_at_once(placement: Placement) -> Iterator[Example]:
-    if isinstance(placement, ShardPlacement) and _is_told_at_once(placement):
+def _runs_examples(placement: Placement) -> Iterator[Example]:
+    if isinstance(placement, ShardPlacement) and _defines_runs(placement):
         yield from _sharded(placement)
         for count in MANY:
             shapes = [(size,) * (placement.dim + 1) for size in (*even_sizes(placement, count), *UNEVEN)]
-            yield from (Example(count, shape) for shape in shapes if takes(placement, shape, count))
+            yield from (Example(count, shape) for shape in shapes if accepts(placement, shape, count))
 
 
 def _runs(placement: Any, example: Example) -> str | None:
     assert example.shape is not None
     size = example.shape[placement.dim]
-    found, right = placement.runs(size, example.ranks), ShardPlacement.runs(placement, size, example.ranks)
-    return None if found == right else f"`runs` is {found}; expected {right}, as `ranges` gives"
+    actual, expected = placement.runs(size, example.ranks), ShardPlacement.runs(placement, size, example.ranks)
+    return None if actual == expected else f"`runs` is {actual}; expected {expected}, as `ranges` gives"
 
 
 def _is_nested(placement: Placement) -> bool:
@@ -80,10 +88,10 @@ def _splits(placement: Any, example: Example) -> str | None:
         assert example.shape is not None
         size = example.shape[placement.dim]
         for index in range(4):
-            own, outer = joined(placement.ranges(size, 4, index)), placement.ranges(size, 2, index // 2)
+            expected, outer = joined(placement.ranges(size, 4, index)), placement.ranges(size, 2, index // 2)
             nested = joined(select(outer, placement.ranges(length(outer), 2, index % 2)))
-            if nested != own:
-                return f"rank {index} holds {nested} by two axes of 2 ranks; expected {own}, as by one axis of 4"
+            if nested != expected:
+                return f"rank {index} holds {nested} by two axes of 2 ranks; expected {expected}, as by one axis of 4"
         return None
     tensor = example.tensor()
     shards = placement.distribute(tensor, 4, example.noise())
@@ -164,15 +172,15 @@ PARTITION_LAWS = (
         _sharded,
         _partition,
         ("ranges",),
-        subjects=where(lambda placement: isinstance(placement, ShardPlacement)),
+        subjects=if_concerned(lambda placement: isinstance(placement, ShardPlacement)),
     ),
     Law(
         "runs",
         "`runs`, where the class gives it, tells the lengths of `ranges`",
-        _told_at_once,
+        _runs_examples,
         _runs,
         ("runs",),
-        subjects=where(_is_told_at_once),
+        subjects=if_concerned(_defines_runs),
     ),
 )
 SHARD_LAWS = (
@@ -182,7 +190,7 @@ SHARD_LAWS = (
         _nested,
         _splits,
         ("splits",),
-        subjects=where(_is_nested),
+        subjects=if_concerned(_is_nested),
     ),
     Law(
         "scaled",

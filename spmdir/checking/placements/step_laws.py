@@ -19,8 +19,8 @@ from spmdir.checking.placements.examples import (
     ordinary,
     scaled_types,
 )
-from spmdir.checking.placements.law import Example, Law, is_held, where
-from spmdir.checking.placements.layouts import layouts, takes, usual_counts
+from spmdir.checking.placements.law import Example, Law, can_be_held, if_concerned
+from spmdir.checking.placements.layouts import accepts, layouts, usual_counts
 from spmdir.checking.placements.simulated_steps import Move, is_declared, run
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh
@@ -66,7 +66,7 @@ def named_edge(edge: Edge) -> str:
 def _is_moved(placement: Placement) -> bool:
     """Return whether steps are derived or declared for a placement."""
     is_derived = placement.trait in ("shard", "partial")
-    return is_held(placement) and (is_derived or (placement.trait == "other" and any(placement.edges())))
+    return can_be_held(placement) and (is_derived or (placement.trait == "other" and any(placement.edges())))
 
 
 def _is_moved_at_magnitudes(placement: Placement) -> bool:
@@ -74,7 +74,7 @@ def _is_moved_at_magnitudes(placement: Placement) -> bool:
 
 
 def _ends(placement: Placement) -> list[str]:
-    return [named_edge(edge) for edge in placement.edges() if _is_taken(edge)] if is_held(placement) else []
+    return [named_edge(edge) for edge in placement.edges() if _is_taken(edge)] if can_be_held(placement) else []
 
 
 def _is_taken(edge: Edge) -> bool:
@@ -175,7 +175,7 @@ def _other_edges(placement: Placement, met: Collection[str]) -> Iterator[Move]:
         return
     shapes = [one.shape for one in layouts(placement) if one.ranks == example.ranks and math.prod(one.shape or ())]
     lowest = 0 if placement.dim is None else placement.dim + 1
-    shapes += [(2,) * rank for rank in range(lowest, 9) if takes(placement, (2,) * rank, example.ranks)]
+    shapes += [(2,) * rank for rank in range(lowest, 9) if accepts(placement, (2,) * rank, example.ranks)]
     for edge in (edge for edge in placement.edges() if named_edge(edge) not in met):
         moves = (
             move
@@ -194,7 +194,7 @@ def large_edges(placement: Placement) -> Iterator[Move]:
             move
             for count in usual_counts(placement)
             for size in (even_sizes(placement, count) if placement.dim is not None else (96 if rank < 4 else 24,))
-            if takes(placement, shape := (size,) * rank, count)
+            if accepts(placement, shape := (size,) * rank, count)
             if _can_hold(placement, large := attrs.evolve(example, count=count, shape=shape))
             for move in edges_on(placement, large)
         ]
@@ -377,7 +377,7 @@ STEP_LAWS = (
         _planned_edges,
         _planned,
         ("edges",),
-        subjects=where(lambda placement: False),
+        subjects=if_concerned(lambda placement: False),
     ),
     Law(
         "precision",
@@ -386,7 +386,7 @@ STEP_LAWS = (
         _same,
         ("edges", "before", "error"),
         _all_same,
-        subjects=where(_is_moved_at_magnitudes),
+        subjects=if_concerned(_is_moved_at_magnitudes),
     ),
     Law(
         "steps",
@@ -395,6 +395,6 @@ STEP_LAWS = (
         _same,
         (),
         _all_same,
-        subjects=where(_is_moved),
+        subjects=if_concerned(_is_moved),
     ),
 )

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 
 from spmdir.checking.placements.comparison import apart, difference
 from spmdir.checking.placements.examples import magnitudes, scaled_types, specials, tensors
-from spmdir.checking.placements.law import Example, Fault, Law, Outcome, is_held, where
+from spmdir.checking.placements.law import Example, Fault, Law, Outcome, can_be_held, if_concerned
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.placement.base import Placement, own_type
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH, TORCH_DTYPES
 
 
 def _layouts(placement: Placement) -> Iterable[Example]:
-    return tensors(placement) if is_held(placement) else ()
+    return tensors(placement) if can_be_held(placement) else ()
 
 
 def _local_type(placement: Placement, example: Example) -> str | None:
@@ -34,7 +34,7 @@ def _local_type(placement: Placement, example: Example) -> str | None:
 
 
 def _values(placement: Placement) -> Iterator[Example]:
-    if is_held(placement):
+    if can_be_held(placement):
         yield from tensors(placement)
         # Of partial values, infinities may cancel to NaN.
         if not placement.rounds:
@@ -56,7 +56,7 @@ def _inverse(placement: Placement, example: Example) -> str | None:
 
 
 def _magnitudes(placement: Placement) -> Iterator[Example]:
-    if is_held(placement):
+    if can_be_held(placement):
         yield from magnitudes(placement)
 
 
@@ -76,7 +76,7 @@ VALUE_LAWS = (
         _layouts,
         _local_type,
         ("local_type", "local_shape", "distribute"),
-        subjects=where(is_held),
+        subjects=if_concerned(can_be_held),
     ),
     Law(
         "inverse",
@@ -84,7 +84,7 @@ VALUE_LAWS = (
         _values,
         _inverse,
         ("collect", "distribute"),
-        subjects=where(is_held),
+        subjects=if_concerned(can_be_held),
     ),
     Law(
         "magnitude",
@@ -92,6 +92,6 @@ VALUE_LAWS = (
         _magnitudes,
         _at_magnitude,
         ("before", "collect", "distribute"),
-        subjects=where(lambda placement: is_held(placement) and bool(scaled_types(placement))),
+        subjects=if_concerned(lambda placement: can_be_held(placement) and bool(scaled_types(placement))),
     ),
 )

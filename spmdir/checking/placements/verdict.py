@@ -1,4 +1,4 @@
-"""What became of placements that laws were tried on."""
+"""The results of checking the laws of placements."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from spmdir.core.placement.base import Placement
 
 @attrs.frozen
 class Unchecked:
-    """Something that no example met.
+    """A part of a law that no example met.
 
     Attributes:
         law: the name of the law.
-        subject: the part of it, such as an edge or a strategy; "" for the law as a whole.
+        subject: the part, such as an edge or a strategy; "" for the law as a whole.
         is_of_class: whether another placement of the class may meet it.
-        reason: why it cannot be checked, as the class declares in `unchecked`; None if it does not.
-        wanted: as of the law.
+        reason: the reason in the class's `unchecked` why it cannot be checked; None if there is none.
+        wanted: the remedy, see `Law`.
     """
 
     law: str
@@ -36,7 +36,7 @@ class Unchecked:
 
 
 def unchecked_of(placement: Placement, law: Law, subjects: Iterable[str]) -> Iterator[Unchecked]:
-    """Yield the `subjects` of a law that no example met, each with the reason that the class declares."""
+    """Yield an entry for each unmet subject of a law, with the reason that the class declares."""
     reasons = type(placement).unchecked
     for subject in subjects:
         named = (law.name, *(name for name in reasons if subject == name or subject.startswith(f"{name}:")))
@@ -46,16 +46,16 @@ def unchecked_of(placement: Placement, law: Law, subjects: Iterable[str]) -> Ite
 
 @attrs.frozen
 class Verdict:
-    """What became of one placement.
+    """The result of checking one placement.
 
     Attributes:
-        placement: its text.
-        laws, examples: how many were tried.
-        left_out: how many examples were not, since the check was a quick one.
-        broken: the first law that is broken, as an error on its first example, at the class or at the line that raised;
-            the laws after it build on it and are not tried. None if all hold.
-        unmet: what no example met.
-        unchecked: what of it the class gives no reason for, as an error; None if there is nothing.
+        placement: the placement as text.
+        laws, examples: the numbers of laws and examples that were tried.
+        left_out: the number of examples that a quick check omitted.
+        broken: the error of the first violation, at the line that failed or at the class; None if all laws hold. Later
+            laws depend on earlier ones, so they are not tried.
+        unmet: the parts of laws that no example met.
+        unchecked: the error for those of them without a reason; None if there are none.
     """
 
     placement: str
@@ -68,33 +68,33 @@ class Verdict:
 
     @property
     def errors(self) -> tuple[SpmdirError, ...]:
-        """Return what is wrong: the broken law, and what was not checked."""
+        """The errors of the broken law and of unchecked parts."""
         return tuple(error for error in (self.broken, self.unchecked) if error is not None)
 
     @property
     def cut_off(self) -> bool:
-        """Return whether code did not end, so that torch may have been interrupted and nothing after it is tried."""
+        """Whether an example exceeded the time limit. Torch may have been interrupted, so the check ends."""
         return self.broken is not None and isinstance(self.broken.__cause__, TooLong)
 
     @property
     def summary(self) -> str:
-        """Return how many laws hold, and what the class says cannot be checked."""
+        """The number of laws that hold, and the unchecked parts with their reasons, as text."""
         of = f" of {self.examples + self.left_out}" if self.left_out else ""
         lines = [f"{self.placement}: {self.laws} laws hold ({self.examples}{of} examples)"]
-        lines += [f"{self.placement}: {one} is not checked: {one.reason}" for one in self.unmet if one.reason]
+        lines += [f"{self.placement}: {entry} is not checked: {entry.reason}" for entry in self.unmet if entry.reason]
         return "\n".join(lines)
 
     def __str__(self) -> str:
-        said = [] if self.broken else [self.summary]
-        return "\n".join([*said, *map(str, self.errors)])
+        lines = [] if self.broken else [self.summary]
+        return "\n".join([*lines, *map(str, self.errors)])
 
 
 @attrs.frozen
 class PlacementReport(ShownAsText):
-    """What became of several placements; its text has a line for each.
+    """The results of checking several placements. Its text has a line for each.
 
     Attributes:
-        verdicts: one for each placement.
+        verdicts: one verdict for each placement.
     """
 
     verdicts: tuple[Verdict, ...]
@@ -105,12 +105,12 @@ class PlacementReport(ShownAsText):
 
     @property
     def errors(self) -> tuple[SpmdirError, ...]:
-        """Return the broken laws, and what was not checked without a reason."""
+        """The errors of broken laws, and of unchecked parts without a reason."""
         return tuple(error for verdict in self.verdicts for error in verdict.errors)
 
     @property
     def sound(self) -> bool:
-        """Return whether all laws were checked, but for those that the class gives a reason for, and hold."""
+        """Whether all laws hold and were checked, except those with a reason in the class."""
         return not self.errors
 
     def __str__(self) -> str:

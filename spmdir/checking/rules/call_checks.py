@@ -1,4 +1,4 @@
-"""Checks one op: its samples, their variants, what its rule says of them, and what it leaves out."""
+"""Check one op: run the strategies of its rule on samples and their variants, and find missing strategies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spmdir.checking.rules.possible import FAILURES, Possible, Trial
 from spmdir.checking.rules.reasons import why_finite, why_left_out, why_numbers_differ, why_undetermined
 from spmdir.checking.rules.report import Fault, Missing, OpReport
 from spmdir.checking.rules.samples.sample import Sample
-from spmdir.checking.rules.soundness import Case, Verdict, meta, on_one_axis, prepare
+from spmdir.checking.rules.soundness import Case, Verdict, axis_verdicts, meta, prepare
 from spmdir.checking.rules.soundness import judge as judged_of
 from spmdir.checking.rules.text_samples import runs_of_texts
 from spmdir.checking.rules.values import hard_variants, special_variants
@@ -25,15 +25,15 @@ from spmdir.rules import RuleSet
 from spmdir.rules.language.syntax_tree import TextStrategy
 
 TRIED_IN = (2, 3)
-"""The numbers of ranks on which missing strategies are looked for."""
+"""The numbers of ranks in the search for missing strategies."""
 
 REPEATABLE = ("max", "min", "any", "all")
-"""The reductions that leave one value that all ranks have as it is."""
+"""The reductions that do not change a value that all ranks have."""
 
 
 @attrs.frozen
-class Tried:
-    """A sample that was run: its text, itself, ready to be run, and its variants, likewise."""
+class TriedSample:
+    """A sample with its text, its case, and the cases of its variants."""
 
     text: str
     sample: Sample
@@ -42,8 +42,8 @@ class Tried:
 
 
 @attrs.frozen
-class Found:
-    """What a search for missing strategies found in one sample: what is right, and the operands of what is not."""
+class SearchResult:
+    """The result of the search in one sample: the sound strategies, and the operand placements of unsound ones."""
 
     right: tuple[Possible, ...]
     wrong: frozenset[tuple[Placement, ...]]
@@ -52,23 +52,27 @@ class Found:
 def check_op(
     op: str, samples: Sequence[Sample], rules: RuleSet, options: Options, say: Callable[[str], None]
 ) -> OpReport:
-    """Return the report of one op; `say` is told what is being done, so that a crash has a place."""
-    cases: list[Tried] = []
+    """Check one op.
+
+    Args:
+        say: called with the current step, which the report names if the process ends.
+    """
+    cases: list[TriedSample] = []
     notes: list[str] = []
     faults: list[Fault] = []
-    judged: dict[tuple[int, str], bool] = {}
-    met: set[TextStrategy] = set()
-    extras = tuple(map(parse_placement, options.placements))
+    is_sound: dict[tuple[int, str], bool] = {}
+    run_texts: set[TextStrategy] = set()
+    plugins = tuple(map(parse_placement, options.placements))
 
     def judge(number: int, name: str, verdict: Verdict) -> None:
         if not verdict.is_run:
             return
-        met.update(verdict.texts)
+        run_texts.update(verdict.texts)
         key = number, verdict.strategy
-        judged[key] = judged.get(key, True) and verdict.fault is None
+        is_sound[key] = is_sound.get(key, True) and verdict.fault is None
         if verdict.fault is not None:
-            shown = f"{cases[number].text} with {name}" if name else cases[number].text
-            faults.append(Fault(shown, verdict.strategy, verdict.mesh, verdict.fault))
+            sample_text = f"{cases[number].text} with {name}" if name else cases[number].text
+            faults.append(Fault(sample_text, verdict.strategy, verdict.mesh, verdict.fault))
 
     for sample in samples:
         text = describe(sample)
@@ -78,39 +82,39 @@ def check_op(
             continue
         tried = [("", case), *variants(sample, case, rules)]
         number = len(cases)
-        cases.append(Tried(text, sample, case, [variant for name, variant in tried if name]))
+        cases.append(TriedSample(text, sample, case, [variant for name, variant in tried if name]))
         for name, variant in tried:
             say(f"running {text} with {name}" if name else f"running {text}")
-            for verdict in on_one_axis(variant, options.counts, extras):
+            for verdict in axis_verdicts(variant, options.counts, plugins):
                 judge(number, name, verdict)
         say(f"running {text} with other numbers")
-        for name, verdict in () if extras else with_numbers(sample, case, rules):
+        for name, verdict in () if plugins else number_verdicts(sample, case, rules):
             judge(number, name, verdict)
-    texts = runs_of_texts(extras, samples, rules, options.counts) if extras else {}
+    texts = runs_of_texts(plugins, samples, rules, options.counts) if plugins else {}
     for runs in texts.values():
         for run in runs:
             if run.is_derived:
                 say(f"running {(described := describe(run.sample))}")
-                cases.append(Tried(described, run.sample, run.case, []))
+                cases.append(TriedSample(described, run.sample, run.case, []))
                 judge(len(cases) - 1, "", judged_of(run.case, [("x", run.strategy)], Mesh({"x": run.count})))
     if reason := why_undetermined(op):
-        notes.append(f"compared in shape alone: {reason}")
+        notes.append(f"compared only in shape: {reason}")
     if reason := why_finite(op):
         notes.append(f"not run on NaN and infinities: {reason}")
     unchecked: list[str] = []
-    for text in (text for text in (texts or rules.text_strategies(op)) if text not in met):
-        if reason := _why_unchecked(text, rules, extras):
+    for text in (text for text in (texts or rules.text_strategies(op)) if text not in run_texts):
+        if reason := _why_unchecked(text, rules, plugins):
             notes.append(f"not checked: {text}: {reason}")
         else:
             unchecked.append(str(text))
-    missing = _missing(op, cases, rules, say) if options.missing and not extras else ()
-    sound = sum(judged.values())
+    missing = _find_missing_strategies(op, cases, rules, say) if options.missing and not plugins else ()
+    sound = sum(is_sound.values())
     return OpReport(
         op,
         _family(op, rules),
         len(cases),
         sound,
-        len(judged) - sound,
+        len(is_sound) - sound,
         tuple(faults),
         missing,
         tuple(dict.fromkeys(notes)),
@@ -120,7 +124,7 @@ def check_op(
 
 
 def _why_unchecked(text: TextStrategy, rules: RuleSet, extras: Sequence[Placement]) -> str | None:
-    """Return the reason that a file gives for what cannot be checked: in front of a strategy, or in the class."""
+    """Return the reason why a strategy cannot be checked: from the comment before it, or from its class."""
     declared = (type(placement).unchecked.get(text.op) for placement in extras)
     records = (record for record in rules.declared.get(text.op, ()) if record.line == text.location.line)
     return next(filter(None, (*declared, *(record.unchecked for record in records))), None)
@@ -139,7 +143,7 @@ def _case(sample: Sample, rules: RuleSet, text: str, notes: list[str]) -> Case |
 
 
 def variants(sample: Sample, case: Case, rules: RuleSet) -> Iterator[tuple[str, Case]]:
-    """Yield (name, the sample with NaN or infinities among its numbers), where the op takes them."""
+    """Yield (name, case) of the sample with NaN or infinities among its elements, if the op accepts them."""
     if all(right is None for right in case.expected) or why_finite(sample.op):
         return
     for name, variant in special_variants(sample):
@@ -154,9 +158,8 @@ def _prepared(samples: Iterable[Sample], rules: RuleSet) -> Iterator[Case]:
             continue
 
 
-def with_numbers(sample: Sample, case: Case, rules: RuleSet) -> Iterator[tuple[str, Verdict]]:
-    """Yield (`alpha=inf`, a verdict on `sample` with that number), where the op takes it; two ranks show as much as
-    more."""
+def number_verdicts(sample: Sample, case: Case, rules: RuleSet) -> Iterator[tuple[str, Verdict]]:
+    """Yield (`alpha=inf`, verdict) of the sample with another number, if the op accepts it. Two ranks suffice."""
     if all(right is None for right in case.expected) or why_finite(sample.op):
         return
     for name, variant in number_variants(sample):
@@ -164,71 +167,76 @@ def with_numbers(sample: Sample, case: Case, rules: RuleSet) -> Iterator[tuple[s
             prepared = attrs.evolve(prepare(variant, rules), finite=True)
         except (SpmdirError, *FAILURES):
             continue
-        verdicts = on_one_axis(prepared, (2,))
+        verdicts = axis_verdicts(prepared, (2,))
         yield from ((name, v) for v in verdicts if not why_numbers_differ(sample.op, v.strategy))
 
 
-def _missing(op: str, cases: Sequence[Tried], rules: RuleSet, say: Callable[[str], None]) -> tuple[Missing, ...]:
-    found: list[tuple[Tried, Found]] = []
+def _find_missing_strategies(
+    op: str, cases: Sequence[TriedSample], rules: RuleSet, say: Callable[[str], None]
+) -> tuple[Missing, ...]:
+    searches: list[tuple[TriedSample, SearchResult]] = []
     for tried in cases:
-        if not telling(tried.case):
+        if not has_distinct_results(tried.case):
             continue
         say(f"looking for missing strategies of {tried.text}")
-        hard = () if why_finite(op) else _prepared(hard_variants(tried.sample), rules)
-        found.append((tried, left_out(tried.case, tried.variants, hard)))
+        hard_cases = () if why_finite(op) else _prepared(hard_variants(tried.sample), rules)
+        searches.append((tried, find_missing(tried.case, tried.variants, hard_cases)))
     agreed: dict[object, Possible | None] = {}
-    for tried, each in found:
-        kind = alike(tried.case)
-        agreed.update(((kind, operands), None) for operands in each.wrong)
-        for possible in each.right:
-            before = agreed.get((kind, possible.operands), possible)
-            agreed[kind, possible.operands] = before and before.both(possible)
+    for tried, result in searches:
+        kind = key_of_equal_calls(tried.case)
+        agreed.update(((kind, operands), None) for operands in result.wrong)
+        for possible in result.right:
+            earlier = agreed.get((kind, possible.operands), possible)
+            agreed[kind, possible.operands] = earlier and earlier.both(possible)
     texts: dict[str, list[str]] = {}
-    for tried, each in found:
-        for operands in (possible.operands for possible in each.right):
-            if possible := agreed[alike(tried.case), operands]:
+    for tried, result in searches:
+        for operands in (possible.operands for possible in result.right):
+            if possible := agreed[key_of_equal_calls(tried.case), operands]:
                 texts.setdefault(str(possible), []).append(tried.text)
     return tuple(Missing(s, len(samples), samples[0], why_left_out(op, s)) for s, samples in texts.items())
 
 
-def alike(case: Case) -> object:
-    """Return what calls have in common if strategies that are right for one must be for the other: all but sizes."""
+def key_of_equal_calls(case: Case) -> object:
+    """Return a key of calls that differ only in sizes. A missing strategy must be sound for all calls with its key."""
     call = case.rule.call
     operands = tuple((meta.dtype, tuple(size == 1 for size in meta.shape)) for meta in call.operands)
     return call.arguments, call.structure, operands
 
 
-def telling(case: Case) -> bool:
-    """Return whether results tell strategies apart; of one element, all reductions are the identity."""
+def has_distinct_results(case: Case) -> bool:
+    """Return whether the results distinguish strategies. With one element, all reductions are the identity."""
     most = max((operand.numel() for operand in case.operands), default=0)
     return most > 1 and not all(right is None or not right.numel() for right in case.expected)
 
 
-def left_out(case: Case, others: Iterable[Case] = (), hard: Iterable[Case] = ()) -> Found:
-    """Return the assignments that the rule of `case` does not have.
+def find_missing(case: Case, variants: Iterable[Case] = (), hard_cases: Iterable[Case] = ()) -> SearchResult:
+    """Search for sound assignments that the rule of `case` does not have.
 
     Args:
-        others: its variants; one that is wrong in any of them is wrong.
-        hard: more of them, which are made only if an assignment is right in all others.
+        variants: the variants of the case. An assignment must be sound in all of them.
+        hard_cases: more variants, which are only evaluated for an assignment that is sound in all others.
     """
-    first, *trials = (_trial(c) for c in (case, *others))
-    known = {strategy.operands for count in TRIED_IN for strategy in case.rule.strategies(count)}
-    ignored = first.ignored()
-    right: list[Possible] = []
-    wrong: set[tuple[Placement, ...]] = set()
-    last: list[Trial] | None = None
-    for operands in first.assignments():
-        if any(_implied(operands, other, ignored) for other in (*known, *(p.operands for p in right))):
+    main_trial, *trials = (_trial(c) for c in (case, *variants))
+    known_strategies = {strategy.operands for count in TRIED_IN for strategy in case.rule.strategies(count)}
+    ignored = main_trial.ignored()
+    sound: list[Possible] = []
+    unsound: set[tuple[Placement, ...]] = set()
+    hard_trials: list[Trial] | None = None
+    for operands in main_trial.assignments():
+        if any(
+            _implied(operands, known_operands, ignored)
+            for known_operands in (*known_strategies, *(p.operands for p in sound))
+        ):
             continue
-        possible = right_in_all([first, *trials], operands)
+        possible = right_in_all([main_trial, *trials], operands)
         if possible and any(p.trait == "partial" for p in operands):
-            last = [_trial(c) for c in hard] if last is None else last
-            possible = right_in_all(last, operands, possible)
+            hard_trials = [_trial(c) for c in hard_cases] if hard_trials is None else hard_trials
+            possible = right_in_all(hard_trials, operands, possible)
         if possible:
-            right.append(possible)
+            sound.append(possible)
         else:
-            wrong.add(operands)
-    return Found(tuple(right), frozenset(wrong))
+            unsound.add(operands)
+    return SearchResult(tuple(sound), frozenset(unsound))
 
 
 def _trial(case: Case) -> Trial:
@@ -238,7 +246,7 @@ def _trial(case: Case) -> Trial:
 def right_in_all(
     trials: Sequence[Trial], operands: tuple[Placement, ...], so_far: Possible | None = None
 ) -> Possible | None:
-    """Return `operands` with its results, if right in a trial and in those of the same call on other numbers."""
+    """Return the assignment with its result placements if it is sound in all trials, else None."""
     possible = so_far
     for trial in trials:
         possible = trial.right(operands, TRIED_IN, possible)
@@ -247,15 +255,14 @@ def right_in_all(
     return possible
 
 
-def _implied(one: Sequence[Placement], other: Sequence[Placement], ignored: frozenset[int]) -> bool:
-    """Return whether who may run an op on operands placed as `other` may do so as `one`, without sending anything.
+def _implied(operands: Sequence[Placement], implying: Sequence[Placement], ignored: frozenset[int]) -> bool:
+    """Return whether a strategy for the placements `implying` also allows `operands`, without communication.
 
-    A replicated value is a partial maximum, too; and where the values of an operand do not matter, one placement of it
-    stands for all.
+    A replicated value is also a partial maximum. The placement of an ignored operand does not matter.
     """
     return all(
         a == b or index in ignored or (a == R and b.op in REPEATABLE)
-        for index, (a, b) in enumerate(zip(one, other, strict=True))
+        for index, (a, b) in enumerate(zip(operands, implying, strict=True))
     )
 
 

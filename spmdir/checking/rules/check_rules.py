@@ -1,4 +1,4 @@
-"""Checks rules by running the ops: plans the jobs, hands them to worker processes, puts their reports together."""
+"""Check rules by running ops: distribute jobs to worker processes, and combine their reports."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from spmdir.rules import RuleSet
 _NAMES = many(TEXT, 'names of ops such as ["aten.mm"]')
 
 SAMPLES_OF_AN_OP = 8
-"""How many captured calls of an op are checked, of different kinds first."""
+"""The most captured calls of an op that are checked. Calls of different kinds go first."""
 
 CAPTURE_SECONDS = 120.0
 
 SOME_OPS = 40
-"""Up to so many ops, only the OpInfos that share a word of their names with one of the ops are run."""
+"""For at most this number of ops, only OpInfos whose names share a word with one of the ops are run."""
 
 
 @accepts(
     ops=_NAMES.optional,
-    world_sizes=many(INTEGER, "numbers of ranks from 2 on, as in (2, 3, 4)"),
+    world_sizes=many(INTEGER, "numbers of ranks, at least 2, as in (2, 3, 4)"),
     samples=PATH.optional,
     placements=many(TEXT, 'texts such as ("Cyclic(0, 2)",)'),
     plugins=many(PATH, "paths of files, or names of installed plug-ins"),
     captured=FLAG,
     missing=FLAG,
-    processes=Kind(lambda value: isinstance(value, int) and value > 0, "a number from 1 on").optional,
-    timeout=Kind(lambda value: isinstance(value, (int, float)) and value > 0, "seconds, more than 0"),
+    processes=Kind(lambda value: isinstance(value, int) and value > 0, "a positive integer").optional,
+    timeout=Kind(lambda value: isinstance(value, (int, float)) and value > 0, "a positive number of seconds"),
     progress=CALLABLE.optional,
 )
 def check_rules(
@@ -54,22 +54,21 @@ def check_rules(
     timeout: float = 300.0,
     progress: Callable[[str], object] | None = None,
 ) -> RuleReport:
-    """Run every strategy that rules give, on simulated ranks, and compare with the op on one device.
+    """Run every strategy of rules on simulated ranks, and compare the results with those of one device.
 
     Args:
         ops: names such as "aten.mm"; None checks all ops that have a rule.
-        world_sizes: the numbers of ranks of the one mesh axis.
-        samples: a Python file with a function `samples()` that lists further `Sample`s of
-            spmdir.checking.rules.samples.sample; it may register ops.
-        placements: texts of plug-in placements, such as "Cyclic(0, 2)"; the strategies that these add are run, and no
-            others.
-        plugins: `.rules` files, whose rules replace the packaged ones of the same ops, `.py` files, and the names of
+        world_sizes: the sizes of the mesh axis.
+        samples: a Python file with a function `samples()` that returns additional `Sample`s of
+            `spmdir.checking.rules.samples.sample`. The file may register ops.
+        placements: texts of plug-in placements, such as "Cyclic(0, 2)". Only the strategies that these add are run.
+        plugins: `.rules` files, whose rules replace the packaged rules of the same ops; `.py` files; and names of
             installed plug-ins.
-        captured: whether the aten calls of torch's OpInfo samples are checked too.
-        missing: whether right strategies that rules leave out are looked for.
-        processes: worker processes; None is one a core.
-        timeout: seconds for one op.
-        progress: called with a line of text on each op that is done.
+        captured: whether to also check the aten calls of torch's OpInfo samples.
+        missing: whether to search for missing strategies.
+        processes: the number of worker processes; None for one for each core.
+        timeout: the time limit of one op in seconds.
+        progress: called with a line of text after each op.
 
     Returns:
         A report with `sound`, `ops`, `totals()`, `table()` and `json()`.
@@ -81,48 +80,52 @@ def check_rules(
         >>> assert spmdir.testing.check_rules(["aten.mm"]).sound
     """
     rule_set = extended_rules(load_plugins(plugins))
-    wanted = _wanted(ops, rule_set)
+    selected = _select_ops(ops, rule_set)
     if not world_sizes or any(not isinstance(n, int) or n < 2 for n in world_sizes):
-        raise SpmdirError(f"world_sizes is {list(world_sizes)}; expected numbers of ranks from 2 on")
-    own = None if samples is None else os.path.abspath(samples)
-    setup = Setup(own, tuple(os.path.abspath(name) if os.path.exists(name) else str(name) for name in plugins))
+        raise SpmdirError(f"world_sizes is {list(world_sizes)}; expected numbers of ranks, at least 2")
+    samples_file = None if samples is None else os.path.abspath(samples)
+    setup = Setup(samples_file, tuple(os.path.abspath(name) if os.path.exists(name) else str(name) for name in plugins))
     for text in placements:
         parse_placement(text)
     options = Options(tuple(world_sizes), missing, tuple(placements))
-    show = progress or str
+    report_progress = progress or str
     with pool(setup, processes or os.cpu_count() or 1) as ask:
         if captured:
-            show("running torch's OpInfo samples")
-        calls, notes = captured_calls(ask, wanted) if captured else ({}, [])
-        reports = _checked(ask, wanted, calls, options, timeout, rule_set, show)
+            report_progress("running torch's OpInfo samples")
+        calls, notes = captured_calls(ask, selected) if captured else ({}, [])
+        reports = _check_all(ask, selected, calls, options, timeout, rule_set, report_progress)
     return RuleReport(tuple(reports), tuple(notes))
 
 
-def _wanted(ops: Sequence[str] | None, rules: RuleSet) -> list[str]:
+def _select_ops(ops: Sequence[str] | None, rules: RuleSet) -> list[str]:
     if ops is None:
         return list(rules.names)
     for name in ops:
         if name not in rules.names:
             near = did_you_mean(name, rules.names)
             if not near and not name.startswith(("aten.", "prims.")):
-                near = "; load the plug-in that has it, as by --load-plugin"
+                near = "; load the plug-in with the op, for example by --load-plugin"
             raise RuleError(f"no rule for {name}{near}")
     return list(dict.fromkeys(ops))
 
 
-def captured_calls(ask: Ask, wanted: Sequence[str] | None) -> tuple[Mapping[str, tuple[bytes, ...]], list[str]]:
-    """Return op → pickled samples of the calls that OpInfos make, of all ops if `wanted` is None; and what failed."""
-    (listed,) = ask([("opinfos",)], CAPTURE_SECONDS)
-    if isinstance(listed, Death):
-        return {}, [f"torch's OpInfo samples cannot be loaded: {listed}; checked the packaged samples alone"]
-    names, problem = listed
+def captured_calls(ask: Ask, selected: Sequence[str] | None) -> tuple[Mapping[str, tuple[bytes, ...]], list[str]]:
+    """Return op → pickled samples of its calls in OpInfos, and notes on failures.
+
+    Args:
+        selected: the ops to capture; None for all.
+    """
+    (opinfos,) = ask([("opinfos",)], CAPTURE_SECONDS)
+    if isinstance(opinfos, Death):
+        return {}, [f"torch's OpInfo samples cannot be loaded: {opinfos}; checked the packaged samples alone"]
+    names, problem = opinfos
     notes = [problem] if problem else []
     kinds: dict[str, dict[str, list[bytes]]] = {}
-    ops = None if wanted is None else frozenset(wanted)
+    ops = None if selected is None else frozenset(selected)
     words = None if ops is None or len(ops) > SOME_OPS else frozenset().union(*map(_words, ops))
-    chosen = [index for index, name in enumerate(names) if words is None or _words(name) & words]
-    answers = ask([("capture", index, ops) for index in chosen], CAPTURE_SECONDS)
-    for name, answer in zip((names[index] for index in chosen), answers, strict=True):
+    indices = [index for index, name in enumerate(names) if words is None or _words(name) & words]
+    answers = ask([("capture", index, ops) for index in indices], CAPTURE_SECONDS)
+    for name, answer in zip((names[index] for index in indices), answers, strict=True):
         if isinstance(answer, Death):
             notes.append(f"OpInfo {name}: {answer}")
             continue
@@ -136,16 +139,16 @@ def _words(name: str) -> frozenset[str]:
 
 
 def _varied(groups: list[list[bytes]]) -> Iterator[bytes]:
-    """Yield the first of each group, then the second, and so on, up to SAMPLES_OF_AN_OP; groups thinned evenly."""
+    """Yield at most SAMPLES_OF_AN_OP calls: the first of each group, then the second, and so on."""
     step = max(1, len(groups) // SAMPLES_OF_AN_OP)
     groups = groups[::step]
     ordered = [group[i] for i in range(max(map(len, groups))) for group in groups if i < len(group)]
     yield from ordered[:SAMPLES_OF_AN_OP]
 
 
-def _checked(
+def _check_all(
     ask: Ask,
-    wanted: Sequence[str],
+    selected: Sequence[str],
     calls: Mapping[str, tuple[bytes, ...]],
     options: Options,
     timeout: float,
@@ -156,18 +159,18 @@ def _checked(
         return [("check", op, calls.get(op, ()), how) for op in names]
 
     answers: dict[str, Any] = {}
-    for number, (op, answer) in enumerate(zip(wanted, ask(jobs(wanted, options), timeout), strict=True), 1):
+    for number, (op, answer) in enumerate(zip(selected, ask(jobs(selected, options), timeout), strict=True), 1):
         answers[op] = answer
-        progress(f"{number}/{len(wanted)} {op}: {answer if isinstance(answer, Death) else answer.summary}")
-    # Ops may die of operands that no strategy gives them; then their strategies are judged without such a search.
+        progress(f"{number}/{len(selected)} {op}: {answer if isinstance(answer, Death) else answer.summary}")
+    # An op may end its process during the search for missing strategies. Then it is checked again without the search.
     died = [op for op, answer in answers.items() if isinstance(answer, Death) and answer.stage.startswith("looking")]
-    again = attrs.evolve(options, missing=False)
-    for op, answer in zip(died, ask(jobs(died, again), timeout), strict=True):
+    without_search = attrs.evolve(options, missing=False)
+    for op, answer in zip(died, ask(jobs(died, without_search), timeout), strict=True):
         if isinstance(answer, OpReport):
             note = f"not all missing strategies found: {answers[op]}"
             answer = attrs.evolve(answer, notes=(*answer.notes, note))
         answers[op] = answer
-    families = {op: rules.records[op][0].file.rpartition("/")[2].removesuffix(".rules") for op in wanted}
+    families = {op: rules.records[op][0].file.rpartition("/")[2].removesuffix(".rules") for op in selected}
     return [
         OpReport(op, families[op], crash=str(answer)) if isinstance(answer, Death) else answer
         for op, answer in answers.items()

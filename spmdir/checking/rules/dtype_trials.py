@@ -17,7 +17,7 @@ import attrs
 from torch import Tensor
 
 from spmdir.checking.rules.samples.sample import Sample
-from spmdir.checking.rules.soundness import bound, call_of, runnable
+from spmdir.checking.rules.soundness import bind_arguments, call_of, cpu_implementation
 from spmdir.core import dtype as dt
 from spmdir.core.dtype import RANKING, DType
 from spmdir.core.placement.call import Call
@@ -179,10 +179,10 @@ def _trial(call: Call, tensors: list[Tensor], arguments: Mapping[str, Any], devi
     for device in devices:
         placed = [t.to(device) if device == "meta" else t.clone() for t in tensors]
         try:
-            positional, named = bound(target, call.slots, placed, arguments)
+            positional, named = bind_arguments(target, call.slots, placed, arguments)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                made = (runnable(call.name) if device == "cpu" else target)(*positional, **named)
+                made = (cpu_implementation(call.name) if device == "cpu" else target)(*positional, **named)
         except Exception as error:  # whatever kernels and meta functions raise
             errors[device] = str(error)
             continue

@@ -1,4 +1,4 @@
-"""What would be right: every assignment of placements to the operands of a call, tried by running the op on shards."""
+"""Find all sound assignments of placements to the operands of a call, by running the op on shards."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from spmdir.checking.rules.values import difference, local_values, seed
 from spmdir.core.placement.call import Call
 from spmdir.core.placement.standard import Partial, Placement, R, Shard, chunk
 
-LIMIT = 1500
-"""Assignments tried of one call; of more, a random choice."""
+MOST_ASSIGNMENTS = 1500
+"""The most assignments that are tried for a call; if there are more, a random selection."""
 
-ENOUGH = 20
-"""Elements that partial values are tried on, at least, in as many sets of random local values as that takes."""
+LEAST_ELEMENTS = 20
+"""The least number of elements for partial values. Small tensors are tried with several sets of local values."""
 
 ENUMERATED = {"bool": ("any", "all"), "complex": ("sum",)}
-"""Element type → the partial reductions that are tried; sum, max and min for all others."""
+"""Kind of element type → the reductions that are tried; sum, max and min for other kinds."""
 
 FAILURES = (RuntimeError, IndexError, ValueError, TypeError, NotImplementedError, ArithmeticError, AssertionError)
-"""What ops raise on shards that do not fit together."""
+"""The exceptions that ops raise for shards that do not fit together."""
 
 
 @attrs.frozen
 class Possible:
-    """An assignment that gives the right results.
+    """A sound assignment.
 
     Attributes:
         operands: the placement of each operand.
-        results: per result, the placements that describe what the ranks hold then; none for an absent result.
+        results: for each result, the placements that its local tensors form; () for an absent result.
     """
 
     operands: tuple[Placement, ...]
     results: tuple[tuple[Placement, ...], ...]
 
     def both(self, other: Possible) -> Possible | None:
-        """Return what is right by both, for the same operands; None if they agree on no placement of some result."""
+        """Return the intersection with the results of `other`; None if some result has no common placement."""
         pairs = list(zip(self.results, other.results, strict=True))
-        results = tuple(tuple(p for p in mine if p in theirs) for mine, theirs in pairs)
-        known = all(some or not mine for some, (mine, _) in zip(results, pairs, strict=True))
-        return Possible(self.operands, results) if known else None
+        results = tuple(tuple(p for p in placements if p in other_placements) for placements, other_placements in pairs)
+        agree = all(common or not mine for common, (mine, _) in zip(results, pairs, strict=True))
+        return Possible(self.operands, results) if agree else None
 
     def __str__(self) -> str:
         results = (str(placements[0]) if placements else "R" for placements in self.results)
@@ -55,18 +55,18 @@ class Possible:
 
 
 class Trial:
-    """A call whose assignments are tried; keeps what the ranks hold of each operand.
+    """A call whose assignments are tried. It caches local operands.
 
     Args:
-        sized: the arguments that hold the sizes of the first result.
+        sized: the arguments that list the sizes of the first result.
     """
 
     def __init__(self, call: Call, operands: Sequence[Tensor], expected: Sequence[Any], sized: Sequence[str] = ()):
         self.call, self.operands, self.expected, self.sized = call, operands, expected, sized
-        self._known: dict[tuple[int, Placement, int, int], list[Tensor]] = {}
+        self._local_tensors: dict[tuple[int, Placement, int, int], list[Tensor]] = {}
 
-    def assignments(self, limit: int = LIMIT) -> list[tuple[Placement, ...]]:
-        """Return the assignments to try, at most about `limit`; the tensors of one list are placed alike."""
+    def assignments(self, limit: int = MOST_ASSIGNMENTS) -> list[tuple[Placement, ...]]:
+        """Return at most about `limit` assignments to try. The tensors of a list have the same placement."""
         groups = [slot if isinstance(slot, tuple) else (slot,) for slot in self.call.slots]
         members = [[i for i in group if i is not None] for group in groups]
         members = [group for group in members if group]
@@ -75,7 +75,7 @@ class Trial:
         if math.prod(map(len, choices)) > limit:
             draw = random.Random(0)
             drawn = (tuple(draw.choice(c) for c in choices) for _ in range(limit // 2))
-            ways = iter(dict.fromkeys([*itertools.islice(_alike(choices), limit // 2), *drawn]))
+            ways = iter(dict.fromkeys([*itertools.islice(_uniform_choices(choices), limit // 2), *drawn]))
         found = []
         for way in ways:
             placed: list[Placement] = [R] * len(self.operands)
@@ -91,11 +91,11 @@ class Trial:
         """Return the assignment with its results, if the op gives them on `counts` ranks for several values."""
         partial = [t.numel() for t, p in zip(self.operands, operands, strict=True) if p.trait == "partial"]
         # Few elements agree by chance more often.
-        times = max(2, ENOUGH // max(1, min(partial))) if partial else 1
+        times = max(2, LEAST_ELEMENTS // max(1, min(partial))) if partial else 1
         for local in self._local_sizes():
             results = so_far.results if so_far else None
             for count, again in itertools.product(counts, range(times)):
-                results = self._described(operands, count, again, local, results)
+                results = self._matching_results(operands, count, again, local, results)
                 if results is None:
                     break
             if results is not None:
@@ -103,65 +103,71 @@ class Trial:
         return None
 
     def ignored(self) -> frozenset[int]:
-        """Return the operands whose values the results do not depend on."""
-        found = []
+        """Return the operands whose values do not affect the results."""
+        ignored = []
         for index, tensor in enumerate(self.operands):
             seed(self.call.name, "ignored", index)
-            others = list(self.operands)
-            others[index] = tensor.flatten()[torch.randperm(tensor.numel())].reshape(tensor.shape)
+            changed = list(self.operands)
+            changed[index] = tensor.flatten()[torch.randperm(tensor.numel())].reshape(tensor.shape)
             if tensor.is_floating_point():
-                others[index] = torch.randn(tensor.shape, dtype=tensor.dtype)
+                changed[index] = torch.randn(tensor.shape, dtype=tensor.dtype)
             try:
-                results = run_op(self.call.name, self.call.slots, [t.clone() for t in others], self.call.argument)
+                results = run_op(self.call.name, self.call.slots, [t.clone() for t in changed], self.call.argument)
             except FAILURES:
                 continue
-            if all(self._same(found, right) for found, right in zip(results, self.expected, strict=True)):
-                found.append(index)
-        return frozenset(found)
+            if all(self._is_same(found, right) for found, right in zip(results, self.expected, strict=True)):
+                ignored.append(index)
+        return frozenset(ignored)
 
     @staticmethod
-    def _same(found: Any, right: Any) -> bool:
-        return right is None or difference(found, right, False) is None
+    def _is_same(actual: Any, expected: Any) -> bool:
+        return expected is None or difference(actual, expected, False) is None
 
     def _local_sizes(self) -> list[Placement]:
-        """Return what the first result may be placed as, where the call says its sizes; R leaves them as they are."""
-        first = self.expected[0]
-        if not self.sized or first is None:
+        """Return the placements to try for the size arguments of the call: R for global sizes, S(d) for local sizes."""
+        expected = self.expected[0]
+        if not self.sized or expected is None:
             return [R]
-        return [R, *(Shard(d) for d, size in enumerate(first.shape) if size > 1)]
+        return [R, *(Shard(d) for d, size in enumerate(expected.shape) if size > 1)]
 
-    def _described(
+    def _matching_results(
         self, operands: tuple[Placement, ...], count: int, again: int, local: Placement,
         narrowed: tuple[tuple[Placement, ...], ...] | None,
     ) -> tuple[tuple[Placement, ...], ...] | None:  # fmt: skip
-        """Return the placements in `narrowed` (None: all) that describe the results on `count` ranks, or None."""
+        """Return the placements that the results form on `count` ranks; None if there are none for a result.
+
+        Args:
+            narrowed: for each result, the placements to consider; None for all.
+        """
         outcomes = self._run(operands, count, again, local)
         if outcomes is None:
             return None
         through_sums = any(p.op in ("sum", "avg") for p in operands)
-        described = []
-        for index, right in enumerate(self.expected):
-            if right is None:
-                described.append(())
+        matching = []
+        for index, expected in enumerate(self.expected):
+            if expected is None:
+                matching.append(())
                 continue
-            each = [outcome[index] for outcome in outcomes]
-            tried = narrowed[index] if narrowed else _describing(right)
-            fitting = tuple(p for p in tried if describes(p, each, right, through_sums))
+            local_results = [outcome[index] for outcome in outcomes]
+            candidates = narrowed[index] if narrowed else _result_candidates(expected)
+            fitting = tuple(p for p in candidates if describes(p, local_results, expected, through_sums))
             if local != R and index == 0:
                 fitting = tuple(p for p in fitting if p == local)
             if not fitting:
                 return None
-            described.append(fitting)
-        return tuple(described)
+            matching.append(fitting)
+        return tuple(matching)
 
     def _run(self, operands: tuple[Placement, ...], count: int, again: int, local: Placement) -> list[Any] | None:
-        """Return what each rank gets, or None if the op rejects what some rank has."""
+        """Return the results of each rank; None if the op rejects the operands of a rank."""
         local_tensors = [self._local(i, placement, count, again) for i, placement in enumerate(operands)]
         outcomes = []
         for rank in range(count):
-            mine = [each[rank].clone() for each in local_tensors]
+            local_operands = [tensors[rank].clone() for tensors in local_tensors]
             try:
-                outcomes.append(run_op(self.call.name, self.call.slots, mine, self._arguments(local, count, rank)))
+                outcomes.append(
+                    run_op(self.call.name, self.call.slots, local_operands, self._arguments(local, count, rank))
+                )
             except FAILURES:
                 return None
         return outcomes
@@ -175,10 +181,10 @@ class Trial:
 
     def _local(self, index: int, placement: Placement, count: int, again: int) -> list[Tensor]:
         key = (index, placement, count, again)
-        if key not in self._known:
+        if key not in self._local_tensors:
             seed(self.call.name, *key)
-            self._known[key] = local_values(self.operands[index], placement, count)
-        return self._known[key]
+            self._local_tensors[key] = local_values(self.operands[index], placement, count)
+        return self._local_tensors[key]
 
 
 def _placements(metas: Sequence[Any]) -> list[Placement]:
@@ -188,20 +194,20 @@ def _placements(metas: Sequence[Any]) -> list[Placement]:
     return [R, *shards, *map(Partial, kinds)]
 
 
-def _alike(choices: Sequence[Sequence[Placement]]) -> Iterator[tuple[Placement, ...]]:
-    """Yield those where operands are replicated or all placed by the same kind of placement."""
+def _uniform_choices(choices: Sequence[Sequence[Placement]]) -> Iterator[tuple[Placement, ...]]:
+    """Yield assignments in which all operands that are not replicated have the same trait."""
     for trait in ("shard", "partial"):
         narrowed = [[p for p in options if p.trait in ("replicated", trait)] for options in choices]
         yield from itertools.product(*narrowed)
 
 
-def _describing(right: Tensor) -> tuple[Placement, ...]:
+def _result_candidates(right: Tensor) -> tuple[Placement, ...]:
     kinds = ("any", "all") if right.dtype == torch.bool else ("sum",) if right.is_complex() else ("sum", "max", "min")
     return (R, *(Shard(d) for d, size in enumerate(right.shape) if size > 1), *map(Partial, kinds))
 
 
 def describes(placement: Placement, local_tensors: Sequence[Tensor], right: Tensor, through_sums: bool) -> bool:
-    """Return whether ranks with the local tensors `local_tensors` have `right` in `placement`."""
+    """Return whether `local_tensors` are the tensor `right` in `placement`."""
     count = len(local_tensors)
     if placement.trait == "shard":
         dim = placement.dim or 0

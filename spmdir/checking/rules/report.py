@@ -1,4 +1,4 @@
-"""What checking rules found, by op and by family, as values, as a table and as JSON."""
+"""Reports of checked rules by op and by family, as values, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLUMNS = ("samples", "strategies", "sound", "unsound", "missing")
 
 @attrs.frozen
 class Fault:
-    """A run that went wrong: the sample and the strategy as text, the ranks (`3`, `2 x 2`), and what is wrong."""
+    """An unsound run: the sample and the strategy as text, the ranks (`3`, `2 x 2`), and the difference."""
 
     sample: str
     strategy: str
@@ -24,13 +24,13 @@ class Fault:
 
 @attrs.frozen
 class Missing:
-    """A strategy that gives the right result and that the rule does not have.
+    """A sound strategy that the rule does not have.
 
     Attributes:
-        strategy: operand placements and one choice of result placements, as text.
-        samples: how many samples it was right for.
-        sample: one of them.
-        reason: why the rule leaves it out; None if no reason is stated.
+        strategy: the placements of operands and results, as text.
+        samples: the number of samples in which it is sound.
+        sample: one of these samples.
+        reason: the reason in `reasons.toml` why the rule omits it; None if there is none.
     """
 
     strategy: str
@@ -41,18 +41,19 @@ class Missing:
 
 @attrs.frozen
 class OpReport:
-    """What checking one op found.
+    """The report of one op.
 
     Attributes:
-        op, family: the family is the name of the file that has the op's rule.
-        samples: how many calls were tried.
-        sound, faulty: how many strategies were right in all runs, and wrong in some, added up over the samples.
-        unsound: the runs that went wrong; a strategy may be wrong on several numbers of ranks, and for several inputs.
-        missing: right strategies that the rule does not have.
-        notes: what could not be tried and why.
-        crash: how the process that ran the op died; None if it did not.
-        unchecked: strategies written as text that no sample is a call of, without a reason.
-        reason: why the op cannot be run, as its rule says.
+        op: the name of the op.
+        family: the name of the file with its rule.
+        samples: the number of calls.
+        sound, faulty: the number of strategies that are sound in all runs, and unsound in some, summed over samples.
+        unsound: the unsound runs. A strategy may be unsound for several numbers of ranks and several inputs.
+        missing: the missing strategies.
+        notes: the checks that were not possible, with reasons.
+        crash: how the process that ran the op ended; None if it did not end.
+        unchecked: the text strategies that apply to no sample and have no reason.
+        reason: the reason before its rule why the op cannot be run.
     """
 
     op: str
@@ -69,32 +70,32 @@ class OpReport:
 
     @property
     def strategies(self) -> int:
-        """Return how many strategies were run."""
+        """The number of strategies that were run."""
         return self.sound + self.faulty
 
     @property
     def unexplained(self) -> tuple[Missing, ...]:
-        """Return the missing strategies without a reason."""
+        """The missing strategies without a reason."""
         return tuple(m for m in self.missing if m.reason is None)
 
     @property
     def summary(self) -> str:
-        """Return the figures of COLUMNS in words."""
+        """The numbers of COLUMNS as text."""
         return ", ".join(f"{count} {name}" for name, count in zip(COLUMNS, self.counts, strict=True))
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Return the figures of COLUMNS."""
+        """The numbers of COLUMNS."""
         return self.samples, self.strategies, self.sound, self.faulty, len(self.unexplained)
 
 
 @attrs.frozen
 class RuleReport(ShownAsText):
-    """What checking rules found.
+    """The report of all checked ops.
 
     Attributes:
-        ops: one report an op, in the order of the rule files.
-        notes: what could not be tried at all and why.
+        ops: one report for each op, in the order of the rule files.
+        notes: the checks of all ops that were not possible, with reasons.
     """
 
     ops: tuple[OpReport, ...]
@@ -102,20 +103,20 @@ class RuleReport(ShownAsText):
 
     @property
     def sound(self) -> bool:
-        """Return whether no strategy is wrong, no op killed its process, and each op and strategy was run.
+        """Whether all strategies are sound, no op ended its process, and all ops and text strategies were run.
 
-        What the file gives a reason for need not be run.
+        An op or strategy with a reason in its file need not be run.
         """
         return not self.untried and not any(op.unsound or op.crash or op.unchecked for op in self.ops)
 
     @property
     def untried(self) -> tuple[str, ...]:
-        """Return the ops of which no call was run, without a reason; all of them if not one strategy was."""
-        some = any(op.strategies for op in self.ops)
-        return tuple(op.op for op in self.ops if not op.crash and not op.reason and not (some and op.samples))
+        """The ops without a run and without a reason; all ops without a reason if no strategy was run."""
+        has_strategies = any(op.strategies for op in self.ops)
+        return tuple(op.op for op in self.ops if not op.crash and not op.reason and not (has_strategies and op.samples))
 
     def totals(self) -> dict[str, tuple[int, ...]]:
-        """Return family → the sums of its ops' COLUMNS; last, "total"."""
+        """Return family → the sums of COLUMNS over its ops; the last entry is "total"."""
         sums: dict[str, tuple[int, ...]] = {}
         for op in self.ops:
             for name in (op.family, "total"):
@@ -123,7 +124,7 @@ class RuleReport(ShownAsText):
         return sums
 
     def table(self) -> str:
-        """Return a line an op and a family, then what is wrong, what is missing and what could not be tried."""
+        """Return a line for each op and family, then unsound runs, missing strategies and notes."""
         rows = [("op", *COLUMNS)]
         rows += [(op.op, *map(str, op.counts)) for op in self.ops]
         rows += [(name, *map(str, counts)) for name, counts in self.totals().items()]
@@ -140,19 +141,19 @@ class RuleReport(ShownAsText):
                 yield f"{op.op}: unsound on {fault.ranks} ranks: {fault.strategy}: {fault.fault}; {fault.sample}"
             for missing in op.unexplained:
                 times = f"{missing.samples} of {op.samples} samples"
-                yield f"{op.op}: missing: {missing.strategy}: right in {times}, such as {missing.sample}"
+                yield f"{op.op}: missing: {missing.strategy}: sound in {times}, such as {missing.sample}"
             for text in op.unchecked:
-                yield f"{op.op}: not checked, since no sample is a call of it: {text}; --samples adds calls"
+                yield f"{op.op}: not checked: no sample calls {text}; add calls with --samples"
             if op.reason and not op.samples:
                 yield f"{op.op}: not checked: {op.reason}"
         if self.untried:
-            yield f"nothing was run for {', '.join(self.untried)}; --samples adds calls"
+            yield f"no sample calls {', '.join(self.untried)}; add calls with --samples"
         for op in self.ops:
             yield from (f"{op.op}: note: {note}" for note in op.notes)
         yield from (f"note: {note}" for note in self.notes)
 
     def json(self) -> str:
-        """Return everything as JSON."""
+        """Return the whole report as JSON."""
         ops = [attrs.asdict(op) | {"strategies": op.strategies, "unsound": _dicts(op.unsound)} for op in self.ops]
         totals = {name: dict(zip(COLUMNS, counts, strict=True)) for name, counts in self.totals().items()}
         return json.dumps({"ops": ops, "totals": totals, "notes": self.notes}, indent=1) + "\n"

@@ -1,4 +1,4 @@
-"""Validation of strategies: run an op by a strategy, on ranks simulated in a list, and compare with one device."""
+"""Run an op by a strategy on simulated ranks, and compare the results with those of one device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from spmdir.checking.rules.exchanges import EXCHANGES, INDICES, RING_OPS
 from spmdir.checking.rules.references import REFERENCES
 from spmdir.checking.rules.samples.sample import Sample
-from spmdir.checking.rules.values import adds, difference, local_values, noise, seed
+from spmdir.checking.rules.values import difference, is_sum_or_product, local_values, noise, seed
 from spmdir.core.dtype import DType
 from spmdir.core.errors import RuleError, SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh
@@ -36,10 +36,10 @@ def meta(tensor: torch.Tensor) -> TensorMeta:
     return TensorMeta(tuple(tensor.shape), DTYPES_OF_TORCH[tensor.dtype])
 
 
-def bound(
+def bind_arguments(
     target: Any, slots: Sequence[Any], tensors: Sequence[Any], arguments: Mapping[str, Any]
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return the positional and named arguments of an overload; `slots` tell which tensor fills which parameter."""
+    """Return the positional and named arguments of an overload; `slots` maps its tensor parameters to tensors."""
     numbers = iter(slots)
     values = {}
     for argument in schema_of(target).arguments:
@@ -62,8 +62,8 @@ def bound(
     return positional, values
 
 
-def runnable(name: str) -> Any:
-    """Return what computes op `name` on a CPU: a reference, the op, or its decomposition if it has no kernel there."""
+def cpu_implementation(name: str) -> Any:
+    """Return a function that computes op `name` on a CPU: a reference, the op, or its decomposition."""
     target = torch_op(name)
     if name in REFERENCES:
         return REFERENCES[name]
@@ -71,11 +71,11 @@ def runnable(name: str) -> Any:
 
 
 def run_op(name: str, slots: Sequence[Any], tensors: Sequence[torch.Tensor], arguments: Mapping[str, Any]) -> list[Any]:
-    """Return the op's results as a flat list; `slots` say which tensor fills which tensor parameter."""
+    """Run an op and return its results as a flat list; `slots` maps its tensor parameters to tensors."""
     target = torch_op(name)
-    positional, values = bound(target, slots, tensors, arguments)
+    positional, values = bind_arguments(target, slots, tensors, arguments)
     draws = is_random(target)
-    target = runnable(name)
+    target = cpu_implementation(name)
     with torch.random.fork_rng((), enabled=draws):
         if draws:
             torch.default_generator.manual_seed(17)
@@ -84,7 +84,7 @@ def run_op(name: str, slots: Sequence[Any], tensors: Sequence[torch.Tensor], arg
 
 
 def call_of(sample: Sample) -> tuple[Call, list[torch.Tensor], list[Any]]:
-    """Return the sample as a Call, its flat operands, and what the op gives for them."""
+    """Return the Call of a sample, its flat operands, and its results on one device."""
     parameters = [a.name for a in schema_of(torch_op(sample.op)).arguments if "Tensor" in str(a.type)]
     flat: list[torch.Tensor] = []
     structure: list[Any] = []
@@ -103,18 +103,22 @@ def call_of(sample: Sample) -> tuple[Call, list[torch.Tensor], list[Any]]:
     plain = all(entry == 1 for entry in structure)
     items = tuple(sorted((k, tuple(v) if isinstance(v, list) else v) for k, v in arguments.items()))
     bare = Call(sample.op, tuple(map(meta, flat)), items, (), None if plain else tuple(structure))
-    # Some ops write into operands behind their schemas.
+    # Some ops write into operands although their schemas do not declare it.
     results = run_op(sample.op, bare.slots, [t.clone() for t in flat], bare.argument)
     metas = tuple(None if r is None else meta(r) for r in results)
     return attrs.evolve(bare, results=metas), flat, results
 
 
 Chosen = Sequence[tuple[str, Strategy]]
-"""(mesh axis, the strategy chosen on it), outer axes first."""
+"""(mesh axis, strategy) for each axis, outer axes first."""
 
 
 def distribute(tensor: torch.Tensor, placements: Sequence[tuple[int, Placement]]) -> list[torch.Tensor]:
-    """Return the local tensor of every rank, in row-major order, for (axis size, placement), outermost axis first."""
+    """Return the local tensor of each rank, in row-major order.
+
+    Args:
+        placements: (axis size, placement), outermost axis first.
+    """
     if not placements:
         return [tensor]
     (count, placement), *inner = placements
@@ -124,8 +128,7 @@ def distribute(tensor: torch.Tensor, placements: Sequence[tuple[int, Placement]]
 def collect(
     local: Sequence[torch.Tensor], placements: Sequence[tuple[int, Placement]], type_: LocalType
 ) -> torch.Tensor:
-    """Return the tensor of global `type_` of which ranks have `local`, for (axis size, placement), outermost axis
-    first."""
+    """Return the tensor of global type `type_` with local tensors `local`; the inverse of `distribute`."""
     if not placements:
         return local[0]
     (count, placement), *inner = placements
@@ -137,21 +140,21 @@ def collect(
 
 
 def local_type(type_: LocalType, chosen: Chosen, result: int, mesh: Mesh, rank: int) -> LocalType:
-    """Return the type of what `rank` has of a result of global `type_`."""
-    at = mesh.coordinate(rank)
+    """Return the local type on `rank` of a result of global type `type_`."""
+    coordinate = mesh.coordinate(rank)
     for axis, strategy in chosen:
-        type_ = own_type(strategy.results[result], *type_, mesh.sizes[axis], at[axis])
+        type_ = own_type(strategy.results[result], *type_, mesh.sizes[axis], coordinate[axis])
     return type_
 
 
-def _resolved(value: Any, mesh: Mesh, rank: int) -> Any:
+def _evaluate_on_rank(value: Any, mesh: Mesh, rank: int) -> Any:
     if isinstance(value, tuple):
-        return tuple(_resolved(v, mesh, rank) for v in value)
+        return tuple(_evaluate_on_rank(v, mesh, rank) for v in value)
     return value.evaluate(mesh, mesh.coordinate(rank)) if isinstance(value, Local) else value
 
 
 def run_strategies(rule: OpRule, chosen: Chosen, mesh: Mesh, local: list[list[torch.Tensor]]) -> list[list[Any]]:
-    """Return the local results, per result and rank, of the `chosen` strategies on `local` operands, likewise."""
+    """Run the `chosen` strategies; `local` and the returned lists are indexed by operand or result, then by rank."""
     if any(strategy.rewrite == "expand" for _, strategy in chosen):
         return _run_expansion(rule, chosen, mesh, local)
     form = form_of(rule, chosen, mesh, tuple(meta(each[0]) for each in local))
@@ -160,30 +163,30 @@ def run_strategies(rule: OpRule, chosen: Chosen, mesh: Mesh, local: list[list[to
     outcomes = []
     for rank in range(mesh.world_size):
         arguments = dict(rule.call.arguments)
-        first = rule.call.results[0]
+        first_result = rule.call.results[0]
         for name in rule.shape_arguments:
-            assert first is not None
-            arguments[name] = local_type((first.shape, first.dtype), chosen, 0, mesh, rank)[0]
+            assert first_result is not None
+            arguments[name] = local_type((first_result.shape, first_result.dtype), chosen, 0, mesh, rank)[0]
         outcomes.append(run_op(rule.call.name, rule.call.slots, [each[rank] for each in local], arguments))
     return [list(result) for result in zip(*outcomes, strict=True)]
 
 
 def form_of(rule: OpRule, chosen: Chosen, mesh: Mesh, operands: tuple[TensorMeta, ...]) -> Expansion | None:
-    """Return the local form of the `chosen` strategies on rank 0, which has `operands`; None if there is none."""
+    """Return the local form of the `chosen` strategies on rank 0, with its local `operands`; None if there is none."""
     used = [strategy for _, strategy in chosen]
-    if all(one.rewrite not in ("local", SPLIT) for one in used):
+    if all(strategy.rewrite not in ("local", SPLIT) for strategy in used):
         return None
     entries: dict[int, list[tuple[str, Placement]]] = {}
     for axis, strategy in chosen:
         for factor in strategy.factors:
             entries.setdefault(factor, []).append((axis, strategy.placement_of(factor)))
-    shards = {factor: shard_of(rule.factors[factor].size, placed) for factor, placed in entries.items()}
+    shards = {factor: shard_of(rule.factors[factor].size, placements) for factor, placements in entries.items()}
     scattered = frozenset(factor for factor, shard in shards.items() if not shard.is_contiguous(mesh))
     return rule.local_form(shards, operands, Rank(mesh, mesh.coordinate(0)), scattered, used)
 
 
 def _run_form(form: Expansion, mesh: Mesh, local: list[list[torch.Tensor]]) -> list[list[Any]]:
-    """Run the ops of a local form on all ranks in step, since some exchange values."""
+    """Run a local form op by op on all ranks, because some ops exchange values between ranks."""
     values: dict[Value, list[Any]] = {Value("operand", i): each for i, each in enumerate(local)}
     needed = [_needed(form, mesh, rank) for rank in range(mesh.world_size)]
     for number, op in enumerate(form.ops):
@@ -198,21 +201,23 @@ def _run_form(form: Expansion, mesh: Mesh, local: list[list[torch.Tensor]]) -> l
             continue
         outcomes = []
         for rank in range(mesh.world_size):
-            arguments = {k: _resolved(v, mesh, rank) for k, v in op.call.arguments}
-            given = [each[rank] for each in operands]
+            arguments = {k: _evaluate_on_rank(v, mesh, rank) for k, v in op.call.arguments}
+            local_operands = [each[rank] for each in operands]
             run = RING_OPS.get(op.call.name)
             if number not in needed[rank]:
                 outcomes.append((None,) * len(op.call.results))
             else:
                 outcomes.append(
-                    run(*given, **arguments) if run else run_op(op.call.name, op.call.slots, given, arguments)
+                    run(*local_operands, **arguments)
+                    if run
+                    else run_op(op.call.name, op.call.slots, local_operands, arguments)
                 )
         values.update((Value("op", number, i), list(r)) for i, r in enumerate(zip(*outcomes, strict=True)))
     return [[None] * mesh.world_size if v is None else values[v] for v in form.results]
 
 
 def _needed(form: Expansion, mesh: Mesh, rank: int) -> set[int]:
-    """Return the ops of `form` that `rank` runs: all exchanges, but not what it does not choose."""
+    """Return the ops of `form` that `rank` runs: all exchanges, and the ops whose values it uses."""
     needed = {value.index for value in form.results if value is not None and value.source == "op"}
     for number, op in reversed([*enumerate(form.ops)]):
         if number not in needed and op.call.name not in EXCHANGES:
@@ -220,7 +225,7 @@ def _needed(form: Expansion, mesh: Mesh, rank: int) -> set[int]:
         needed.add(number)
         operands = op.operands
         if op.call.name == "spmd.choose":
-            operands = operands[: 1 if _resolved(op.call.argument["when"], mesh, rank) else 2][-1:]
+            operands = operands[: 1 if _evaluate_on_rank(op.call.argument["when"], mesh, rank) else 2][-1:]
         needed |= {value.index for value in operands if value.source == "op"}
     return needed
 
@@ -229,24 +234,24 @@ def _run_expansion(rule: OpRule, chosen: Chosen, mesh: Mesh, local: list[list[to
     ((axis, strategy),) = chosen
     (factor,) = strategy.factors
     expansion = rule.expansion(factor)
-    placed = rule.expansion_layout(factor, mesh.sizes[axis], operands=strategy.operands)
-    assert placed is not None
+    layout = rule.expansion_layout(factor, mesh.sizes[axis], operands=strategy.operands)
+    assert layout is not None
     values = {Value("operand", i): (strategy.operands[i], each) for i, each in enumerate(local)}
     shapes = {Value("operand", i): meta.shape for i, meta in enumerate(rule.call.operands)}
-    for number, (op, inner_strategy) in enumerate(zip(expansion.ops, placed.strategies, strict=True)):
+    for number, (op, inner_strategy) in enumerate(zip(expansion.ops, layout.strategies, strict=True)):
         operands = []
         shapes.update((Value("op", number, i), meta.shape) for i, meta in enumerate(op.call.results) if meta)
-        for value, wanted in zip(op.operands, inner_strategy.operands, strict=True):
+        for value, required in zip(op.operands, inner_strategy.operands, strict=True):
             placement, each = values[value]
-            if placement != wanted:
-                assert R in (placement, wanted)
-                each = wanted.distribute(placement.collect(each, shapes[value]), len(each), noise)
+            if placement != required:
+                assert R in (placement, required)
+                each = required.distribute(placement.collect(each, shapes[value]), len(each), noise)
             operands.append(each)
         inner = rule.rules.instantiate(op.call)
         assert inner is not None
         for i, result in enumerate(run_strategies(inner, [(axis, inner_strategy)], mesh, operands)):
             values[Value("op", number, i)] = (inner_strategy.results[i], result)
-    assert placed.results == strategy.results
+    assert layout.results == strategy.results
     return [[None] * mesh.world_size if v is None else values[v][1] for v in expansion.results]
 
 
@@ -256,8 +261,8 @@ class Case:
 
     Attributes:
         rule: the rule on its call.
-        operands, expected: its flat operands, and what the op gives for them.
-        finite: whether the operands are finite, so that an infinite result is the op's own and may not become NaN.
+        operands, expected: its flat operands, and the results on one device.
+        finite: whether all operands are finite. Then an infinite result must not become NaN.
     """
 
     rule: OpRule
@@ -267,14 +272,14 @@ class Case:
 
 
 FAILURES = RuntimeError, IndexError, ValueError, TypeError, AssertionError, SpmdirError
-"""What is raised where a strategy is run that is wrong."""
+"""The exceptions that an unsound strategy may raise."""
 
 
 def check_strategies(case: Case, chosen: Chosen, mesh: Mesh) -> str | None:
-    """Return what is wrong with running `case` by the `chosen` strategies; None if nothing is.
+    """Run `case` by the `chosen` strategies and return the difference from one device; None if there is none.
 
     Raises:
-        UnsupportedError: the values of the operands cannot be placed so.
+        UnsupportedError: a placement cannot represent the values of an operand.
     """
     rule, operands, expected = case.rule, case.operands, case.expected
     placements = [[(mesh.sizes[axis], strategy.operands[i]) for axis, strategy in chosen] for i in range(len(operands))]
@@ -288,21 +293,23 @@ def check_strategies(case: Case, chosen: Chosen, mesh: Mesh) -> str | None:
         results = run_strategies(rule, chosen, mesh, local)
     except FAILURES as error:
         return f"{type(error).__name__}: {error}"
-    summed = any(adds(p) for _, strategy in chosen for p in (*strategy.operands, *strategy.results))
-    summed |= any(one.rewrite == SPLIT and rule.factors[one.factors[0]].kind == "sum" for _, one in chosen)
+    summed = any(is_sum_or_product(p) for _, strategy in chosen for p in (*strategy.operands, *strategy.results))
+    summed |= any(
+        strategy.rewrite == SPLIT and rule.factors[strategy.factors[0]].kind == "sum" for _, strategy in chosen
+    )
     through_sums = summed and not case.finite
-    for index, (each, right) in enumerate(zip(results, expected, strict=True)):
-        if right is None:
+    for index, (local_results, expected_result) in enumerate(zip(results, expected, strict=True)):
+        if expected_result is None:
             continue
         placements = [(mesh.sizes[axis], strategy.results[index]) for axis, strategy in chosen]
-        type_ = tuple(right.shape), DTYPES_OF_TORCH[right.dtype]
-        for rank, local in enumerate(each):
+        type_ = tuple(expected_result.shape), DTYPES_OF_TORCH[expected_result.dtype]
+        for rank, local in enumerate(local_results):
             shape, dtype = local_type(type_, chosen, index, mesh, rank)
             if tuple(local.shape) != shape:
                 return f"result {index} of rank {rank} has shape {tuple(local.shape)}, not {shape}"
             if local.dtype != TORCH_DTYPES[dtype]:
                 return f"result {index} has type {local.dtype}, not {TORCH_DTYPES[dtype]}"
-        fault = difference(collect(each, placements, type_), right, through_sums)
+        fault = difference(collect(local_results, placements, type_), expected_result, through_sums)
         if fault:
             return f"result {index} {fault}"
     return None
@@ -310,14 +317,14 @@ def check_strategies(case: Case, chosen: Chosen, mesh: Mesh) -> str | None:
 
 @attrs.frozen
 class Verdict:
-    """What became of one way to run a sample.
+    """The result of running a sample by strategies.
 
     Attributes:
-        strategy: as text.
-        mesh: the mesh axes' sizes, as text.
-        fault: what is wrong with the result; None if nothing is.
-        is_run: whether it was run; False where the values of operands cannot be placed so.
-        texts: the strategies written as text among those that it was run by.
+        strategy: the strategies, as text.
+        mesh: the sizes of the mesh axes, as text.
+        fault: the difference from one device; None if there is none.
+        is_run: whether it was run. It is not if a placement cannot represent the values of an operand.
+        texts: those of the strategies that are written as text.
     """
 
     strategy: str
@@ -331,7 +338,7 @@ def prepare(sample: Sample, rules: RuleSet) -> Case:
     """Return `sample` as a case.
 
     Raises:
-        RuleError: no rule is for this call.
+        RuleError: no rule applies to the call.
     """
     call, operands, expected = call_of(sample)
     rule = rules.instantiate(call)
@@ -340,24 +347,31 @@ def prepare(sample: Sample, rules: RuleSet) -> Case:
     return Case(rule, operands, expected if sample.compare else [None] * len(expected))
 
 
-def on_one_axis(case: Case, counts: Sequence[int], extras: Sequence[Placement] = ()) -> Iterator[Verdict]:
-    """Yield a verdict on every strategy of `case` for axes of `counts` ranks; with `extras`, on those of plug-ins."""
+def axis_verdicts(case: Case, counts: Sequence[int], plugins: Sequence[Placement] = ()) -> Iterator[Verdict]:
+    """Yield a verdict for each strategy of `case` on an axis of each of `counts` ranks.
+
+    Args:
+        plugins: if not empty, only the strategies that these placements add are run.
+    """
     for count in counts:
-        for strategy in strategies_of(case.rule, count, extras):
+        for strategy in strategies_of(case.rule, count, plugins):
             yield judge(case, [("x", strategy)], Mesh({"x": count}))
 
 
-def strategies_of(rule: OpRule, count: int, extras: Sequence[Placement] = ()) -> tuple[Strategy, ...]:
-    """Return the strategies on an axis of `count` ranks, those that split a product among them; with `extras`, those
-    that these plug-ins add."""
-    known = rule.strategies(count)
-    if not extras:
-        return (*known, *rule.split_strategies(count))
-    return rule.strategies(count, placements=tuple(extras))[len(known) :]  # those of plug-ins come last
+def strategies_of(rule: OpRule, count: int, plugins: Sequence[Placement] = ()) -> tuple[Strategy, ...]:
+    """Return the strategies on an axis of `count` ranks, with those that split a product.
+
+    Args:
+        plugins: if not empty, return only the strategies that these placements add.
+    """
+    strategies = rule.strategies(count)
+    if not plugins:
+        return (*strategies, *rule.split_strategies(count))
+    return rule.strategies(count, placements=tuple(plugins))[len(strategies) :]  # those of plug-ins come last
 
 
 def judge(case: Case, chosen: Chosen, mesh: Mesh) -> Verdict:
-    """Run `case` by the `chosen` strategies; twice, with other random values, where operands are partial."""
+    """Run `case` by the `chosen` strategies; twice, with different random values, if operands are partial."""
     text = " and ".join(str(strategy) for _, strategy in chosen)
     partial = any(p.trait == "partial" for _, strategy in chosen for p in strategy.operands)
     fault, is_run = None, False
@@ -366,58 +380,72 @@ def judge(case: Case, chosen: Chosen, mesh: Mesh) -> Verdict:
         try:
             fault = fault or check_strategies(case, chosen, mesh)
             is_run = True
-        except UnsupportedError:  # values that cannot be placed so say nothing
+        except UnsupportedError:  # a placement cannot represent the values
             continue
     texts = tuple(strategy.text for _, strategy in chosen if strategy.text is not None)
     return Verdict(text, " x ".join(str(n) for n in mesh.sizes.values()), fault, is_run, texts)
 
 
-def hold_together(
-    rule: OpRule, chosen: Sequence[Strategy], counts: Sequence[int], extras: Sequence[Placement] = ()
+def are_compatible(
+    rule: OpRule, chosen: Sequence[Strategy], counts: Sequence[int], plugins: Sequence[Placement] = ()
 ) -> bool:
-    """Return whether a well-typed program may use one strategy an axis, outer axes first, on axes of `counts` ranks.
+    """Return whether a well-typed program may combine these strategies, one for each axis, outer axes first.
 
-    No factor is sharded finer than the rule allows, and no value is partial by two kinds of reduction. Expansions are
-    left out, since they are ops of their own when several axes shard them.
+    The rule must allow the shards of all factors, and no value may be partial by two kinds of reduction. Expansions are
+    excluded, because their ops are checked separately.
+
+    Args:
+        counts: the number of ranks of each axis.
     """
-    if any(strategy.rewrite == "expand" for strategy in chosen) or _mixed(chosen):
+    if any(strategy.rewrite == "expand" for strategy in chosen) or _has_mixed_kinds(chosen):
         return False
     ranks = list(zip(chosen, counts, strict=True))
-    others = [shard_counts(ranks[:i] + ranks[i + 1 :]) for i in range(len(ranks))]
+    other_axes = [shard_counts(ranks[:i] + ranks[i + 1 :]) for i in range(len(ranks))]
     return all(
-        strategy in rule.strategies(count, sharded, tuple(extras))
-        for (strategy, count), sharded in zip(ranks, others, strict=True)
+        strategy in rule.strategies(count, sharded, tuple(plugins))
+        for (strategy, count), sharded in zip(ranks, other_axes, strict=True)
     )
 
 
-def _mixed(chosen: Sequence[Strategy]) -> bool:
+def _has_mixed_kinds(chosen: Sequence[Strategy]) -> bool:
     values = zip(*((*strategy.operands, *strategy.results) for strategy in chosen), strict=True)
     return any(len({p.kind for p in value if isinstance(p, PartialPlacement)}) > 1 for value in values)
 
 
 def unsound(
-    sample: Sample, rules: RuleSet, counts: Sequence[int] = (2, 3), pairs: bool = True, extras: Sequence[Placement] = ()
+    sample: Sample,
+    rules: RuleSet,
+    counts: Sequence[int] = (2, 3),
+    pairs: bool = True,
+    plugins: Sequence[Placement] = (),
 ) -> list[str]:
-    """Return what is wrong with the strategies of `sample` on one axis of each of `counts` ranks, and on two axes of 2.
+    """Return the faults of the strategies of `sample` on one axis of each of `counts` ranks.
 
-    With `extras`, only the strategies that these add are run."""
+    Args:
+        pairs: whether to also run pairs of strategies on two axes of 2 ranks.
+        plugins: if not empty, only the strategies that these placements add are run.
+    """
     case = prepare(sample, rules)
-    verdicts = list(on_one_axis(case, counts, extras))
+    verdicts = list(axis_verdicts(case, counts, plugins))
     if pairs:
         mesh = Mesh({"x": 2, "y": 2})
-        for chosen in _pairs(case.rule, tuple(extras)):
+        for chosen in _pairs(case.rule, tuple(plugins)):
             verdicts.append(judge(case, list(zip("xy", chosen, strict=True)), mesh))
     return [f"{sample.op} {case.rule.text()} on {v.mesh} ranks, {v.strategy}: {v.fault}" for v in verdicts if v.fault]
 
 
-def _pairs(rule: OpRule, extras: tuple[Placement, ...]) -> Iterator[tuple[Strategy, Strategy]]:
-    """Yield the pairs that shard factors on two axes of 2 ranks; with `extras`, those where plug-ins occur."""
-    for outer in rule.strategies(2, placements=extras):
+def _pairs(rule: OpRule, plugins: tuple[Placement, ...]) -> Iterator[tuple[Strategy, Strategy]]:
+    """Yield compatible pairs of strategies that shard factors on two axes of 2 ranks.
+
+    Args:
+        plugins: if not empty, only pairs with a plug-in placement.
+    """
+    for outer in rule.strategies(2, placements=plugins):
         if not outer.factors:
             continue
-        # What is compatible with the outer axis alone may be sharded too: a minor factor whose major one that shards.
-        for inner in rule.strategies(2, shard_counts([(outer, 2)]), extras):
+        # Some inner strategies require the outer one: a minor factor requires that its major factor is sharded.
+        for inner in rule.strategies(2, shard_counts([(outer, 2)]), plugins):
             occurring = (*outer.operands, *outer.results, *inner.operands, *inner.results)
-            plugged = not extras or bool(plugins_among(occurring))
-            if inner.factors and plugged and hold_together(rule, (outer, inner), (2, 2), extras):
+            has_plugin = not plugins or bool(plugins_among(occurring))
+            if inner.factors and has_plugin and are_compatible(rule, (outer, inner), (2, 2), plugins):
                 yield outer, inner

@@ -1,4 +1,4 @@
-"""Local values of ranks at random, and when two values are the same, NaN and infinities included."""
+"""Draw random local values, and compare values with NaN and infinities."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from spmdir.core.placement.base import PartialPlacement
 from spmdir.core.placement.standard import Placement
 
 TOLERANCES = {torch.float32: 1e-4, torch.complex64: 1e-4}
-"""Element type → relative and absolute error that passes; 1e-6 for all others."""
+"""Element type → the allowed relative and absolute error; 1e-6 for other types."""
 
 NEUTRAL = {"max": float("-inf"), "min": float("inf")}
-"""Reduction → the partial value of a rank that contributes nothing, as one with an empty shard has."""
+"""Reduction → the partial value of a rank that contributes nothing, such as one with an empty shard."""
 
-MADE_BY_ONE = {"max": (float("nan"), float("inf")), "min": (float("nan"), float("-inf"))}
-"""Reduction → the values that one rank alone suffices to make, whatever the others have."""
+DOMINANT = {"max": (float("nan"), float("inf")), "min": (float("nan"), float("-inf"))}
+"""Reduction → the values that determine the result if one rank has them."""
 
 SPECIAL = {"NaN": (float("nan"),), "infinities": (float("inf"), float("-inf"), -0.0)}
-"""What variants of a sample put into its floating operands."""
+"""Name of a variant of a sample → the values that it puts into floating-point operands."""
 
 HARD_DRAWS = 4
-"""The sets of special values on which a strategy that nobody has listed must be right, too."""
+"""The number of variants with special values on which a missing strategy must be sound."""
 
 
 def seed(*words: object) -> None:
-    """Make what is random from here on a function of `words`, in every process alike."""
-    # Not torch.manual_seed: it keeps a stack trace for each sort of device that is not there, in milliseconds.
+    """Seed torch's generator by `words`, equally in every process."""
+    # torch.manual_seed takes milliseconds, because it keeps a stack trace for each kind of missing device.
     torch.default_generator.manual_seed(zlib.crc32(" ".join(map(str, words)).encode()))
 
 
 def noise(tensor: Tensor) -> Tensor:
-    """Return random values to hide those of `tensor` behind; small integers where sums of others would round."""
+    """Return random noise for building partial values: small integers for types in which other sums would round."""
     if tensor.dtype == torch.bool:
         return torch.randn(tensor.shape, dtype=torch.float64)
     if tensor.dtype not in (torch.float32, torch.float64) and not tensor.is_complex():
@@ -45,12 +45,12 @@ def noise(tensor: Tensor) -> Tensor:
 
 
 def local_values(tensor: Tensor, placement: Placement, count: int) -> list[Tensor]:
-    """Return the local tensors of `count` ranks; partial values are mixed among ranks at random, element by element."""
+    """Return the local tensors of `count` ranks. The parts of each partial element are shuffled among the ranks."""
     local = placement.distribute(tensor, count, noise)
     if not isinstance(placement, PartialPlacement) or count == 1:
         return local
     stacked = torch.stack(local)
-    for value in MADE_BY_ONE.get(placement.op or "", ()) if tensor.is_floating_point() else ():
+    for value in DOMINANT.get(placement.op or "", ()) if tensor.is_floating_point() else ():
         special = tensor.isnan() if value != value else tensor == value
         stacked[:-1] = torch.where(special, noise(stacked[:-1]), stacked[:-1])
     if placement.op in NEUTRAL and tensor.is_floating_point():
@@ -59,28 +59,28 @@ def local_values(tensor: Tensor, placement: Placement, count: int) -> list[Tenso
     return list(stacked.gather(0, order))
 
 
-def adds(placement: Placement) -> bool:
-    """Return whether it is a partial sum or product, or made of one, so that its values are rounded or not finite."""
+def is_sum_or_product(placement: Placement) -> bool:
+    """Return whether a placement reduces by sum or product, so its values may be rounded or infinite."""
     return isinstance(placement, PartialPlacement) and placement.reduce in ("sum", "product")
 
 
-def difference(found: Tensor, right: Tensor, through_sums: bool) -> str | None:
+def difference(actual: Tensor, expected: Tensor, through_sums: bool) -> str | None:
     """Return how `found` differs from `right`, beyond rounding; None if it does not.
 
     A value that went through partial sums or products must be right where it is finite. Where it is not, it must not be
     finite either, but an infinity may have become NaN, since partial sums are of either sign.
     """
-    if found.dtype != right.dtype or found.shape != right.shape:
-        return f"is {list(found.shape)} of {found.dtype}, not {list(right.shape)} of {right.dtype}"
-    if through_sums and (right.is_floating_point() or right.is_complex()):
-        finite = right.isfinite()
-        if not torch.equal(finite, found.isfinite()):
+    if actual.dtype != expected.dtype or actual.shape != expected.shape:
+        return f"is {list(actual.shape)} of {actual.dtype}, not {list(expected.shape)} of {expected.dtype}"
+    if through_sums and (expected.is_floating_point() or expected.is_complex()):
+        finite = expected.isfinite()
+        if not torch.equal(finite, actual.isfinite()):
             return "is finite where it must not be, or the reverse"
-        found, right = found[finite], right[finite]
-    tolerance = TOLERANCES.get(right.dtype, 1e-6)
-    if torch.allclose(found, right, rtol=tolerance, atol=tolerance, equal_nan=True):
+        actual, expected = actual[finite], expected[finite]
+    tolerance = TOLERANCES.get(expected.dtype, 1e-6)
+    if torch.allclose(actual, expected, rtol=tolerance, atol=tolerance, equal_nan=True):
         return None
-    error = (found * 1.0 - right * 1.0).abs()
+    error = (actual * 1.0 - expected * 1.0).abs()
     return f"differs by {error.max():.3g}" if error.isfinite().all() else "differs in NaN or infinities"
 
 

@@ -71,7 +71,7 @@ def test_it_is_a_failure_if_nothing_was_run(tmp_path: Path, capsys: pytest.Captu
     rules.write_text("mylib.scale(x: *) -> *\n")
     options = ["--load-plugin", str(rules), "--packaged", "--no-missing", "--world", "2", "--processes", "1"]
     assert spmd.main(["check-rules", "mylib.scale", "aten.neg", *options]) == 1
-    assert "nothing was run for mylib.scale; --samples adds calls" in capsys.readouterr().out
+    assert "no sample calls mylib.scale; add calls with --samples" in capsys.readouterr().out
     assert spmd.main(["check-rules", "aten.neg", *options]) == 0
 
 
@@ -82,7 +82,7 @@ def test_a_strategy_of_no_sample_is_a_failure_unless_its_file_says_why(tmp_path:
     rules.write_text(f"aten.gelu(self: *, approximate) -> *\n{reason}{strategy}")
     arguments = ["aten.gelu", "--packaged", "--no-missing", "--processes", "1", "--load-plugin", str(rules)]
     assert spmd.main(["check-rules", *arguments]) == (0 if reason else 1)
-    said = "; --samples adds calls" if not reason else ": only the kernel of a device has it"
+    said = "; add calls with --samples" if not reason else ": only the kernel of a device has it"
     lines = capsys.readouterr().out.splitlines()
     assert any("not checked" in line and "(S(0)) -> (S(0))" in line and line.endswith(said) for line in lines)
 
@@ -119,10 +119,13 @@ def test_each_op_that_is_done_is_told_if_that_is_asked_for(capsys):
     [
         ([], "error: expected names of ops, such as aten.mm, or --all"),
         (["aten.mm", "--all"], "error: expected names of ops, such as aten.mm, or --all"),
-        (["mine.softcap"], "error: no rule for mine.softcap; load the plug-in that has it, as by --load-plugin"),
+        (
+            ["mine.softcap"],
+            "error: no rule for mine.softcap; load the plug-in with the op, for example by --load-plugin",
+        ),
         (["aten.mmm"], "error: no rule for aten.mmm; did you mean 'aten.mm'?"),
         (["aten.mm", "--world", "2,x"], "error: argument --world: '2,x' is not a list of numbers such as 2,3,4"),
-        (["aten.mm", "--world", "1"], "error: world_sizes is [1]; expected numbers of ranks from 2 on"),
+        (["aten.mm", "--world", "1"], "error: world_sizes is [1]; expected numbers of ranks, at least 2"),
         (["aten.mm", "--load-plugin", "absent.rules"], "error: cannot read rules from 'absent.rules': No such file"),
         (["aten.mm", "--al"], "error: unknown option '--al'; did you mean '--all'?"),
     ],

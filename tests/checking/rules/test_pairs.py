@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spmdir.checking.rules.samples import all_samples
 from spmdir.checking.rules.samples.sample import Sample
-from spmdir.checking.rules.soundness import Case, hold_together, judge, prepare
+from spmdir.checking.rules.soundness import Case, are_compatible, judge, prepare
 from spmdir.core.mesh import Mesh
 from spmdir.rules.rule_set import default
 
@@ -32,7 +32,7 @@ def test_strategies_that_hold_together_are_right_together(sizes: tuple[int, ...]
     def check(index: int, data: st.DataObject):
         tried = case(index)
         rows = [data.draw(st.sampled_from(tried.rule.strategies(size)), label=f"{size} ranks") for size in sizes]
-        assume(hold_together(tried.rule, rows, sizes))
+        assume(are_compatible(tried.rule, rows, sizes))
         mesh = Mesh({f"x{i}": size for i, size in enumerate(sizes)})
         verdict = judge(tried, list(zip(mesh.axis_names, rows, strict=True)), mesh)
         assert not verdict.fault, f"{tried.rule.rule.op} {tried.rule.text()} {verdict}"

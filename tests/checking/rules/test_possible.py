@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from spmdir.checking.rules.call_checks import check_op, left_out
+from spmdir.checking.rules.call_checks import check_op, find_missing
 from spmdir.checking.rules.jobs import Options
 from spmdir.checking.rules.possible import Possible, Trial
 from spmdir.checking.rules.samples.sample import Sample, b, f, i, sample
@@ -76,7 +76,7 @@ def test_many_operands_are_tried_in_part():
 def test_what_a_partial_maximum_offers_is_offered_for_replicated_operands_too():
     case = prepare(sample("slice_scatter", f(5, 4), f(5, 2), dim=1, start=1, end=3), default())
     assert "(P(max), P(max)) -> (P(max))" in map(str, case.rule.strategies(2))
-    assert not [p for p in left_out(case).right if any(o.op == "max" for o in p.operands)]
+    assert not [p for p in find_missing(case).right if any(o.op == "max" for o in p.operands)]
 
 
 def unlisted(text: str) -> RuleSet:
@@ -96,6 +96,6 @@ def test_a_strategy_that_is_wrong_in_a_sample_of_the_same_kind_is_not_missing():
     rules = unlisted("aten.mul.Tensor(self: *, other: *) -> *    linear self; linear other")
     ones = torch.ones(4, 6, dtype=torch.int64)
     positive, negative = (sample("mul.Tensor", f(4, 6), factors) for factors in (ones, -ones))
-    assert "(P(max), R) -> (P(max))" in map(str, left_out(prepare(positive, rules)).right)
+    assert "(P(max), R) -> (P(max))" in map(str, find_missing(prepare(positive, rules)).right)
     report = check_op("aten.mul.Tensor", [positive, negative], rules, Options((2,)), str)
     assert not [m.strategy for m in report.missing if m.strategy.startswith("(P(max), R)")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from spmdir.checking.rules.samples import attention, index, libraries, loss, view
-from spmdir.checking.rules.soundness import Case, Chosen, distribute, hold_together, meta, prepare
+from spmdir.checking.rules.soundness import Case, Chosen, are_compatible, distribute, meta, prepare
 from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.call import Local
@@ -38,7 +38,7 @@ def _ways(case: Case) -> Iterator[tuple[Chosen, Mesh]]:
     for row in rule.strategies(2):
         for other in rule.strategies(2) if row.rewrite == "local" else ():
             count = 0 if other.factors in ((), row.factors) else rule.factors[other.factors[0]].size + 1
-            if 0 < count <= MOST_RANKS and hold_together(rule, [row, other], (2, count)):
+            if 0 < count <= MOST_RANKS and are_compatible(rule, [row, other], (2, count)):
                 yield [("x", row), ("y", other)], Mesh({"x": 2, "y": count})
 
 

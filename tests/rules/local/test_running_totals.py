@@ -33,13 +33,13 @@ def special() -> torch.Tensor:
 def test_they_are_right_by_every_placement(op: str, placement: str) -> None:
     extras = () if placement == "S(0)" else (parse_placement(placement),)
     for given in (f(ROWS, 4), special()):
-        assert not unsound(sample(op, given, dim=0), default(), (2, 3), extras=extras)
+        assert not unsound(sample(op, given, dim=0), default(), (2, 3), plugins=extras)
 
 
 def test_shards_of_any_lengths_get_the_totals_before_them() -> None:
     for op in OPS:
         assert not unsound(
-            sample(op, f(ROWS, 4), dim=0), default(), (2,), extras=(parse_placement("Ragged(0, [1, 6])"),)
+            sample(op, f(ROWS, 4), dim=0), default(), (2,), plugins=(parse_placement("Ragged(0, [1, 6])"),)
         )
     assert not unsound(sample("cumsum", i(9, ROWS, 4), dim=0), default(), (2, 3))
 

@@ -9,7 +9,7 @@ import torch
 
 import spmdir
 from spmdir.checking.rules.samples.sample import Sample, f, i, sample
-from spmdir.checking.rules.soundness import Case, hold_together, judge, prepare, run_strategies
+from spmdir.checking.rules.soundness import Case, are_compatible, judge, prepare, run_strategies
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import parse_placement
 from spmdir.core.placement.call import shard_of
@@ -108,7 +108,7 @@ def test_two_axes_nest_on_one_factor(one: Sample, text: str, outer: str, inner: 
     first = strategy(case.rule, text.format(outer, outer), 2, outer, inner)
     beside = shard_counts([(first, 2)])
     second = strategy(case.rule, text.format(inner, inner), 2, outer, inner, sharded=beside)
-    assert hold_together(case.rule, (first, second), (2, 2), extras)
+    assert are_compatible(case.rule, (first, second), (2, 2), extras)
     assert judge(case, [("x", first), ("y", second)], Mesh({"x": 2, "y": 2})).fault is None
 
 

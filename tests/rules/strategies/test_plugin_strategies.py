@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import spmdir
 from spmdir.checking.rules.samples.sample import f, i, sample
-from spmdir.checking.rules.soundness import Case, hold_together, judge, prepare, strategies_of
+from spmdir.checking.rules.soundness import Case, are_compatible, judge, prepare, strategies_of
 from spmdir.core.dtype import F32, F64, DType
 from spmdir.core.errors import ParseError, RuleError, ShardingError, SpmdirError, UnsupportedError
 from spmdir.core.intervals import Ranges, chunk
@@ -359,7 +359,7 @@ def test_flattening_takes_the_stretches_that_other_axes_leave():
     assert "(S(1)) -> (Stretches(0, 3))" in map(str, rows)
     assert "(S(1)) -> (Stretches(0, 6))" not in map(str, rows)
     (inner,) = (row for row in rows if str(row) == "(S(1)) -> (Stretches(0, 3))")
-    assert hold_together(rule, (outer, inner), (2, 2), extras)
+    assert are_compatible(rule, (outer, inner), (2, 2), extras)
     case = prepare(sample("view", f(6, 8), size=(48,)), default())
     assert judge(case, [("x", outer), ("y", inner)], Mesh({"x": 2, "y": 2})).fault is None
     # Taken sequences leave no equal stretches to a further axis.
@@ -470,7 +470,7 @@ def test_lifted_strategies_of_two_axes_that_hold_together_are_right(
     pairs = [way for row in inner if row.factors for way in ((outer, row), (row, outer))]
     assume(
         pairs := [
-            rows for rows in pairs if hold_together(case.rule, rows, counts, extras) and _fits(case, rows, counts)
+            rows for rows in pairs if are_compatible(case.rule, rows, counts, extras) and _fits(case, rows, counts)
         ]
     )
     rows = data.draw(st.sampled_from(pairs))

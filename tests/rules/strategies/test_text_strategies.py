@@ -94,7 +94,7 @@ def test_uneven_parts_are_right_too(size: int):
         sample("cat", [f(size), f(size)]),
     ):
         assert declared(rule_of(one), STRIDED)
-        assert not unsound(one, default(), (2, 3, 4), extras=extras)
+        assert not unsound(one, default(), (2, 3, 4), plugins=extras)
 
 
 def test_a_class_brings_strategies_where_the_program_names_it():
