@@ -10,7 +10,7 @@ import torch
 from spmdir.checking.placements.law import Example, Law, can_be_held
 from spmdir.checking.placements.layouts import layouts, usual_counts
 from spmdir.checking.placements.simulated_steps import Move, run_again
-from spmdir.checking.placements.step_laws import edges_on, named_edge
+from spmdir.checking.placements.step_laws import edges_on, name_of_edge
 from spmdir.core.dtype import F32, F64
 from spmdir.core.placement.base import Placement
 from spmdir.simulator.distribution import collect
@@ -23,7 +23,7 @@ GROWTH = 1.5
 
 
 def _keeping(placement: Placement) -> list[str]:
-    return [named_edge(edge) for edge in placement.edges() if edge.state] if can_be_held(placement) else []
+    return [name_of_edge(edge) for edge in placement.edges() if edge.state] if can_be_held(placement) else []
 
 
 def _stateful(placement: Placement) -> Iterator[Move]:

@@ -1,4 +1,4 @@
-"""Laws of steps: what is lowered for a placement makes of what `distribute` says what `collect` says."""
+"""Laws of steps: lowered steps and edges turn the local tensors of `distribute` into those that `collect` expects."""
 
 from __future__ import annotations
 
@@ -35,31 +35,31 @@ from spmdir.simulator.distribution import collect
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH, TORCH_DTYPES
 
 PARTNERS = ("R", "S(0)", "S(1)", "P(sum)")
-"""What a placement is taken from and to."""
+"""The placements to and from which plans are tried."""
 
-SOME = {"shard": ("S(0)", "S(1)", "S(2)", "S(3)"), "replicated": ("R",), "partial": ("P(sum)",)}
-"""Trait → what stands for it as the end of an edge."""
+END_OF_TRAIT = {"shard": ("S(0)", "S(1)", "S(2)", "S(3)"), "replicated": ("R",), "partial": ("P(sum)",)}
+"""Trait → placements that represent it as the end of an edge."""
 
 ALLOWANCE = 64
-"""Bytes that an edge may send to each rank beside its elements, such as their scale."""
+"""The bytes that an edge may send to each rank in addition to its elements, such as a scale."""
 
 MOST_DECLARED = 2
-"""How many times as many bytes as its collectives send an edge may declare."""
+"""The largest allowed ratio of the bytes that an edge declares to those that its collectives send."""
 
 MORE = (5, 8)
-"""Numbers of ranks beyond the least ones on which plans are tried."""
+"""Larger numbers of ranks on which plans are tried."""
 
 DRAWN = {("x", "y"): 16, ("x", "y", "z"): 8}
-"""Axes, of two ranks each → how many moves between drawn placements on them are tried."""
+"""Axes of two ranks each → the number of moves between drawn placements."""
 
 TOGETHER = 48
-"""Moves that are made by one program."""
+"""The number of moves in one program."""
 
 Entries = list[tuple[str, Placement]]
 
 
-def named_edge(edge: Edge) -> str:
-    """Return what reports call an edge."""
+def name_of_edge(edge: Edge) -> str:
+    """Return the name of an edge in reports."""
     return f"the edge from {edge.source}" if edge.source is not None else f"the edge to {edge.target}"
 
 
@@ -74,120 +74,126 @@ def _is_moved_at_magnitudes(placement: Placement) -> bool:
 
 
 def _ends(placement: Placement) -> list[str]:
-    return [named_edge(edge) for edge in placement.edges() if _is_taken(edge)] if can_be_held(placement) else []
+    return [name_of_edge(edge) for edge in placement.edges() if _is_taken(edge)] if can_be_held(placement) else []
 
 
 def _is_taken(edge: Edge) -> bool:
-    """Return whether a placement with the trait that an edge names is one that it goes to or comes from."""
-    some = SOME.get(edge.target or edge.source or "", ())
+    """Return whether an edge accepts some placement of the trait that it names."""
+    some = END_OF_TRAIT.get(edge.target or edge.source or "", ())
     return edge.when is None or any(edge.when(parse_placement(text)) for text in some)
 
 
 KINDS = ("large", "middle", "short", "empty")
-"""The tensors of the usual numbers of ranks: a short one leaves some ranks without elements."""
+"""The sizes of tensors on the usual numbers of ranks. A short tensor leaves some ranks without elements."""
 
 
 def _tensors(placement: Placement) -> Iterator[Example]:
-    """Yield tensors that a placement takes: KINDS of them on two ranks and on three, and one on each larger number."""
+    """Yield accepted tensors: those of KINDS on the two usual numbers of ranks, and one on each larger number."""
     dtype = next(iter(held_types(placement)), None)
     if placement.trait in ("open", "replicated") or dtype is None:
         return
-    values, taken, few = ordinary(placement, dtype), layouts(placement), usual_counts(placement)
-    ranks = sorted({len(example.shape or ()) for example in taken})
-    # Plans of matrices say most; of what holds none, those of the next larger tensors.
+    values, accepted, few = ordinary(placement, dtype), layouts(placement), usual_counts(placement)
+    ranks = sorted({len(example.shape or ()) for example in accepted})
+    # Plans of matrices find most faults. A placement that accepts none is tried on tensors of a higher rank.
     rank = next((rank for rank in ranks if rank >= 2), max(ranks, default=0))
-    held = [example for example in taken if len(example.shape or ()) == rank and example.ranks >= few[0]]
-    for at, count in enumerate(sorted({example.ranks for example in held})):
-        typed = (attrs.evolve(example, dtype=dtype, values=values) for example in held if example.count == count)
-        found = [example for example in typed if _can_hold(placement, example)]
-        found.sort(key=lambda example: -math.prod(example.shape or ()))
-        short = max((place for place, example in enumerate(found) if math.prod(example.shape or ())), default=-1)
-        places = (0, len(found) // 2, short, -1) if count in few else (at % max(len(found), 1),)
-        yield from (found[place] for place in places if found)
+    candidates = [example for example in accepted if len(example.shape or ()) == rank and example.ranks >= few[0]]
+    for index, count in enumerate(sorted({example.ranks for example in candidates})):
+        typed = (attrs.evolve(example, dtype=dtype, values=values) for example in candidates if example.count == count)
+        fitting = [example for example in typed if _can_hold(placement, example)]
+        fitting.sort(key=lambda example: -math.prod(example.shape or ()))
+        short = max((place for place, example in enumerate(fitting) if math.prod(example.shape or ())), default=-1)
+        places = (0, len(fitting) // 2, short, -1) if count in few else (index % max(len(fitting), 1),)
+        yield from (fitting[place] for place in places if fitting)
 
 
 def _moves(placement: Placement) -> Iterator[Move]:
-    """From it and to it, alone on one axis, beside its partner on another one, and between drawn ones on two and three.
+    """Yield moves to and from the placement: on one axis, with a partner on a second axis, and drawn ones on more axes.
 
-    Beside it on another axis, what it stands beside goes from every partner to every other one.
+    Also yield moves between all partners on one axis while the placement is on another axis.
     """
-    first = None
+    first_example = None
     partners = tuple(map(parse_placement, PARTNERS))
     for example in _tensors(placement):
-        if first is not None and example.ranks not in (*usual_counts(placement), *MORE):
+        if first_example is not None and example.ranks not in (*usual_counts(placement), *MORE):
             continue
-        first = first or example
+        first_example = first_example or example
         mesh = Mesh({"x": example.ranks})
         for partner in partners:
-            own, other, beside = ("x", placement), ("x", partner), ("y", partner)
-            for source, target in (([own], [other]), ([other], [own])):
+            entry, partner_entry, second_axis = ("x", placement), ("x", partner), ("y", partner)
+            for source, target in (([entry], [partner_entry]), ([partner_entry], [entry])):
                 yield from _move("reshard", example, mesh, source, target)
-            if example.count == first.count:
-                for outer, inner in ((own, beside), (beside, own)):
+            if example.count == first_example.count:
+                for outer, inner in ((entry, second_axis), (second_axis, entry)):
                     for source, target in (([outer, inner], [outer]), ([inner], [outer, inner])):
                         yield from _move("reshard", example, Mesh({"x": example.ranks, "y": 2}), source, target)
-    if first is None:
+    if first_example is None:
         return
     for before, after in itertools.permutations(partners, 2):
-        for own, other in ("xy", "yx"):
-            source, target = (sorted([(own, placement), (other, partner)]) for partner in (before, after))
-            yield from _move("reshard", first, Mesh({own: first.ranks, other: 2}), source, target)
+        for entry, partner_entry in ("xy", "yx"):
+            source, target = (sorted([(entry, placement), (partner_entry, partner)]) for partner in (before, after))
+            yield from _move(
+                "reshard", first_example, Mesh({entry: first_example.ranks, partner_entry: 2}), source, target
+            )
     yield from _drawn_moves(placement, (placement, placement, *partners))
 
 
 def _drawn_moves(placement: Placement, choices: Sequence[Placement]) -> Iterator[Move]:
-    """Yield moves between drawn ones of `choices` on several axes of two ranks."""
+    """Yield moves between placements drawn from `choices` on several axes of two ranks."""
     tensors = [example for example in _tensors(placement) if example.ranks == 2 and math.prod(example.shape or ())]
     random = Random(str(placement))
     for axes, number in DRAWN.items() if tensors else ():
         mesh = Mesh(dict.fromkeys(axes, 2))
         drawn = (([(axis, random.choice(choices)) for axis in axes] for _ in range(2)) for _ in range(40 * number))
         moves = (
-            _move("reshard", tensors[at % len(tensors)], mesh, source, target)
-            for at, (source, target) in enumerate(drawn)
+            _move("reshard", tensors[index % len(tensors)], mesh, source, target)
+            for index, (source, target) in enumerate(drawn)
             if any(p == placement for _, p in (*source, *target))
         )
         yield from islice(itertools.chain.from_iterable(moves), number)
 
 
 CONVERTED = (0, 2, 5, 7)
-"""Which of the tensors edges are tried on: large and short ones of the first number of ranks, others of the second."""
+"""The indices of the tensors on which edges are tried: large and short on few ranks, others on more."""
 
 
 def _converts(placement: Placement) -> Iterator[Move]:
-    """Yield each edge, to or from what it names or some of the trait that it names, along one axis and along two."""
-    few, met = usual_counts(placement), set[str]()
-    numbers = {named_edge(edge): number for number, edge in enumerate(placement.edges())}
-    for at, example in enumerate(_tensors(placement)):
+    """Yield moves along each edge, on one axis and on two, to or from the placements or the trait that it names."""
+    few, tried = usual_counts(placement), set[str]()
+    numbers = {name_of_edge(edge): number for number, edge in enumerate(placement.edges())}
+    for index, example in enumerate(_tensors(placement)):
         is_usual = example.ranks in few
-        for move in edges_on(placement, example, two_axes=at < len(KINDS)) if at in CONVERTED or not is_usual else ():
-            # Of the larger numbers of ranks, each edge takes every other one.
-            if is_usual or (at + numbers[move.subject]) % 2:
-                met.add(move.subject)
+        for move in (
+            edges_on(placement, example, two_axes=index < len(KINDS)) if index in CONVERTED or not is_usual else ()
+        ):
+            # On larger numbers of ranks, each edge is tried on every second number.
+            if is_usual or (index + numbers[move.subject]) % 2:
+                tried.add(move.subject)
                 yield move
-    yield from _other_edges(placement, met)
+    yield from _other_edges(placement, tried)
 
 
-def _other_edges(placement: Placement, met: Collection[str]) -> Iterator[Move]:
-    """Yield the edges that are not `met`, on the first tensor that fits: of other dimensions, or of two of each."""
+def _other_edges(placement: Placement, tried: Collection[str]) -> Iterator[Move]:
+    """Yield a move for each edge without one in `tried`, on the first other shape that fits."""
     example = next(_tensors(placement), None)
     if example is None:
         return
-    shapes = [one.shape for one in layouts(placement) if one.ranks == example.ranks and math.prod(one.shape or ())]
+    shapes = [
+        layout.shape for layout in layouts(placement) if layout.ranks == example.ranks and math.prod(layout.shape or ())
+    ]
     lowest = 0 if placement.dim is None else placement.dim + 1
     shapes += [(2,) * rank for rank in range(lowest, 9) if accepts(placement, (2,) * rank, example.ranks)]
-    for edge in (edge for edge in placement.edges() if named_edge(edge) not in met):
+    for edge in (edge for edge in placement.edges() if name_of_edge(edge) not in tried):
         moves = (
             move
             for shape in shapes
             for move in edges_on(placement, attrs.evolve(example, shape=shape), two_axes=False)
-            if move.subject == named_edge(edge)
+            if move.subject == name_of_edge(edge)
         )
         yield from islice(moves, 1)
 
 
 def large_edges(placement: Placement) -> Iterator[Move]:
-    """Yield edges on tensors beside which a scale is nothing."""
+    """Yield edges on tensors that are so large that the bytes of a scale are negligible."""
     for example in islice(_tensors(placement), 1):
         rank = len(example.shape or ())
         moves = [
@@ -203,33 +209,35 @@ def large_edges(placement: Placement) -> Iterator[Move]:
 
 
 EVEN = 6
-"""The largest tensors among which an edge is looked for that pads no shard."""
+"""The number of the largest tensors on which edges without padding are tried."""
 
 
 def _even_edges(placement: Placement, example: Example) -> Iterator[Move]:
-    """Yield each edge on the largest tensor that no shard of it is padded of."""
-    shapes = {one.shape for one in layouts(placement) if one.ranks == example.ranks and one.shape is not None}
-    met: set[tuple[str, Sharding, Sharding]] = set()
+    """Yield each edge on the largest tensor whose shards are not padded."""
+    shapes = {
+        layout.shape for layout in layouts(placement) if layout.ranks == example.ranks and layout.shape is not None
+    }
+    tried: set[tuple[str, Sharding, Sharding]] = set()
     for shape in sorted(shapes, key=lambda shape: (-math.prod(shape), shape))[:EVEN]:
         even = attrs.evolve(example, shape=shape)
         for move in edges_on(placement, even) if _can_hold(placement, even) else ():
             sides = (move.source, move.target)
             is_even = all(side.is_even(dim, size, move.mesh) for side in sides for dim, size in enumerate(shape))
-            if math.prod(shape) and is_even and (move.subject, *sides) not in met:
-                met.add((move.subject, *sides))
+            if math.prod(shape) and is_even and (move.subject, *sides) not in tried:
+                tried.add((move.subject, *sides))
                 yield move
 
 
 def _converts_at_magnitudes(placement: Placement) -> Iterator[Move]:
-    """Yield edges, and the steps to a replicated value and back, on large, small, sparse and cancelling values."""
-    first = usual_counts(placement)[0]
+    """Yield edges, and steps to a replicated value and back, on large, small, sparse and cancelling values."""
+    least_count = usual_counts(placement)[0]
     for example in magnitudes(placement) if placement.trait not in ("open", "replicated") else ():
-        own, mesh = [("x", placement)], Mesh({"x": example.ranks})
-        if not _can_hold(placement, example) or example.count != first:
+        entries, mesh = [("x", placement)], Mesh({"x": example.ranks})
+        if not _can_hold(placement, example) or example.count != least_count:
             continue
         yield from edges_on(placement, example, two_axes=False)
-        yield from _move("reshard", example, mesh, own, [])
-        yield from _move("reshard", example, mesh, [], own)
+        yield from _move("reshard", example, mesh, entries, [])
+        yield from _move("reshard", example, mesh, [], entries)
 
 
 def _can_hold(placement: Placement, example: Example) -> bool:
@@ -251,10 +259,10 @@ def edges_on(placement: Placement, example: Example, two_axes: bool = True, kind
     for edge in placement.edges():
         end = edge.target if edge.target is not None else edge.source
         assert end is not None  # an earlier law says so
-        for other, mesh in itertools.product(map(parse_placement, SOME.get(end, (end,))), meshes):
+        for other, mesh in itertools.product(map(parse_placement, END_OF_TRAIT.get(end, (end,))), meshes):
             own, their = ([(axis, p) for axis in mesh.axis_names] for p in (placement, other))
             source, target = (own, their) if edge.target is not None else (their, own)
-            yield from _move(kind, attrs.evolve(example, subject=named_edge(edge)), mesh, source, target)
+            yield from _move(kind, attrs.evolve(example, subject=name_of_edge(edge)), mesh, source, target)
 
 
 def _planned_edges(placement: Placement) -> Iterator[Move]:

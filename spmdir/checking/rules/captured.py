@@ -1,6 +1,6 @@
-"""The aten calls that torch's own OpInfo samples make, forward and backward, as samples of the ops they call.
+"""Capture the aten calls of torch's OpInfo samples, forward and backward, as samples of the called ops.
 
-torch keeps them for its tests: they move between versions and need the package expecttest, so they may be absent.
+OpInfos belong to torch's tests. They move between versions and require the package expecttest, so they may be absent.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH
 from spmdir.torch_interop.ops import op_infos, schema_of
 
 ELEMENT_TYPES = (torch.float64, torch.int64, torch.bool, torch.complex128)
-"""What samples are asked for by default."""
+"""The element types of samples by default."""
 
 SAMPLES_OF_ONE = 30
-"""How many samples of one OpInfo and element type are run."""
+"""The most samples of one OpInfo and element type that are run."""
 
 LARGEST = 700
-"""Elements of the largest operand that is kept: a rule is as wrong on small tensors."""
+"""The most elements of an operand in a captured call. Small tensors suffice to check rules."""
 
 PLACES = ("device", "layout", "pin_memory", "memory_format", "generator", "non_blocking")
-"""Arguments about where a tensor is stored, not what is in it."""
+"""Arguments for the storage of a tensor, not for its elements."""
 
-UNSAYABLE: Any = object()
-"""Stands for what a sample cannot say."""
+UNSUPPORTED: Any = object()
+"""Marks a value that a sample cannot contain."""
 
 
 @cache
@@ -48,28 +48,28 @@ def _opinfos() -> tuple[list[Any], str | None]:
 
 
 def opinfo_names() -> tuple[list[str], str | None]:
-    """Return the names of torch's OpInfos, and why there are none if there are none."""
+    """Return the names of torch's OpInfos, and the reason if they cannot be loaded."""
     infos, problem = _opinfos()
     return [info.name for info in infos], problem
 
 
 def capture(
-    index: int, wanted: frozenset[str] | None, element_types: Iterable[torch.dtype] = ELEMENT_TYPES
+    index: int, selected: frozenset[str] | None, element_types: Iterable[torch.dtype] = ELEMENT_TYPES
 ) -> list[tuple[str, str, bytes]]:
-    """Return (op, what kind of call, pickled sample) of each different call that the samples of one OpInfo make.
+    """Return (op, kind of call, pickled sample) of each distinct call in the samples of one OpInfo.
 
     Args:
-        wanted: the ops to keep; None keeps all functional ones.
-        element_types: what samples are asked for.
+        selected: the ops to capture; None for all functional aten ops.
+        element_types: the element types of the samples.
     """
     info = _opinfos()[0][index]
-    recorder = _Recorder(wanted)
+    recorder = _Recorder(selected)
     for dtype in element_types:
         if dtype not in info.dtypes:
             continue
         seed(info.name, dtype)
         differentiable = info.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
-        # Whatever samples there are, some fail to run on this machine.
+        # Some samples cannot run on every machine.
         try:
             for sample in itertools.islice(
                 info.sample_inputs("cpu", dtype, requires_grad=differentiable), SAMPLES_OF_ONE
@@ -83,8 +83,8 @@ def capture(
 def _run(op: Callable[..., Any], sample: Any, recorder: _Recorder) -> None:
     try:
         with recorder:
-            made = op(sample.input, *sample.args, **sample.kwargs)
-            leaves = [t for t in pytree.tree_leaves(made) if isinstance(t, Tensor) and t.requires_grad]
+            results = op(sample.input, *sample.args, **sample.kwargs)
+            leaves = [t for t in pytree.tree_leaves(results) if isinstance(t, Tensor) and t.requires_grad]
             if leaves:
                 torch.autograd.backward(leaves, [torch.randn_like(t) for t in leaves])
     except Exception:
@@ -92,7 +92,7 @@ def _run(op: Callable[..., Any], sample: Any, recorder: _Recorder) -> None:
 
 
 class _Recorder(TorchDispatchMode):
-    """Keeps every call of a functional aten op on small dense tensors."""
+    """Records each call of a functional aten op on small dense tensors."""
 
     def __init__(self, wanted: frozenset[str] | None):
         super().__init__()
@@ -113,8 +113,8 @@ class _Recorder(TorchDispatchMode):
         return result
 
     def _keep(self, sample: Sample) -> None:
-        given = sorted((name, type(value).__name__) for name, value in sample.arguments.items())
-        kind = f"{[_form(o) for o in sample.operands]} {given}"
+        argument_types = sorted((name, type(value).__name__) for name, value in sample.arguments.items())
+        kind = f"{[_form(o) for o in sample.operands]} {argument_types}"
         call = f"{[_shape(o) for o in sample.operands]} {sorted(sample.arguments.items(), key=lambda kv: kv[0])}"
         if f"{sample.op} {call}" not in self._seen:
             self._seen.add(f"{sample.op} {call}")
@@ -122,7 +122,7 @@ class _Recorder(TorchDispatchMode):
 
 
 def _pickled(sample: Sample) -> bytes:
-    """Return `sample` as bytes; torch's own way of pickling tensors costs more than running most ops."""
+    """Pickle a sample. Tensors are pickled as NumPy arrays, because torch's pickling takes longer than most ops."""
     buffer = io.BytesIO()
     pickler = pickle.Pickler(buffer)
     pickler.dispatch_table = copyreg.dispatch_table.copy()
@@ -134,26 +134,26 @@ def _pickled(sample: Sample) -> bytes:
 
 
 def op_name(func: Any) -> str:
-    """Return the name that rules use for an overload: `aten.mm`, `aten.add.Tensor`."""
+    """Return the name of an overload in rules: `aten.mm`, `aten.add.Tensor`."""
     schema = schema_of(func)
     name = schema.name.replace("::", ".")
     return f"{name}.{schema.overload_name}" if schema.overload_name else name
 
 
 def _sample(name: str, func: Any, args: Any, kwargs: Any) -> Sample | None:
-    """Return the call as a sample, if a sample can say it."""
-    given = dict(zip((a.name for a in schema_of(func).arguments), args, strict=False)) | kwargs
+    """Return the call as a sample; None if a sample cannot contain one of its values."""
+    values = dict(zip((a.name for a in schema_of(func).arguments), args, strict=False)) | kwargs
     operands: list[Any] = []
     arguments: dict[str, Any] = {}
     for argument in schema_of(func).arguments:
-        value = given.get(argument.name)
+        value = values.get(argument.name)
         if "Tensor" in str(argument.type):
             operands.append(_operand(value))
-            if operands[-1] is UNSAYABLE:
+            if operands[-1] is UNSUPPORTED:
                 return None
-        elif argument.name in given and argument.name not in PLACES:
+        elif argument.name in values and argument.name not in PLACES:
             literal = _literal(value)
-            if literal is UNSAYABLE:
+            if literal is UNSUPPORTED:
                 return None
             arguments[argument.name] = literal
     return Sample(name, tuple(operands), arguments)
@@ -161,29 +161,29 @@ def _sample(name: str, func: Any, args: Any, kwargs: Any) -> Sample | None:
 
 def _operand(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
-        made = [_operand(one) for one in value]
-        return UNSAYABLE if any(one is UNSAYABLE for one in made) else made
+        operands = [_operand(entry) for entry in value]
+        return UNSUPPORTED if any(entry is UNSUPPORTED for entry in operands) else operands
     if not isinstance(value, Tensor):
         return value
     dense = value.layout == torch.strided and value.device.type == "cpu" and value.dtype in DTYPES_OF_TORCH
     if not dense or value.numel() > LARGEST or type(value) not in (Tensor, torch.nn.Parameter):
-        return UNSAYABLE
+        return UNSUPPORTED
     return value.detach().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
 
 
 def _literal(value: Any) -> Any:
     if isinstance(value, torch.dtype):
-        return DTYPES_OF_TORCH.get(value, UNSAYABLE)
+        return DTYPES_OF_TORCH.get(value, UNSUPPORTED)
     if isinstance(value, (list, tuple)):
-        made = tuple(_literal(one) for one in value)
-        return UNSAYABLE if any(one is UNSAYABLE for one in made) else made
-    return value if isinstance(value, (int, float, complex, str, type(None))) else UNSAYABLE
+        literals = tuple(_literal(entry) for entry in value)
+        return UNSUPPORTED if any(entry is UNSUPPORTED for entry in literals) else literals
+    return value if isinstance(value, (int, float, complex, str, type(None))) else UNSUPPORTED
 
 
 def _form(operand: Any) -> Any:
-    """Return what of an operand makes a different kind of call: rank, where sizes are 1, element type."""
+    """Return the properties of an operand by which kinds of calls differ: rank, sizes of 0 and 1, element type."""
     if isinstance(operand, list):
-        return [_form(one) for one in operand[:2]]
+        return [_form(tensor) for tensor in operand[:2]]
     if not isinstance(operand, Tensor):
         return type(operand).__name__
     return [min(size, 2) for size in operand.shape], str(operand.dtype)
@@ -191,5 +191,5 @@ def _form(operand: Any) -> Any:
 
 def _shape(operand: Any) -> Any:
     if isinstance(operand, list):
-        return [_shape(one) for one in operand]
+        return [_shape(tensor) for tensor in operand]
     return (tuple(operand.shape), str(operand.dtype)) if isinstance(operand, Tensor) else operand

@@ -1,4 +1,4 @@
-"""The shortest line of the table of element types that says what torch did in all trials of an op."""
+"""Find the shortest line of the table of element types that agrees with all trials of an op."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from spmdir.core.errors import RuleError
 from spmdir.rules.element_types import MAPS, AllowedTypes, TypeSignature, TypeSource, argument_text
 
 Pairs = Sequence[tuple[TypeTrial, DType | None]]
-"""Trials, with the element type of one result in each."""
+"""Trials, each with the element type of one result."""
 
 
 def fit(op: str, trials: Sequence[TypeTrial]) -> list[TypeSignature]:
-    """Return the lines about an op: one, or one for each value of the argument on which the result types depend."""
-    known = [trial for trial in trials if trial.given and not trial.is_rejected]
-    for accepted in (known, [trial for trial in known if trial.is_accepted]):
-        whole = _line(op, trials, accepted, None)
-        if all(whole.results):
-            return [whole]
+    """Return the lines for an op: one, or one for each value of an argument on which the result types depend."""
+    run_trials = [trial for trial in trials if trial.given and not trial.is_rejected]
+    for accepted in (run_trials, [trial for trial in run_trials if trial.is_accepted]):
+        signature = _line(op, trials, accepted, None)
+        if all(signature.results):
+            return [signature]
         for name in _switches(trials):
             lines = _lines_by(op, trials, accepted, name)
             if all(all(line.results) for line in lines):
                 return lines
-    return [whole]
+    return [signature]
 
 
 def _switches(trials: Sequence[TypeTrial]) -> list[str]:
-    """Return the arguments whose values are truth values and words."""
+    """Return the arguments whose values are Booleans or words."""
     names = dict.fromkeys(name for trial in trials for name in trial.arguments)
     values = {name: [trial.arguments.get(name) for trial in trials] for name in names}
     return [name for name, given in values.items() if all(map(_is_switch, given)) and any(v is not None for v in given)]
@@ -68,7 +68,7 @@ def _names(trials: Sequence[TypeTrial]) -> list[str]:
 
 
 def _allowed(trials: Sequence[TypeTrial], dtype: str | None) -> Iterator[AllowedTypes]:
-    """Yield the operands that may not have every element type, with those that they may have."""
+    """Yield the operands that allow only some element types, with these types."""
     for name in _names(trials):
         if limited := _limited(trials, name):
             yield AllowedTypes(name, limited)
@@ -77,7 +77,7 @@ def _allowed(trials: Sequence[TypeTrial], dtype: str | None) -> Iterator[Allowed
 
 
 def _limited(trials: Sequence[TypeTrial], name: str) -> tuple[DType, ...]:
-    """Return the element types that operand `name` may have; none if it may have any."""
+    """Return the element types that operand `name` may have; () if all are allowed."""
     seen = _of([trial for trial in trials if not trial.is_rejected], name)
     refused = _of([trial for trial in trials if trial.is_rejected], name) - seen
     return tuple(type_ for type_ in DTYPES.values() if type_ not in refused) if refused and seen else ()
@@ -88,7 +88,7 @@ def _of(trials: Sequence[TypeTrial], name: str) -> set[DType]:
 
 
 def _same(accepted: Sequence[TypeTrial], rejected: Sequence[TypeTrial]) -> Iterator[tuple[str, ...]]:
-    """Yield the groups of operands that must have one element type."""
+    """Yield the groups of operands that must have equal element types."""
     groups: list[list[str]] = []
     names = [name for name in _names(rejected) if name not in STATISTICS]
     for name in names:
@@ -111,38 +111,38 @@ def _agree(accepted: Sequence[TypeTrial], rejected: Sequence[TypeTrial], names: 
 
     seen = [types(trial) for trial in accepted if is_whole(trial)]
     refused = [types(trial) for trial in rejected if is_whole(trial)]
-    both = {type_ for found in seen for type_ in found}
+    both = {type_ for types_of_trial in seen for type_ in types_of_trial}
     return (
         len(both) > 1
-        and all(len({*found}) == 1 for found in seen)
-        and any(len({*found}) > 1 and both.issuperset(found) for found in refused)
+        and all(len({*types_of_trial}) == 1 for types_of_trial in seen)
+        and any(len({*types_of_trial}) > 1 and both.issuperset(types_of_trial) for types_of_trial in refused)
     )
 
 
 def _sources(accepted: Sequence[TypeTrial], index: int, dtype: str | None) -> tuple[TypeSource, ...]:
-    """Return where result `index` has its element type from: on meta tensors and, if it differs, on the CPU."""
+    """Return the source of the element type of result `index`: one, or one on meta tensors and one on the CPU."""
     by_device = {
         device: [(t, types[index]) for t in accepted for on, types in t.given if on == device and types[index:]]
         for device in ("meta", "cpu")
     }
-    given = [[(t, type_) for t, type_ in pairs if type_] for pairs in by_device.values()]
-    for groups in ([[*given[0], *given[1]]], given):
-        found = [_source(pairs, dtype) for pairs in groups if pairs]
-        if found and all(found):
-            return tuple(dict.fromkeys(one for one in found if one))
+    pairs_of_devices = [[(t, type_) for t, type_ in pairs if type_] for pairs in by_device.values()]
+    for groups in ([[*pairs_of_devices[0], *pairs_of_devices[1]]], pairs_of_devices):
+        sources = [_source(pairs, dtype) for pairs in groups if pairs]
+        if sources and all(sources):
+            return tuple(dict.fromkeys(source for source in sources if source))
     return ()
 
 
 def _source(pairs: Pairs, dtype: str | None) -> TypeSource | None:
-    """Return the first source, from simple ones to others, that gives the element type in all pairs.
+    """Return the simplest source that gives the right element type in all pairs; None if there is none.
 
     Args:
-        dtype: the argument that is an element type.
+        dtype: the name of the argument that is an element type, if there is one.
     """
-    given = [(trial, type_) for trial, type_ in pairs if dtype and isinstance(trial.arguments.get(dtype), DType)]
-    free = [(trial, type_) for trial, type_ in pairs if not dtype or trial.arguments.get(dtype) is None]
-    counts = bool(given) and all(type_ == trial.arguments[dtype or ""] for trial, type_ in given)
-    for source in _candidates(free or pairs):
+    with_dtype = [(trial, type_) for trial, type_ in pairs if dtype and isinstance(trial.arguments.get(dtype), DType)]
+    without_dtype = [(trial, type_) for trial, type_ in pairs if not dtype or trial.arguments.get(dtype) is None]
+    counts = bool(with_dtype) and all(type_ == trial.arguments[dtype or ""] for trial, type_ in with_dtype)
+    for source in _candidates(without_dtype or pairs):
         candidate = attrs.evolve(source, argument=dtype if counts else None)
         if all(_evaluate(candidate, trial) == type_ for trial, type_ in pairs):
             return candidate
@@ -157,7 +157,7 @@ def _evaluate(source: TypeSource, trial: TypeTrial) -> DType | None:
 
 
 def _candidates(pairs: Pairs) -> Iterator[TypeSource]:
-    found = {type_ for _, type_ in pairs}
+    types = {type_ for _, type_ in pairs}
     operands = list(dict.fromkeys(name for t, _ in pairs for name, metas in t.operands.items() if metas))
     numbers = [
         name
@@ -165,8 +165,8 @@ def _candidates(pairs: Pairs) -> Iterator[TypeSource]:
         if name not in operands
         and len({type(t.arguments.get(name)) for t, _ in pairs} & {bool, int, float, complex}) > 1
     ]
-    if len(found) == 1:
-        yield TypeSource(fixed=found.pop())
+    if len(types) == 1:
+        yield TypeSource(fixed=types.pop())
     matter = [name for name in (*operands, *numbers) if _matters(pairs, name)]
     sets: list[tuple[str, ...]] = [(name,) for name in (matter or operands or numbers)]
     sets += [tuple(matter)] if len(matter) > 1 else []
@@ -176,23 +176,23 @@ def _candidates(pairs: Pairs) -> Iterator[TypeSource]:
     for names, map_ in itertools.product(dict.fromkeys(sets), MAPS):
         if names:
             yield TypeSource(names, map_)
-    if not found and not operands:
+    if not types and not operands:
         yield TypeSource(fixed=dt.F32)
 
 
 def _matters(pairs: Pairs, name: str) -> bool:
-    """Return whether the element type changes where nothing but that of `name` does."""
+    """Return whether the element type of the result depends on that of `name` alone, with all others equal."""
     groups: dict[Any, set[DType | None]] = {}
-    for trial, found in pairs:
-        rest = tuple((n, metas) for n, metas in trial.operands.items() if n != name)
+    for trial, type_ in pairs:
+        other_operands = tuple((n, metas) for n, metas in trial.operands.items() if n != name)
         arguments = str([(n, value) for n, value in sorted(trial.arguments.items()) if n != name])
         ranks = tuple(meta.rank for meta in trial.operands.get(name, ()))
-        groups.setdefault((rest, arguments, ranks), set()).add(found)
+        groups.setdefault((other_operands, arguments, ranks), set()).add(type_)
     return any(len(types) > 1 for types in groups.values())
 
 
 def violations(lines: Sequence[TypeSignature], trials: Sequence[TypeTrial]) -> tuple[list[tuple[TypeTrial, str]], int]:
-    """Return the trials that torch accepts and the lines reject, and how many that torch rejects they accept."""
+    """Return the trials that torch accepts but the lines reject, and the number of those the other way round."""
     wrong, lenient = [], 0
     for trial in trials:
         line = next((line for line in lines if line.fits(trial.arguments)), None)

@@ -1,4 +1,4 @@
-"""The results of the ops that occur in local forms alone, worked out on all ranks together instead of by sending."""
+"""Simulate the ops that occur only in local forms, on the tensors of all ranks at once."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ FILLS: dict[str, float] = {"zero": 0.0, "lowest": float("-inf")}
 
 
 def _lines(mesh: Mesh, axes: Sequence[str]) -> list[list[int]]:
-    """Return the groups of ranks that have one dimension together, in the order of blocks: axes nest major first."""
+    """Return the groups of ranks along `axes`, in the order of their blocks."""
     lines: dict[tuple[int, ...], list[tuple[tuple[int, ...], int]]] = {}
     for rank in range(mesh.world_size):
-        at = mesh.coordinate(rank)
-        rest = tuple(at[axis] for axis, _ in mesh.axes if axis not in axes)
-        lines.setdefault(rest, []).append((tuple(at[axis] for axis in axes), rank))
+        coordinate = mesh.coordinate(rank)
+        other_axes = tuple(coordinate[axis] for axis, _ in mesh.axes if axis not in axes)
+        lines.setdefault(other_axes, []).append((tuple(coordinate[axis] for axis in axes), rank))
     return [[rank for _, rank in sorted(line)] for line in lines.values()]
 
 
 def halo(
     blocks: Sequence[Any], mesh: Mesh, axes: Sequence[str], dim: int, before: int, after: int, fill: str = "zero"
 ) -> list[Any]:
-    """Return each block with `before` and `after` elements of its neighbours; beyond the ends is `fill`."""
+    """Return each block with `before` and `after` elements of its neighbours, or `fill` beyond the ends."""
     results: list[Any] = [None] * len(blocks)
     for line in _lines(mesh, axes):
         shape = list(blocks[line[0]].shape)
@@ -35,11 +35,11 @@ def halo(
         def outside(size: int, shape: list[int] = shape, line: list[int] = line) -> torch.Tensor:
             return blocks[line[0]].new_full([*shape[:dim], size, *shape[dim + 1 :]], FILLS[fill])
 
-        joined, at = torch.cat([outside(before), *(blocks[rank] for rank in line), outside(after)], dim), 0
+        joined, start = torch.cat([outside(before), *(blocks[rank] for rank in line), outside(after)], dim), 0
         for rank in line:
             size = blocks[rank].shape[dim]
-            results[rank] = joined.narrow(dim, at, before + size + after)
-            at += size
+            results[rank] = joined.narrow(dim, start, before + size + after)
+            start += size
     return results
 
 
@@ -67,12 +67,12 @@ def rotate(tensors: Sequence[Any], mesh: Mesh, axes: Sequence[str], steps: int =
 
 
 def wait(tensors: Sequence[Any], mesh: Mesh) -> list[Any]:
-    """Return what has been started to be made, which is there at once."""
+    """Return the tensors. The simulated start has already computed them."""
     return list(tensors)
 
 
 def assemble(*blocks: Sequence[Any], mesh: Mesh, axes: Sequence[str], dim: int) -> list[Any]:
-    """Return the blocks of each ring, joined in its order; of each rank its own comes first, then those before it."""
+    """Concatenate blocks in the order of the ring. `blocks` are those of each rank, then of previous ranks."""
     results: list[Any] = [None] * mesh.world_size
     for line in _lines(mesh, axes):
         for index, rank in enumerate(line):
@@ -88,25 +88,30 @@ EXCHANGES: dict[str, Callable[..., list[Any]]] = {
     "spmd.wait": wait,
     "spmd.assemble": assemble,
 }
-"""Op → (the blocks of all ranks, mesh, arguments) → the result of each rank."""
+"""Op → function from (blocks of all ranks, mesh, arguments) to the result of each rank."""
 
 
 def positions(ranges: Sequence[Ranges]) -> list[torch.Tensor]:
-    """Return the positions of each rank's ranges."""
-    return [torch.tensor([at for start, end in own for at in range(start, end)], dtype=torch.int64) for own in ranges]
+    """Return the positions in the ranges of each rank."""
+    return [
+        torch.tensor([position for start, end in rank_ranges for position in range(start, end)], dtype=torch.int64)
+        for rank_ranges in ranges
+    ]
 
 
 def local_index(ranges: Sequence[Ranges], index: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Return for each rank where each position in its `index` is among those of its ranges; -1 where in none."""
-    own = [{int(position): at for at, position in enumerate(vector)} for vector in positions(ranges)]
+    """Return for each rank the local index of each position in its `index`; -1 if the rank does not have it."""
+    index_of_position = [
+        {int(position): number for number, position in enumerate(vector)} for vector in positions(ranges)
+    ]
     return [
-        given.clone().to(torch.int64).apply_(lambda at, of=of: of.get(at, -1))
-        for given, of in zip(index, own, strict=True)
+        given.clone().to(torch.int64).apply_(lambda number, of=of: of.get(number, -1))
+        for given, of in zip(index, index_of_position, strict=True)
     ]
 
 
 INDICES: dict[str, Callable[..., list[torch.Tensor]]] = {"spmd.positions": positions, "spmd.local_index": local_index}
-"""Op → (the ranges of all ranks, operands on all ranks) → the result of each rank."""
+"""Op → function from (ranges of all ranks, operands of all ranks) to the result of each rank."""
 
 
 def _combined(*parts: torch.Tensor, by: str) -> Sequence[torch.Tensor]:
@@ -121,4 +126,4 @@ RING_OPS: dict[str, Callable[..., Sequence[torch.Tensor]]] = {
     "spmd.pack": lambda *state, by: [joint_placement(by).pack(*state)],
     "spmd.finish": lambda *state, by: joint_placement(by).finish(state),
 }
-"""Op → (operands on a rank, arguments) → its results there."""
+"""Op → function from (operands of a rank, arguments) to the results of the rank."""

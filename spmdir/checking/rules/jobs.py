@@ -1,4 +1,4 @@
-"""What the processes that run ops are told; free of torch, which only they load."""
+"""Options of worker processes. This module does not import torch, which only workers need."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import attrs
 
 @attrs.frozen
 class Setup:
-    """What a worker works with: a Python file with `samples()`, if there is one, and plug-ins."""
+    """The setup of a worker: a Python file with `samples()`, or None, and plug-ins."""
 
     samples: str | None = None
     plugins: tuple[str, ...] = ()
@@ -15,10 +15,12 @@ class Setup:
 
 @attrs.frozen
 class Options:
-    """How an op is checked: on how many ranks, and whether missing strategies are looked for.
+    """How an op is checked.
 
     Attributes:
-        placements: the texts of plug-ins; if there are any, the strategies that these add are checked and no others.
+        counts: the sizes of the mesh axis.
+        missing: whether to search for missing strategies.
+        placements: texts of plug-in placements. If not empty, only the strategies that these add are checked.
     """
 
     counts: tuple[int, ...] = (2, 3, 4)

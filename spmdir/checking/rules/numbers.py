@@ -1,4 +1,4 @@
-"""Calls with zeros, infinities and NaN in place of their numbers: what a rule says must hold for these too."""
+"""Variants of a sample with zeros, infinities and NaN as its numbers. Strategies must be sound for them too."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from spmdir.torch_interop.ops import schema_of
 from spmdir.torch_interop.schemas import torch_op
 
 TRIED = (0.0, -0.0, 1.0, -1.0, float("inf"), float("-inf"), float("nan"))
-"""What stands in for each number of a call; integers beside integer operands are tried as integers."""
+"""The values that replace each number of a call. If all operands are integers, integral values are integers."""
 
 _REAL = ("number", "float", "Optional[number]", "Optional[float]")
 
 
 def number_variants(sample: Sample) -> Iterator[tuple[str, Sample]]:
-    """Yield (`alpha=inf`, `sample` with that number there) for each real number that the op takes and each of `TRIED`.
+    """Yield (`alpha=inf`, `sample` with this value) for each real-valued parameter of the op and each value of `TRIED`.
 
-    A number is also tried where the sample gives one in place of a tensor. The op need not accept it.
+    Tensor parameters for which the sample has a number are included. The op may reject a value.
     """
     parameters = schema_of(torch_op(sample.op)).arguments
     tensors = [parameter.name for parameter in parameters if "Tensor" in str(parameter.type)]
-    given = dict(zip(tensors, sample.operands, strict=False))
+    operand_of = dict(zip(tensors, sample.operands, strict=False))
     for parameter in parameters:
-        name, instead = parameter.name, _is_number(given.get(parameter.name))
+        name, instead = parameter.name, _is_number(operand_of.get(parameter.name))
         if not instead and str(parameter.type) not in _REAL:
             continue
         for value in TRIED:
             if instead:
-                operands = tuple(value if tensor == name else o for tensor, o in given.items())
+                operands = tuple(value if tensor == name else o for tensor, o in operand_of.items())
                 yield f"{name}={value}", attrs.evolve(sample, operands=operands)
             else:
                 yield (
@@ -42,7 +42,7 @@ def number_variants(sample: Sample) -> Iterator[tuple[str, Sample]]:
 
 
 def _like(value: float, sample: Sample) -> float:
-    """Return `value`, an integer where it is one and no operand is floating: a float would change the result's type."""
+    """Return `value`, as an integer if it is integral and no operand is floating-point: a float would change types."""
     whole = value == value and abs(value) < 2
     return int(value) if whole and not any(_is_inexact(operand) for operand in sample.operands) else value
 

@@ -1,4 +1,4 @@
-"""Processes that do jobs and may die of them: native kernels fail on odd shapes in ways Python cannot catch."""
+"""Run jobs in worker processes, because native kernels may end their process on unusual shapes."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ Ask = Callable[[Sequence[Any], float], Iterator[Any]]
 
 @attrs.frozen
 class Death:
-    """How a job ended without an answer.
+    """The end of a job without an answer.
 
     Attributes:
-        how: signal, exit status, time limit, or the exception that escaped.
-        stage: what it was doing, as it had said last.
-        late: whether it was given up for its time.
+        how: the signal, exit status, time limit or exception that ended it.
+        stage: its last reported step.
+        late: whether it exceeded the time limit.
     """
 
     how: str
@@ -40,7 +40,7 @@ class Death:
 
 
 class Worker:
-    """A process that answers jobs, and is started anew after it died."""
+    """A process that answers jobs. After it has ended, the next job starts a new process."""
 
     def __init__(self, setup: Any, module: str = "spmdir.checking.rules.worker"):
         self._setup, self._module = setup, module
@@ -48,10 +48,10 @@ class Worker:
         self._closed = False
 
     def ask(self, job: Any, timeout: float) -> Any:
-        """Return the answer to `job`, or its Death; a process that ends before it began is replaced once.
+        """Return the answer to `job`, or its Death. If the process ends before the job begins, try once more.
 
         Raises:
-            SpmdirError: what the job rejects.
+            SpmdirError: the job raised it.
         """
         if self._closed:
             return Death("interrupted", "")
@@ -88,14 +88,14 @@ class Worker:
             timer.cancel()
 
     def stop(self) -> None:
-        """End the process, if there is one."""
+        """End the process, if it runs."""
         if self._process:
             self._process.kill()
             self._process.communicate()
         self._process = None
 
     def close(self) -> None:
-        """End the process for good: what still waits for an answer gets a Death, and no new process."""
+        """End the process and start no other one. Jobs that still wait for an answer get a Death."""
         self._closed = True
         self.stop()
 
@@ -122,7 +122,7 @@ def _ending(process: subprocess.Popen[bytes]) -> str:
 
 @contextmanager
 def pool(setup: Any, count: int, module: str = "spmdir.checking.rules.worker") -> Iterator[Ask]:
-    """Return `count` processes that run `module`, as a function: (jobs, seconds for each) → their answers, in order."""
+    """Start `count` worker processes; yield a function from (jobs, time limit of each in seconds) to their answers."""
     workers = [Worker(setup, module) for _ in range(count)]
     idle = list(workers)
 

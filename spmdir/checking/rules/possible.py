@@ -76,14 +76,14 @@ class Trial:
             draw = random.Random(0)
             drawn = (tuple(draw.choice(c) for c in choices) for _ in range(limit // 2))
             ways = iter(dict.fromkeys([*itertools.islice(_uniform_choices(choices), limit // 2), *drawn]))
-        found = []
+        assignments = []
         for way in ways:
             placed: list[Placement] = [R] * len(self.operands)
             for group, placement in zip(members, way, strict=True):
                 for index in group:
                     placed[index] = placement
-            found.append(tuple(placed))
-        return found
+            assignments.append(tuple(placed))
+        return assignments
 
     def right(
         self, operands: tuple[Placement, ...], counts: Sequence[int], so_far: Possible | None = None

@@ -1,4 +1,4 @@
-"""What the checker leaves alone, and why: the table reasons.toml."""
+"""The exceptions of the checker with their reasons, from the table reasons.toml."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import attrs
 
 @attrs.frozen
 class Reason:
-    """Why something holds for the strategies that match one of `strategies` of the ops that match one of `ops`."""
+    """The reason for an exception. It applies to strategies and ops that match one of the patterns."""
 
     ops: tuple[str, ...]
     strategies: tuple[str, ...]
@@ -30,20 +30,20 @@ def table(kind: str) -> tuple[Reason, ...]:
 
 
 def why_left_out(op: str, strategy: str) -> str | None:
-    """Return why the rule of `op` leaves out `strategy`, as far as the table says; the first match counts."""
+    """Return the reason why the rule of `op` omits `strategy`, from the first matching entry; else None."""
     return next((entry.reason for entry in table("left_out") if entry.covers(op, strategy)), None)
 
 
 def why_undetermined(op: str) -> str | None:
-    """Return why the numbers that `op` gives are not compared, if they are not."""
+    """Return the reason why the results of `op` are compared only in shape; None if they are compared."""
     return next((entry.reason for entry in table("undetermined") if entry.covers(op, "")), None)
 
 
 def why_numbers_differ(op: str, strategy: str) -> str | None:
-    """Return why the results of `strategy` are not compared for numbers such as 0 and inf, if they are not."""
+    """Return the reason why results are not compared for numbers such as 0 and inf; None if they are compared."""
     return next((entry.reason for entry in table("numbers") if entry.covers(op, strategy)), None)
 
 
 def why_finite(op: str) -> str | None:
-    """Return why `op` is not run on NaN and infinities, if it is not."""
+    """Return the reason why `op` is not run on NaN and infinities; None if it is run."""
     return next((entry.reason for entry in table("finite") if entry.covers(op, "")), None)

@@ -1,4 +1,4 @@
-"""Compares the parameters of a rule with the schema of its op."""
+"""Compare the parameters of a rule with the schema of its op."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from spmdir.torch_interop.schemas import resolve
 def check_schema(op: str, rules: RuleSet) -> None:
     """Raise unless the rules of `op` list the parameters of its schema in order.
 
-    An op that is not registered is left to the samples, none of which runs.
+    An op that is not registered is not compared; its samples will not run.
 
     Raises:
-        ParseError: other names, another order, or a tensor for a literal; at the rule's place.
+        ParseError: the names, their order, or the kinds of parameters differ; located at the rule.
     """
     target = resolve(op)
     if target is None:

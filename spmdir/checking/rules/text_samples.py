@@ -1,5 +1,4 @@
-"""Calls for strategies written as text: the samples of their ops, these with other keywords and larger tensors, and
-ones of the sizes that a placement names."""
+"""Find calls for text strategies: samples of their ops, with other keywords, larger tensors, or sizes of placements."""
 
 from __future__ import annotations
 
@@ -20,18 +19,18 @@ from spmdir.torch_interop.ops import schema_of
 from spmdir.torch_interop.schemas import torch_op
 
 TIMES = (2, 6)
-"""How many times as large dimensions of larger samples are: shards of both parts of 1 and 3 elements are even then."""
+"""Factors of the dimensions of larger samples. With these, shards of parts of 1 and 3 elements are even."""
 
 MOST_ELEMENTS = 1 << 20
-"""Elements that a tensor of a larger sample has at most."""
+"""The most elements of a tensor in a larger sample."""
 
 RUNS = 4
-"""Larger samples on which a strategy is run."""
+"""The number of larger samples on which a strategy is run."""
 
 
 @attrs.frozen
 class TextRun:
-    """A strategy on one call, for an axis of `count` ranks; `is_derived` if the call is none of the given samples."""
+    """A strategy for a call on an axis of `count` ranks. `is_derived` holds for a modified sample."""
 
     sample: Sample
     case: Case
@@ -43,37 +42,37 @@ class TextRun:
 def runs_of_texts(
     placements: Sequence[Placement], samples: Sequence[Sample], rules: RuleSet, counts: Sequence[int]
 ) -> dict[TextStrategy, list[TextRun]]:
-    """Return the strategies that the classes of `placements` have as text → calls of it.
+    """Return text strategy of the classes of `placements` → the calls on which it is run.
 
-    They are `samples`, those that a strategy is of with each keyword changed, and for strategies that none of these is
-    a call of, others that are made of them.
+    These are `samples` to which it applies, and variants of them with other keywords. If there are none, larger
+    variants of the samples are tried.
 
     Args:
-        samples: of one op.
+        samples: the samples of one op.
     """
     kinds = tuple(dict.fromkeys(kind for kind in map(type, placements) if texts_of(kind)))
     ops = dict.fromkeys(sample.op for sample in samples)
-    found: dict[TextStrategy, list[TextRun]] = {
+    runs_of_text: dict[TextStrategy, list[TextRun]] = {
         text: [] for op in ops for text in rules.text_strategies(op, kinds) if text not in rules.text_strategies(op)
     }
-    for sample in samples if found else ():
+    for sample in samples if runs_of_text else ():
         for run in _runs(sample, placements, rules, counts, is_derived=False):
-            found[run.strategy.text].append(run)  # type: ignore[index]
-    for text, runs in found.items():
+            runs_of_text[run.strategy.text].append(run)  # type: ignore[index]
+    for text, runs in runs_of_text.items():
         for sample in {id(run.sample): run.sample for run in (*runs[:1], *runs[-1:])}.values():
             for variant in with_other_keywords(sample):
-                others = _runs(variant, placements, rules, counts[:1], is_derived=True)
-                runs += [run for run in others if run.strategy.text == text]
-    lacking = {text for text, runs in found.items() if not runs}
-    for sample in samples if lacking else ():
-        for variant in larger_samples(sample, placements) if any(text.op == sample.op for text in lacking) else ():
+                variant_runs = _runs(variant, placements, rules, counts[:1], is_derived=True)
+                runs += [run for run in variant_runs if run.strategy.text == text]
+    without_runs = {text for text, runs in runs_of_text.items() if not runs}
+    for sample in samples if without_runs else ():
+        for variant in larger_samples(sample, placements) if any(text.op == sample.op for text in without_runs) else ():
             for run in _runs(variant, placements, rules, counts, is_derived=True):
-                if run.strategy.text in lacking and len(found[run.strategy.text]) < RUNS:
-                    found[run.strategy.text].append(run)
-            lacking = {text for text in lacking if len(found[text]) < RUNS}
-            if not lacking:
-                return found
-    return found
+                if run.strategy.text in without_runs and len(runs_of_text[run.strategy.text]) < RUNS:
+                    runs_of_text[run.strategy.text].append(run)
+            without_runs = {text for text in without_runs if len(runs_of_text[text]) < RUNS}
+            if not without_runs:
+                return runs_of_text
+    return runs_of_text
 
 
 def _runs(
@@ -85,7 +84,7 @@ def _runs(
             for strategy in strategies_of(case.rule, count, placements):
                 if strategy.text is not None and strategy.text not in rules.text_strategies(sample.op):
                     yield TextRun(sample, case, count, strategy, is_derived)
-    except Exception:  # ops raise anything on sizes that they do not take
+    except Exception:  # ops may raise any exception for unsupported sizes
         if not is_derived:
             raise
 
@@ -95,20 +94,20 @@ OTHER: Mapping[str, Callable[[Any], Any]] = {
     "float": lambda value: 0.25 + (value or 0.0) / 2,
     "Optional[float]": lambda value: 0.25 + (value or 0.0) / 2,
 }
-"""Type of a keyword → a value of it that is another one."""
+"""Type of a keyword → function from its value to a different one."""
 
 
 def with_other_keywords(sample: Sample) -> Iterator[Sample]:
-    """Yield `sample` with another value for each keyword that is a number or a truth value: as `scale` of attention."""
+    """Yield `sample` with another value for each keyword that is a number or Boolean, such as `scale` of attention."""
     for argument in schema_of(torch_op(sample.op)).arguments:
-        other = OTHER.get(str(argument.type))
-        if other is not None and argument.has_default_value():
-            value = other(sample.arguments.get(argument.name, argument.default_value))
+        change = OTHER.get(str(argument.type))
+        if change is not None and argument.has_default_value():
+            value = change(sample.arguments.get(argument.name, argument.default_value))
             yield attrs.evolve(sample, arguments={**sample.arguments, argument.name: value})
 
 
 def larger_samples(sample: Sample, placements: Sequence[Placement]) -> Iterator[Sample]:
-    """Yield `sample` with larger tensors, and with dimensions and lists of sizes as the fields of `placements` say."""
+    """Yield `sample` with larger tensors, and with sizes from the fields of `placements`."""
     for times in TIMES:
         for scaled in _scaled_arguments(sample.arguments, times):
             yield from _resized(sample, lambda size, times=times: size * times if size > 1 else size, scaled)
@@ -132,26 +131,26 @@ def _numbers(placement: Placement) -> Iterator[int | tuple[int, ...]]:
 
 
 def _is_sizes(value: Any) -> bool:
-    return isinstance(value, (tuple, list)) and bool(value) and all(type(one) is int and one >= 0 for one in value)
+    return isinstance(value, (tuple, list)) and bool(value) and all(type(size) is int and size >= 0 for size in value)
 
 
 def _scaled_arguments(arguments: Mapping[str, Any], times: int) -> Iterator[dict[str, Any]]:
-    """Yield the arguments with lists of numbers, single numbers, or none of them `times` as large."""
-    tried = []
+    """Yield variants of the arguments: with lists of integers multiplied by `times`, with integers, or unchanged."""
+    variants = []
     for kinds in ((), (tuple, list), (int,)):
         scaled = {
             name: value
             if name.startswith("dim") or type(value) not in kinds
             else value * times
             if type(value) is int
-            else tuple(one * times for one in value)
+            else tuple(size * times for size in value)
             if _is_sizes(value)
             else value
             for name, value in arguments.items()
         }
-        if scaled not in tried:
-            tried.append(scaled)
-    yield from reversed(tried)
+        if scaled not in variants:
+            variants.append(scaled)
+    yield from reversed(variants)
 
 
 def _tensors(sample: Sample) -> list[torch.Tensor]:
@@ -160,7 +159,7 @@ def _tensors(sample: Sample) -> list[torch.Tensor]:
 
 
 def _resized(sample: Sample, size: Any, arguments: dict[str, Any]) -> Iterator[Sample]:
-    """Yield `sample` with dimensions of `size(old size)` elements, unless that is too large."""
+    """Yield `sample` with dimensions of `size(old size)` elements, unless a tensor becomes too large."""
 
     def resized(operand: Any) -> Any:
         if isinstance(operand, list):
@@ -172,7 +171,7 @@ def _resized(sample: Sample, size: Any, arguments: dict[str, Any]) -> Iterator[S
 
 
 def _repeated(tensor: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """Return `tensor` repeated to `shape`; numbers that are no integers differ but keep their signs."""
+    """Return `tensor` repeated to `shape`. Floating-point elements are scaled at random, but keep their signs."""
     generator = torch.Generator().manual_seed(0)
     for dim, size in enumerate(shape):
         if size != tensor.shape[dim]:

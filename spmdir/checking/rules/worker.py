@@ -1,4 +1,4 @@
-"""The process that runs ops: a Setup and jobs come from stdin, stages and answers go to stdout, as pickles."""
+"""The main module of a worker process: it reads pickled jobs from stdin, and writes steps and answers to stdout."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from spmdir.rules.rule_set import default
 
 
 class Session:
-    """The rules and samples of a worker, and the jobs that it can do: (method name, *arguments)."""
+    """The rules and samples of a worker. A job is (method name, *arguments) of this class."""
 
     def __init__(self, setup: Setup, say: Callable[[str], None]):
         self.say = say
         self.rules: RuleSet = extended_rules(load_plugins(setup.plugins))
-        self.own: dict[str, list[Sample]] = {}
-        given = _samples_of(setup.samples) if setup.samples else []
-        for sample in [*given, *all_samples(default())]:
-            self.own.setdefault(sample.op, []).append(sample)
+        self.samples_of_op: dict[str, list[Sample]] = {}
+        plugin_samples = _samples_of(setup.samples) if setup.samples else []
+        for sample in [*plugin_samples, *all_samples(default())]:
+            self.samples_of_op.setdefault(sample.op, []).append(sample)
 
     def opinfos(self) -> tuple[list[str], str | None]:
         return opinfo_names()
@@ -44,7 +44,7 @@ class Session:
 
     def check(self, op: str, captured: tuple[bytes, ...], options: Options) -> OpReport:
         check_schema(op, self.rules)
-        samples = [*self.own.get(op, ()), *map(pickle.loads, captured)]
+        samples = [*self.samples_of_op.get(op, ()), *map(pickle.loads, captured)]
         return check_op(op, samples, self.rules, options, self.say)
 
 
@@ -63,8 +63,8 @@ def _samples_of(path: str) -> list[Sample]:
 
 
 def serve(session_of: Callable[[Any, Callable[[str], None]], Any]) -> None:
-    """Answer jobs until stdin ends; `session_of(setup, say)` is made at the first."""
-    # What native code prints must not come between the answers.
+    """Answer jobs until stdin ends. The first job creates `session_of(setup, say)`."""
+    # Output of native code must not mix with the answers.
     channel = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     warnings.simplefilter("ignore")
@@ -84,11 +84,11 @@ def serve(session_of: Callable[[Any, Callable[[str], None]], Any]) -> None:
             session = session or session_of(setup, lambda stage: send("stage", stage))
             send("answer", getattr(session, method)(*arguments))
         except SpmdirError as error:
-            each = error.errors if isinstance(error, SpmdirErrors) else [error]
-            send("rejected", [(one.message, one.location) for one in each])
+            errors = error.errors if isinstance(error, SpmdirErrors) else [error]
+            send("rejected", [(mistake.message, mistake.location) for mistake in errors])
         except Exception as error:
-            where = traceback.extract_tb(error.__traceback__)[-1]
-            send("failure", f"{type(error).__name__}: {error} ({os.path.basename(where.filename)}:{where.lineno})")
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            send("failure", f"{type(error).__name__}: {error} ({os.path.basename(frame.filename)}:{frame.lineno})")
 
 
 if __name__ == "__main__":
