@@ -53,7 +53,7 @@ def test_the_table_names_what_is_wrong(report: RuleReport):
     table = report.table()
     assert "aten.abs: unsound on 2 ranks: (P(max)) -> (P(max)): result 0 differs by" in table
     assert "spmdirtest.crash: crash: signal SIGABRT" in table
-    assert "aten.exp: missing: (S(0)) -> (S(0)): right in" in table
+    assert "aten.exp: missing: (S(0)) -> (S(0)): sound in" in table
 
 
 def test_a_strategy_that_is_wrong_in_many_runs_counts_once(tmp_path: Path):
