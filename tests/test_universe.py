@@ -97,7 +97,7 @@ def readable() -> tuple[str, ...]:
 
 def _parts(file: str) -> tuple[list[str], list[str]]:
     golden = read_golden(Path(file).read_text(), file)
-    return golden.sources, [expected for _, expected in golden.parts]
+    return golden.sources, [expected.split("// $", 1)[0] for _, expected in golden.parts]
 
 
 def _is_accepted(source: str, expected: str) -> bool:

@@ -33,8 +33,10 @@ def read_exported(exported: torch.export.ExportedProgram) -> Program:
     """Return the program of `torch.export`, with its parameters and buffers by FQN.
 
     Raises:
-        UnsupportedError: it takes or returns something that is neither a tensor nor a literal.
+        UnsupportedError: it takes or returns something that is neither a tensor nor a literal, or was exported with one
+            tensor for two arguments.
     """
+    _check_distinct_examples(exported)
     kept, names = 0, iter(_result_names(exported))
     if needs_retrace(exported.graph_module):
         with torch_errors("the exported program cannot be made functional"), warnings.catch_warnings():
@@ -56,6 +58,27 @@ def read_exported(exported: torch.export.ExportedProgram) -> Program:
         else:
             outputs.append(Output(value, next(names, ()), "output", spec.target))
     return Program(graph, inputs, outputs[: len(outputs) - kept], exported.range_constraints)
+
+
+def _check_distinct_examples(exported: torch.export.ExportedProgram) -> None:
+    """Raise an error if one example tensor was given for two arguments.
+
+    `torch.export` then lets the last of these arguments replace the others, so the program ignores their values.
+    """
+    users = [spec for spec in exported.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
+    examples = pytree.tree_leaves(exported.example_inputs)
+    if len(users) != len(examples):  # an archive without examples
+        return
+    argument_of_example: dict[int, str] = {}
+    for spec, example in zip(users, examples, strict=True):
+        if not isinstance(example, Tensor):
+            continue
+        argument = argument_of_example.setdefault(id(example), spec.arg.name)
+        if argument != spec.arg.name:
+            raise UnsupportedError(
+                f"the example inputs of '{argument}' and '{spec.arg.name}' are the same tensor, and torch.export uses "
+                f"'{spec.arg.name}' for both; export the model with different tensors, such as a clone"
+            )
 
 
 def _result_names(exported: torch.export.ExportedProgram) -> list[Names]:

@@ -140,7 +140,7 @@ def capture_model(model: nn.Module, example_inputs: tuple[Any, ...], dynamic_sha
     Raises:
         UnsupportedError: torch.export rejects the model, or the forward changes state that is not in its buffers.
     """
-    traced, arguments = off_meta_device(model, example_inputs)
+    traced, arguments = off_meta_device(model, _distinct(example_inputs))
     rehearsal = rehearse_module(traced, arguments, {})
     with ExitStack() as stack:
         stack.enter_context(torch_errors("the model cannot be exported"))
@@ -156,6 +156,19 @@ def capture_model(model: nn.Module, example_inputs: tuple[Any, ...], dynamic_sha
     meta: dict[int, Any] = {id(value): value.to("meta") for value in tensors.values() if isinstance(value, FakeTensor)}
     tensors = {name: meta.get(id(value), value) for name, value in tensors.items()}
     return Capture(program, convention, [], tensors, outputs, rehearsal)
+
+
+def _distinct(example_inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the inputs with a copy for each repetition of a tensor, which torch.export would take for one argument."""
+    seen: set[int] = set()
+
+    def copy_repetition(leaf: Any) -> Any:
+        if not _is_tensor(leaf) or id(leaf) not in seen:
+            seen.add(id(leaf))
+            return leaf
+        return leaf.detach().clone().requires_grad_(leaf.requires_grad)
+
+    return pytree.tree_map(copy_repetition, example_inputs)
 
 
 def off_meta_device(model: nn.Module, args: tuple[Any, ...]) -> tuple[nn.Module, tuple[Any, ...]]:

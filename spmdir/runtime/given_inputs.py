@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 from torch import Tensor
 
+from spmdir.core.errors import SpmdirError
 from spmdir.runtime.agreement import RankGroup
 from spmdir.runtime.digests import quick_digest
 from spmdir.runtime.ranks import Ranks
@@ -57,12 +58,16 @@ class GivenInputs:
             if len(self.peers.members) == 1:
                 yield {}
                 return
-            with self.peers.checked("the inputs of a call") as status:
-                yield status
-                status["shards" if self.ranks.local_inputs else "inputs"] = {
-                    argument.name: quick_digest(tensor.to(self.ranks.device))
-                    for argument, tensor in zip(arguments, tensors, strict=True)
-                }
+            try:
+                with self.peers.checked("the inputs of a call") as status:
+                    yield status
+                    status["shards" if self.ranks.local_inputs else "inputs"] = {
+                        argument.name: quick_digest(tensor.to(self.ranks.device))
+                        for argument, tensor in zip(arguments, tensors, strict=True)
+                    }
+            except SpmdirError:
+                self.calls -= 1  # all peers fail, so the next call is compared instead
+                raise
 
 
 def _is_due(call: int) -> bool:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch._higher_order_ops.effects import has_effects
 
+from spmdir.core.errors import UnsupportedError
 from spmdir.dialects.ir import main_function
 from spmdir.importer.importer import import_fx
 from spmdir.importer.program import CONSTANT_BYTES
@@ -255,3 +256,9 @@ def test_factories_name_the_default_element_type_of_the_trace():
     factories = [one for one in ops(import_fx(program, MESH)) if not one.operands]
     assert [one.name for one in factories] == ["aten.randn", "aten.rand", "aten.eye", "aten.linspace"]
     assert {str(one.argument["dtype"]) for one in factories} == {"f64"}
+
+
+def test_an_export_with_one_example_tensor_for_two_arguments_is_an_error():
+    program = export(lambda s, x, y: x - y, X, X)
+    with pytest.raises(UnsupportedError, match="'args_0' and 'args_1' are the same tensor"):
+        import_fx(program, MESH)

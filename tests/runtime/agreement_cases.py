@@ -279,7 +279,7 @@ def sizes(rank: int) -> dict[str, Any]:
 def inputs(rank: int) -> dict[str, Any]:
     """Inputs that differ between ranks: in the first call, in a later one, and where they are the same shard."""
     other = X + rank
-    program, later, local = parallel(), parallel(), parallel(local_inputs=True)
+    program, later, retried, local = parallel(), parallel(), parallel(), parallel(local_inputs=True)
     module, own = (spmdir.shard_module(Model(), Mesh({"dp": 2}), "fsdp", (torch.ones(4, 4).double(),), **options)
                    for options in ({}, {"local_inputs": True, "out_shardings": ["dp: S(0)"]}))  # fmt: skip
     model = Model()
@@ -287,6 +287,7 @@ def inputs(rank: int) -> dict[str, Any]:
     return {
         "model": error_of(lambda: program(other)),
         "later": [error_of(lambda: later(X)), error_of(lambda: later(other))],
+        "retried": [error_of(lambda: retried(other)) for _ in range(3)],
         "shards": error_of(lambda: local(other)),
         "module": error_of(lambda: module(torch.full((4, 4), float(rank), dtype=torch.float64))),
         "step": error_of(lambda: spmdir.parallelize(step, MESH, PLAN, (X, X), state=state)(X, other)),

@@ -133,6 +133,7 @@ def test_inputs_that_differ_between_ranks_are_an_error_on_all(ranks):
         for case, name in (("model", "x"), ("module", "x"), ("step", "arg1")):
             assert found[case].startswith(f"{DIFFERENT}'{name}'; inputs are global") and "local_inputs" in found[case]
         assert found["later"][0] == "no error" and found["later"][1].startswith(DIFFERENT)
+        assert all(error.startswith(DIFFERENT) for error in found["retried"])
         assert found["shards"].startswith(f"{DIFFERENT}'x', of which they hold the same shard")
         assert 'give the sampler num_replicas=mesh["dp"].size()' in found["shards"]
 

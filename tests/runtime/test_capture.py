@@ -113,6 +113,16 @@ def test_a_step_that_cannot_be_traced_is_told_what_to_write(step, message):
         capture_step(step, state, (torch.ones(2, 4),), torch.device("cpu"))
 
 
+def test_one_example_tensor_for_two_arguments_keeps_both_in_the_program():
+    class Difference(torch.nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x - y
+
+    x = torch.ones(2)
+    placeholders = capture_model(Difference(), (x, x)).program.graph.find_nodes(op="placeholder")
+    assert [len(node.users) for node in placeholders] == [1, 1]
+
+
 def test_a_call_with_another_number_of_arguments_says_how_many():
     capture = capture_model(torch.nn.ReLU(), (torch.ones(2),))
     with pytest.raises(SpmdirError, match="2 arguments given; expected 1, as in example_inputs"):

@@ -30,8 +30,6 @@ DECLARATIONS = {
     "NoEnd": _edge("by='broadcast'"),
     "NoSuchEnd": _edge("target='Nowhere'"),
     "NoSuchCost": _edge("target='R', by='pigeon'"),
-    "NegativeCost": _edge("target='R', by='broadcast', itemsize=-1"),
-    "NanCost": _edge("target='R', by='broadcast', itemsize=math.nan"),
     "NotAnEdge": extended(FIRST, "def edges(self):\n    yield (lambda x, group: x, 'R')", "edges"),
     "Twice": extended(
         FIRST,
