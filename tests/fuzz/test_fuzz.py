@@ -25,7 +25,7 @@ EXAMPLES |= {"special": 40, "edits": 40, "schedules": 30, "lossy": 20}
 PAIRS = {
     "nothing": None,
     "seed": None,
-    "calls": "the broadcast of the random generator",
+    "calls": "the broadcast of the state of the random generator",
     "sizes": "call with the sizes s0 = 3 and s0 = 5",
     "error in the model": "rank 1: the model cannot be exported",
 }

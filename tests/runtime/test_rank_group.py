@@ -57,7 +57,7 @@ def test_other_ranks_raise_a_plain_error_for_what_has_another_form(error: Except
 
 def test_ranks_that_differ_raise_a_divergence() -> None:
     store = dist.HashStore()
-    assert "rank 0 has not come" in str(come(group(store, 1, SOON), sizes={"s0": 2}))
+    assert "rank 0 has not reached" in str(come(group(store, 1, SOON), sizes={"s0": 2}))
     found = come(group(store, 0, SOON), sizes={"s0": 3})
     assert isinstance(found, DivergenceError)
     assert "s0 = 3 and s0 = 2" in found.message
