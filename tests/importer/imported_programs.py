@@ -31,8 +31,9 @@ class Function(nn.Module):
 
 
 def export(function: Callable[..., Any], *args: Any, **members: Any) -> torch.export.ExportedProgram:
-    """Return `function(self, *args)` as torch.export gives it."""
-    return torch.export.export(Function(function, **members), args)
+    """Return `function(self, *args)` as torch.export gives it, with a copy of each tensor that is given again."""
+    distinct = tuple(arg.clone() if any(arg is other for other in args[:at]) else arg for at, arg in enumerate(args))
+    return torch.export.export(Function(function, **members), distinct)
 
 
 def ops(module: ModuleOp) -> list[ValueOp]:

@@ -259,6 +259,6 @@ def test_factories_name_the_default_element_type_of_the_trace():
 
 
 def test_an_export_with_one_example_tensor_for_two_arguments_is_an_error():
-    program = export(lambda s, x, y: x - y, X, X)
+    program = torch.export.export(Function(lambda s, x, y: x - y), (X, X))
     with pytest.raises(UnsupportedError, match="'args_0' and 'args_1' are the same tensor"):
         import_fx(program, MESH)
