@@ -201,7 +201,7 @@ def emitted(tmp_path: Path, capsys: pytest.CaptureFixture[str], plugin: str, *ar
         ),
         (["--import-pt2", "MODEL", "--mesh", "dp=2", "--shardings", "fsdb"], "error: 'fsdb' is not a recipe; expected"),
         (["--import-pt2", "MODEL", "--mesh", "dp=2", "--shardings", "fsdp.toml"], "error: cannot read 'fsdp.toml'"),
-        (["--emit-fx", "MODEL"], "error: 'MODEL' is a zip archive; expected text: if torch.export.save wrote it"),
+        (["--emit-fx", "MODEL"], "error: 'MODEL' is a zip archive; expected text; if torch.export.save wrote it"),
         (["--emit-fx", "IN", "--rank", "2"], "error: rank 2 is not in the mesh of 2 ranks; expected 0 to 1"),
         (["--emit-fx", "IN", "--rank", "9" * 5000], f"error: argument --rank: '{'9' * 59}… is not a rank; expected"),
         (
