@@ -78,7 +78,7 @@ def test_buffers_that_sizes_of_batches_are_added_to_are_equal_on_all_ranks(ranks
         for front in ("module", "step"):
             assert [float(each) for each in found[front]] == [16, positions], front
         assert "a result of type i64 is computed from the separate batch of each rank" in found["integers"]
-        assert "make a buffer floating" in found["integers"]
+        assert "use a floating-point buffer" in found["integers"]
 
 
 @pytest.mark.gloo
