@@ -67,9 +67,9 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "a device mesh that is a mesh": (lambda: spmdir.lower_to_fx(imported(), 0, MESH), "expected a torch DeviceMesh"),
     "a shape with a negative size": (
         lambda: spmdir.plan_reshard((-1, 4), "f32", "", "", MESH),
-        "expected sizes from 0",
+        "expected a sequence of sizes from 0",
     ),
-    "a shape that is a number": (lambda: spmdir.plan_reshard(4, "f32", "", "", MESH), "shape is 4"),  # type: ignore
+    "a shape that is a number": (lambda: spmdir.plan_reshard(4, "f32", "", "", MESH), "invalid shape 4"),  # type: ignore
     "an axis without ranks": (lambda: spmdir.rules.op_strategies("aten.relu", META, {}, 0), "axis_size is 0"),
     "operands that are tensors": (
         lambda: spmdir.rules.op_strategies("aten.relu", (X,), {}, 2),
