@@ -208,7 +208,7 @@ def test_a_constraint_that_no_op_follows_is_remarked_on_and_makes_no_step(capsys
     assert "convert" not in ir.print_ir(module)
     said = capsys.readouterr().err
     assert said.startswith(
-        "in.mlir:3:3: remark: the constraint of %x to <tp: Padded(1)> has no effect: its users take it"
+        "in.mlir:3:3: remark: the constraint of %x to <tp: Padded(1)> has no effect: its users need other shardings"
     )
 
 
