@@ -125,7 +125,7 @@ SCALAR = TensorMeta((), dt.F64)
         ("aten.abs", {"self": TensorMeta((4,), dt.COMPLEX_F32)}, {}, dt.COMPLEX_F32, "complex<f32>; expected f32"),
         ("aten._to_copy", {"self": FULL}, {"dtype": dt.BF16}, dt.F32, "f32; expected bf16"),
         ("aten.bitwise_and.Tensor", {"self": FULL, "other": I32}, {}, dt.F32, "operand 'self' has element type f32"),
-        ("aten.add.Tensor", {"self": TensorMeta((4,), dt.F8E5M2), "other": BF16}, {}, dt.BF16, "does not promote"),
+        ("aten.add.Tensor", {"self": TensorMeta((4,), dt.F8E5M2), "other": BF16}, {}, dt.BF16, "torch cannot promote"),
     ],
 )
 def test_what_torch_rejects_or_does_not_give_is_an_error(op, operands, arguments, result, message):

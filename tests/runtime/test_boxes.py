@@ -44,7 +44,7 @@ def test_the_boxes_of_a_rank_are_what_it_holds_and_those_of_all_ranks_are_the_te
 
 def test_what_is_no_element_is_in_no_box():
     for text in ("a: P(sum)", "b: Masked", "a: S(0), b: P(max)", "a: Shadow(bf16)"):
-        with pytest.raises(UnsupportedError, match=r"are not elements of the tensor, so no rank can save its part"):
+        with pytest.raises(UnsupportedError, match=r"do not contain elements of the tensor, so ranks cannot save them"):
             held_boxes(parse_sharding(text), (4, 4), MESH, 0)
 
 
