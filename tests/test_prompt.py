@@ -27,8 +27,8 @@ PAGE = (Path(__file__).parents[1] / "docs" / "api.md").read_text()
 BASES = {"Placement", "ShardPlacement", "PartialPlacement", "PackedPlacement", "KeepsSource"}
 """Classes of which there are values of derived classes alone."""
 
-OF_A_RUN = {"JointProgram", "RankPrograms"}
-"""Classes whose values a run on ranks makes."""
+OF_A_RUN = {"JointProgram", "Message", "RankPrograms", "Site"}
+"""Classes whose values a run on ranks, or lowering, makes."""
 
 TEXT = """spmd.mesh @mesh <dp = 2, tp = 4>
 
@@ -113,8 +113,11 @@ SHOWN: dict[str, tuple[Callable[[], object], str]] = {
     "Dropped": (lambda: spmdir.rules.op_strategies("aten.sort", [META], {}, 2, why=True)[-1], "<Dropped"),
     "RuleSet": (default, "<RuleSet of "),
     "OpRule": (lambda: default().instantiate(default().infer_call("aten.neg", (META,), {})), "<OpRule"),
-    "CollectiveSpec": (lambda: SHIPPED[0], "<CollectiveSpec"),
+    "CollectiveSpec": (lambda: SHIPPED[0], "CollectiveSpec 'slice'"),
     "Traffic": (lambda: SHIPPED[0].traffic, "<Traffic: slice>"),
+    "Clause": (lambda: spmdir.placement.ON, "Clause(keyword='on'"),
+    "Sizes": (lambda: spmdir.placement.Sizes(4, 1, 1), "Sizes(group=4"),
+    "DimPartition": (lambda: spmdir.placement.DimPartition(0, 4, (), (), ()), "DimPartition(dim=0"),
 }
 """Public class, or what else is shown → what makes a value, and what its text begins with."""
 

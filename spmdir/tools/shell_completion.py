@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 
 from spmdir.core.errors import SpmdirError
@@ -50,8 +50,9 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
     """Yield the arguments of a parser and of its subcommands."""
     for action in parser._actions:
         yield action
-        if isinstance(action, argparse._SubParsersAction):
-            for subparser in action.choices.values():
+        choices = action.choices.values() if isinstance(action.choices, Mapping) else ()
+        for subparser in choices:  # those of the argument SUBCOMMAND are parsers
+            if isinstance(subparser, argparse.ArgumentParser):
                 yield from _actions(subparser)
 
 
