@@ -61,6 +61,13 @@ class CallReader:
             self.fail(f"argument '{name}' is {'missing' if value is None else print_literal(value)}; expected integers")
         return listed
 
+    def integer(self, name: str) -> int:
+        """Return the number in literal argument `name`; RuleError if it is absent or not one integer."""
+        numbers = self.integers(name)
+        if len(numbers) != 1:
+            self.fail(f"argument '{name}' is {list(numbers)}; expected one integer")
+        return numbers[0]
+
     def dimensions(self, argument: str, rank: int) -> tuple[int, ...]:
         """Return the dimensions, from 0 to `rank` - 1, that literal `argument` selects; RuleError if it is absent."""
         listed = self.integers(argument)

@@ -15,7 +15,7 @@ def diagonal(layout: LayoutBuilder, operand: str, offset: str, dim1: str, dim2: 
     if diagonal_dims[0] == diagonal_dims[1]:
         layout.fail(f"a diagonal of shape {list(shape)} requires two different dimensions")
     layout.keep_unsharded(f for p in diagonal_dims for f in dims[p])
-    (shift,) = layout.integers(offset)
+    shift = layout.integer(offset)
     length = max(0, min(shape[diagonal_dims[0]] + min(shift, 0), shape[diagonal_dims[1]] - max(shift, 0)))
     return (*(d for p, d in enumerate(dims) if p not in diagonal_dims), (layout.factor("w", length, unsharded=True),))
 
@@ -51,7 +51,7 @@ def embedded(layout: LayoutBuilder, operand: str, offset: str, dim1: str, dim2: 
 def windows(layout: LayoutBuilder, operand: str, dimension: str, length: str, step: str) -> Dims:
     """Return the dimensions of windows; that of their elements is last. Windows that do not tile it are unsharded."""
     dims, shape = list(layout.dims(operand)), layout.shape(operand)
-    (size,), (stride,) = layout.integers(length), layout.integers(step)
+    size, stride = layout.integer(length), layout.integer(step)
     dim = layout.dimension(dimension, len(dims))
     extent = shape[dim] if dims else 1
     if not 0 <= size <= extent or stride < 1:

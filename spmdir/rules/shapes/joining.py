@@ -87,7 +87,7 @@ def _repeated(layout: LayoutBuilder, operand: str, argument: str, repeats: tuple
 def interleave(layout: LayoutBuilder, operand: str, repeats: str, argument: str) -> Dims:
     """Return the dimensions with the elements of one repeated in place; without `argument`, all are joined first."""
     dims = layout.dims(operand)
-    (count,) = layout.integers(repeats)
+    count = layout.integer(repeats)
     if count < 0:
         layout.fail(f"argument '{repeats}' is {count}; expected a non-negative number of repeats")
     times = (layout.factor("w", count, unsharded=True),)

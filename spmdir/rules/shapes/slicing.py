@@ -17,7 +17,8 @@ def sliced(layout: LayoutBuilder, operand: str, argument: str, start: str, end: 
         layout.fail(
             f"invalid slice with step {step_size!r} of rank {len(dims)}; expected a step of at least 1, and dimensions"
         )
-    begin, until, _ = slice(layout.argument(start), layout.argument(end)).indices(shape[dim])
+    bounds = [None if layout.argument(name) is None else layout.integer(name) for name in (start, end)]
+    begin, until, _ = slice(*bounds).indices(shape[dim])
     _replace(layout, dims, argument, dim, max(0, -(-(until - begin) // step_size)))
     return tuple(dims)
 
@@ -25,8 +26,7 @@ def sliced(layout: LayoutBuilder, operand: str, argument: str, start: str, end: 
 def narrowed(layout: LayoutBuilder, operand: str, argument: str, start: str, length: str) -> Dims:
     """Return the dimensions as `sliced` does."""
     dims = list(layout.dims(operand))
-    (size,) = layout.integers(length)
-    _replace(layout, dims, argument, layout.dimension(argument, len(dims)), size)
+    _replace(layout, dims, argument, layout.dimension(argument, len(dims)), layout.integer(length))
     return tuple(dims)
 
 
