@@ -71,9 +71,12 @@ class Training:
         x = torch.randn(BATCH, WIDTH, dtype=torch.float64)
         mesh = spmdir.Mesh(self.mesh)
         alone, sharded = copy.deepcopy(model), spmdir.shard_module(model, mesh, self._plan(model), (x,))
+        try:
+            self._train(alone, x)
+        except TypeError as error:  # fused SGD, where a parameter has its first gradient after another one's
+            return "rejected", f"torch cannot train it on one device: {error}"
         if not self._train(sharded, x):
             return "rejected", "no backward after one in no_sync() reduces its gradients"
-        self._train(alone, x)
         for (name, mine), other in zip(sharded.named_parameters(), alone.parameters(), strict=True):
             if (mine.grad is None) != (other.grad is None):
                 return "wrong", f"the gradient of {name} is {mine.grad}, {other.grad} on one device"
