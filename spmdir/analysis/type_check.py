@@ -233,8 +233,8 @@ def _check_ring(rule: OpRule, axis: str, factor: int, shardings: Sequence[Shardi
             *outer, innermost = axes or (axis,)
             if (axis in axes and axis != innermost) or mesh.root_axis(axis) in map(mesh.root_axis, outer):
                 raise ShardingError(
-                    f"is split along '{axis}', which shards factor '{rule.factors[factor].name}' with "
-                    f"{[other for other in axes if other != axis]}; expected it to be innermost, and no part of these"
+                    f"is split along '{axis}', but factor '{rule.factors[factor].name}' is sharded along {list(axes)}; "
+                    f"expected '{axis}' to be the innermost of these axes, and the only one on its mesh axis"
                 )
 
 

@@ -106,7 +106,7 @@ def _check_op(func: Any, args: Sequence[Any], rows: Sequence[Sequence[Tensor]]) 
         keeps = name in COPIES or torch.Tag.pointwise in func.tags or name.startswith(("_foreach_", "_fused_"))
     if not keeps or name == "_foreach_max":
         raise UnsupportedError(
-            f"cannot run {func} on a shard that is not one of torch.chunk; expected an elementwise op; to "
+            f"cannot run {func} on a shard other than those of torch.chunk; expected an elementwise op; to "
             "gather whole values, use state_dict() of a Parallel or spmdir.checkpoint.save_safetensors; or shard the "
             "tensor by S(dim) with axes in mesh order"
         )

@@ -35,7 +35,7 @@ func.func @f(%x: tensor<4x8x6xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%x: tensor<8x6xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0), dp: S(0)>}, %w: tensor<6x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(1)>}) -> tensor<8x8xf32> {
-  // expected-error@+1 {{is split along 'tp', which shards factor 'm' with ['dp']; expected it to be innermost, and no part of these}}
+  // expected-error@+1 {{is split along 'tp', but factor 'm' is sharded along ['tp', 'dp']; expected 'tp' to be the innermost of these axes, and the only one on its mesh axis}}
   %y = aten.mm(%x, %w) : tensor<8x8xf32> <dp: S(0), tp: S(1)> attributes {spmd.split}
   return %y : tensor<8x8xf32>
 }
