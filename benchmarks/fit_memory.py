@@ -76,8 +76,8 @@ def gathered_again(layers: int, batch: int, axes: Mapping[str, int]) -> tuple[fl
     from spmdir.dialects import ir
     from spmdir.pipeline.pipeline import Pipeline, run_passes
     from spmdir.reshard.topology import DEFAULT
-    from spmdir.schedule.fit import fit
     from spmdir.schedule.memory import peak_bytes
+    from spmdir.schedule.memory_fitting import fit
     from spmdir.schedule.program import Program
     from spmdir.schedule.repeated_tasks import insert_repeats
     from spmdir.transforms.repeat import repeat

@@ -29,7 +29,7 @@ from spmdir.analysis.scheduling.rank_program import rank_program
 from spmdir.dialects import ir
 from spmdir.pipeline.pipeline import as_pipeline
 from spmdir.reshard.topology import H100X8
-from spmdir.schedule.fit import fit
+from spmdir.schedule.memory_fitting import fit
 from spmdir.schedule.program import Program, Task
 from spmdir.schedule.repeated_tasks import Repeat, find_repeats, peak_with_repeats
 

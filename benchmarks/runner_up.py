@@ -24,7 +24,7 @@ def of_plan(plan: str, layers: int, most: int | None) -> tuple[int, int, float, 
     from benchmarks.programs import Config, shardings, trace
     from spmdir.explanation.decided import DecidedProgram
     from spmdir.pipeline.pipeline import as_pipeline
-    from spmdir.search.restricted import Restricted, ends_of
+    from spmdir.search.restricted_node import Restricted, ends_of
 
     config = Config(layers=layers)
     given, residual = shardings(config, plan)

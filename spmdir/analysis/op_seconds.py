@@ -15,7 +15,7 @@ from spmdir.rules import OpRule
 from spmdir.rules.strategies.strategy import Strategy
 from spmdir.search.kernels import Step, works
 from spmdir.search.problem import local_work
-from spmdir.search.work import Work
+from spmdir.search.roofline import Work
 
 ShardedType = tuple[TensorMeta, Sharding]
 """The global type of a value, and its sharding."""

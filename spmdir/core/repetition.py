@@ -1,7 +1,7 @@
 """Find repeated parts of a sequence, such as the layers of a program.
 
-`outline-layers` and the scheduler use it, because they need consecutive ops. `search/colours.py` finds equal parts of
-a graph, independent of the order of ops.
+`outline-layers` and the scheduler use it, because they need consecutive ops. `search/colour_refinement.py` finds equal
+parts of a graph, independent of the order of ops.
 
 For example, entries `a b c d b c d b c d e`: equal windows are at distance 3, so parts have length 3. The longest range
 with this period is `b c d b c d b c d`. Its parts may begin at b, c or d. The best begin is the one where the fewest

@@ -35,7 +35,7 @@ from spmdir.rules.strategies.strategy import Strategy
 from spmdir.search.joint_states import Unsolvable
 from spmdir.search.nesting import Nested
 from spmdir.search.problem import Annotation, StrategySource
-from spmdir.search.restricted import Restricted, ends_of
+from spmdir.search.restricted_node import Restricted, ends_of
 
 _OPEN = parse_placement("?")
 

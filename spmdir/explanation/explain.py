@@ -17,7 +17,7 @@ from spmdir.pipeline.pipeline import PIPELINE, Pipeline
 from spmdir.reshard.cost import step_cost
 from spmdir.rules.strategies.obstacle import Dropped
 from spmdir.rules.strategies.strategy import Strategy
-from spmdir.search.restricted import ends_of
+from spmdir.search.restricted_node import ends_of
 
 if TYPE_CHECKING:
     from xdsl.dialects.builtin import ModuleOp

@@ -24,9 +24,9 @@ from spmdir.dialects.locations import location_of
 from spmdir.pipeline.base_passes import LocalPass
 from spmdir.pipeline.machine_options import MachineOptions
 from spmdir.pipeline.noted_options import Memory
-from spmdir.schedule.block_answers import task_seconds
-from spmdir.schedule.fit import Fitted, fit
+from spmdir.schedule.block_decisions import task_seconds
 from spmdir.schedule.memory import find_peak
+from spmdir.schedule.memory_fitting import Fitted, fit
 from spmdir.schedule.program import Program
 from spmdir.schedule.repeated_tasks import insert_repeats
 from spmdir.transforms.repeat import may_repeat, repeat

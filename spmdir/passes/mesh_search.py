@@ -32,15 +32,15 @@ from spmdir.pipeline.pipeline import PARTITIONING, Step, as_pipeline
 from spmdir.pipeline.trials import run_trial
 from spmdir.schedule.memory import find_peak
 from spmdir.schedule.simulate import Execution, simulate
-from spmdir.search.budget import Decision, Held, cheapest_within
-from spmdir.search.hidden import Scheduled, fastest
+from spmdir.search.hidden_transfers import Scheduled, fastest
 from spmdir.search.joint_cost import compute_seconds
 from spmdir.search.joint_strategies import is_legal
+from spmdir.search.memory_budget import Decision, Held, cheapest_within
 from spmdir.search.nesting import Nested, nest, reshard_seconds
 from spmdir.search.problem import Problem, StrategySource
 from spmdir.search.shared_messages import counted_fractions
 from spmdir.search.solve import Search, Solution
-from spmdir.search.worth import PLAIN, Worth
+from spmdir.search.value_prices import PLAIN, Worth
 from spmdir.transforms.annotate import annotate, user_annotations
 
 _NODE = "node {} of the search"

@@ -47,8 +47,8 @@ from spmdir.reshard.costs import Costs
 from spmdir.reshard.topology import DEFAULT, find_topology, with_costs
 from spmdir.rules import RuleSet
 from spmdir.rules.strategies.equivalent_ops import unreached_name
-from spmdir.search.budget import Held
 from spmdir.search.joint_states import Unsolvable
+from spmdir.search.memory_budget import Held
 from spmdir.search.problem import Problem
 from spmdir.search.shared_messages import counted_fractions
 from spmdir.search.solve import Solution

@@ -26,7 +26,7 @@ from spmdir.reshard.cost import sends_anything, step_collectives, step_cost
 from spmdir.reshard.topology import Topology
 from spmdir.rules import RuleSet
 from spmdir.search.kernels import Step, works
-from spmdir.search.work import Work, input_work
+from spmdir.search.roofline import Work, input_work
 
 
 def compute_costs(function: FuncOp, mesh: Mesh, rules: RuleSet, topology: Topology) -> list[OpCost]:

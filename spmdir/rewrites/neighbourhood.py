@@ -1,8 +1,8 @@
 """The neighbourhood of an op that rewrites can match, with a key. Ops with equal keys have the same rewrites.
 
 Equal layers have equal keys, so a rewrite is found once for all of them. A key covers an op and its producers, as deep
-as left sides of rewrites. The program changes between two ops, so colours of all nodes, as in `search/colours.py`,
-would need a refinement after each rewrite.
+as left sides of rewrites. The program changes between two ops, so colours of all nodes, as in
+`search/colour_refinement.py`, would need a refinement after each rewrite.
 """
 
 from __future__ import annotations

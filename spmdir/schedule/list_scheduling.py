@@ -37,8 +37,8 @@ from collections.abc import Sequence
 
 from spmdir.core.progress import say
 from spmdir.schedule.deadlines import LEAST_SECONDS, Deadlines
-from spmdir.schedule.headroom import Headroom
 from spmdir.schedule.memory import live_bytes
+from spmdir.schedule.memory_headroom import Headroom
 from spmdir.schedule.mobility import advance_outputs, find_conflicts
 from spmdir.schedule.program import Program, Transfer, reorder_tasks
 from spmdir.schedule.simulate import Links, simulate

@@ -12,8 +12,8 @@ import numpy as np
 
 from spmdir.search.joint_placements import Numbers
 from spmdir.search.joint_states import StateTable
-from spmdir.search.prices import Prices
-from spmdir.search.repeats import Quotient
+from spmdir.search.merged_nodes import Quotient
+from spmdir.search.reshard_prices import Prices
 
 
 class Assignment:

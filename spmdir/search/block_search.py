@@ -1,8 +1,8 @@
 """The search on a block of mesh axes, with the strategies on the other axes fixed.
 
-Message passing proposes decisions and gives a lower bound (`messages.py`). Moves over forests of parts improve each
-decision (`forest.py`). If a decision looks better than the best so far, the planner prices its reshards exactly. The
-exact prices replace the estimates, also for later decisions.
+Message passing proposes decisions and gives a lower bound (`message_passing.py`). Moves over forests of parts improve
+each decision (`forest_moves.py`). If a decision looks better than the best so far, the planner prices its reshards
+exactly. The exact prices replace the estimates, also for later decisions.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from spmdir.core.progress import say
 from spmdir.reshard.plan_tree import PRECISE_AXES
 from spmdir.rules.strategies.strategy import Strategy
 from spmdir.search.assignment import Assignment
-from spmdir.search.catalogue import catalogue
-from spmdir.search.forest import adopt, improve_forest
+from spmdir.search.forest_moves import adopt, improve_forest
 from spmdir.search.joint_placements import JointPlacements
 from spmdir.search.joint_states import StateFinder, StateTable
 from spmdir.search.joint_strategies import Joint
-from spmdir.search.messages import MessagePassing
-from spmdir.search.prices import Prices
+from spmdir.search.merged_nodes import Quotient
+from spmdir.search.message_passing import MessagePassing
+from spmdir.search.placement_catalogue import catalogue
 from spmdir.search.problem import FEW_NODES, Problem
-from spmdir.search.repeats import Quotient
+from spmdir.search.reshard_prices import Prices
 
 LEAST_SAVING = 1e-9
 """The least saving of a move, as a fraction of the cost of the program; larger than rounding errors."""

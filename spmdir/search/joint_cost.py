@@ -16,9 +16,9 @@ from spmdir.reshard.cost import NEIGHBOURS, cost, node_count
 from spmdir.reshard.plan_tree import Planner, plan_tree
 from spmdir.reshard.traffic import Sizes
 from spmdir.rules.strategies.strategy import Strategy, shard_counts
+from spmdir.search.merged_nodes import Quotient
 from spmdir.search.problem import AVOIDED, Problem, local_seconds
-from spmdir.search.repeats import Quotient
-from spmdir.search.work import Work
+from spmdir.search.roofline import Work
 
 _SUM = Partial("sum")
 

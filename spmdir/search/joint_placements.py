@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from spmdir.core.mesh import Mesh
-from spmdir.search.catalogue import Catalogue
+from spmdir.search.placement_catalogue import Catalogue
 
 Numbers = np.ndarray
 

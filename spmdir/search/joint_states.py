@@ -21,9 +21,9 @@ from spmdir.rules.strategies.strategy import Strategy
 from spmdir.search.joint_cost import node_seconds
 from spmdir.search.joint_placements import JointPlacements, Numbers
 from spmdir.search.joint_strategies import Joint, idle_strategies, joint_strategies
+from spmdir.search.merged_nodes import Quotient
 from spmdir.search.problem import Problem, StrategySource, fractions
-from spmdir.search.repeats import Quotient
-from spmdir.search.work import NO_WORK
+from spmdir.search.roofline import NO_WORK
 
 MOST_NESTED = 3
 """If more axes than this shard a node, only the axes of the block change their nesting order."""

@@ -15,7 +15,7 @@ from spmdir.core.placement.literals import print_arguments
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.topology import VECTOR
 from spmdir.rules.shapes.instance import RuleInstance
-from spmdir.search.work import NO_WORK, Work
+from spmdir.search.roofline import NO_WORK, Work
 
 
 @attrs.frozen

@@ -23,7 +23,7 @@ from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import PLANNED
 from spmdir.reshard.topology import DEFAULT, Topology
 from spmdir.rules.strategies.strategy import ShardCounts, Strategy
-from spmdir.search.work import NO_WORK, Work
+from spmdir.search.roofline import NO_WORK, Work
 
 FEW_NODES = 40
 """A program with at most this many nodes is small. Small programs are searched exhaustively."""

@@ -18,7 +18,7 @@ from spmdir.reshard.collectives import collectives_between
 from spmdir.reshard.cost import node_count, terms
 from spmdir.reshard.topology import Topology
 from spmdir.reshard.traffic import Sizes
-from spmdir.search.hidden import LEAST_FRACTION
+from spmdir.search.hidden_transfers import LEAST_FRACTION
 from spmdir.search.problem import Annotation, Problem
 
 Value = TypeVar("Value", bound=Hashable)

@@ -1,6 +1,6 @@
 """The sharding search: choose one strategy for every node on every axis at the least cost of the program.
 
-Nodes with equal neighbourhoods share one decision (`repeats.py`). Repeated layers are therefore decided once, and
+Nodes with equal neighbourhoods share one decision (`merged_nodes.py`). Repeated layers are therefore decided once, and
 alike for any number of layers. Blocks of up to two axes are decided together (`block_search.py`), with the other axes
 fixed.
 
@@ -18,11 +18,11 @@ import attrs
 
 from spmdir.rules.strategies.strategy import Strategy
 from spmdir.search.block_search import BlockEnd, BlockSearch
-from spmdir.search.colours import Colours
+from spmdir.search.colour_refinement import Colours
 from spmdir.search.joint_cost import joint_cost
+from spmdir.search.merged_nodes import as_if_repeated, quotient
 from spmdir.search.problem import Problem
-from spmdir.search.repeats import as_if_repeated, quotient
-from spmdir.search.worth import PLAIN, Worth
+from spmdir.search.value_prices import PLAIN, Worth
 
 DEPTH = 4
 """The number of steps to which neighbourhoods are compared before nodes are merged."""

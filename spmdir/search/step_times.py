@@ -20,8 +20,8 @@ from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.cost import cost, node_count
 from spmdir.reshard.topology import Topology
 from spmdir.reshard.traffic import Sizes, Traffic
-from spmdir.search.catalogue import LARGE
 from spmdir.search.joint_placements import JointPlacements, Numbers
+from spmdir.search.placement_catalogue import LARGE
 
 Line = tuple[Numbers, Numbers]
 """[before, after], the latency in seconds and the seconds a byte of the value; infinite if there is no step."""

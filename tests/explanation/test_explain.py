@@ -13,7 +13,7 @@ from spmdir.explanation.asked import undecided_copy
 from spmdir.explanation.decided import Alternative, DecidedProgram
 from spmdir.explanation.explained import Source
 from spmdir.pipeline.pipeline import Pipeline
-from spmdir.search.restricted import Restricted, ends_of
+from spmdir.search.restricted_node import Restricted, ends_of
 from spmdir.search.solve import Search, Solution
 from spmdir.tools import spmd
 

@@ -23,8 +23,8 @@ from spmdir.dialects.spmd import find_spmd_op
 from spmdir.reshard import collectives as table
 from spmdir.reshard.plan import least_seconds
 from spmdir.reshard.topology import TOPOLOGIES
-from spmdir.search.catalogue import catalogue
 from spmdir.search.joint_placements import JointPlacements
+from spmdir.search.placement_catalogue import catalogue
 from spmdir.search.step_times import StepTimes
 from spmdir.tools.command import run_in_process
 from spmdir.tools.golden import check_files, golden_files

@@ -17,8 +17,8 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
 from spmdir.rules.strategies.strategy import Strategy, shard_counts
 from spmdir.search.joint_cost import joint_cost
+from spmdir.search.merged_nodes import Quotient
 from spmdir.search.problem import Node, Problem
-from spmdir.search.repeats import Quotient
 
 Joint = tuple[Strategy, ...]
 """The strategy of a node on each axis, in the order of the mesh."""

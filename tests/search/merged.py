@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from spmdir.search.colours import Colours
+from spmdir.search.colour_refinement import Colours
+from spmdir.search.merged_nodes import Quotient, quotient
 from spmdir.search.problem import Problem
-from spmdir.search.repeats import Quotient, quotient
 
 
 def merged(problem: Problem, depth: int) -> Quotient:

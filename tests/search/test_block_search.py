@@ -14,8 +14,8 @@ from spmdir.dialects import ir
 from spmdir.reshard.topology import FLAT, H100X8
 from spmdir.search.block_search import BlockSearch
 from spmdir.search.joint_cost import Placed, _is_avoided, joint_cost, node_seconds
-from spmdir.search.prices import Prices
 from spmdir.search.problem import Problem
+from spmdir.search.reshard_prices import Prices
 from tests.search.merged import merged
 
 PERCEPTRON = """
@@ -99,6 +99,6 @@ def test_tables_and_decisions_avoid_the_same_reshards() -> None:
     for value in range(4):
         found = prices._is_avoided(numbers, value)
         for before, after in itertools.product(numbers, repeat=2):
-            expected = _is_avoided(value, placed(before), [placed(after)], shared, problem.mesh)
+            expected = _is_avoided(value, placed(int(before)), [placed(int(after))], shared, problem.mesh)
             assert found[before, after] == expected
         assert found.any() == (value < 3)

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.standard import Partial, R, Shard, plugins
 from spmdir.rules.strategies.strategy import Strategy
-from spmdir.search.certificate.alike import alike
 from spmdir.search.certificate.all_states import Placed, states_of
 from spmdir.search.certificate.certificate import DEPTH
+from spmdir.search.certificate.node_classes import alike
 from spmdir.search.joint_strategies import idle_strategies, joint_strategies
 from spmdir.search.problem import Node, Problem, fractions
 from spmdir.search.solve import solve

@@ -15,8 +15,8 @@ from spmdir.core.placement.tensor import TensorMeta
 from spmdir.reshard.collectives import PLANNED
 from spmdir.reshard.plan_tree import Planner, plan_tree
 from spmdir.reshard.topology import FLAT, H100X8, Topology
-from spmdir.search.catalogue import catalogue
 from spmdir.search.joint_placements import JointPlacements
+from spmdir.search.placement_catalogue import catalogue
 from spmdir.search.step_times import StepTimes
 
 META = TensorMeta((64, 32, 16), F32)

@@ -34,7 +34,7 @@ from spmdir.reshard.topology import Topology
 from spmdir.rules import RuleSet
 from spmdir.search.kernels import Step, works
 from spmdir.search.problem import Annotation, AxisPlacements, Node, Problem, StrategySource, tied
-from spmdir.search.work import NO_WORK, Work, input_work
+from spmdir.search.roofline import NO_WORK, Work, input_work
 
 DOUBLE = (F64, COMPLEX_F64)
 """The double-precision element types. If inputs have them, results are compared closely. Then a sum in a narrower type,

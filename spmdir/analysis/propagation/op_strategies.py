@@ -15,7 +15,7 @@ from spmdir.core.placement.standard import R
 from spmdir.rules import OpRule, Strategy
 from spmdir.rules.strategies.strategy import UNSHARDED, ShardCounts, shard_counts
 from spmdir.search.problem import NO_PLACEMENTS, AxisPlacements, Problem, parts_of, splits
-from spmdir.search.work import Work
+from spmdir.search.roofline import Work
 
 _ADDITIVE = ("sum", "avg", "product")
 

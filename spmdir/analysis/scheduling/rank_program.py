@@ -48,7 +48,7 @@ from spmdir.rules.shapes.views import VIEWS
 from spmdir.schedule.memory import memory_of_tasks
 from spmdir.schedule.program import KernelCost, Program, Task, Transfer
 from spmdir.search.kernels import Step, works
-from spmdir.search.work import Work
+from spmdir.search.roofline import Work
 
 _ABSENT_META = TensorMeta((), I1)
 """The type of an absent result."""

@@ -11,7 +11,7 @@ import numpy as np
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.placement.base import Placement
 from spmdir.rules.strategies.strategy import Strategy
-from spmdir.search.certificate.alike import AlikeNodes
+from spmdir.search.certificate.node_classes import AlikeNodes
 from spmdir.search.joint_strategies import LIMIT, Joint, idle_strategies, joint_strategies
 from spmdir.search.problem import Problem
 

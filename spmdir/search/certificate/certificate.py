@@ -8,9 +8,9 @@ import attrs
 
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.time_text import milliseconds
-from spmdir.search.certificate.alike import AlikeNodes, alike
 from spmdir.search.certificate.all_states import states_of
 from spmdir.search.certificate.dual_bound import DualBound
+from spmdir.search.certificate.node_classes import AlikeNodes, alike
 from spmdir.search.certificate.reshard_bounds import ReshardBounds
 from spmdir.search.joint_cost import node_seconds
 from spmdir.search.joint_strategies import Joint

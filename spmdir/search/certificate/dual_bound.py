@@ -25,8 +25,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from spmdir.search.certificate.alike import AlikeNodes, AlikeValue
 from spmdir.search.certificate.all_states import AllStates, Placed
+from spmdir.search.certificate.node_classes import AlikeNodes, AlikeValue
 from spmdir.search.certificate.reshard_bounds import ReshardBounds, ReshardTable
 
 Slot = tuple[int, int]

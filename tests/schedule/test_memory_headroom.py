@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spmdir.schedule.headroom import Headroom
 from spmdir.schedule.memory import live_bytes, peak_bytes
+from spmdir.schedule.memory_headroom import Headroom
 from spmdir.schedule.program import Program
 from tests.schedule.programs import programs
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from spmdir.search.colours import Colours, colours
-from spmdir.search.restricted import Restricted
+from spmdir.search.colour_refinement import Colours, colours
+from spmdir.search.restricted_node import Restricted
 from tests.search.test_search import problem_of
 
 TWO_RESULTS = """spmd.mesh @mesh <a = 2>

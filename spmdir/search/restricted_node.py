@@ -11,7 +11,7 @@ from spmdir.core.placement.base import Placement
 from spmdir.core.placement.sharding import Sharding
 from spmdir.rules.strategies.strategy import ShardCounts, Strategy
 from spmdir.search.problem import StrategySource
-from spmdir.search.work import Work
+from spmdir.search.roofline import Work
 
 Ends = tuple[tuple[Placement, ...], tuple[Placement, ...]]
 """The placements of a node's operands and results on one axis, which identify a strategy."""

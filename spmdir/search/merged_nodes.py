@@ -1,7 +1,8 @@
 """Merge equal nodes of a program, such as those of repeated layers, into *parts*.
 
-`search/colours.py` finds equal nodes; this file builds the program over parts. For example, of the 32 layers of a
-model most `mm` nodes of one kind are one part of weight 30; those of the first and last layer are parts of weight 1.
+`search/colour_refinement.py` finds equal nodes; this file builds the program over parts. For example, of the 32 layers
+of a model most `mm` nodes of one kind are one part of weight 30; those of the first and last layer are parts of weight
+1.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import PLANNED
 from spmdir.reshard.topology import DEFAULT, Topology
 from spmdir.search.problem import Node, Problem
-from spmdir.search.worth import Worth
+from spmdir.search.value_prices import Worth
 
 FEWEST_LAYERS = 4
 """From this number of equal layers on, decisions do not depend on the number of layers."""

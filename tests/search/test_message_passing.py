@@ -12,11 +12,11 @@ from spmdir.analysis.propagation.build_problem import build_problem
 from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
 from spmdir.reshard.topology import H100X8
-from spmdir.search import messages
+from spmdir.search import message_passing
 from spmdir.search.assignment import Assignment
 from spmdir.search.block_search import BlockSearch
-from spmdir.search.ends import End, Use, ValueFactor
-from spmdir.search.messages import MessagePassing
+from spmdir.search.message_passing import MessagePassing
+from spmdir.search.value_factor import End, Use, ValueFactor
 from tests.search.merged import merged
 from tests.search.test_block_search import TOPOLOGIES, search_of
 
@@ -25,7 +25,7 @@ ROUNDING = 1e-9
 
 def test_the_worked_example_of_the_module_reaches_its_bound() -> None:
     """Part A produces a value in placement 0 or 1 for 0 or 1 s, part B uses it in either for 1 or 0 s."""
-    part_a, part_b = (messages._Part(np.array(cost)) for cost in ([0.0, 1.0], [1.0, 0.0]))
+    part_a, part_b = (message_passing._Part(np.array(cost)) for cost in ([0.0, 1.0], [1.0, 0.0]))
     producer, use = End(np.array([0, 1]), 2), Use([np.array([0, 1])])
     factor = ValueFactor(np.array([0, 1]), producer, [use], np.array([[0.0, 2.0], [2.0, 0.0]]))
     part_a.ends, producer.is_last = [(factor, producer)], (False, True)
@@ -64,7 +64,7 @@ def test_a_decision_that_costs_what_the_bound_says_is_found(topology) -> None:
 
 @TOPOLOGIES
 def test_the_bound_never_falls_without_momentum(topology, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "MOMENTUM", 0.0)
+    monkeypatch.setattr(message_passing, "MOMENTUM", 0.0)
     found, bound = MessagePassing(search_of(topology)[1].assignment), 0.0
     for _ in range(10):
         turn(found)
@@ -74,7 +74,7 @@ def test_the_bound_never_falls_without_momentum(topology, monkeypatch: pytest.Mo
 
 def test_momentum_raises_the_bound_faster(monkeypatch: pytest.MonkeyPatch) -> None:
     def bound(momentum: float) -> float:
-        monkeypatch.setattr(messages, "MOMENTUM", momentum)
+        monkeypatch.setattr(message_passing, "MOMENTUM", momentum)
         found = MessagePassing(search_of(H100X8)[1].assignment)
         for _ in range(4):
             turn(found)

@@ -13,8 +13,8 @@ from spmdir.reshard.axis_price import axis_price
 from spmdir.reshard.cost import node_count
 from spmdir.search.joint_cost import value_seconds
 from spmdir.search.joint_placements import JointPlacements, Numbers
+from spmdir.search.merged_nodes import Quotient
 from spmdir.search.problem import AVOIDED
-from spmdir.search.repeats import Quotient
 from spmdir.search.step_times import StepTimes
 
 IMPOSSIBLE = 1e6

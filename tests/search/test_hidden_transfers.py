@@ -20,9 +20,9 @@ from spmdir.pipeline.pipeline import PARTITIONING, as_pipeline
 from spmdir.reshard.topology import H100X8
 from spmdir.schedule.memory import peak_bytes
 from spmdir.schedule.simulate import simulate
-from spmdir.search.hidden import LEAST_FRACTION, Scheduled, fastest
+from spmdir.search.hidden_transfers import LEAST_FRACTION, Scheduled, fastest
 from spmdir.search.solve import Solution
-from spmdir.search.worth import PLAIN, Worth
+from spmdir.search.value_prices import PLAIN, Worth
 from tests.search.random_programs import Program, programs
 
 HIDDEN = """spmd.mesh @mesh <tp = 4>
@@ -70,7 +70,7 @@ def test_what_is_always_hidden_counts_a_little() -> None:
 
     first = scheduled(Solution({}, 1.0), 1.0, 0.0)
     assert fastest(first, decide) is first
-    assert [worth.exposed for worth in given][-1] >= (LEAST_FRACTION,)
+    assert tuple(given[-1].exposed) >= (LEAST_FRACTION,)
     assert first.solution.worth == PLAIN
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from spmdir.search.solve import Solution
-from spmdir.search.worth import Worth
+from spmdir.search.value_prices import Worth
 
 ROUNDS = 4
 """The number of decisions after the first one."""

@@ -32,9 +32,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import numpy as np
 
 from spmdir.search.assignment import Assignment
-from spmdir.search.ends import End, Use, ValueFactor
-from spmdir.search.forest import operand_cost
+from spmdir.search.forest_moves import operand_cost
 from spmdir.search.joint_placements import Numbers
+from spmdir.search.value_factor import End, Use, ValueFactor
 
 MOMENTUM = 0.8
 """The largest fraction of a message's last change that is added once more."""

@@ -1,6 +1,6 @@
 """Values as factors of message passing: the cost of a value, given the placements at its producer and its users.
 
-See `messages.py` for the algorithm. Prices are seconds, as arrays over placements before and after a reshard.
+See `message_passing.py` for the algorithm. Prices are seconds, as arrays over placements before and after a reshard.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from spmdir.search.forest import operand_costs
+from spmdir.search.forest_moves import operand_costs
 from spmdir.search.joint_placements import Numbers
 
 _least = np.minimum.reduce
@@ -98,7 +98,7 @@ class ValueFactor:
     def least(self, end: End) -> Numbers:
         """Return [placement of `end`], the least cost of all reshards and of the messages of the other ends.
 
-        As in `forest.py`, users may reshard from the produced placement or from one copy in another placement.
+        As in `forest_moves.py`, users may reshard from the produced placement or from one copy in another placement.
         """
         if end is self.producer:
             return self._least_by_produced()

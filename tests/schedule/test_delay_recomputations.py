@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spmdir.schedule.delay_recomputations import delay_recomputations
 from spmdir.schedule.list_scheduling import order_tasks
 from spmdir.schedule.program import Buffer, Program, Task, Transfer
-from spmdir.schedule.timely import delay_recomputations
 from tests.schedule.programs import programs
 
 SENT = Transfer("model", ("model",), 0.0, 5.0, 0.0, 1.0)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import attrs
 
 from spmdir.core.progress import say
-from spmdir.schedule.block_answers import Block, BlockDecision, Restored, make_block, task_seconds
+from spmdir.schedule.block_decisions import Block, BlockDecision, Restored, make_block, task_seconds
 from spmdir.schedule.blocks import split_into_blocks
 from spmdir.schedule.host_copies import HIDDEN_PRICE, Copies
 from spmdir.schedule.memory import live_bytes

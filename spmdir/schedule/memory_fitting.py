@@ -3,8 +3,9 @@
 The *cut* is one task, most often at the end of the forward part, where the most bytes are live. A value that is live
 across the cut is held, or *restored* right before its first use after the cut: recomputed, or copied back from the
 host. The program is split into blocks (`blocks.py`). The values between blocks are held, so each block is decided
-separately. A minimum cut finds the decisions of a block for several prices of memory (`block_answers.py`). Then the
-blocks change to decisions that hold less, in the order of seconds per byte, until the program fits (`across_cut.py`).
+separately. A minimum cut finds the decisions of a block for several prices of memory (`block_decisions.py`). Then the
+blocks change to decisions that hold less, in the order of seconds per byte, until the program fits
+(`choose_repeats.py`).
 
 For example, block A can free 4 bytes in 1 s, and 4 more in 2 s. Block B can free 6 bytes in 2 s. If the program is 9
 bytes over the budget, A changes first (0.25 s per byte), then B (0.33): 10 bytes are freed in 3 s.
@@ -19,8 +20,8 @@ import attrs
 
 from spmdir.core.byte_size import size_text
 from spmdir.core.progress import say
-from spmdir.schedule.across_cut import choose_repeats
-from spmdir.schedule.block_answers import task_seconds
+from spmdir.schedule.block_decisions import task_seconds
+from spmdir.schedule.choose_repeats import choose_repeats
 from spmdir.schedule.memory import live_bytes, peak_bytes
 from spmdir.schedule.program import Program, Task
 from spmdir.schedule.repeated_tasks import Repeat, insert_repeats, tasks_with_repeats

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spmdir.schedule.block_answers import Block
+from spmdir.schedule.block_decisions import Block
 from spmdir.schedule.blocks import split_into_blocks
-from spmdir.schedule.fit import Fitted, fit
 from spmdir.schedule.memory import find_peak, peak_bytes, program_of_steps
+from spmdir.schedule.memory_fitting import Fitted, fit
 from spmdir.schedule.min_cut import minimum_cut
 from spmdir.schedule.program import Buffer, MemoryStep, Program, Task, Transfer
 from spmdir.schedule.repeated_tasks import find_repeats, insert_repeats, peak_with_repeats

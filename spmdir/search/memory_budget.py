@@ -17,7 +17,7 @@ from collections.abc import Callable
 import attrs
 
 from spmdir.search.solve import Solution
-from spmdir.search.worth import Worth
+from spmdir.search.value_prices import Worth
 
 RAISED, LOWERED, PATIENCE = 14, 4, 8
 """The most times that prices are raised, are lowered, and are raised in a row without effect."""

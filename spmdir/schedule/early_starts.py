@@ -11,8 +11,8 @@ kind are in flight. For example:
 from __future__ import annotations
 
 from spmdir.core.progress import say
-from spmdir.schedule.headroom import Headroom
 from spmdir.schedule.memory import peak_bytes
+from spmdir.schedule.memory_headroom import Headroom
 from spmdir.schedule.mobility import find_conflicts, find_preparing
 from spmdir.schedule.program import Program
 

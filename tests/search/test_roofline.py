@@ -7,7 +7,7 @@ import pytest
 from spmdir.analysis.propagation.build_problem import build_problem
 from spmdir.dialects import ir
 from spmdir.reshard.topology import FLAT, H100X8, Topology
-from spmdir.search.work import NO_WORK, Work
+from spmdir.search.roofline import NO_WORK, Work
 
 MESH = "spmd.mesh @mesh <tp = 4>\n"
 

@@ -1,8 +1,8 @@
 """Classes of equal nodes of a program, and the uses of values between classes.
 
 The nodes of a class have equal neighbourhoods up to some depth. So the bound is computed once for a class and holds for
-each of its nodes. The classes are the colours of `search/colours.py`. `search/repeats.py` merges the uses of a class;
-the bound counts them.
+each of its nodes. The classes are the colours of `search/colour_refinement.py`. `search/merged_nodes.py` merges the
+uses of a class; the bound counts them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import attrs
 
 from spmdir.core.placement.tensor import TensorMeta
-from spmdir.search.colours import colours, producers_of
+from spmdir.search.colour_refinement import colours, producers_of
 from spmdir.search.problem import Node, Problem
 
 

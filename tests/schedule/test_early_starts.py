@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import given
 
+from spmdir.schedule.early_starts import lengthen_flights
 from spmdir.schedule.memory import peak_bytes
 from spmdir.schedule.program import Program, Task, Transfer
-from spmdir.schedule.swaps import lengthen_flights
 from tests.schedule.orders import check_order
 from tests.schedule.programs import programs
 
