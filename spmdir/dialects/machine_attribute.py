@@ -52,11 +52,13 @@ class Machine:
 
 
 def write_topology(function: FuncOp, topology: Topology) -> None:
-    """Write the constants of `topology` on `function`, unless it is a preset."""
+    """Write the constants of `topology` on `function`, unless it is a preset; omit defaults."""
     function.attributes.pop(TOPOLOGY, None)
     plain = attrs.evolve(topology, costs=None)
     if TOPOLOGIES.get(topology.name) != plain:
-        values = attrs.asdict(plain, recurse=False, filter=lambda field, _: field.name not in ("costs", "peak_flops"))
+        values = attrs.asdict(
+            plain, recurse=False, filter=lambda field, value: field.name != "peak_flops" and value != field.default
+        )
         values |= {f"{_PEAK}{unit}": peak for unit, peak in topology.peak_flops}
         function.attributes[TOPOLOGY] = _dictionary(values)
 

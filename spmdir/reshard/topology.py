@@ -40,6 +40,7 @@ class Topology:
         host_bandwidth: bytes per second between the memory of a rank and its host, in each direction; 0 if programs
             cannot copy to the host.
         host_latency: seconds to start a copy to the host or from it.
+        ranks_per_node: the number of ranks in a node; 0 if all ranks are in one node.
         costs: measured times, which replace modelled ones; not a key of a file.
     """
 
@@ -55,6 +56,7 @@ class Topology:
     peak_flops: tuple[tuple[str, float], ...] = attrs.field(default=(), converter=_pairs)
     host_bandwidth: float = 0.0
     host_latency: float = 0.0
+    ranks_per_node: int = 0
     costs: Costs | None = None
 
     def __str__(self) -> str:
@@ -95,8 +97,8 @@ _H100_FLOPS = _achieved(f8E4M3FN=1979, f8E5M2=1979, bf16=989, f16=989, f32=67, f
 _A100_FLOPS = _achieved(bf16=312, f16=312, f32=19.5, f64=19.5, vector=19.5)
 
 # Pinned copies to the host, over 16 lanes of PCI Express 5 (of 63 GB/s) and 4 (of 32 GB/s).
-H100X8 = Topology("h100x8", 370e9, 50e9, 14e-6, 1.9e-6, 4e-6, 3.35e12, 2e-6, _USABLE, _H100_FLOPS, 50e9, 1e-5)
-A100X8 = Topology("a100x8", 240e9, 25e9, 14e-6, 1.9e-6, 4e-6, 2.0e12, 2e-6, _USABLE, _A100_FLOPS, 25e9, 1e-5)
+H100X8 = Topology("h100x8", 370e9, 50e9, 14e-6, 1.9e-6, 4e-6, 3.35e12, 2e-6, _USABLE, _H100_FLOPS, 50e9, 1e-5, 8)
+A100X8 = Topology("a100x8", 240e9, 25e9, 14e-6, 1.9e-6, 4e-6, 2.0e12, 2e-6, _USABLE, _A100_FLOPS, 25e9, 1e-5, 8)
 FLAT = Topology("flat", 370e9, 370e9, 1e-8, 0.0, 0.0, math.inf, peak_flops={VECTOR: _H100_FLOPS["bf16"]})
 
 # Medians of processes on two cores: a small gather takes 0.6 ms in a group of two, and 1.6 to 3 ms in one of four.
@@ -175,6 +177,10 @@ def topology_of_table(
             raise ParseError(f"{key} is {shown(value)}; expected a number from 0 on, in SI units", place(key))
         if not value and key == "host_bandwidth":  # no copies to the host
             continue
+        if key == "ranks_per_node":
+            if value % 1:
+                raise ParseError(f"{key} is {shown(value)}; expected a whole number of ranks", place(key))
+            continue
         if not value and (key.endswith("bandwidth") or key == "memory"):
             raise ParseError(
                 f"{key} is 0; expected a positive number of bytes{' per second' if key != 'memory' else ''}", place(key)
@@ -183,7 +189,7 @@ def topology_of_table(
     missing = [field.name for field in fields if field.default is attrs.NOTHING and field.name not in table]
     if missing:
         raise ParseError(f"the topology has no {', '.join(missing)}; expected a number for each", place(""))
-    return Topology(name, **table)
+    return Topology(name, **{**table, "ranks_per_node": int(table.get("ranks_per_node", 0))})
 
 
 def _check_peaks(peaks: Any, place: Callable[[str], Location | None], most: float) -> None:

@@ -82,6 +82,7 @@ def test_an_error_is_one_line(argv: list[str], message: str, capsys) -> None:
         ("[peak_flops]\nbf61 = 1\n", "machine.toml:2:1: error: unknown unit 'bf61'; expected one of f64"),
         ("[peak_flops]\nbf16 = 0\n", "machine.toml:2:1: error: bf16 is 0; expected operations per second, above 0"),
         ("memory = 0\n", "machine.toml:1:1: error: memory is 0; expected a positive number of bytes"),
+        ("ranks_per_node = 1.5\n", "machine.toml:1:1: error: ranks_per_node is 1.5; expected a whole number of ranks"),
         ("base_latency = 1e308\n", "machine.toml:1:1: error: base_latency is 1e+308; expected 0 to 1e+06, in SI units"),
         ("intra_bandwidth = 1e-320\n", "machine.toml:1:1: error: intra_bandwidth is 1e-320; expected 0.001 to 1e+30"),
         ("inter_bandwidth = 1e31\n", "machine.toml:1:1: error: inter_bandwidth is 1e+31; expected 0.001 to 1e+30"),
