@@ -5,8 +5,8 @@ from spmdir.core.placement.base import Placement as Placement
 from spmdir.core.placement.base import ShardPlacement as ShardPlacement
 from spmdir.core.placement.edge import Edge as Edge
 from spmdir.core.placement.edge import EdgeState as EdgeState
-from spmdir.core.placement.error import UNKNOWN as UNKNOWN
-from spmdir.core.placement.error import ErrorBound as ErrorBound
+from spmdir.core.placement.error_bound import UNKNOWN as UNKNOWN
+from spmdir.core.placement.error_bound import ErrorBound as ErrorBound
 from spmdir.core.placement.packed import PackedPlacement as PackedPlacement
 from spmdir.core.placement.sharding import ShardingLike as ShardingLike
 from spmdir.core.placement.sharding_plan import ShardingPlan as ShardingPlan

@@ -30,13 +30,13 @@ def _spmd() -> Dialect:
 
 
 def _torch(namespace: str) -> Dialect:
-    from spmdir.dialects.named import torch_dialect
+    from spmdir.dialects.op_lookup import torch_dialect
 
     return torch_dialect(namespace)
 
 
 def _sizes(namespace: str) -> Dialect:
-    from spmdir.dialects.named import size_dialect
+    from spmdir.dialects.op_lookup import size_dialect
 
     return size_dialect(namespace)
 

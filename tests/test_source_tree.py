@@ -41,7 +41,6 @@ SAME_NAME = {
     "program": "what is imported in importer; the program of one rank as a scheduler sees it in schedule",
     "reductions": "what partial placements reduce by in core; how reductions are emitted in lowering",
     "replacement": "of collectives in rewrites; of ops by expansions in rules",
-    "ring": "the ops of rings in dialects; how they are emitted in lowering",
     "schedule": "the pass that schedules in passes; the report of times in report",
     "simulate": "the times of an order of tasks in schedule; the values of all ranks in simulator",
     "spmd": "the dialect in dialects; the command that answers questions in tools",

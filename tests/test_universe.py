@@ -20,7 +20,7 @@ from xdsl.passes import PassPipeline
 from xdsl.printer import Printer
 from xdsl.universe import XDSL_UNIVERSE
 
-from spmdir.core.admission import DROPOUT, RANDOM
+from spmdir.core.admitted_ops import DROPOUT, RANDOM
 from spmdir.core.errors import ParseError, ShardingError
 from spmdir.core.placement.sharding import parse_sharding
 from spmdir.core.placement.tensor import TensorMeta
@@ -28,10 +28,10 @@ from spmdir.dialects import ir
 from spmdir.dialects.aten import op_class
 from spmdir.dialects.collectives import collective_class
 from spmdir.dialects.context import IRContext
-from spmdir.dialects.named import SIZE_NAMESPACES
 from spmdir.dialects.names import keep_name, name_of
+from spmdir.dialects.op_lookup import SIZE_NAMESPACES
 from spmdir.dialects.reshard_ops import ReshardOp
-from spmdir.dialects.sizes import FUNCTIONS
+from spmdir.dialects.size_ops import FUNCTIONS
 from spmdir.dialects.values import signature_attrs
 from spmdir.tools.golden import golden_files, read_golden
 from spmdir.universe import UNIVERSE
@@ -173,7 +173,7 @@ def test_equal_and_unused_ops_go_unless_they_draw_random_numbers_or_are_unknown(
 
 
 def test_the_tables_of_random_ops_say_what_torch_says():
-    from spmdir.core.admission import LISTED, is_admitted, listed
+    from spmdir.core.admitted_ops import LISTED, is_admitted, listed
     from spmdir.torch_interop.schemas import is_random, resolve
 
     names = [name for namespace in LISTED for name in listed(namespace) if is_admitted(name)]
@@ -207,8 +207,10 @@ def test_ops_are_built_from_values_and_shardings():
     total = op_class("aten.sum.dim_IntList").build([x], [TensorMeta((64,), "f32")], dim=(0,))
     reshard = ReshardOp.build(x, parse_sharding("tp: S(1)", "grid"))
     assert (total.argument, reshard.target) == ({"dim": (0,)}, parse_sharding("tp: S(1)", "grid"))
-    function.body.block.insert_ops_before([total, reshard], function.body.block.first_op)
-    ir.verify(function.parent_op())
+    first_op, module = function.body.block.first_op, function.parent_op()
+    assert first_op is not None and isinstance(module, ModuleOp)
+    function.body.block.insert_ops_before([total, reshard], first_op)
+    ir.verify(module)
 
 
 def test_the_dialects_of_sizes_list_every_function_but_those_of_math():

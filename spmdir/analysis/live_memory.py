@@ -17,9 +17,9 @@ from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import DYNAMIC, meta_of
 from spmdir.dialects.collectives import Collective, WaitOp
-from spmdir.dialects.host import HostCopyOp
+from spmdir.dialects.host_ops import HostCopyOp
 from spmdir.dialects.names import text_name
-from spmdir.dialects.ring import RotationOp
+from spmdir.dialects.ring_ops import RotationOp
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_type, sharding_of, signature_name

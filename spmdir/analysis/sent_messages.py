@@ -11,7 +11,7 @@ from xdsl.ir import Operation
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.collectives import Collective
 from spmdir.dialects.halo import HaloExchangeOp
-from spmdir.dialects.ring import RotationOp
+from spmdir.dialects.ring_ops import RotationOp
 from spmdir.dialects.sent_states import sent_state
 from spmdir.dialects.values import global_type
 from spmdir.reshard.bucket_cost import added_bucket_seconds, collective_terms

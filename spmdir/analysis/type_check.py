@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from spmdir.analysis.local_forms import is_split
-from spmdir.core.admission import listed_twin
+from spmdir.core.admitted_ops import listed_twin
 from spmdir.core.errors import RuleError, ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spmdir.core.parsed_texts import ParsedTexts
+from spmdir.core.parse_cache import ParsedTexts
 from spmdir.rewrites.rewrite_files import PARSED as PARSED_REWRITES
 from spmdir.rewrites.rewrite_files import REWRITES
 from spmdir.rewrites.rewrite_text import parse_rewrites

@@ -1,7 +1,7 @@
 """The ops of torch: one op class per name, generated on demand.
 
 This module contains no list of ops. `rules/aten/*.rules` describes how ops propagate shardings, and `core/ops.txt`
-lists the ops that a program may use. The tables of `core/admission.py` determine the traits of a class:
+lists the ops that a program may use. The tables of `core/admitted_ops.py` determine the traits of a class:
 
 * an admitted op is `Pure`: cse and dce may merge and erase it;
 * an op that draws random numbers has a write effect: without it, later ops would draw different numbers;
@@ -18,7 +18,7 @@ from xdsl.ir import Operation, SSAValue
 from xdsl.irdl import irdl_op_definition, traits_def
 from xdsl.traits import EffectInstance, MemoryEffect, MemoryEffectKind, MemoryWriteEffect, Pure
 
-from spmdir.core.admission import DROPOUT, LISTED, RANDOM, STATISTICS, draws, is_admitted, why_not
+from spmdir.core.admitted_ops import DROPOUT, LISTED, RANDOM, STATISTICS, draws, is_admitted, why_not
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.placement.call import Literal
 from spmdir.core.placement.sharding import Sharding

@@ -38,8 +38,8 @@ from spmdir.core.placement.literals import LiteralError, parse_arguments, print_
 from spmdir.core.placement.sharding import Sharding, parse_sharding
 from spmdir.core.placement.tensor import SizedMeta, TensorMeta
 from spmdir.core.symbolic.expressions import Size
-from spmdir.dialects.bracketed import take_balanced
-from spmdir.dialects.declared import declared_mesh
+from spmdir.dialects.bracketed_text import take_balanced
+from spmdir.dialects.parser_declarations import declared_mesh
 from spmdir.dialects.size_types import DimsAttr, dims_text
 
 _ELEMENT_TYPES: dict[DType, Attribute] = {

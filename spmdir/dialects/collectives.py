@@ -30,9 +30,9 @@ from spmdir.dialects.attributes import (
     type_of,
 )
 from spmdir.dialects.names import text_name
+from spmdir.dialects.sharding_checks import mesh_of
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_shape, global_type, sharding_of
-from spmdir.dialects.verification import mesh_of
 from spmdir.reshard.clause import STANDARD_ARGUMENTS, START, STREAM, Clause
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import collective, collectives

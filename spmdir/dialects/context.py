@@ -20,19 +20,19 @@ from xdsl.printer import Printer
 from xdsl.utils.lexer import Input, Span, Token
 from xdsl.utils.mlir_lexer import MLIRLexer, MLIRToken, MLIRTokenKind, StringLiteral
 
-from spmdir.core.admission import LISTED
+from spmdir.core.admitted_ops import LISTED
 from spmdir.core.dtype import DTYPES, unknown_dtype
 from spmdir.core.errors import Location, did_you_mean
 from spmdir.core.limits import FRAMES
 from spmdir.core.placement.literals import LiteralError
 from spmdir.dialects.attributes import ShardingAttr, is_sized, meta_of, print_type
 from spmdir.dialects.collectives import find_collective
-from spmdir.dialects.declared import declared_hints, declared_mesh
 from spmdir.dialects.layer_calls import LAYER, layer_named, taking_layer
 from spmdir.dialects.locations import LocationAliases, location_parts, read_alias
-from spmdir.dialects.named import class_of
 from spmdir.dialects.names import full_name, is_number, keep_name
+from spmdir.dialects.op_lookup import class_of
 from spmdir.dialects.op_parser import parse_type
+from spmdir.dialects.parser_declarations import declared_hints, declared_mesh
 from spmdir.dialects.sharding_aliases import ShardingAliases
 from spmdir.dialects.value_op import ValueOp
 from spmdir.reshard.collective_spec import CollectiveSpec

@@ -24,6 +24,7 @@ from spmdir.dialects.attributes import (
 )
 from spmdir.dialects.layer_calls import layer_function
 from spmdir.dialects.names import text_name
+from spmdir.dialects.sharding_checks import check_sharding, check_shards, mesh_of
 from spmdir.dialects.stage import is_local
 from spmdir.dialects.values import (
     function_attrs,
@@ -33,7 +34,6 @@ from spmdir.dialects.values import (
     signature_kind,
     signature_name,
 )
-from spmdir.dialects.verification import check_sharding, check_shards, mesh_of
 
 FUNCTION_ATTRIBUTES = (
     "spmd.sharding",

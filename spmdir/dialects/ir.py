@@ -13,8 +13,8 @@ from xdsl.utils.exceptions import ParseError as XdslParseError
 from xdsl.utils.exceptions import VerifyException
 
 from spmdir.core.arguments import FLAG, INTEGER, TEXT, accepts, instance
-from spmdir.core.collector import collector_paused
 from spmdir.core.errors import Location, ParseError, UnsupportedError, text_location
+from spmdir.core.garbage_collector import collector_paused
 from spmdir.core.limits import check_types
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.context import IRContext, IRParser, IRPrinter
@@ -22,9 +22,9 @@ from spmdir.dialects.layer_calls import layer_named
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.sharding_aliases import ShardingAliases
+from spmdir.dialects.sharding_checks import declaration
 from spmdir.dialects.spmd import Spmd
-from spmdir.dialects.unbalanced import find_unbalanced
-from spmdir.dialects.verification import declaration
+from spmdir.dialects.unbalanced_brackets import find_unbalanced
 from spmdir.dialects.verifier import verify
 
 _PLAINER = {

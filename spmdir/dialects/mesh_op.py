@@ -14,9 +14,9 @@ from xdsl.utils.exceptions import VerifyException
 
 from spmdir.core.errors import SpmdirError
 from spmdir.core.mesh import Mesh
-from spmdir.dialects.bracketed import take_balanced
-from spmdir.dialects.declared import declare_mesh
-from spmdir.dialects.named import load_named_ops
+from spmdir.dialects.bracketed_text import take_balanced
+from spmdir.dialects.op_lookup import load_named_ops
+from spmdir.dialects.parser_declarations import declare_mesh
 
 AXIS_SIZE = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*([0-9]{1,18})\s*")
 _ATTRIBUTE = re.compile(r"<\s*@([^,<>]*),?([^\[\]]*?)(?:,\s*intra\s*\[([^\[\]]*)\]\s*)?>")

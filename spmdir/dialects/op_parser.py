@@ -30,7 +30,7 @@ from spmdir.dialects.attributes import (
     shardings_attr,
     type_of,
 )
-from spmdir.dialects.declared import Hints
+from spmdir.dialects.parser_declarations import Hints
 from spmdir.dialects.size_types import SizeType, read_measure, read_size
 
 _NAME = r"%[A-Za-z0-9_$.\-]+(?:\#[0-9]+)?"

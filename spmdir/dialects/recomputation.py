@@ -17,7 +17,7 @@ from xdsl.traits import is_side_effect_free
 
 from spmdir.core.errors import ShardingError, did_you_mean
 from spmdir.dialects.collectives import Collective, WaitOp
-from spmdir.dialects.host import offloaded
+from spmdir.dialects.host_ops import offloaded
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import text_name
 from spmdir.dialects.value_op import ValueOp

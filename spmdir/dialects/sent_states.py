@@ -14,7 +14,7 @@ from spmdir.core.placement.base import Placement, edge_between
 from spmdir.core.placement.packed import PackedPlacement
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.collectives import Collective
-from spmdir.dialects.ring import PackOp
+from spmdir.dialects.ring_ops import PackOp
 from spmdir.dialects.values import global_shape
 
 

@@ -15,7 +15,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.call import Local
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects.attributes import DYNAMIC
-from spmdir.dialects.ring import LocalFormOp
+from spmdir.dialects.ring_ops import LocalFormOp
 
 
 class ShardIndexOp(LocalFormOp):

@@ -15,8 +15,8 @@ from spmdir.core.errors import SpmdirError
 from spmdir.core.symbolic.expressions import Number, Real, Size, evaluate
 from spmdir.core.symbolic.parser import parse_condition, parse_number
 from spmdir.core.symbolic.symbols import Sizes, Symbol
-from spmdir.dialects.bracketed import take_balanced
-from spmdir.dialects.declared import Hints, declare_hints, declared_hints
+from spmdir.dialects.bracketed_text import take_balanced
+from spmdir.dialects.parser_declarations import Hints, declare_hints, declared_hints
 
 _SYMBOL = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*([0-9]+)\s+in\s+([0-9]+)\s*\.\.\s*([0-9]+)?\s*")
 

@@ -22,13 +22,13 @@ from spmdir.dialects.attributes import (
 )
 from spmdir.dialects.collectives import WaitOp, collective_ops, find_collective
 from spmdir.dialects.halo import HaloOp, HaloReduceOp
-from spmdir.dialects.host import OffloadOp, OffloadStartOp, ReloadOp, ReloadStartOp
+from spmdir.dialects.host_ops import OffloadOp, OffloadStartOp, ReloadOp, ReloadStartOp
 from spmdir.dialects.mesh_op import MeshAttr, MeshOp
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
-from spmdir.dialects.ring import RING_CLASSES
+from spmdir.dialects.ring_ops import RING_CLASSES
 from spmdir.dialects.shard_index_ops import LocalIndexOp, PositionsOp
+from spmdir.dialects.size_ops import SizeOfOp, SizesOp
 from spmdir.dialects.size_types import DimsAttr, SizesAttr, SizeType
-from spmdir.dialects.sizes import SizeOfOp, SizesOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.reshard.collectives import SHIPPED
 

@@ -11,7 +11,7 @@
 | `local` | the types are those of one rank |
 | `scheduled` | collectives are bucketed, asynchronous and in the order of a schedule |
 
-Passes write the attribute. A program written by hand may omit it before `local`; `observed_stage.py` then finds it.
+Passes write the attribute. A program written by hand may omit it before `local`; `stage_inference.py` then infers it.
 """
 
 from __future__ import annotations

@@ -40,12 +40,12 @@ from spmdir.dialects.attributes import (
     shardings_attr,
     type_of,
 )
-from spmdir.dialects.declared import declared_hints, declared_mesh
 from spmdir.dialects.op_parser import BARE_OPERANDS, OPERANDS, parse_operands, parse_tail, tail_end, take_sizes
 from spmdir.dialects.op_printer import print_operands, print_tail, print_with_sizes
+from spmdir.dialects.parser_declarations import declared_hints, declared_mesh
+from spmdir.dialects.sharding_checks import check_decided, check_sharding, check_shards, mesh_of
 from spmdir.dialects.size_types import SizeType
 from spmdir.dialects.stage import is_local
-from spmdir.dialects.verification import check_decided, check_sharding, check_shards, mesh_of
 
 
 class ValueOp(IRDLOperation):

@@ -14,13 +14,13 @@ from xdsl.utils.exceptions import VerifyException
 
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.dialects.cast_first import check_first_cast
+from spmdir.dialects.deadlock_check import check_in_flight
 from spmdir.dialects.function_checks import check_function, check_layer_call
-from spmdir.dialects.in_flight import check_in_flight
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.mesh_op import MeshOp
-from spmdir.dialects.observed_stage import check_stage
 from spmdir.dialects.recomputation import check_recomputations
-from spmdir.dialects.sizes import SizesOp, check_sizes, open_sizes
+from spmdir.dialects.size_ops import SizesOp, check_sizes, open_sizes
+from spmdir.dialects.stage_inference import check_stage
 from spmdir.dialects.value_op import ValueOp
 
 _DECLARATIONS: tuple[tuple[type[Operation], str], ...] = (

@@ -13,8 +13,8 @@ from xdsl.ir import Operation, OpResult, SSAValue
 from spmdir.analysis.memory_classes import memory_classes
 from spmdir.analysis.phases import PHASES, phases
 from spmdir.analysis.propagation.op_strategies import OpStrategies
-from spmdir.core.collector import collector_paused
 from spmdir.core.errors import Location, ShardingError, UnsupportedError, printable
+from spmdir.core.garbage_collector import collector_paused
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement, parse_placement
 from spmdir.core.placement.sharding import Sharding

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 import torch
 from torch import fx
 
-from spmdir.core.admission import NOT_EVEN_TRACED
+from spmdir.core.admitted_ops import NOT_EVEN_TRACED
 from spmdir.core.errors import UnsupportedError
 from spmdir.importer.fx_arguments import op_name
 from spmdir.importer.locations import node_location

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, fx
 from xdsl.ir import Operation, SSAValue
 
-from spmdir.core.admission import STATISTICS
+from spmdir.core.admitted_ops import STATISTICS
 from spmdir.core.dtype import I1, UI8, DType
 from spmdir.core.errors import Location, SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh
@@ -23,7 +23,7 @@ from spmdir.dialects.aten import op_class
 from spmdir.dialects.attributes import meta_of, sizes_of
 from spmdir.dialects.names import keep_name
 from spmdir.dialects.reshard_ops import ConstraintOp
-from spmdir.dialects.sizes import FUNCTIONS, SIZE_OPS, SizeOfOp, SizeValues, SymSizeOp
+from spmdir.dialects.size_ops import FUNCTIONS, SIZE_OPS, SizeOfOp, SizeValues, SymSizeOp
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.importer.admitted_nodes import reject_numbers, require_admitted_node
 from spmdir.importer.canonicalize import REWRITES

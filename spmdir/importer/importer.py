@@ -13,8 +13,8 @@ from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Region, SSAValue
 
 from spmdir.core.arguments import FLAG, MISSING_RULE, OUT_SHARDINGS, accepts, instance
-from spmdir.core.collector import collector_paused
 from spmdir.core.errors import ShardingError, UnsupportedError
+from spmdir.core.garbage_collector import collector_paused
 from spmdir.core.mesh import MESH, Mesh, as_mesh
 from spmdir.core.placement.sharding import Sharding, ShardingLike
 from spmdir.core.placement.sharding_plan import ShardingPlan, as_plan
@@ -26,7 +26,7 @@ from spmdir.dialects.ir import context, verify
 from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.names import distinguish, keep_name
 from spmdir.dialects.reshard_ops import ConstraintOp
-from spmdir.dialects.sizes import SizesOp, drop_unused
+from spmdir.dialects.size_ops import SizesOp, drop_unused
 from spmdir.dialects.values import signature_attrs
 from spmdir.importer.admitted_nodes import reject_effects
 from spmdir.importer.check_import import Comparison, check_import, run_original

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from spmdir.core.admission import STATISTICS
+from spmdir.core.admitted_ops import STATISTICS
 from spmdir.importer.fx_arguments import op_name
 from spmdir.torch_interop import pytree
 from spmdir.torch_interop.ops import schema_of, schema_or_none

@@ -9,7 +9,7 @@ from typing import Literal
 
 import attrs
 
-from spmdir.core.admission import listed, why_not
+from spmdir.core.admitted_ops import listed, why_not
 from spmdir.core.dtype import DTYPES
 from spmdir.core.placement.base import placement_classes
 from spmdir.core.placement.reductions import REDUCTIONS

@@ -12,7 +12,7 @@ from spmdir.core.byte_size import size_text
 from spmdir.core.errors import SpmdirError
 from spmdir.core.time_text import time_text
 from spmdir.dialects import ir
-from spmdir.dialects.observed_stage import is_undecided
+from spmdir.dialects.stage_inference import is_undecided
 from spmdir.language_server.document import Document
 from spmdir.language_server.scan import NameScope, TextSpan
 from spmdir.report.communication import comm_report

@@ -18,7 +18,7 @@ from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.text import head_of
 from spmdir.dialects.attributes import print_type
 from spmdir.dialects.locations import location_of
-from spmdir.dialects.named import class_of
+from spmdir.dialects.op_lookup import class_of
 from spmdir.dialects.spmd import find_spmd_op
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of

@@ -15,9 +15,9 @@ from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import SSAValue
 
 from spmdir.core.arguments import INTEGER, SIZES, accepts
-from spmdir.core.collector import collector_paused
 from spmdir.core.dtype import I64
 from spmdir.core.errors import UnsupportedError, shown
+from spmdir.core.garbage_collector import collector_paused
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.call import Local
 from spmdir.core.placement.sharding import Sharding
@@ -28,11 +28,11 @@ from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import DYNAMIC, meta_of
 from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.halo import HaloExchangeOp
-from spmdir.dialects.host import HostCopyOp
+from spmdir.dialects.host_ops import HostCopyOp
 from spmdir.dialects.locations import errors_at, location_of
 from spmdir.dialects.names import name_of
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
-from spmdir.dialects.ring import AssembleOp, ChooseOp, PackOp, RotationOp, StateOp
+from spmdir.dialects.ring_ops import AssembleOp, ChooseOp, PackOp, RotationOp, StateOp
 from spmdir.dialects.sent_states import sent_state
 from spmdir.dialects.shard_index_ops import LocalIndexOp, ShardIndexOp
 from spmdir.dialects.spmd import ConstantOp

@@ -12,7 +12,7 @@ import torch
 from torch.fx import Graph, Node
 
 from spmdir.core.mesh import Mesh
-from spmdir.dialects.ring import AssembleOp, RotationOp, StateOp
+from spmdir.dialects.ring_ops import AssembleOp, RotationOp, StateOp
 from spmdir.lowering.inline import Kind, StateCode, inline_all, require_kinds
 from spmdir.lowering.process_groups import GroupName
 from spmdir.lowering.ranges import Emit, aten

@@ -12,7 +12,7 @@ import attrs
 import torch
 from torch import fx
 
-from spmdir.core.admission import draws
+from spmdir.core.admitted_ops import draws
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.placement.call import Local, slots_of
 from spmdir.dialects.value_op import ValueOp

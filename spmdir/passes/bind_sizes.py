@@ -27,7 +27,7 @@ from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import ArgumentsAttr, is_sized, meta_of, sizes_of, type_of
 from spmdir.dialects.context import IRContext
 from spmdir.dialects.locations import errors_at, location_of
-from spmdir.dialects.sizes import SizeOp, open_sizes, sizes_op
+from spmdir.dialects.size_ops import SizeOp, open_sizes, sizes_op
 from spmdir.dialects.value_op import DECIDED, ValueOp
 from spmdir.passes.expand import expansion_of
 from spmdir.pipeline.base_passes import global_functions

@@ -34,7 +34,7 @@ from spmdir.dialects.aten import AtenOp, op_class
 from spmdir.dialects.attributes import meta_of, sizes_of
 from spmdir.dialects.context import IRContext
 from spmdir.dialects.names import Names, take_name
-from spmdir.dialects.sizes import SizeValues, merge_sizes, open_sizes
+from spmdir.dialects.size_ops import SizeValues, merge_sizes, open_sizes
 from spmdir.pipeline.base_passes import FunctionPass
 from spmdir.rules import RuleSet
 

@@ -35,12 +35,12 @@ from spmdir.dialects.context import IRContext
 from spmdir.dialects.locations import errors_at, location_of
 from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
-from spmdir.dialects.ring import AssembleOp, RotateStartOp
+from spmdir.dialects.ring_ops import AssembleOp, RotateStartOp
+from spmdir.dialects.sharding_checks import common_type
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.stage import is_local, write_stage
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, global_type, sharding_of
-from spmdir.dialects.verification import common_type
 from spmdir.pipeline.base_passes import flat_functions, reject_open_sizes
 from spmdir.rules import OpRule, RuleSet
 from spmdir.rules.strategies.split_products import SPLIT

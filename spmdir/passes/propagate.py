@@ -20,8 +20,8 @@ from spmdir.analysis.propagation.op_strategies import OpStrategies, rules_of
 from spmdir.analysis.sub_axes import annotated_splits, split_weights, user_shardings, wanted_splits
 from spmdir.analysis.type_check import plugins_of, reasons_text, rule_of
 from spmdir.core.byte_size import size_text
-from spmdir.core.collector import collector_paused
 from spmdir.core.errors import Location, RuleError, ShardingError, UnsupportedError, print_remark, warn
+from spmdir.core.garbage_collector import collector_paused
 from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
@@ -35,7 +35,7 @@ from spmdir.dialects.machine_attribute import (
     write_objective,
     write_topology,
 )
-from spmdir.dialects.sizes import SizeOp, sizes_op
+from spmdir.dialects.size_ops import SizeOp, sizes_op
 from spmdir.dialects.stage import PASSES_RUN, write_stage
 from spmdir.passes.mesh_search import MeshSearch
 from spmdir.pipeline.base_passes import FunctionPass

@@ -13,7 +13,7 @@ from spmdir.analysis.scheduling.rank_program import rank_program
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.collectives import Collective
 from spmdir.dialects.context import IRContext
-from spmdir.dialects.host import HostCopyOp
+from spmdir.dialects.host_ops import HostCopyOp
 from spmdir.dialects.recomputation import RECOMPUTES
 from spmdir.pipeline.base_passes import LocalPass
 from spmdir.pipeline.machine_options import MachineOptions

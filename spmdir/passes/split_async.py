@@ -12,7 +12,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.dialects.attributes import pending
 from spmdir.dialects.collectives import Collective, WaitOp, collective_class
 from spmdir.dialects.context import IRContext
-from spmdir.dialects.host import STARTS, HostCopyOp
+from spmdir.dialects.host_ops import STARTS, HostCopyOp
 from spmdir.dialects.names import Names, take_name
 from spmdir.pipeline.base_passes import LocalPass
 

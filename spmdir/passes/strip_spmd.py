@@ -16,7 +16,7 @@ from spmdir.dialects.function_checks import GIVEN
 from spmdir.dialects.machine_attribute import CERTIFICATE, OBJECTIVE, TOPOLOGY
 from spmdir.dialects.mesh_op import MeshOp
 from spmdir.dialects.names import take_name
-from spmdir.dialects.sizes import SizeOp
+from spmdir.dialects.size_ops import SizeOp
 from spmdir.dialects.stage import PASSES_RUN, STAGE
 from spmdir.dialects.value_op import DECIDED, ValueOp
 from spmdir.pipeline.base_passes import global_functions

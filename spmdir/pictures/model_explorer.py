@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from spmdir.core.axis_colors import axis_color
-from spmdir.core.collector import collector_paused
+from spmdir.core.garbage_collector import collector_paused
 from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
 from spmdir.pictures.program_graph import GraphNode, partition, program_graph

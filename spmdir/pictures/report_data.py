@@ -12,15 +12,15 @@ from xdsl.dialects.builtin import ModuleOp
 from spmdir.analysis.memory_classes import memory_classes
 from spmdir.analysis.phases import PHASES, phases
 from spmdir.core.byte_size import size_text
-from spmdir.core.collector import collector_paused
 from spmdir.core.errors import Location
+from spmdir.core.garbage_collector import collector_paused
 from spmdir.core.mesh import Mesh
 from spmdir.core.progress import say
 from spmdir.core.time_text import time_text
 from spmdir.dialects import ir
 from spmdir.dialects.function_checks import GIVEN
 from spmdir.dialects.names import text_name
-from spmdir.dialects.observed_stage import is_undecided
+from spmdir.dialects.stage_inference import is_undecided
 from spmdir.explanation.decided import DecidedProgram
 from spmdir.explanation.explain import explain_equal_values, select_values
 from spmdir.pictures.mesh_traffic import mesh_traffic

@@ -1,7 +1,7 @@
 """A tensor cut into rectangles, each with the ranks that hold it.
 
-The placements define the elements of each rank (spmdir/core/placement/holding.py), so plug-in placements can be drawn
-too. A dimension is cut at each position where the elements of a rank begin or end.
+The placements define the elements of each rank (spmdir/core/placement/rank_elements.py), so plug-in placements can be
+drawn too. A dimension is cut at each position where the elements of a rank begin or end.
 
 For example, 8 elements as S(0) over 2 ranks are cut at 0, 4 and 8: rank 0 holds [0, 4), and rank 1 holds [4, 8).
 """
@@ -18,7 +18,7 @@ from spmdir.core.intervals import Range
 from spmdir.core.limits import SIMULATED
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
-from spmdir.core.placement.holding import Holding, holding
+from spmdir.core.placement.rank_elements import RankElements, rank_elements
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.tensor import TensorMeta
 
@@ -129,7 +129,9 @@ def tiling(meta: TensorMeta, sharding: Sharding, mesh: Mesh, slices: Mapping[int
         ]
         for row in range(len(shown[0]))
     ]
-    mixed = tuple(dict.fromkeys(mixed for rank_holding in held_by_rank.values() for mixed in rank_holding.mixed))
+    mixed = tuple(
+        dict.fromkeys(mixed for rank_holding in held_by_rank.values() for mixed in rank_holding.other_placements)
+    )
     cropped = tuple(_cropped(dims, (rows, columns)[2 - len(dims) :], max_pieces))
     return Tiling(
         meta, sharding, mesh, dims, position, *shown, tuple(_merge_cells(grid)), tuple(holders), mixed, cropped
@@ -156,21 +158,21 @@ def _drawn_dims(
 
 def _holdings(
     sharding: Sharding, shape: tuple[int, ...], mesh: Mesh, position: Mapping[int, int]
-) -> dict[int, Holding]:
+) -> dict[int, RankElements]:
     """Return rank → its elements, for the ranks with elements of the slice."""
     fine = mesh.refine([axis for axis, _ in sharding.entries])
-    holding_of_key: dict[tuple[int, ...], Holding] = {}
+    holding_of_key: dict[tuple[int, ...], RankElements] = {}
     held_by_rank = {}
     for rank in range(mesh.world_size):
         key = tuple(fine.index(rank, axes) for axes, _ in sharding.layers)
         if key not in holding_of_key:
-            holding_of_key[key] = holding(sharding, shape, mesh, rank)
+            holding_of_key[key] = rank_elements(sharding, shape, mesh, rank)
         if all(any(start <= position[dim] < end for start, end in holding_of_key[key].ranges[dim]) for dim in position):
             held_by_rank[rank] = holding_of_key[key]
     return held_by_rank
 
 
-def _pieces(holdings: Iterable[Holding], dim: int, size: int) -> tuple[Range, ...]:
+def _pieces(holdings: Iterable[RankElements], dim: int, size: int) -> tuple[Range, ...]:
     """Return the pieces of a dimension. Each rank holds all elements of a piece, or none."""
     ends = {0, size}
     for ranges in {rank_holding.ranges[dim] for rank_holding in holdings}:
@@ -178,7 +180,7 @@ def _pieces(holdings: Iterable[Holding], dim: int, size: int) -> tuple[Range, ..
     return tuple(itertools.pairwise(sorted(ends))) if size else ((0, 0),)
 
 
-def _held_pieces(pieces: Sequence[Range], rank_holding: Holding, dim: int) -> list[int]:
+def _held_pieces(pieces: Sequence[Range], rank_holding: RankElements, dim: int) -> list[int]:
     """Return the indices of the drawn pieces that a rank holds."""
     return [
         place

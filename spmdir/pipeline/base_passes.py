@@ -19,9 +19,9 @@ from spmdir.dialects import ir
 from spmdir.dialects.context import IRContext
 from spmdir.dialects.layer_calls import layer_named
 from spmdir.dialects.locations import location_of
-from spmdir.dialects.observed_stage import last_stage, stage_of
-from spmdir.dialects.sizes import sizes_op
+from spmdir.dialects.size_ops import sizes_op
 from spmdir.dialects.stage import is_at_least, is_local, write_stage, written_stage
+from spmdir.dialects.stage_inference import last_stage, stage_of
 
 
 class FunctionPass(ModulePass):

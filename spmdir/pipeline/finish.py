@@ -14,9 +14,9 @@ from spmdir.analysis.local_programs.trusted import is_trusted
 from spmdir.core.errors import SpmdirError, require_type
 from spmdir.dialects import ir
 from spmdir.dialects.names import text_name
-from spmdir.dialects.observed_stage import has_open_results, is_undecided, stage_of
-from spmdir.dialects.sizes import open_sizes
+from spmdir.dialects.size_ops import open_sizes
 from spmdir.dialects.stage import is_at_least, is_local, passes_run, written_stage
+from spmdir.dialects.stage_inference import has_open_results, is_undecided, stage_of
 from spmdir.pipeline.layer_runner import is_outlined
 from spmdir.pipeline.pipeline import Pipeline, Step, run_passes
 from spmdir.transforms.layers.inlining import inline

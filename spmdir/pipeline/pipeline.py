@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, TypeAlias
 import attrs
 
 from spmdir.core.arguments import CALLABLE, FLAG, PATH, Kind, accepts, instance, many
-from spmdir.core.collector import collector_paused
 from spmdir.core.errors import ParseError, require_type, shown
+from spmdir.core.garbage_collector import collector_paused
 from spmdir.core.progress import say
 from spmdir.dialects.arguments import MODULE
 from spmdir.pipeline.options import make_pass, pass_options
@@ -322,8 +322,8 @@ def _is_context(value: object) -> bool:
 
 def _record(pass_: ModulePass, functions: Sequence[FuncOp]) -> None:
     """Record on `functions` that a pass of a plug-in ran, and write the stage that it produces."""
-    from spmdir.dialects.observed_stage import stage_of
     from spmdir.dialects.stage import is_at_least, record_pass, write_stage
+    from spmdir.dialects.stage_inference import stage_of
 
     for function in functions:
         record_pass(function, pass_.name)

@@ -19,7 +19,7 @@ import attrs
 
 from spmdir.core.dtype import BF16, F16, F32, F64, DType
 from spmdir.core.placement.base import Edge, Noise, PartialPlacement
-from spmdir.core.placement.error import ErrorBound
+from spmdir.core.placement.error_bound import ErrorBound
 from spmdir.core.placement.standard import Partial
 
 

@@ -19,7 +19,7 @@ import attrs
 
 from spmdir.core.dtype import BF16, F8E4M3FN, F8E5M2, F16, F32, F64, DType, as_dtype
 from spmdir.core.placement.base import Edge, LocalType, Noise, Placement
-from spmdir.core.placement.error import UNKNOWN, ErrorBound
+from spmdir.core.placement.error_bound import UNKNOWN, ErrorBound
 from spmdir.core.placement.packing import convert_tensor
 
 ERRORS = {BF16: ErrorBound(2.0**-8), F16: UNKNOWN, F8E4M3FN: UNKNOWN, F8E5M2: UNKNOWN}

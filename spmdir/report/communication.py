@@ -147,8 +147,8 @@ def comm_report(
     from spmdir.analysis.sent_messages import SentMessages
     from spmdir.dialects import ir
     from spmdir.dialects.machine_attribute import written_certificate, written_objective
-    from spmdir.dialects.observed_stage import is_undecided
     from spmdir.dialects.stage import is_local
+    from spmdir.dialects.stage_inference import is_undecided
     from spmdir.pipeline.noted_options import machine_of, remark_noted_costs
     from spmdir.report.collective_costs import collective_costs
     from spmdir.report.compute import compute_costs

@@ -10,7 +10,7 @@ import attrs
 
 from spmdir.core.arguments import accepts
 from spmdir.core.byte_size import size_text
-from spmdir.core.collector import collector_paused
+from spmdir.core.garbage_collector import collector_paused
 from spmdir.core.html_text import ShownAsText
 from spmdir.dialects.arguments import MODULE
 from spmdir.pipeline.pipeline import PIPELINE, Pipeline, as_pipeline

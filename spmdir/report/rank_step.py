@@ -14,7 +14,7 @@ from spmdir.analysis.live_memory import LiveMemory, live_memory
 from spmdir.analysis.memory_classes import memory_classes
 from spmdir.analysis.module_paths import module_paths
 from spmdir.analysis.scheduling.rank_program import rank_program
-from spmdir.core.collector import collector_paused
+from spmdir.core.garbage_collector import collector_paused
 from spmdir.core.mesh import Mesh
 from spmdir.core.progress import say
 from spmdir.dialects import ir

@@ -6,8 +6,8 @@ from xdsl.dialects.builtin import ModuleOp
 
 from spmdir.dialects import ir
 from spmdir.dialects.collectives import Collective
-from spmdir.dialects.observed_stage import stage_of
-from spmdir.dialects.sizes import open_sizes
+from spmdir.dialects.size_ops import open_sizes
+from spmdir.dialects.stage_inference import stage_of
 from spmdir.pipeline.finish import bind_sizes, inline_layers, remaining_passes
 from spmdir.pipeline.pipeline import Pipeline, run_passes
 

@@ -20,7 +20,7 @@ from functools import cached_property
 
 import attrs
 
-from spmdir.core.admission import why_not
+from spmdir.core.admitted_ops import why_not
 from spmdir.core.dtype import DTYPES, unknown_dtype
 from spmdir.core.errors import Location, ParseError, SpmdirError, did_you_mean, raise_all
 from spmdir.core.placement.call import Call

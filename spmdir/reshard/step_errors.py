@@ -8,7 +8,7 @@ import attrs
 
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
-from spmdir.core.placement.error import ENDS, ErrorBound
+from spmdir.core.placement.error_bound import ENDS, ErrorBound
 from spmdir.reshard.cost import local_shape
 from spmdir.reshard.steps import Step
 

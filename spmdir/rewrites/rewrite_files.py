@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from pathlib import Path
 
-from spmdir.core.parsed_texts import ParsedTexts
+from spmdir.core.parse_cache import ParsedTexts
 from spmdir.core.text_file import read_text_file
 from spmdir.rewrites.terms import Collective, Condition, Function, Rewrite, Value
 

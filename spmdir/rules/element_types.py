@@ -24,11 +24,11 @@ from typing import Any
 import attrs
 
 from spmdir.core import dtype as dt
-from spmdir.core.common_types import COMPLEX_F16, result_type
 from spmdir.core.dtype import DTYPES, DType
 from spmdir.core.errors import RuleError
 from spmdir.core.placement.call import Local
 from spmdir.core.placement.tensor import TensorMeta
+from spmdir.core.type_promotion import COMPLEX_F16, result_type
 
 TABLE = Path(__file__).with_suffix(".txt")
 

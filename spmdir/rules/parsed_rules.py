@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spmdir.core.parsed_texts import ParsedTexts
+from spmdir.core.parse_cache import ParsedTexts
 from spmdir.rules.language.syntax_tree import (
     Binary,
     Condition,

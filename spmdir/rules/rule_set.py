@@ -10,7 +10,7 @@ from pathlib import Path
 
 import attrs
 
-from spmdir.core.admission import why_not
+from spmdir.core.admitted_ops import why_not
 from spmdir.core.arguments import PATH, accepts
 from spmdir.core.errors import Location, ParseError, RuleError, SpmdirError, did_you_mean, flat, raise_all
 from spmdir.core.limits import MISTAKES

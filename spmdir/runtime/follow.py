@@ -25,10 +25,10 @@ from spmdir.dialects.attributes import print_type
 from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.context import IRContext
 from spmdir.dialects.halo import HaloExchangeOp
-from spmdir.dialects.host import HostCopyOp
+from spmdir.dialects.host_ops import HostCopyOp
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import Names, distinguish, name_of, text_name
-from spmdir.dialects.ring import RotationOp
+from spmdir.dialects.ring_ops import RotationOp
 from spmdir.dialects.shard_index_ops import ShardIndexOp
 from spmdir.dialects.verifier import verify
 from spmdir.passes.bucket import ArgumentPlaces, merge_into_bucket

@@ -13,8 +13,8 @@ from torch import Tensor, fx, nn
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.fx.node import map_arg
 
-from spmdir.core.collector import collector_paused
 from spmdir.core.errors import UnsupportedError
+from spmdir.core.garbage_collector import collector_paused
 from spmdir.core.placement.sharding_plan import ShardingPlan
 from spmdir.core.progress import say
 from spmdir.importer.program import Program

@@ -10,8 +10,8 @@ from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, ModuleOp, StringAtt
 from xdsl.dialects.func import FuncOp, ReturnOp
 from xdsl.ir import Block, Region
 
-from spmdir.core.collector import collector_paused
 from spmdir.core.errors import UnsupportedError
+from spmdir.core.garbage_collector import collector_paused
 from spmdir.dialects import ir
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import take_name

@@ -26,7 +26,7 @@ from spmdir.core.symbolic.symbols import Sizes
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import is_sized, meta_of
 from spmdir.dialects.names import text_name
-from spmdir.dialects.sizes import open_sizes
+from spmdir.dialects.size_ops import open_sizes
 from spmdir.dialects.values import sharding_of, signature_kind
 from spmdir.pipeline.finish import bind_sizes, inline_layers, remaining_passes
 from spmdir.pipeline.pipeline import Pipeline, Step, run_passes

@@ -14,7 +14,7 @@ from xdsl.dialects.builtin import ModuleOp
 from spmdir.core.errors import ShardingError
 from spmdir.core.symbolic.symbols import size_places
 from spmdir.dialects import ir
-from spmdir.dialects.sizes import open_sizes
+from spmdir.dialects.size_ops import open_sizes
 from spmdir.lowering.emit import lower_to_fx
 from spmdir.pipeline.finish import bind_sizes, localize, remaining_passes
 from spmdir.pipeline.pipeline import Pipeline, run_passes

@@ -16,7 +16,7 @@ from spmdir.dialects.collectives import SpmdOp
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import name_of
 from spmdir.dialects.reshard_ops import ConstraintOp
-from spmdir.dialects.sizes import SizeOp, sizes_op
+from spmdir.dialects.size_ops import SizeOp, sizes_op
 from spmdir.dialects.value_op import DECIDED, ValueOp
 from spmdir.dialects.values import function_attrs, like_arguments, sharding_of, signature_name
 

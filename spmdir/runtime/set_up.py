@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from xdsl.dialects.builtin import ModuleOp
 
 from spmdir.core.mesh import Mesh, as_mesh
-from spmdir.dialects.sizes import open_sizes
+from spmdir.dialects.size_ops import open_sizes
 from spmdir.pipeline.pipeline import Pipeline
 from spmdir.runtime.agreement import RankGroup
 from spmdir.runtime.decision import decided_once

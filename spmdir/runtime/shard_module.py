@@ -14,14 +14,14 @@ from torch.distributed.device_mesh import DeviceMesh
 from xdsl.dialects.builtin import ModuleOp
 
 from spmdir.core.arguments import EXAMPLES, accepts, check_kinds, instance, keyed
-from spmdir.core.collector import collector_paused
 from spmdir.core.errors import SpmdirError, UnsupportedError, warnings_issued
+from spmdir.core.garbage_collector import collector_paused
 from spmdir.core.mesh import MESH, Mesh
 from spmdir.core.placement.sharding import Sharding, ShardingLike
 from spmdir.core.placement.sharding_plan import ShardingPlan
 from spmdir.core.progress import say
 from spmdir.dialects import ir
-from spmdir.dialects.sizes import open_sizes
+from spmdir.dialects.size_ops import open_sizes
 from spmdir.pipeline.finish import localize
 from spmdir.plans.resolve import PlanLike, resolve
 from spmdir.runtime.anomaly import support_anomaly_detection

@@ -19,7 +19,7 @@ from spmdir.core.mesh import MESH, Mesh, as_mesh
 from spmdir.core.placement.sharding import Sharding, ShardingLike
 from spmdir.core.placement.sharding_plan import ShardingPlan
 from spmdir.dialects import ir
-from spmdir.dialects.sizes import open_sizes
+from spmdir.dialects.size_ops import open_sizes
 from spmdir.importer.importer import import_fx
 from spmdir.importer.read_exported import exported_with_explicit_aliases
 from spmdir.importer.retrace import needs_retrace

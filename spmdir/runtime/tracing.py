@@ -17,7 +17,7 @@ from spmdir.core.placement.sharding import ShardingLike
 from spmdir.core.placement.sharding_plan import ShardingPlan
 from spmdir.core.progress import say
 from spmdir.dialects import ir
-from spmdir.dialects.sizes import open_sizes
+from spmdir.dialects.size_ops import open_sizes
 from spmdir.importer.importer import import_fx
 from spmdir.pipeline.finish import localize
 from spmdir.plans.activations import constrained_activations

@@ -16,7 +16,7 @@ from spmdir.core.errors import SpmdirError, UnsupportedError, shown
 from spmdir.core.intervals import Ranges
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import ShardPlacement, own_type, take
-from spmdir.core.placement.holding import holding
+from spmdir.core.placement.rank_elements import rank_elements
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import Placement
 from spmdir.core.placement.tensor import TensorMeta
@@ -106,8 +106,8 @@ def held_ranges(sharding: Sharding, shape: Sequence[int], mesh: Mesh, rank: int)
     Raises:
         UnsupportedError: the local tensors do not contain elements of the tensor, such as partial values.
     """
-    rank_holding = holding(sharding, shape, mesh, rank)
-    for axes, placement in rank_holding.mixed:
+    rank_holding = rank_elements(sharding, shape, mesh, rank)
+    for axes, placement in rank_holding.other_placements:
         raise UnsupportedError(
             f"local tensors with {placement} on axis '{axes[0]}' do not contain elements of the tensor, so ranks "
             "cannot save them; shard or replicate the tensor"

@@ -141,6 +141,6 @@ def started_value(value: SSAValue) -> SSAValue:
 
 
 def tensor_norm(norm: str, tensor: Tensor) -> float:
-    """Return a norm of a tensor, by its name in `spmdir.core.placement.error.NORMS`."""
+    """Return a norm of a tensor, by its name in `spmdir.core.placement.error_bound.NORMS`."""
     wide = tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
     return float(torch.linalg.vector_norm(wide, math.inf if norm == "max" else 2)) if tensor.numel() else 0.0

@@ -25,7 +25,7 @@ from spmdir.dialects.arguments import MODULE
 from spmdir.dialects.attributes import ArgumentsAttr, meta_of, sizes_of
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import name_of
-from spmdir.dialects.sizes import open_sizes
+from spmdir.dialects.size_ops import open_sizes
 from spmdir.dialects.stage import is_local
 from spmdir.dialects.values import function_attrs, global_type, is_given, sharding_of, signature_kind, signature_name
 from spmdir.lowering.emit import emit, measured_step

@@ -55,7 +55,7 @@ def _main(argv: Sequence[str]) -> int:
 
 def _run(options: argparse.Namespace, text: str, file: str, pipeline: Pipeline) -> int:
     from spmdir.dialects import ir
-    from spmdir.dialects.sizes import open_sizes
+    from spmdir.dialects.size_ops import open_sizes
     from spmdir.pipeline.finish import bind_sizes, localize
     from spmdir.simulator.simulate import measure_errors, run_single, simulate
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from spmdir.core.admission import VERSIONS
+from spmdir.core.admitted_ops import VERSIONS
 from spmdir.core.errors import UnsupportedError
 
 try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from spmdir.core.admission import LISTED, NAMESPACES, exception, names_file, sentence
+from spmdir.core.admitted_ops import LISTED, NAMESPACES, exception, names_file, sentence
 from spmdir.core.errors import UnsupportedError
 from spmdir.torch_interop.ops import OpOverload, is_registered, schema_of, schema_or_none
 

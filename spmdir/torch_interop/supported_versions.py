@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spmdir.core.admission import VERSIONS
+from spmdir.core.admitted_ops import VERSIONS
 from spmdir.core.errors import UnsupportedError
 
 

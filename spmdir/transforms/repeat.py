@@ -11,7 +11,7 @@ from xdsl.traits import is_side_effect_free
 
 from spmdir.analysis.local_programs.globalize import Unit
 from spmdir.dialects.collectives import Collective, WaitOp
-from spmdir.dialects.host import HostCopyOp, OffloadOp, ReloadOp
+from spmdir.dialects.host_ops import HostCopyOp, OffloadOp, ReloadOp
 from spmdir.dialects.names import Names, distinguish
 from spmdir.dialects.recomputation import note_recomputation
 from spmdir.schedule.program import Program

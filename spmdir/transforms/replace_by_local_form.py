@@ -24,7 +24,7 @@ from spmdir.dialects.collectives import WaitOp
 from spmdir.dialects.halo import HALO_CLASSES
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import Names, take_name
-from spmdir.dialects.ring import RING_CLASSES
+from spmdir.dialects.ring_ops import RING_CLASSES
 from spmdir.dialects.shard_index_ops import SHARD_INDEX_CLASSES
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of

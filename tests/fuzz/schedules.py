@@ -21,7 +21,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import pending_type
 from spmdir.dialects.collectives import Collective, WaitOp, collective_class
-from spmdir.dialects.in_flight import Communicator, communicator
+from spmdir.dialects.deadlock_check import Communicator, communicator
 from spmdir.torch_interop.schemas import is_random, torch_op
 from tests.fuzz.batch import Kind, Wrong
 from tests.fuzz.edited import MESHES, inputs_of
@@ -124,7 +124,7 @@ def _shuffle(function: FuncOp, mesh: Mesh, draw: Random) -> None:
     block = function.body.block
     units: list[Unit] = [unit for _, unit in units_of(block)]
     end = block.last_op
-    number = {op: index for index, unit in enumerate(units) for op in unit}
+    number: dict[object, int] = {op: index for index, unit in enumerate(units) for op in unit}
     needs = [
         {number[v.owner] for op in unit for v in op.operands if v.owner in number} - {i} for i, unit in enumerate(units)
     ]

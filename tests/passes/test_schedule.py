@@ -17,7 +17,7 @@ from spmdir.analysis.local_programs.trusted import is_trusted
 from spmdir.analysis.scheduling.rank_program import rank_program
 from spmdir.dialects import ir
 from spmdir.dialects.collectives import Collective, WaitOp
-from spmdir.dialects.host import HostCopyOp
+from spmdir.dialects.host_ops import HostCopyOp
 from spmdir.dialects.reshard_ops import ReshardOp
 from spmdir.passes.schedule import SchedulePass
 from spmdir.pipeline.pipeline import as_pipeline

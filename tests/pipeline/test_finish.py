@@ -10,8 +10,8 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import FuncOp
 
 from spmdir.dialects import ir
-from spmdir.dialects.observed_stage import stage_of
 from spmdir.dialects.stage import STAGES, is_at_least, write_stage
+from spmdir.dialects.stage_inference import stage_of
 from spmdir.pipeline.finish import add_reshard_passes, remaining_passes
 from spmdir.pipeline.options import load_pass
 from spmdir.pipeline.pass_table import PASSES

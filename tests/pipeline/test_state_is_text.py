@@ -13,7 +13,7 @@ from xdsl.dialects.builtin import ModuleOp
 from spmdir.core.errors import SpmdirError
 from spmdir.core.input_parts import parts_of
 from spmdir.dialects import ir
-from spmdir.dialects.sizes import open_sizes
+from spmdir.dialects.size_ops import open_sizes
 from spmdir.pipeline.finish import bind_sizes
 from spmdir.pipeline.pipeline import Pipeline, run_passes
 from spmdir.tools.golden import read_golden

@@ -18,7 +18,7 @@ import spmdir
 from spmdir.core.errors import SpmdirWarning, UnsupportedError
 from spmdir.core.placement.call import Local
 from spmdir.dialects import ir
-from spmdir.dialects.sizes import SizeOp
+from spmdir.dialects.size_ops import SizeOp
 from spmdir.dialects.values import function_attrs
 from spmdir.simulator.lockstep import run_alone
 from tests.importer.imported_programs import ops
@@ -33,7 +33,7 @@ def trace(function: Callable[..., Any], *args: Any, mode: Any = "fake") -> fx.Gr
     return make_fx(function, tracing_mode=mode)(*args)
 
 
-def partition(graph: fx.GraphModule, shardings: dict[str, object], outputs: list[Any] | None = None) -> ModuleOp:
+def partition(graph: fx.GraphModule, shardings: dict[str, Any], outputs: list[Any] | None = None) -> ModuleOp:
     """Return the local program."""
     return spmdir.run_passes(spmdir.import_fx(graph, MESH, shardings, out_shardings=outputs), WHOLE_WAY)
 
@@ -254,7 +254,7 @@ def test_tensors_among_keyword_arguments_are_resharded_too():
     graph.output((graph.call_function(torch.ops.aten.linear.default, (x,), {"weight": w, "bias": b}),))
     weight, bias = torch.arange(24.0).reshape(4, 6).double(), torch.arange(4.0).double()
     source = fx.GraphModule(torch.nn.Module(), graph)
-    shardings: dict[str, object] = {"x": "", "w": "tp: S(1)", "b": "dp: S(0)"}
+    shardings: dict[str, Any] = {"x": "", "w": "tp: S(1)", "b": "dp: S(0)"}
     module = spmdir.import_fx(source, MESH, shardings, out_shardings=[""], example_inputs=(X, weight, bias))
     assert_computes(module, torch.nn.functional.linear, X, weight, bias)
 
@@ -263,9 +263,9 @@ def test_ops_on_lists_become_ops_on_their_entries():
     """Item 19: each entry has a sharding of its own, and there is no item of an item."""
 
     def function(x, y):
-        moved = list(torch._foreach_add([x, y], [y, x], alpha=2))
-        torch._foreach_mul_(moved, [2.0, 3.0])
-        return torch._foreach_lerp(moved, [x, y], 0.5)
+        moved = list(torch._foreach_add([x, y], [y, x], alpha=2))  # type: ignore
+        torch._foreach_mul_(moved, [2.0, 3.0])  # type: ignore
+        return torch._foreach_lerp(moved, [x, y], 0.5)  # type: ignore
 
     graph = trace(function, X, X + 1)
     module = partition(graph, {"x": ROWS, "y": ROWS}, [ROWS, ROWS])
@@ -293,7 +293,7 @@ def test_optimizers_that_update_lists_in_one_kernel_become_ops_on_each_parameter
 
     def update(p, g, m, v, s):
         rates = {"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0, "eps": 1e-8}
-        torch._fused_adam_([p], [g], [m], [v], [], [s], **rates, amsgrad=False, maximize=False)
+        torch._fused_adam_([p], [g], [m], [v], [], [s], **rates, amsgrad=False, maximize=False)  # type: ignore
         return p + 0
 
     graph = trace(update, X, X, X, X, torch.tensor(1.0))
@@ -304,7 +304,7 @@ def test_optimizers_that_update_lists_in_one_kernel_become_ops_on_each_parameter
 def test_outputs_are_not_partial_unless_asked_for():
     """Item 21."""
     graph = trace(lambda x, w: (x @ w, 3, None), X, X.t().contiguous())
-    shardings: dict[str, object] = {"x": "tp: S(1)", "w": "tp: S(0)"}
+    shardings: dict[str, Any] = {"x": "tp: S(1)", "w": "tp: S(0)"}
     module = partition(graph, shardings)
     kept = partition(graph, shardings, ["tp: P(sum)", None, None])
     assert any("reduce" in name for name in names(module))

@@ -15,10 +15,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import spmdir
 from spmdir.checking.rules.op_table import installed, parse, spell, updated
-from spmdir.core.admission import LISTED, NAMESPACES, SENTENCES, TABLE, why_not
+from spmdir.core.admitted_ops import LISTED, NAMESPACES, SENTENCES, TABLE, why_not
 from spmdir.core.errors import SpmdirWarning, UnsupportedError
 from spmdir.dialects import ir
-from spmdir.dialects.sizes import SIZE_OPS
+from spmdir.dialects.size_ops import SIZE_OPS
 from spmdir.rules.rule_set import default
 from spmdir.simulator.simulate import run_single
 from spmdir.tools import spmd_run
@@ -69,7 +69,7 @@ def test_no_op_is_imported_or_run_by_reading_printing_and_verifying(found: list[
         from spmdir.core.errors import SpmdirError
         from spmdir.dialects import ir
         from spmdir.dialects.aten import RejectedOp
-        from spmdir.dialects.sizes import SIZE_OPS
+        from spmdir.dialects.size_ops import SIZE_OPS
         names = [name for name in sys.stdin.read().split() if name not in SIZE_OPS]
         lines = [f"  %{n} = {name}(%x) : tensor<2xf32>" for n, name in enumerate(names)]
         head, end = "func.func @f(%x: tensor<2xf32>) -> tensor<2xf32> {", "  return %x : tensor<2xf32>"

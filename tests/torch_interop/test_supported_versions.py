@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from spmdir.core.admission import VERSIONS
+from spmdir.core.admitted_ops import VERSIONS
 from spmdir.core.errors import UnsupportedError
 from spmdir.torch_interop.supported_versions import require_supported
 

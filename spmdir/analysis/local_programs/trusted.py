@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import Operation
 
-from spmdir.dialects.verification import mesh_of
+from spmdir.dialects.sharding_checks import mesh_of
 
 _CHECKED: WeakKeyDictionary[FuncOp, list[Any]] = WeakKeyDictionary()
 """Function → its content when it was known to be well typed."""

@@ -26,7 +26,7 @@ from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import is_sized, meta_of
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
-from spmdir.dialects.sizes import SizeOp
+from spmdir.dialects.size_ops import SizeOp
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, like_arguments, sharding_of

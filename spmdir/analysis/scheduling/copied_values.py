@@ -7,7 +7,7 @@ from xdsl.ir import OpResult, SSAValue
 
 from spmdir.analysis.live_memory import LiveMemory
 from spmdir.core.errors import UnsupportedError
-from spmdir.dialects.host import HostCopyOp
+from spmdir.dialects.host_ops import HostCopyOp
 from spmdir.dialects.locations import errors_at
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.values import sharding_of

@@ -34,11 +34,11 @@ from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import DYNAMIC, meta_of
 from spmdir.dialects.collectives import Collective, SpmdOp, WaitOp
-from spmdir.dialects.host import HostCopyOp
-from spmdir.dialects.in_flight import communicator_on
+from spmdir.dialects.deadlock_check import communicator_on
+from spmdir.dialects.host_ops import HostCopyOp
 from spmdir.dialects.names import text_name
 from spmdir.dialects.recomputation import originals
-from spmdir.dialects.ring import AssembleOp, RotateStartOp
+from spmdir.dialects.ring_ops import AssembleOp, RotateStartOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import global_type, sharding_of
 from spmdir.reshard.cost import add_terms, local_shape, sends_anything, step_terms

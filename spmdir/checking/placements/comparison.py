@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from spmdir.core.placement.base import PartialPlacement, Placement
-from spmdir.core.placement.error import ENDS, ErrorBound
+from spmdir.core.placement.error_bound import ENDS, ErrorBound
 from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.simulator.measured_errors import tensor_norm
 

@@ -20,7 +20,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
 from spmdir.core.placement.packed import PackedPlacement, joint_placement
 from spmdir.core.placement.packing import Types
-from spmdir.dialects.ring import CombineOp
+from spmdir.dialects.ring_ops import CombineOp
 from spmdir.rules.rule_set import default
 from spmdir.rules.strategies.placement_texts import texts_of
 from spmdir.torch_interop.dtypes import TORCH_DTYPES

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import torch
 
-from spmdir.core.admission import LISTED, TABLE, VERSIONS
+from spmdir.core.admitted_ops import LISTED, TABLE, VERSIONS
 from spmdir.torch_interop.ops import schemas
 from spmdir.torch_interop.schemas import judge
 

@@ -21,7 +21,7 @@ from spmdir.core.errors import ParseError, ShardingError, SpmdirError, shown, wr
 from spmdir.core.intervals import Ranges, Run, joined, length, summed_runs
 from spmdir.core.limits import ENUMERATED
 from spmdir.core.placement.edge import Edge
-from spmdir.core.placement.error import EXACT, ErrorBound
+from spmdir.core.placement.error_bound import EXACT, ErrorBound
 from spmdir.core.placement.packing import convert_tensor
 from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.core.placement.text import head_of, print_placement, read_placement
@@ -74,7 +74,7 @@ class Placement:
             compiler decides).
         dim: the sharded tensor dimension, for the trait "shard".
         op: the reduction of the partial values, for the trait "partial".
-        error: the largest error of its steps; see `spmdir.core.placement.error`.
+        error: the largest error of its steps; see `spmdir.core.placement.error_bound`.
         splits: whether the placement on an axis equals the same placement on all sub-axes of the axis, in order.
         rounds: whether the value is computed from the local tensors, and is therefore equal only up to rounding.
         rules: the strategies of ops with this placement, as text: `aten.chunk: (Cyclic(dim, 2)) -> (S(dim)…)`.

@@ -9,6 +9,7 @@ from typing import Any
 
 import attrs
 
+from spmdir.core.causal_blocks import PRECEDENCE
 from spmdir.core.dtype import DType
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.intervals import Ranges, length, select
@@ -16,7 +17,6 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement, ShardPlacement, is_contiguous, shard_length, shard_lengths
 from spmdir.core.placement.standard import Shard
 from spmdir.core.placement.tensor import TensorMeta
-from spmdir.core.precedence import PRECEDENCE
 
 
 @attrs.frozen(cache_hash=True)
@@ -37,7 +37,7 @@ class Local:
     then by tp, as `torch.chunk` does. The end is exclusive. `shard(10, dp, tp)` is the shard itself, not a number.
     `offset(10, dp) * 2 + 1` has `times` 2 and `plus` 1. `size(10, dp, back 2)` describes the shard of the rank two
     positions earlier in the ring along the axes. `since(10, dp | 10, dp, back 2)` depends on two shards: see
-    `spmdir.core.precedence.PRECEDENCE`.
+    `spmdir.core.causal_blocks.PRECEDENCE`.
 
     Attributes:
         kind: "size", "offset", "end", "shard", or a key of PRECEDENCE.

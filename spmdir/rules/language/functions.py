@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from spmdir.core.causal_blocks import PRECEDENCE
 from spmdir.core.dtype import BF16, F8E4M3FN, F16, I64, DType
 from spmdir.core.errors import RuleError
-from spmdir.core.precedence import PRECEDENCE
 from spmdir.rules.language.local_functions import (
     around,
     begin,

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from spmdir.core.admission import draws
+from spmdir.core.admitted_ops import draws
 from spmdir.core.dtype import I64
 from spmdir.core.errors import Location, RuleError
 from spmdir.core.placement.call import Call, Local

@@ -32,14 +32,14 @@ from spmdir.core.placement.literals import LiteralError, parse_arguments, print_
 from spmdir.core.symbolic.expressions import Number, Real, apply, is_symbolic, product
 from spmdir.core.symbolic.symbols import Sizes
 from spmdir.dialects.attributes import ArgumentsAttr, is_sized, meta_of, sizes_of
-from spmdir.dialects.declared import declare_hints, declared_hints
 from spmdir.dialects.names import take_name
 from spmdir.dialects.op_parser import parse_type, take_sizes
 from spmdir.dialects.op_printer import print_with_sizes
+from spmdir.dialects.parser_declarations import declare_hints, declared_hints
+from spmdir.dialects.sharding_checks import declaration
 from spmdir.dialects.size_types import Measure, SizesAttr, SizeType, hint_of, read_sizes
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
-from spmdir.dialects.verification import declaration
 
 _ARGUMENTS = re.compile(r"\s*\(([^()]*)\)\s*:\s*(!spmd\.size<[^<>]*>)")
 

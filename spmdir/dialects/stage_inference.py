@@ -13,10 +13,10 @@ from spmdir.dialects.collectives import Collective
 from spmdir.dialects.layer_calls import layer_named
 from spmdir.dialects.names import text_name
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
+from spmdir.dialects.sharding_checks import mesh_of
 from spmdir.dialects.stage import PASSES_RUN, STAGE, STAGES, is_at_least, is_local, passes_run, written_stage
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, needed_result, sharding_of
-from spmdir.dialects.verification import mesh_of
 
 
 def stage_of(function: FuncOp) -> str:

@@ -8,9 +8,9 @@ from xdsl.context import Context
 from xdsl.ir import Dialect, Operation
 from xdsl.parser import AttrParser
 
-from spmdir.core.admission import listed
+from spmdir.core.admitted_ops import listed
 from spmdir.dialects.aten import op_class
-from spmdir.dialects.sizes import FUNCTIONS, SIZE_OPS
+from spmdir.dialects.size_ops import FUNCTIONS, SIZE_OPS
 
 _OP_NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+", re.ASCII)
 _CALL = re.compile(rf'= (?:"({_OP_NAME.pattern})"|({_OP_NAME.pattern}))(?=\()', re.ASCII)

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from spmdir.core import dtype as dt
-from spmdir.core.common_types import COMPLEX_F16, common_type, result_type
 from spmdir.core.dtype import RANKING, DType
+from spmdir.core.type_promotion import COMPLEX_F16, common_type, result_type
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH, TORCH_DTYPES
 
 NUMBERS = (True, 1, 1.0, 1j)

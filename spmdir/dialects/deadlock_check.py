@@ -20,9 +20,9 @@ from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.halo import HaloExchangeOp
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import text_name
-from spmdir.dialects.ring import RotationOp
+from spmdir.dialects.ring_ops import RotationOp
+from spmdir.dialects.sharding_checks import mesh_of
 from spmdir.dialects.values import global_type
-from spmdir.dialects.verification import mesh_of
 from spmdir.reshard.cost import sends_anything
 
 

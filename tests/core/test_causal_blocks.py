@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
+from spmdir.core.causal_blocks import beyond, both, irregular, reaches, since, triangle, upto
 from spmdir.core.intervals import Ranges
-from spmdir.core.precedence import beyond, both, irregular, reaches, since, triangle, upto
 
 
 def _ranges(draw: random.Random) -> Ranges:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from spmdir.core.collector import collector_paused
+from spmdir.core.garbage_collector import collector_paused
 
 
 @pytest.fixture(autouse=True)

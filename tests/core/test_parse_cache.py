@@ -4,7 +4,7 @@ import attrs
 import pytest
 
 from spmdir.core.errors import Location
-from spmdir.core.parsed_texts import ParsedTexts
+from spmdir.core.parse_cache import ParsedTexts
 
 
 @attrs.frozen
