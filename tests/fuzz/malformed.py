@@ -111,11 +111,9 @@ def check(case: Text) -> str | None:
             return err.partition("error: ")[2] or err
         if argv[0] == "spmd-opt" and "{}" in case.command and out and "--verify-diagnostics" not in argv:
             Path("out.mlir").write_text(out, newline="")
-            again = run_tool(
-                ["spmd-opt", "out.mlir", *(["--split-input-file"] if "--split-input-file" in argv else [])]
-            )
-            generic = "--print-op-generic" in argv or "--print-debuginfo" in argv
-            if again[0] != 0 or (not generic and again[1] != out):
+            forms = ("split-input-file", "print-op-generic", "print-debuginfo")
+            again = run_tool(["spmd-opt", "out.mlir", *(option for option in argv if option.endswith(forms))])
+            if again[0] != 0 or again[1] != out:
                 raise Wrong(f"what was printed is not read back alike: {again[2] or out}")
     return None
 
