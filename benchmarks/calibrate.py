@@ -29,7 +29,7 @@ import torch.distributed as dist
 
 from spmdir.core.dtype import DType
 from spmdir.core.placement.tensor import TensorMeta
-from spmdir.reshard.costs import CostLine, op_text
+from spmdir.reshard.measured_times import CostLine, op_text
 from spmdir.reshard.topology import VECTOR, Topology
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH
 
@@ -283,7 +283,8 @@ def costs_of(timings: Mapping[str, Timing]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.calibrate", description=__doc__.partition("\n")[0])
+    summary = (__doc__ or "").partition("\n")[0]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.calibrate", description=summary)
     parser.add_argument("-o", "--output", default="machine", help="the files' name without its ending (machine)")
     parser.add_argument("--ranks", type=int, default=min(MOST_RANKS, os.cpu_count() or 1), help="processes, on CPU")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long it may take, about (60)")

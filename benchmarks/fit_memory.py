@@ -80,7 +80,7 @@ def gathered_again(layers: int, batch: int, axes: Mapping[str, int]) -> tuple[fl
     from spmdir.schedule.memory_fitting import fit
     from spmdir.schedule.program import Program
     from spmdir.schedule.repeated_tasks import insert_repeats
-    from spmdir.transforms.repeat import repeat
+    from spmdir.transforms.insert_repeats import repeat
 
     def of_weights(program: Program) -> Program:
         counts = [buffer.kind == "gathered weights" and LAYER.match(buffer.name) for buffer in program.buffers]

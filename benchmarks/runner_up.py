@@ -22,7 +22,7 @@ def of_plan(plan: str, layers: int, most: int | None) -> tuple[int, int, float, 
     by how much the cheapest runner-up is dearer than the decision."""
     import spmdir
     from benchmarks.programs import Config, shardings, trace
-    from spmdir.explanation.decided import DecidedProgram
+    from spmdir.explanation.decided_program import DecidedProgram
     from spmdir.pipeline.pipeline import as_pipeline
     from spmdir.search.restricted_node import Restricted, ends_of
 

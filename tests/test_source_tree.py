@@ -34,7 +34,6 @@ SAME_NAME = {
     "exchange": "the generalised all-to-all: its plan in reshard, its emitter in lowering",
     "expressions": "of symbolic sizes in core; of the rule language in rules",
     "halo": "the halo exchange: its op in dialects, its emitter in lowering",
-    "inline": "calls between functions in passes; values of a graph in lowering",
     "locations": "the call stacks of fx nodes in importer; the text of locations in dialects",
     "memory": "what is live in an order of tasks in schedule; the report of it in report",
     "parser": "of symbolic sizes in core; of rules in rules",

@@ -10,7 +10,7 @@ from spmdir.rules.language.checks import check
 from spmdir.rules.language.parser import parse_rule, parse_strategy
 from spmdir.rules.parsed_rules import PARSED as PARSED_RULES
 from spmdir.rules.rule_set import packaged
-from spmdir.rules.shapes.maps import MAPS
+from spmdir.rules.shapes.dimension_maps import MAPS
 
 
 def files() -> dict[ParsedTexts, str]:

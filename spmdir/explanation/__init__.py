@@ -3,5 +3,5 @@
 Each alternative is a new decision of the whole program.
 
 May import: core, rules, reshard, search, dialects, analysis, transforms, pipeline, passes, report.
-Start with explain.py and decided.py.
+Start with explain.py and decided_program.py.
 """

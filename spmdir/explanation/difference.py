@@ -28,15 +28,15 @@ from spmdir.dialects.reshard_ops import unresharded
 from spmdir.dialects.stage import is_local
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
-from spmdir.explanation.explained import percent_text
+from spmdir.explanation.explanation_results import percent_text
 from spmdir.explanation.same_values import match_names, program_values
-from spmdir.pipeline.noted_options import machine_of
 from spmdir.pipeline.pipeline import PIPELINE, Pipeline, as_pipeline
+from spmdir.pipeline.recorded_options import machine_of
 from spmdir.report.communication import comm_report
 from spmdir.report.grouped_costs import cost_table
+from spmdir.report.lower_for_report import with_collectives
 from spmdir.report.op_costs import shares_by
-from spmdir.report.shares import Share, table
-from spmdir.report.with_collectives import with_collectives
+from spmdir.report.op_sums import Share, table
 from spmdir.reshard.topology import Topology
 
 if TYPE_CHECKING:

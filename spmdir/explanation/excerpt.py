@@ -12,8 +12,8 @@ from spmdir.dialects import ir
 from spmdir.dialects.locations import places_of
 from spmdir.dialects.names import text_name
 from spmdir.dialects.value_op import ValueOp
-from spmdir.explanation.places import matches, no_match_error
-from spmdir.pipeline.finish import inline_layers, resolve_names
+from spmdir.explanation.selectors import matches, no_match_error
+from spmdir.pipeline.remaining_passes import inline_layers, resolve_names
 from spmdir.transforms.layers.outline import function_of
 from spmdir.transforms.layers.segments import Segment
 

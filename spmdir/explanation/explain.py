@@ -8,11 +8,19 @@ from typing import TYPE_CHECKING
 from spmdir.core.arguments import COUNT, accepts, instance
 from spmdir.core.equal_layers import of_any_layer
 from spmdir.core.placement.sharding import Sharding
-from spmdir.explanation.asked import PROGRAM, KeepsSource, resolve_program
-from spmdir.explanation.decided import Alternative, DecidedProgram
-from spmdir.explanation.explained import AxisReason, Choice, Delivery, Explanation, Explanations, Source, UserReason
+from spmdir.explanation.decided_program import Alternative, DecidedProgram
+from spmdir.explanation.explanation_results import (
+    AxisReason,
+    Choice,
+    Delivery,
+    Explanation,
+    Explanations,
+    Source,
+    UserReason,
+)
 from spmdir.explanation.origins import origins
-from spmdir.explanation.places import matches, no_match_error
+from spmdir.explanation.selectors import matches, no_match_error
+from spmdir.explanation.undecided_program import PROGRAM, KeepsSource, resolve_program
 from spmdir.pipeline.pipeline import PIPELINE, Pipeline
 from spmdir.reshard.cost import step_cost
 from spmdir.rules.strategies.obstacle import Dropped

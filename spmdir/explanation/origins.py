@@ -13,7 +13,7 @@ import attrs
 
 from spmdir.core.placement.base import Placement
 from spmdir.core.placement.standard import R
-from spmdir.explanation.decided import DecidedProgram
+from spmdir.explanation.decided_program import DecidedProgram
 
 MAX_ORIGINS = 2
 """The number of annotations that are returned."""

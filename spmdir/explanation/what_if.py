@@ -25,12 +25,12 @@ from spmdir.dialects.names import text_name
 from spmdir.dialects.reshard_ops import ConstraintOp, unresharded
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, sharding_of
-from spmdir.explanation.asked import PROGRAM, KeepsSource, resolve_program, undecided_copy
-from spmdir.explanation.decided import DecidedProgram
+from spmdir.explanation.decided_program import DecidedProgram
 from spmdir.explanation.difference import Constrained, Difference, diff
-from spmdir.explanation.places import matches, no_match_error, selected_module
-from spmdir.pipeline.finish import resolve_names
+from spmdir.explanation.selectors import matches, no_match_error, selected_module
+from spmdir.explanation.undecided_program import PROGRAM, KeepsSource, resolve_program, undecided_copy
 from spmdir.pipeline.pipeline import PARTITIONING, PIPELINE, Pipeline, parse_steps
+from spmdir.pipeline.remaining_passes import resolve_names
 from spmdir.reshard.plan_tree import Planner, plan_tree
 
 if TYPE_CHECKING:

@@ -17,13 +17,13 @@ from spmdir.dialects.attributes import print_type
 from spmdir.dialects.spmd import Spmd, find_spmd_op
 from spmdir.dialects.value_op import ValueOp
 from spmdir.language_server.document import Document
+from spmdir.language_server.keywords import REWRITE_WORDS, RULE_CLAUSES, RULE_CONTROL
 from spmdir.language_server.renaming import axes_of
 from spmdir.language_server.scan import NameScope, TextSpan
-from spmdir.language_server.words import REWRITE_WORDS, RULE_CLAUSES, RULE_CONTROL
 from spmdir.reshard.collectives import collectives
 from spmdir.rules.language.functions import FUNCTIONS
 from spmdir.rules.rule_set import RuleSet
-from spmdir.rules.shapes.maps import MAPS
+from spmdir.rules.shapes.dimension_maps import MAPS
 
 CompletionKind = Literal["op", "value", "symbol", "axis", "placement", "argument", "type", "keyword", "function"]
 """The kind of a completion."""

@@ -10,8 +10,8 @@ import attrs
 
 from spmdir.dialects.values import sharding_of
 from spmdir.language_server.document import Document
+from spmdir.language_server.local_types import mesh_at, shards_of
 from spmdir.language_server.scan import TextSpan
-from spmdir.language_server.shards import mesh_at, shards_of
 
 _HEAD = re.compile(r"([a-z_]\w*(?:\.\w+)+)[ \t]*[(:]|([a-z][a-z_-]+):")
 

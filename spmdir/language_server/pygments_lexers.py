@@ -17,7 +17,7 @@ from pygments.token import (
     Whitespace,
 )
 
-from spmdir.language_server.words import (
+from spmdir.language_server.keywords import (
     CLAUSES,
     COLLECTIVES,
     ELEMENT_TYPES,

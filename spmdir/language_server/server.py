@@ -18,8 +18,8 @@ from spmdir.language_server.completions import MAX_COMPLETIONS, completions
 from spmdir.language_server.declared_names import shard_hints, symbols
 from spmdir.language_server.document import Document, read_document
 from spmdir.language_server.formatting import edit_of, formatted
+from spmdir.language_server.hover_texts import meaning
 from spmdir.language_server.line_costs import LineCost, line_costs
-from spmdir.language_server.meanings import meaning
 from spmdir.language_server.renaming import name_at, rename, rule_places
 from spmdir.language_server.scan import TextSpan
 from spmdir.pipeline.pipeline import Pipeline

@@ -15,7 +15,7 @@ from spmdir.core.arguments import instance
 from spmdir.core.declared_fields import GuardedFunction, evaluated
 from spmdir.core.placement.base import PartialPlacement
 from spmdir.lowering.group import Group
-from spmdir.lowering.inline import EdgeCode, inline_all, require_kinds
+from spmdir.lowering.inline_code import EdgeCode, inline_all, require_kinds
 from spmdir.lowering.partition import (
     drop_padding,
     flat_chunks,

@@ -59,8 +59,8 @@ from spmdir.lowering.ring import assemble, erase_unused, rotate, state
 from spmdir.lowering.shard_indices import local_index, positions
 from spmdir.lowering.site import IS_COMPUTED, WAIT, Kind, Site, here
 from spmdir.lowering.torch_calls import TorchCalls, fill_operands
-from spmdir.pipeline.finish import localize
 from spmdir.pipeline.pipeline import PIPELINE, Pipeline, as_pipeline
+from spmdir.pipeline.remaining_passes import localize
 from spmdir.reshard.conditions import refinement
 from spmdir.reshard.steps import Step
 from spmdir.torch_interop.dtypes import TORCH_DTYPES

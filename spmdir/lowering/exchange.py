@@ -18,10 +18,10 @@ from spmdir.core.placement.tensor import TensorMeta
 from spmdir.lowering.ranges import Emit, aten, narrow, take
 from spmdir.lowering.reductions import Brackets, brackets, identities
 from spmdir.lowering.site import Message, Site, functional, here
-from spmdir.lowering.wire import packed
+from spmdir.lowering.wire_types import packed
 from spmdir.reshard.exchange import exchange, exchange_loads, grid_of, partial_axes, reduced_axes
+from spmdir.reshard.exchange_parts import Grid, Loads, Part
 from spmdir.reshard.moved_axes import exchanged_axes, two_round_axes
-from spmdir.reshard.parts import Grid, Loads, Part
 from spmdir.reshard.two_round_exchange import two_round_exchange, two_round_loads
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH
 

@@ -13,7 +13,7 @@ from spmdir.core.errors import SpmdirError
 from spmdir.core.placement.reductions import REDUCTIONS, group_reduction
 from spmdir.lowering.partition import DimPartition, pad_chunks, split_even, to_chunk_order
 from spmdir.lowering.ranges import Indices, narrow
-from spmdir.lowering.wire import check_reduced, packed
+from spmdir.lowering.wire_types import check_reduced, packed
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 functional = torch.ops._c10d_functional

@@ -14,7 +14,7 @@ from spmdir.dialects.halo import FILLS, HaloExchangeOp
 from spmdir.lowering.process_groups import GroupName
 from spmdir.lowering.ranges import Emit, aten
 from spmdir.lowering.site import WAIT, functional
-from spmdir.lowering.wire import packed
+from spmdir.lowering.wire_types import packed
 
 
 @attrs.frozen

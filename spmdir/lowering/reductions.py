@@ -12,10 +12,10 @@ from torch.fx import Node
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.placement.base import PartialPlacement
 from spmdir.core.placement.reductions import REDUCTIONS, average_divisors, group_reduction
-from spmdir.lowering.inline import AfterCode, BeforeCode, inline, require_kind
+from spmdir.lowering.inline_code import AfterCode, BeforeCode, inline, require_kind
 from spmdir.lowering.ranges import aten
 from spmdir.lowering.site import Kind, Site
-from spmdir.lowering.wire import check_reduced, packed
+from spmdir.lowering.wire_types import check_reduced, packed
 
 
 @attrs.frozen

@@ -13,11 +13,11 @@ from torch.fx import Graph, Node
 
 from spmdir.core.mesh import Mesh
 from spmdir.dialects.ring_ops import AssembleOp, RotationOp, StateOp
-from spmdir.lowering.inline import Kind, StateCode, inline_all, require_kinds
+from spmdir.lowering.inline_code import Kind, StateCode, inline_all, require_kinds
 from spmdir.lowering.process_groups import GroupName
 from spmdir.lowering.ranges import Emit, aten
 from spmdir.lowering.site import WAIT, functional
-from spmdir.lowering.wire import packed
+from spmdir.lowering.wire_types import packed
 
 Arrive = Callable[[], Node]
 """Emits the wait for an in-flight tensor, and returns the tensor."""

@@ -23,7 +23,7 @@ from spmdir.core.placement.tensor import TensorMeta
 from spmdir.lowering.partition import DimPartition, partition_of
 from spmdir.lowering.process_groups import GroupName
 from spmdir.lowering.ranges import Emit, aten
-from spmdir.lowering.wire import packed
+from spmdir.lowering.wire_types import packed
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 functional = torch.ops._c10d_functional

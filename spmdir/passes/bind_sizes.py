@@ -31,8 +31,8 @@ from spmdir.dialects.size_ops import SizeOp, open_sizes, sizes_op
 from spmdir.dialects.value_op import DECIDED, ValueOp
 from spmdir.passes.expand import expansion_of
 from spmdir.pipeline.base_passes import global_functions
-from spmdir.pipeline.noted_options import deciding_pass, note_options
 from spmdir.pipeline.pipeline import as_pipeline
+from spmdir.pipeline.recorded_options import deciding_pass, note_options
 
 
 @dataclass(frozen=True)

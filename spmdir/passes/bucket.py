@@ -23,7 +23,7 @@ from spmdir.dialects.recomputation import RECOMPUTES
 from spmdir.dialects.values import backward_ops, sharding_of
 from spmdir.pipeline.base_passes import LocalPass
 from spmdir.pipeline.machine_options import MachineOptions
-from spmdir.pipeline.noted_options import Memory
+from spmdir.pipeline.recorded_options import Memory
 from spmdir.schedule.buckets import merge_collectives
 from spmdir.transforms.set_order import set_order
 

@@ -30,8 +30,8 @@ from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import Names, take_name
 from spmdir.dialects.values import sharding_of
 from spmdir.pipeline.base_passes import FunctionPass
-from spmdir.pipeline.noted_options import machine_of
 from spmdir.pipeline.pipeline import as_pipeline
+from spmdir.pipeline.recorded_options import machine_of
 from spmdir.reshard.plan_tree import Planner
 from spmdir.rules import RuleSet
 from spmdir.rules.local.expansion import Expansion, Value

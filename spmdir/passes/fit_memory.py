@@ -23,13 +23,13 @@ from spmdir.dialects.context import IRContext
 from spmdir.dialects.locations import location_of
 from spmdir.pipeline.base_passes import LocalPass
 from spmdir.pipeline.machine_options import MachineOptions
-from spmdir.pipeline.noted_options import Memory
+from spmdir.pipeline.recorded_options import Memory
 from spmdir.schedule.block_decisions import task_seconds
 from spmdir.schedule.memory import find_peak
 from spmdir.schedule.memory_fitting import Fitted, fit
 from spmdir.schedule.program import Program
 from spmdir.schedule.repeated_tasks import insert_repeats
-from spmdir.transforms.repeat import may_repeat, repeat
+from spmdir.transforms.insert_repeats import may_repeat, repeat
 
 HOLDERS = 5
 """The number of the largest buffers that an error lists."""

@@ -18,7 +18,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from spmdir.analysis.propagation.kept import KeptValues
+from spmdir.analysis.propagation.kept_values import KeptValues
 from spmdir.analysis.viewed_contractions import (
     Extent,
     MaySplit,

@@ -29,13 +29,13 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.pipeline.base_passes import global_functions, reject_open_sizes
 from spmdir.pipeline.limited_memory import peak_bound, peak_bytes, restore
 from spmdir.pipeline.machine_options import MachineOptions
-from spmdir.pipeline.noted_options import Memory
 from spmdir.pipeline.options import Count
+from spmdir.pipeline.recorded_options import Memory
+from spmdir.rewrites.apply_rewrites import Rewriting
 from spmdir.rewrites.benefit import Pricing
 from spmdir.rewrites.engine import Engine
 from spmdir.rewrites.rewrite_conditions import CONDITIONS, check_conditions
 from spmdir.rewrites.rewrite_files import REWRITES, read_rewrites
-from spmdir.rewrites.rewriting import Rewriting
 from spmdir.rewrites.terms import Rewrite, duplicates
 from spmdir.rewrites.trace import Attempt
 

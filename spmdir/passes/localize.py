@@ -19,8 +19,8 @@ from xdsl.passes import ModulePass
 from xdsl.rewriter import InsertPoint, Rewriter
 
 from spmdir.analysis.local_forms import EXPANSION, NOTE, is_split, make_note, places_among
-from spmdir.analysis.local_programs.promises import argument_errors, result_errors
-from spmdir.analysis.local_programs.trusted import trust
+from spmdir.analysis.local_programs.signature_checks import argument_errors, result_errors
+from spmdir.analysis.local_programs.type_check_cache import trust
 from spmdir.analysis.type_check import Choice, strategies_of
 from spmdir.core.errors import ShardingError, UnsupportedError, raise_all
 from spmdir.core.mesh import Mesh

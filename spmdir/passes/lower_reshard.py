@@ -26,8 +26,8 @@ from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.values import function_attrs, sharding_of, signature_attrs
 from spmdir.pipeline.base_passes import FunctionPass
 from spmdir.pipeline.machine_options import MachineOptions
-from spmdir.pipeline.noted_options import is_for_shared_messages
 from spmdir.pipeline.pipeline import as_pipeline
+from spmdir.pipeline.recorded_options import is_for_shared_messages
 from spmdir.reshard.edge_state import step_states
 from spmdir.reshard.plan_tree import Planner, plan_tree
 from spmdir.reshard.steps import Step

@@ -27,8 +27,8 @@ from spmdir.dialects.context import IRContext
 from spmdir.dialects.names import text_name
 from spmdir.dialects.reshard_ops import unresharded
 from spmdir.dialects.value_op import ValueOp
-from spmdir.pipeline.finish import bind_examples
 from spmdir.pipeline.pipeline import PARTITIONING, Step, as_pipeline
+from spmdir.pipeline.remaining_passes import bind_examples
 from spmdir.pipeline.trials import run_trial
 from spmdir.schedule.memory import find_peak
 from spmdir.schedule.simulate import Execution, simulate
@@ -41,7 +41,7 @@ from spmdir.search.problem import Problem, StrategySource
 from spmdir.search.shared_messages import counted_fractions
 from spmdir.search.solve import Search, Solution
 from spmdir.search.value_prices import PLAIN, Worth
-from spmdir.transforms.annotate import annotate, user_annotations
+from spmdir.transforms.write_decision import annotate, user_annotations
 
 _NODE = "node {} of the search"
 """The name of an op's location in a copy of the function: the index of its node."""

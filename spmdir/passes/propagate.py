@@ -40,10 +40,10 @@ from spmdir.dialects.stage import PASSES_RUN, write_stage
 from spmdir.passes.mesh_search import MeshSearch
 from spmdir.pipeline.base_passes import FunctionPass
 from spmdir.pipeline.limited_memory import peak_bound
-from spmdir.pipeline.noted_options import Memory, memory_limit, note_options, remark_other_costs
 from spmdir.pipeline.options import Count
+from spmdir.pipeline.recorded_options import Memory, memory_limit, note_options, remark_other_costs
 from spmdir.reshard.cost import node_count
-from spmdir.reshard.costs import Costs
+from spmdir.reshard.measured_times import Costs
 from spmdir.reshard.topology import DEFAULT, find_topology, with_costs
 from spmdir.rules import RuleSet
 from spmdir.rules.strategies.equivalent_ops import unreached_name
@@ -52,7 +52,7 @@ from spmdir.search.memory_budget import Held
 from spmdir.search.problem import Problem
 from spmdir.search.shared_messages import counted_fractions
 from spmdir.search.solve import Solution
-from spmdir.transforms.given import note_given
+from spmdir.transforms.user_annotations import note_given
 
 LISTED = 8
 """The number of lines of a table of costs that a remark lists."""

@@ -17,7 +17,7 @@ from spmdir.dialects.host_ops import HostCopyOp
 from spmdir.dialects.recomputation import RECOMPUTES
 from spmdir.pipeline.base_passes import LocalPass
 from spmdir.pipeline.machine_options import MachineOptions
-from spmdir.pipeline.noted_options import Memory
+from spmdir.pipeline.recorded_options import Memory
 from spmdir.schedule.delay_recomputations import delay_recomputations
 from spmdir.schedule.early_starts import lengthen_flights
 from spmdir.schedule.list_scheduling import order_tasks

@@ -23,9 +23,9 @@ from spmdir.passes.reorder import ReorderPass
 from spmdir.passes.split_async import SplitAsyncPass
 from spmdir.pipeline.base_passes import LocalPass
 from spmdir.pipeline.machine_options import MachineOptions
-from spmdir.pipeline.noted_options import Memory
 from spmdir.pipeline.options import Count, changed_options
 from spmdir.pipeline.pipeline import Step
+from spmdir.pipeline.recorded_options import Memory
 from spmdir.pipeline.trials import run_trial
 from spmdir.schedule.memory import peak_bytes
 from spmdir.schedule.simulate import simulate

@@ -20,7 +20,7 @@ from spmdir.dialects.size_ops import SizeOp
 from spmdir.dialects.stage import PASSES_RUN, STAGE
 from spmdir.dialects.value_op import DECIDED, ValueOp
 from spmdir.pipeline.base_passes import global_functions
-from spmdir.pipeline.noted_options import NOTE as DECIDED_BY
+from spmdir.pipeline.recorded_options import NOTE as DECIDED_BY
 
 
 @dataclass(frozen=True)

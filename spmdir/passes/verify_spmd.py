@@ -17,8 +17,8 @@ from xdsl.passes import ModulePass
 
 from spmdir.analysis.local_forms import NOTE
 from spmdir.analysis.local_programs.globalize import globalize
-from spmdir.analysis.local_programs.promises import argument_errors, result_errors
-from spmdir.analysis.local_programs.trusted import trust
+from spmdir.analysis.local_programs.signature_checks import argument_errors, result_errors
+from spmdir.analysis.local_programs.type_check_cache import trust
 from spmdir.analysis.type_check import strategies_of
 from spmdir.core.errors import ShardingError, SpmdirError, raise_all
 from spmdir.core.mesh import Mesh

@@ -17,8 +17,8 @@ from spmdir.dialects.collectives import Collective
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import text_name
 from spmdir.dialects.values import global_type, sharding_of
-from spmdir.pipeline.finish import bind_examples, inline_calls, remaining_passes
 from spmdir.pipeline.pipeline import After, Pipeline, run_passes
+from spmdir.pipeline.remaining_passes import bind_examples, inline_calls, remaining_passes
 
 ARGUMENT = "argument"
 """The op name of the node of an argument."""

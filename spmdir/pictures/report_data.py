@@ -21,13 +21,13 @@ from spmdir.dialects import ir
 from spmdir.dialects.function_checks import GIVEN
 from spmdir.dialects.names import text_name
 from spmdir.dialects.stage_inference import is_undecided
-from spmdir.explanation.decided import DecidedProgram
+from spmdir.explanation.decided_program import DecidedProgram
 from spmdir.explanation.explain import explain_equal_values, select_values
 from spmdir.pictures.mesh_traffic import mesh_traffic
 from spmdir.pictures.program_graph import ARGUMENT, GraphNode, partition, program_graph
 from spmdir.pictures.source_lines import source_lines
-from spmdir.pipeline.finish import inline_layers
 from spmdir.pipeline.pipeline import Pipeline, run_passes
+from spmdir.pipeline.remaining_passes import inline_layers
 from spmdir.report.communication import CommReport, comm_report
 from spmdir.report.cost_rows import equal_modules
 from spmdir.report.op_costs import OpCost

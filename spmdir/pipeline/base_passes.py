@@ -12,7 +12,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.passes import ModulePass
 
-from spmdir.analysis.local_programs.trusted import is_trusted, trust
+from spmdir.analysis.local_programs.type_check_cache import is_trusted, trust
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.dialects import ir

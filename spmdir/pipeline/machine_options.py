@@ -9,8 +9,8 @@ from xdsl.dialects.func import FuncOp
 
 from spmdir.dialects.context import IRContext
 from spmdir.dialects.machine_attribute import Machine
-from spmdir.pipeline.noted_options import Memory, machine_of, remark_other_machine
 from spmdir.pipeline.pipeline import as_pipeline
+from spmdir.pipeline.recorded_options import Memory, machine_of, remark_other_machine
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,11 @@
 """The public names, each with the module that defines it."""
 
-from spmdir.explanation.asked import KeepsSource as KeepsSource
 from spmdir.explanation.difference import Difference as Difference
 from spmdir.explanation.difference import diff as diff
 from spmdir.explanation.explain import explain as explain
-from spmdir.explanation.explained import Explanation as Explanation
-from spmdir.explanation.explained import Explanations as Explanations
+from spmdir.explanation.explanation_results import Explanation as Explanation
+from spmdir.explanation.explanation_results import Explanations as Explanations
+from spmdir.explanation.undecided_program import KeepsSource as KeepsSource
 from spmdir.explanation.what_if import what_if as what_if
 from spmdir.pictures.visualize import TensorPicture as TensorPicture
 from spmdir.pictures.visualize import visualize as visualize

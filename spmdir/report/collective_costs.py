@@ -10,7 +10,7 @@ from spmdir.analysis.sent_messages import SentMessages
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import text_name
 from spmdir.report.op_costs import MEASURED, OpCost
-from spmdir.report.shares import Share
+from spmdir.report.op_sums import Share
 
 
 def collective_costs(function: FuncOp, messages: SentMessages) -> Iterator[OpCost]:

@@ -17,7 +17,7 @@ from spmdir.core.time_text import milliseconds
 from spmdir.dialects.arguments import MODULE
 from spmdir.pipeline.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.report.op_costs import OpCost, shares_by
-from spmdir.report.shares import Share, table
+from spmdir.report.op_sums import Share, table
 from spmdir.reshard.topology import Topology
 
 MAX_KINDS = 12
@@ -149,12 +149,12 @@ def comm_report(
     from spmdir.dialects.machine_attribute import written_certificate, written_objective
     from spmdir.dialects.stage import is_local
     from spmdir.dialects.stage_inference import is_undecided
-    from spmdir.pipeline.noted_options import machine_of, remark_noted_costs
+    from spmdir.pipeline.recorded_options import machine_of, remark_noted_costs
     from spmdir.report.collective_costs import collective_costs
     from spmdir.report.compute import compute_costs
+    from spmdir.report.lower_for_report import with_collectives
     from spmdir.report.output_errors import output_errors
     from spmdir.report.send_bounds import send_bounds
-    from spmdir.report.with_collectives import with_collectives
 
     pipeline = as_pipeline(pipeline)
     module, lowered = with_collectives(module, pipeline)

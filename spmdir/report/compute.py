@@ -20,7 +20,7 @@ from spmdir.dialects.names import text_name
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.report.op_costs import INPUTS, MEASURED, OpCost
-from spmdir.report.shares import Share
+from spmdir.report.op_sums import Share
 from spmdir.report.torch_ops import ABSENT, TorchOp, sharded_type, torch_ops
 from spmdir.reshard.cost import sends_anything, step_collectives, step_cost
 from spmdir.reshard.topology import Topology

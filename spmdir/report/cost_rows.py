@@ -12,7 +12,7 @@ from spmdir.core.equal_layers import equal_layers, numbered_modules, rounded
 from spmdir.core.errors import UnsupportedError, did_you_mean, shown
 from spmdir.core.time_text import milliseconds
 from spmdir.report.op_costs import OpCost
-from spmdir.report.shares import Share
+from spmdir.report.op_sums import Share
 
 DEFAULT_ROWS = 20
 """The number of rows that a table has by default."""

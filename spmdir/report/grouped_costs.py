@@ -28,7 +28,7 @@ from spmdir.report.cost_rows import (
     table_cells,
 )
 from spmdir.report.op_costs import OpCost
-from spmdir.report.shares import table
+from spmdir.report.op_sums import table
 from spmdir.reshard.topology import Topology
 
 if TYPE_CHECKING:

@@ -84,7 +84,7 @@ def memory_report(module: ModuleOp, *, pipeline: Pipeline | str | None = None) -
     from spmdir.analysis.live_memory import live_memory
     from spmdir.analysis.memory_classes import memory_classes
     from spmdir.dialects import ir
-    from spmdir.pipeline.finish import bind_examples, localize
+    from spmdir.pipeline.remaining_passes import bind_examples, localize
 
     pipeline = as_pipeline(pipeline)
     with collector_paused(), pipeline.rules:

@@ -9,7 +9,7 @@ import attrs
 
 from spmdir.core.equal_layers import layer_of
 from spmdir.core.errors import Location
-from spmdir.report.shares import Share
+from spmdir.report.op_sums import Share
 
 INPUTS = "inputs"
 """The kind of the records of inputs, which are read and kept in memory."""

@@ -12,10 +12,10 @@ from spmdir.core.mesh import Mesh
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import text_name
 from spmdir.report.op_costs import INPUTS, OpCost
+from spmdir.report.op_sums import Share
 from spmdir.report.rank_step import RankStep
 from spmdir.report.schedule import kind_of
 from spmdir.report.send_bounds import send_bounds
-from spmdir.report.shares import Share
 from spmdir.schedule.memory import find_peak
 from spmdir.schedule.program import Task, Transfer
 from spmdir.schedule.simulate import Execution

@@ -18,9 +18,9 @@ from spmdir.core.garbage_collector import collector_paused
 from spmdir.core.mesh import Mesh
 from spmdir.core.progress import say
 from spmdir.dialects import ir
-from spmdir.pipeline.finish import bind_examples, localize
-from spmdir.pipeline.noted_options import machine_of
 from spmdir.pipeline.pipeline import Pipeline
+from spmdir.pipeline.recorded_options import machine_of
+from spmdir.pipeline.remaining_passes import bind_examples, localize
 from spmdir.reshard.topology import Topology
 from spmdir.schedule.simulate import Execution, simulate
 

@@ -14,7 +14,7 @@ from spmdir.core.time_text import milliseconds
 from spmdir.dialects.arguments import MODULE
 from spmdir.pipeline.pipeline import PIPELINE, Pipeline, as_pipeline
 from spmdir.report.memory import holder_lines
-from spmdir.report.shares import table
+from spmdir.report.op_sums import table
 from spmdir.report.timeline_text import timeline_lines
 from spmdir.reshard.topology import Topology
 from spmdir.schedule.memory import find_peak

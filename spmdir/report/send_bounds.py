@@ -13,7 +13,7 @@ from spmdir.core.placement.sharding import Sharding
 from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.reshard_ops import has_lossy
 from spmdir.dialects.values import global_type, sharding_of
-from spmdir.reshard.bound import lower_bound
+from spmdir.reshard.byte_bound import lower_bound
 
 
 def send_bounds(function: FuncOp, mesh: Mesh) -> Iterator[tuple[tuple[Operation, ...], float | None]]:

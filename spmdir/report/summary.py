@@ -19,12 +19,12 @@ from spmdir.dialects.attributes import print_type
 from spmdir.dialects.names import text_name
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of, signature_kind, signature_name
-from spmdir.pipeline.finish import inline_layers
 from spmdir.pipeline.pipeline import Pipeline
+from spmdir.pipeline.remaining_passes import inline_layers
 from spmdir.report.communication import CommReport, comm_report
+from spmdir.report.lower_for_report import with_collectives
 from spmdir.report.op_costs import shares_by
-from spmdir.report.shares import Share, table
-from spmdir.report.with_collectives import with_collectives
+from spmdir.report.op_sums import Share, table
 from spmdir.transforms.layers.outline import layers_of
 
 MAX_ROWS = 12

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import attrs
 
 from spmdir.core.byte_size import size_text
-from spmdir.report.shares import table
+from spmdir.report.op_sums import table
 from spmdir.schedule.simulate import Execution
 
 COMPUTE = "compute"

@@ -1,7 +1,7 @@
 """The declaration of one collective: its clauses, its traits before and after, its cost and its buffers.
 
 Many things are derived from a `CollectiveSpec`: the legal transitions (`steps.transition`), the steps of the planner
-(`moves.moves`), the price of an axis (`axis_price`), the verifier, parser and printer of the `spmd` op
+(`plan_edges.moves`), the price of an axis (`axis_price`), the verifier, parser and printer of the `spmd` op
 (`spmdir.dialects.collectives`), and its syntax in rewrites. `collectives.py` is the table of specs.
 """
 
@@ -20,7 +20,7 @@ from spmdir.core.errors import Location, PluginError, ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
 from spmdir.reshard.clause import DIM, FROM, IDENTIFIER, ON, OP, START, TO, Clause
-from spmdir.reshard.parts import Loads
+from spmdir.reshard.exchange_parts import Loads
 from spmdir.reshard.traffic import Traffic
 
 BUFFERS = ("sent", "packed", "received", "joined", "unpacked", "result")

@@ -25,7 +25,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Edge, edge_between
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.tensor import TensorMeta
-from spmdir.reshard.bound import lower_bound
+from spmdir.reshard.byte_bound import lower_bound
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import collective
 from spmdir.reshard.exchange import least_received, reduced_axes

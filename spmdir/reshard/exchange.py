@@ -32,8 +32,8 @@ from spmdir.core.intervals import Ranges, common
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
 from spmdir.reshard.conditions import refinement
-from spmdir.reshard.moved_axes import exchanged_axes
-from spmdir.reshard.parts import (
+from spmdir.reshard.equal_shard_runs import representatives
+from spmdir.reshard.exchange_parts import (
     Chunk,
     Grid,
     Loads,
@@ -44,7 +44,7 @@ from spmdir.reshard.parts import (
     split_by_weight,
     transfer_counts,
 )
-from spmdir.reshard.runs import representatives
+from spmdir.reshard.moved_axes import exchanged_axes
 
 
 def reduced_axes(source: Sharding, target: Sharding) -> tuple[str, ...]:

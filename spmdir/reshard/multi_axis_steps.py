@@ -17,9 +17,9 @@ from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import Partial, R
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.conditions import check_declared_steps, check_joint, has_declared_step, refinement
+from spmdir.reshard.equal_shard_runs import cut_length, mark_runs, representatives
 from spmdir.reshard.exchange import exchange_loads
 from spmdir.reshard.moved_axes import converted_axes, exchanged_axes, permuted_axes
-from spmdir.reshard.runs import cut_length, mark_runs, representatives
 
 Shape = tuple[int, ...]
 _T = TypeVar("_T")

@@ -29,7 +29,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import shard_lengths
 from spmdir.core.placement.sharding import Sharding, shard_ranges
 from spmdir.core.placement.standard import Shard
-from spmdir.reshard.runs import cut_length, mark_runs
+from spmdir.reshard.equal_shard_runs import cut_length, mark_runs
 
 POINTS = 256
 """The largest number of combinations of runs, or of shards, to count."""
@@ -46,7 +46,7 @@ _RunStarts = tuple[tuple[str, tuple[int, ...]], ...]
 
 @attrs.frozen
 class Overlaps:
-    """Numbers of elements that source and target have in common. A *needer* is defined in `bound.py`.
+    """Numbers of elements that source and target have in common. A *needer* is defined in `byte_bound.py`.
 
     Attributes:
         total: elements of which a needer has the value, or a partial value, at the start.

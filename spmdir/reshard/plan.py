@@ -16,14 +16,14 @@ from spmdir.core.errors import ShardingError, shown
 from spmdir.core.html_text import ShownAsText
 from spmdir.core.mesh import MESH, Mesh, as_mesh
 from spmdir.core.placement.sharding import Sharding, ShardingLike, as_sharding
-from spmdir.reshard.bound import lower_bound
+from spmdir.reshard.byte_bound import lower_bound
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import PLANNED
 from spmdir.reshard.conditions import refinement, splits_evenly
 from spmdir.reshard.cost import step_cost
 from spmdir.reshard.plan_search import PlanSearch, Reshard
-from spmdir.reshard.quick_bound import QuickBound
 from spmdir.reshard.steps import Step
+from spmdir.reshard.time_bound import QuickBound
 from spmdir.reshard.topology import Topology, find_topology
 
 _COLLECTIVES = Kind(

@@ -31,13 +31,13 @@ from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.progress import say
-from spmdir.reshard.bound import lower_bound
+from spmdir.reshard.byte_bound import lower_bound
 from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.conditions import blocking_axes, splits_evenly
 from spmdir.reshard.cost import Cost, least_cost, step_cost
-from spmdir.reshard.moves import exchanges, free_axes, is_legal, moves, useful_placements
-from spmdir.reshard.quick_bound import QuickBound
+from spmdir.reshard.plan_edges import exchanges, free_axes, is_legal, moves, useful_placements
 from spmdir.reshard.steps import Step
+from spmdir.reshard.time_bound import QuickBound
 from spmdir.reshard.topology import Topology
 
 _TICK = 1e-12

@@ -15,7 +15,7 @@ from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import Location, ParseError, UnsupportedError, did_you_mean, require_type, shown
 from spmdir.core.text_file import read_text_file
 from spmdir.core.toml_text import place_of, read_toml
-from spmdir.reshard.costs import MOST_SECONDS, Costs, read_costs
+from spmdir.reshard.measured_times import MOST_SECONDS, Costs, read_costs
 
 
 def _pairs(table: Mapping[str, float] | Iterable[tuple[str, float]]) -> tuple[tuple[str, float], ...]:

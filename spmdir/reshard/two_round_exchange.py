@@ -28,8 +28,17 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
 from spmdir.reshard.conditions import refinement
 from spmdir.reshard.exchange import Cell, find_cells, loads_of
+from spmdir.reshard.exchange_parts import (
+    Chunk,
+    Loads,
+    Part,
+    Share,
+    share_among,
+    sort_parts,
+    split_by_weight,
+    transfer_counts,
+)
 from spmdir.reshard.moved_axes import two_round_axes
-from spmdir.reshard.parts import Chunk, Loads, Part, Share, share_among, sort_parts, split_by_weight, transfer_counts
 
 
 @attrs.frozen

@@ -28,7 +28,7 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.reshard.cost import local_bytes
 from spmdir.reshard.steps import Step
 from spmdir.rewrites.benefit import Pricing, RewriteCost, add_costs, subtract_costs
-from spmdir.rewrites.building import Builder
+from spmdir.rewrites.build_replacement import Builder
 from spmdir.rewrites.matching import Match, find_matches
 from spmdir.rewrites.replacement import (
     NewCollective,

@@ -15,7 +15,7 @@ from lark.exceptions import VisitError
 from spmdir.core.errors import Location, ParseError, did_you_mean, raise_all
 from spmdir.core.limits import check_nesting
 from spmdir.reshard.clause import START
-from spmdir.rewrites.clauses import clauses_of, kinds, names_axes, spec_of
+from spmdir.rewrites.rewrite_ops import clauses_of, kinds, names_axes, spec_of
 from spmdir.rewrites.terms import (
     Collective,
     Condition,

@@ -10,7 +10,7 @@ import attrs
 
 from spmdir.core.errors import Location, ParseError
 from spmdir.reshard.clause import START
-from spmdir.rewrites.clauses import clauses_of, names_axes
+from spmdir.rewrites.rewrite_ops import clauses_of, names_axes
 
 
 @attrs.frozen

@@ -10,8 +10,8 @@ from spmdir.core.placement.call import Local
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules.local.emitter import Emitter
 from spmdir.rules.local.expansion import Expansion
+from spmdir.rules.local.packed_states import packed_by_name
 from spmdir.rules.local.rank import Rank
-from spmdir.rules.local.states import packed_by_name
 from spmdir.rules.local.suitability import usable_clauses
 from spmdir.rules.product_rings import product_ring
 from spmdir.rules.shapes.instance import Ops, RuleInstance

@@ -25,7 +25,7 @@ from spmdir.rules.language.strategy_checks import check_strategy
 from spmdir.rules.language.syntax_tree import Rule, TextStrategy
 from spmdir.rules.op_rule import OpRule
 from spmdir.rules.parsed_rules import PARSED
-from spmdir.rules.shapes.maps import MAPS
+from spmdir.rules.shapes.dimension_maps import MAPS
 from spmdir.rules.shapes.window_geometry import HALO_OPS
 from spmdir.rules.strategies.equivalent_ops import derived_records, derived_strategy
 from spmdir.rules.strategies.placement_texts import texts_of

@@ -19,7 +19,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.attributes import sharding_attr
 from spmdir.dialects.values import function_attrs, late_buffers, sharding_of, signature_name
 from spmdir.importer.importer import import_program
-from spmdir.lowering.compiled import run_compiled
+from spmdir.lowering.compile_program import run_compiled
 from spmdir.lowering.emit import emit
 from spmdir.lowering.process_groups import symbolic_group
 from spmdir.pipeline.pipeline import Pipeline

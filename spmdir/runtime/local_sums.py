@@ -12,8 +12,8 @@ from torch import Tensor
 
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import P
-from spmdir.pipeline.finish import localize
 from spmdir.pipeline.pipeline import Pipeline
+from spmdir.pipeline.remaining_passes import localize
 from spmdir.runtime.rank_calls import run_rank
 from spmdir.runtime.rank_programs import RankGraph, lower_rank_graph
 from spmdir.runtime.ranks import Ranks

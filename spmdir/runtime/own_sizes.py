@@ -28,13 +28,13 @@ from spmdir.dialects.attributes import is_sized, meta_of
 from spmdir.dialects.names import text_name
 from spmdir.dialects.size_ops import open_sizes
 from spmdir.dialects.values import sharding_of, signature_kind
-from spmdir.pipeline.finish import bind_sizes, inline_layers, remaining_passes
 from spmdir.pipeline.pipeline import Pipeline, Step, run_passes
+from spmdir.pipeline.remaining_passes import bind_sizes, inline_layers, remaining_passes
 from spmdir.runtime.agreement import RankGroup
 from spmdir.runtime.follow import RankMessage, follow, messages, name_values
 from spmdir.runtime.ranks import Ranks
 from spmdir.runtime.signature import Argument
-from spmdir.transforms.own_values import BatchSizes, keep_own_values
+from spmdir.transforms.per_rank_batch import BatchSizes, keep_own_values
 
 _FACTORS = (2, 3, 5, 7, Fraction(1, 2), Fraction(1, 3))
 """Factors for sizes, to find the messages that depend on them."""

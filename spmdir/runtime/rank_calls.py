@@ -16,7 +16,7 @@ from spmdir.core.errors import SpmdirError
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.ir import main_function
-from spmdir.lowering.compiled import executable
+from spmdir.lowering.compile_program import executable
 from spmdir.lowering.process_groups import device_groups
 from spmdir.runtime.failures import failing_node, is_collective, run_failure
 from spmdir.runtime.ranks import Ranks

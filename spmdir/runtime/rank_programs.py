@@ -16,8 +16,8 @@ from spmdir.core.symbolic.symbols import size_places
 from spmdir.dialects import ir
 from spmdir.dialects.size_ops import open_sizes
 from spmdir.lowering.emit import lower_to_fx
-from spmdir.pipeline.finish import bind_sizes, localize, remaining_passes
 from spmdir.pipeline.pipeline import Pipeline, run_passes
+from spmdir.pipeline.remaining_passes import bind_sizes, localize, remaining_passes
 from spmdir.runtime.digests import agreement
 from spmdir.runtime.follow import RankMessage
 from spmdir.runtime.given_inputs import GivenInputs

@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from spmdir.core.mesh import Mesh
-from spmdir.lowering.compiled import run_compiled
+from spmdir.lowering.compile_program import run_compiled
 from spmdir.lowering.in_place import sum_in_place
 from spmdir.lowering.process_groups import name_groups
 from spmdir.runtime.agreement import RankGroup

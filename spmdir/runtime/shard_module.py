@@ -22,7 +22,7 @@ from spmdir.core.placement.sharding_plan import ShardingPlan
 from spmdir.core.progress import say
 from spmdir.dialects import ir
 from spmdir.dialects.size_ops import open_sizes
-from spmdir.pipeline.finish import localize
+from spmdir.pipeline.remaining_passes import localize
 from spmdir.plans.resolve import PlanLike, resolve
 from spmdir.runtime.anomaly import support_anomaly_detection
 from spmdir.runtime.decision import decide

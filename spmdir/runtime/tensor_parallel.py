@@ -26,8 +26,8 @@ from spmdir.importer.retrace import needs_retrace
 from spmdir.importer.torch_errors import torch_errors
 from spmdir.lowering.emit import emit
 from spmdir.lowering.process_groups import GroupName, device_groups, device_rank, symbolic_group
-from spmdir.pipeline.finish import localize
 from spmdir.pipeline.pipeline import PIPELINE, Pipeline
+from spmdir.pipeline.remaining_passes import localize
 from spmdir.plans.styles import as_style, linear_placements, style_axis
 from spmdir.runtime.default_pipeline import running_pipeline
 from spmdir.runtime.exported import rank_program, user_outputs

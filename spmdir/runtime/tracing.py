@@ -19,7 +19,7 @@ from spmdir.core.progress import say
 from spmdir.dialects import ir
 from spmdir.dialects.size_ops import open_sizes
 from spmdir.importer.importer import import_fx
-from spmdir.pipeline.finish import localize
+from spmdir.pipeline.remaining_passes import localize
 from spmdir.plans.activations import constrained_activations
 from spmdir.plans.resolve import PlanLike, plan_for
 from spmdir.runtime.call_guards import CallGuards

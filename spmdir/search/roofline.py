@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from spmdir.core.placement.tensor import TensorMeta
-from spmdir.reshard.costs import Measured
+from spmdir.reshard.measured_times import Measured
 from spmdir.reshard.topology import VECTOR, Topology
 
 

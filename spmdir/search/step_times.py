@@ -1,7 +1,7 @@
 """Tables of the least seconds from each joint placement to each other one, as sequences of steps.
 
 A step is a collective on axes with one placement before and one after, or it moves whole shards or elements, as in
-`spmdir.reshard.moves`. Times equal those of the planner if all chunks have one length. Sequences pass through
+`spmdir.reshard.plan_edges`. Times equal those of the planner if all chunks have one length. Sequences pass through
 placements that divide the value evenly, also through partial ones that plans exclude. Exchanges that produce partial
 values or take two rounds are omitted.
 """

@@ -30,8 +30,8 @@ from spmdir.dialects.stage import is_local
 from spmdir.dialects.values import function_attrs, global_type, is_given, sharding_of, signature_kind, signature_name
 from spmdir.lowering.emit import emit, measured_step
 from spmdir.lowering.process_groups import symbolic_group
-from spmdir.pipeline.finish import bind_sizes, inline_calls, localize
 from spmdir.pipeline.pipeline import PIPELINE, Pipeline, as_pipeline
+from spmdir.pipeline.remaining_passes import bind_sizes, inline_calls, localize
 from spmdir.simulator.distribution import collect, distribute, random_like
 from spmdir.simulator.interleaved import check_orders
 from spmdir.simulator.lockstep import run_alone, run_lockstep

@@ -49,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     """Print the explanations, or the differences after the changes."""
     text, file = read_text(options.input)
     from spmdir.dialects import ir
-    from spmdir.explanation.decided import DecidedProgram
+    from spmdir.explanation.decided_program import DecidedProgram
     from spmdir.explanation.explain import explain_values
     from spmdir.explanation.what_if import what_if
 

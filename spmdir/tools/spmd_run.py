@@ -56,7 +56,7 @@ def _main(argv: Sequence[str]) -> int:
 def _run(options: argparse.Namespace, text: str, file: str, pipeline: Pipeline) -> int:
     from spmdir.dialects import ir
     from spmdir.dialects.size_ops import open_sizes
-    from spmdir.pipeline.finish import bind_sizes, localize
+    from spmdir.pipeline.remaining_passes import bind_sizes, localize
     from spmdir.simulator.simulate import measure_errors, run_single, simulate
 
     module = ir.parse(text, file)

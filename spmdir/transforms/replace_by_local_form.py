@@ -28,7 +28,7 @@ from spmdir.dialects.ring_ops import RING_CLASSES
 from spmdir.dialects.shard_index_ops import SHARD_INDEX_CLASSES
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
-from spmdir.reshard.runs import mark_runs
+from spmdir.reshard.equal_shard_runs import mark_runs
 from spmdir.rules import OpRule
 from spmdir.rules.local.expansion import ExpandedOp, Expansion, Value
 from spmdir.rules.local.rank import Rank

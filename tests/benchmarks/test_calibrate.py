@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 from benchmarks.calibrate import Machine, main, timed, toml_of, topology_of
-from spmdir.reshard.costs import read_costs
+from spmdir.reshard.measured_times import read_costs
 from spmdir.reshard.topology import H100X8, find_topology
 
 

@@ -15,7 +15,7 @@ from spmdir.core.placement.standard import R
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.placement import UNKNOWN, Edge, ErrorBound, PartialPlacement, Placement, ShardPlacement
 from spmdir.reshard.axis_price import axis_price
-from spmdir.reshard.bound import lower_bound
+from spmdir.reshard.byte_bound import lower_bound
 from spmdir.reshard.cost import sends_anything, step_cost
 from spmdir.reshard.plan import plan_reshard
 from spmdir.reshard.topology import H100X8

@@ -12,7 +12,7 @@ from spmdir.core.errors import SpmdirError
 from spmdir.core.number_text import integer, real
 from spmdir.dialects import ir
 from spmdir.pipeline.pipeline import Pipeline
-from spmdir.reshard.costs import parse_costs
+from spmdir.reshard.measured_times import parse_costs
 
 PROGRAM = """spmd.mesh @mesh <a = 4>
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh, a: S(1)>}) -> tensor<8x8xf32> {

@@ -9,9 +9,9 @@ from xdsl.dialects.builtin import ModuleOp
 
 import spmdir
 from spmdir.core.input_parts import parts_of
-from spmdir.explanation.asked import undecided_copy
-from spmdir.explanation.decided import Alternative, DecidedProgram
-from spmdir.explanation.explained import Source
+from spmdir.explanation.decided_program import Alternative, DecidedProgram
+from spmdir.explanation.explanation_results import Source
+from spmdir.explanation.undecided_program import undecided_copy
 from spmdir.pipeline.pipeline import Pipeline
 from spmdir.search.restricted_node import Restricted, ends_of
 from spmdir.search.solve import Search, Solution

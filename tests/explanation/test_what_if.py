@@ -12,7 +12,7 @@ import spmdir
 from spmdir.core.errors import SpmdirError
 from spmdir.core.placement.standard import S
 from spmdir.explanation.excerpt import excerpt
-from spmdir.explanation.explained import percent_text
+from spmdir.explanation.explanation_results import percent_text
 from spmdir.passes.mesh_search import MeshSearch
 from spmdir.tools import spmd
 from tests.explanation.test_explain import MLP, decided
@@ -51,7 +51,8 @@ def test_a_sharding_of_an_argument_takes_the_place_of_its_own_on_the_axes_that_i
 )
 def test_a_sharding_of_what_an_op_makes_holds_for_its_users(asked: dict[str, Any], name: str) -> None:
     difference = spmdir.report.what_if(spmdir.parse(MLP), asked)
-    assert difference.after.objective > difference.before.objective and difference.changed
+    before, after = difference.before.objective, difference.after.objective
+    assert before is not None and after is not None and after > before and difference.changed
     if name == "%h":
         line = "  %g = spmd.constraint %h : tensor<4096x4096xf32> <dp: S(1), tp: ?>\n  %a = aten.gelu(%g)"
         assert difference.after.objective == pytest.approx(

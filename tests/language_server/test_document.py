@@ -12,8 +12,8 @@ from spmdir.core.input_parts import parts_of
 from spmdir.core.limits import CHARACTERS
 from spmdir.language_server.completions import completions
 from spmdir.language_server.declared_names import shard_hints
+from spmdir.language_server.hover_texts import meaning
 from spmdir.language_server.line_costs import line_costs
-from spmdir.language_server.meanings import meaning
 from spmdir.language_server.renaming import name_at
 from spmdir.tools.command import run_in_process
 from tests.language_server.texts import MLP, decided, document, underlined

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from spmdir.analysis.local_programs.trusted import trust
+from spmdir.analysis.local_programs.type_check_cache import trust
 from spmdir.core.errors import ShardingError, SpmdirError, UnsupportedError
 from spmdir.dialects import ir
 from spmdir.dialects.ir import parse

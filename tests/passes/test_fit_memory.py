@@ -13,7 +13,7 @@ from xdsl.dialects.builtin import ModuleOp
 
 import spmdir
 from benchmarks.programs import Config, shardings, trace
-from spmdir.analysis.local_programs.trusted import is_trusted
+from spmdir.analysis.local_programs.type_check_cache import is_trusted
 from spmdir.dialects import ir
 from spmdir.dialects.recomputation import RECOMPUTES
 

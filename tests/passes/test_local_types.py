@@ -11,8 +11,8 @@ import torch
 from spmdir.core.errors import SpmdirError
 from spmdir.dialects import ir
 from spmdir.lowering.emit import lower_to_fx
-from spmdir.pipeline.finish import localize
 from spmdir.pipeline.pipeline import Pipeline, run_passes
+from spmdir.pipeline.remaining_passes import localize
 from spmdir.simulator.simulate import simulate
 from tests.fuzz.edits import outcome, random_edit
 from tests.fuzz.local_programs import PROGRAMS, inputs, program
@@ -126,7 +126,7 @@ def test_a_module_that_localize_made_is_not_checked_again_until_it_changes(monke
     module = ir.parse(program("mlp", "lower-reshard"))
     run_passes(module, "localize")
     checked: list[str] = []
-    monkeypatch.setattr("spmdir.pipeline.finish.run_passes", lambda module, name: checked.append(name))
+    monkeypatch.setattr("spmdir.pipeline.remaining_passes.run_passes", lambda module, name: checked.append(name))
     localize(module, Pipeline())
     assert not checked
     ir.main_function(module).attributes["spmd.note"] = ir.main_function(module).attributes["spmd.stage"]

@@ -15,8 +15,8 @@ from spmdir.dialects.names import text_name
 from spmdir.dialects.values import sharding_of
 from spmdir.explanation.excerpt import excerpt
 from spmdir.pipeline import layer_runner
-from spmdir.pipeline.finish import inline_layers, names_in_layers
 from spmdir.pipeline.pipeline import Pipeline
+from spmdir.pipeline.remaining_passes import inline_layers, names_in_layers
 from spmdir.report.summary import summary
 
 EXAMPLE = Path(__file__).parents[1] / "golden/outline-layers/equal_layers_become_calls_of_a_function.mlir"

@@ -13,7 +13,7 @@ from xdsl.dialects.func import FuncOp
 
 import spmdir
 from benchmarks.programs import Config, shardings, trace
-from spmdir.analysis.local_programs.trusted import is_trusted
+from spmdir.analysis.local_programs.type_check_cache import is_trusted
 from spmdir.analysis.scheduling.rank_program import rank_program
 from spmdir.dialects import ir
 from spmdir.dialects.collectives import Collective, WaitOp

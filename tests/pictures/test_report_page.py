@@ -14,14 +14,14 @@ import pytest
 import spmdir
 from spmdir.core.errors import SpmdirError
 from spmdir.dialects import ir
-from spmdir.explanation.decided import DecidedProgram
+from spmdir.explanation.decided_program import DecidedProgram
 from spmdir.pictures.mesh_traffic import group_numbers
 from spmdir.pictures.model_explorer import write_model_explorer
 from spmdir.pictures.program_graph import program_graph
 from spmdir.pictures.report_data import explain_costliest, report_data
 from spmdir.pictures.report_page import page_of
-from spmdir.pipeline.finish import localize
 from spmdir.pipeline.pipeline import Pipeline
+from spmdir.pipeline.remaining_passes import localize
 from spmdir.tools import spmd
 from spmdir.tools.spmd_report import format_of
 from tests.explanation.test_explain import LAYERS as TWO_LAYERS

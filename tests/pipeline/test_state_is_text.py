@@ -14,8 +14,8 @@ from spmdir.core.errors import SpmdirError
 from spmdir.core.input_parts import parts_of
 from spmdir.dialects import ir
 from spmdir.dialects.size_ops import open_sizes
-from spmdir.pipeline.finish import bind_sizes
 from spmdir.pipeline.pipeline import Pipeline, run_passes
+from spmdir.pipeline.remaining_passes import bind_sizes
 from spmdir.tools.golden import read_golden
 
 GOLDEN = Path(__file__).parents[1] / "golden"

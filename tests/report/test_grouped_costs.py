@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 import spmdir
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.input_parts import parts_of
-from spmdir.pipeline.finish import localize
+from spmdir.pipeline.remaining_passes import localize
 from spmdir.report.cost_rows import KEYS, SORTS, CostRow, cost_rows
 from spmdir.report.op_costs import OpCost
-from spmdir.report.shares import Share
+from spmdir.report.op_sums import Share
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 PASSES = ("bucket", "fit-memory", "localize", "reorder", "schedule", "split-async", "split-matmul")

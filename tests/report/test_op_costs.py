@@ -12,8 +12,8 @@ from spmdir.report.communication import CommReport, comm_report
 from spmdir.report.cost_rows import CostRow
 from spmdir.report.grouped_costs import cost_table
 from spmdir.report.op_costs import OpCost
-from spmdir.report.shares import Share
-from spmdir.reshard.costs import parse_costs
+from spmdir.report.op_sums import Share
+from spmdir.reshard.measured_times import parse_costs
 from spmdir.reshard.topology import H100X8, Topology
 
 PROGRAM = """spmd.mesh @mesh <tp = 4>

@@ -25,7 +25,7 @@ from spmdir.plugins import load_plugin
 from spmdir.reshard import collectives as table
 from spmdir.reshard.clause import DIM, ON, Clause
 from spmdir.reshard.collective_spec import CollectiveSpec
-from spmdir.reshard.moves import is_legal
+from spmdir.reshard.plan_edges import is_legal
 from spmdir.reshard.steps import Step, make_step
 from spmdir.reshard.traffic import Traffic
 

@@ -19,8 +19,8 @@ from spmdir.core.placement.sharding import Sharding, parse_sharding
 from spmdir.core.placement.standard import Partial, Placement, R, Shard
 from spmdir.reshard.cost import sends_anything
 from spmdir.reshard.exchange import exchange, grid_of, partial_axes, reduced_axes
+from spmdir.reshard.exchange_parts import Grid, Part
 from spmdir.reshard.multi_axis_steps import permute_senders
-from spmdir.reshard.parts import Grid, Part
 from spmdir.reshard.plan import plan_reshard
 from spmdir.reshard.steps import Step, make_step, transition
 from spmdir.reshard.topology import CPU_GLOO, H100X8, Topology
@@ -42,7 +42,7 @@ def noise(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def distribute(tensor: torch.Tensor, sharding: Sharding, mesh: Mesh) -> list[torch.Tensor]:
-    chunks = {(): tensor}
+    chunks: dict[tuple[int, ...], torch.Tensor] = {(): tensor}
     for axis, placement in sharding.entries:
         chunks = {
             (*at, index): chunk

@@ -15,7 +15,7 @@ from spmdir.core.errors import UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.standard import R, Shard
 from spmdir.core.placement.tensor import TensorMeta
-from spmdir.reshard.costs import parse_costs
+from spmdir.reshard.measured_times import parse_costs
 from spmdir.reshard.plan import plan_reshard
 from spmdir.search.certificate.certificate import Certificate, certify
 from spmdir.search.certificate.reshard_bounds import ReshardBounds

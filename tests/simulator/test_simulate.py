@@ -5,7 +5,7 @@ import torch
 from torch import distributed as dist
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from spmdir.analysis.local_programs.trusted import trust
+from spmdir.analysis.local_programs.type_check_cache import trust
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import parse_sharding

@@ -21,7 +21,7 @@ import torch
 import spmdir
 from spmdir.core import progress
 from spmdir.core.axis_colors import axis_color
-from spmdir.report.shares import table
+from spmdir.report.op_sums import table
 from spmdir.tools import spmd
 from spmdir.tools.command import in_colour, run_tool, write_text
 from spmdir.tools.terminal import ir_in_colour, table_in_colour

@@ -14,8 +14,8 @@ from spmdir.core.placement.sharding_plan import ShardingPlan
 from spmdir.dialects import ir
 from spmdir.dialects.values import signature_kind, signature_name
 from spmdir.importer.importer import import_fx
-from spmdir.pipeline.finish import localize
 from spmdir.pipeline.pipeline import SCHEDULED, Pipeline
+from spmdir.pipeline.remaining_passes import localize
 from spmdir.runtime.joint_capture import capture_joint
 from spmdir.simulator.simulate import run_single, simulate
 from spmdir.transforms.split_backward import SplitProgram, split_backward
@@ -44,7 +44,8 @@ class Tower(nn.Module):
 def split(model: nn.Module, x: torch.Tensor, pipeline: Pipeline) -> tuple[ModuleOp, SplitProgram]:
     """The imported program of a model, and its two parts."""
     joint = capture_joint(model, (x,), {}, torch.device("cpu"), ShardingPlan())
-    imported = import_fx(joint.program, MESH, PLAN, out_shardings=[""] + [None] * len(joint.call.gradients))
+    out_shardings = ["", *[None] * len(joint.call.gradients)]
+    imported = import_fx(joint.program, MESH, PLAN, out_shardings=out_shardings)  # type: ignore[arg-type]
     with pipeline.rules:
         module = localize(imported, pipeline)
     return imported, split_backward(module, range(1, 1 + len(joint.call.gradients)))
@@ -101,4 +102,4 @@ def test_a_key_that_matches_nothing_of_a_joint_program_is_not_told_of_gradients_
     layer = nn.Linear(8, 8, bias=False)
     joint = capture_joint(layer, (torch.zeros(8, 8),), {}, torch.device("cpu"), ShardingPlan())
     with pytest.raises(spmdir.SpmdirError, match=r"its inputs are \w+, and its parameters and buffers are weight$"):
-        import_fx(joint.program, MESH, {"none.*": "dp: S(0)"})
+        import_fx(joint.program, MESH, {"none.*": "dp: S(0)"})  # type: ignore[arg-type]

@@ -8,10 +8,10 @@ import attrs
 from xdsl.dialects.func import FuncOp
 from xdsl.ir import SSAValue
 
-from spmdir.analysis.propagation.batch import Batch
-from spmdir.analysis.propagation.kept import KeptValues
+from spmdir.analysis.propagation.kept_values import KeptValues
 from spmdir.analysis.propagation.op_strategies import OpStrategies, rules_of
 from spmdir.analysis.propagation.plugin_candidates import candidates_of_node, find_candidates, offered_placements
+from spmdir.analysis.propagation.uneven_batch import Batch
 from spmdir.analysis.propagation.wide_sums import find_unreduced
 from spmdir.analysis.type_check import rule_of
 from spmdir.core.dtype import COMPLEX_F64, F64, I1

@@ -19,9 +19,9 @@ from spmdir.rules.language.local_functions import ShardIndices
 from spmdir.rules.language.scope import Scope
 from spmdir.rules.language.syntax_tree import Condition, Name, OpCall, Sequence, StateCall, Statement
 from spmdir.rules.local.expansion import ExpandedOp, Value
+from spmdir.rules.local.packed_states import state_call
 from spmdir.rules.local.rank import Rank, SingleRank
 from spmdir.rules.local.rings import run_ring
-from spmdir.rules.local.states import state_call
 from spmdir.rules.shapes.instance import Ops, RuleInstance
 from spmdir.rules.shapes.window_geometry import HALO_OPS
 

@@ -11,10 +11,10 @@ from spmdir.rules.language.binding import Binding
 from spmdir.rules.language.expressions import evaluate, holds
 from spmdir.rules.language.syntax_tree import Parameter, Pattern, Rule, Term
 from spmdir.rules.shapes.call_reader import scope_of
+from spmdir.rules.shapes.dimension_maps import MAPS
 from spmdir.rules.shapes.factor import Dims
 from spmdir.rules.shapes.layout import Layout
 from spmdir.rules.shapes.layout_builder import LayoutBuilder
-from spmdir.rules.shapes.maps import MAPS
 from spmdir.rules.shapes.sliding_windows import size_outcomes, slide
 from spmdir.rules.shapes.variadic_dims import add_variadic, check_dims, is_mapped, match_variadic, split_shape
 

@@ -21,7 +21,7 @@ from spmdir.core.errors import ShardingError
 from spmdir.core.placement.sharding import Sharding
 from spmdir.core.placement.standard import Partial, Placement, R, Shard
 from spmdir.core.placement.tensor import TensorMeta
-from spmdir.reshard.bound import lower_bound
+from spmdir.reshard.byte_bound import lower_bound
 from spmdir.reshard.collectives import keep_bounds
 from spmdir.reshard.plan import least_seconds, plan_reshard
 from spmdir.search.certificate.all_states import Placed

@@ -14,7 +14,7 @@ from spmdir.analysis.scheduling.rank_program import rank_program
 from spmdir.dialects import ir
 from spmdir.pipeline.pipeline import Pipeline
 from spmdir.reshard.cost import step_terms
-from spmdir.reshard.costs import parse_costs
+from spmdir.reshard.measured_times import parse_costs
 from spmdir.reshard.topology import H100X8, Topology
 from spmdir.schedule.program import Program, Task
 from spmdir.schedule.simulate import simulate

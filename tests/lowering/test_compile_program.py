@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import fx
 from torch._inductor.utils import run_and_get_code
+from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import spmdir
@@ -51,7 +52,7 @@ INPUTS = [torch.ones(2, 8), torch.ones(2, 8), torch.ones(2, 8), torch.ones(8, 2)
 def program() -> Iterator[fx.GraphModule]:
     """Yield the program of one of four ranks, of which only one is there."""
     dist.init_process_group("fake", rank=0, world_size=4, store=FakeStore())
-    device_mesh = dist.init_device_mesh("cpu", (4,), mesh_dim_names=("a",))
+    device_mesh = init_device_mesh("cpu", (4,), mesh_dim_names=("a",))
     yield spmdir.lower_to_fx(spmdir.parse(LAYERS), device_mesh=device_mesh)
     dist.destroy_process_group()
 
@@ -79,7 +80,7 @@ def test_starts_and_waits_stay_where_they_are(program: fx.GraphModule) -> None:
 
 
 def test_what_inductor_does_by_default_is_another_order(program: fx.GraphModule) -> None:
-    options = {"reorder_for_locality": True, "reorder_for_peak_memory": True}
+    options: dict[str, object] = {"reorder_for_locality": True, "reorder_for_peak_memory": True}
     found = compiled(program, options)
     assert sorted(found) == sorted(written(program)) and found != written(program)
 

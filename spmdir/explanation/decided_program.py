@@ -25,10 +25,10 @@ from spmdir.dialects.locations import SourcePlaces, location_of, places_of
 from spmdir.dialects.names import text_name
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import function_attrs, signature_name
-from spmdir.explanation.asked import shardings_by_name, undecided_copy
+from spmdir.explanation.undecided_program import shardings_by_name, undecided_copy
 from spmdir.passes.propagate import PropagatePass
-from spmdir.pipeline.finish import resolve_names
 from spmdir.pipeline.pipeline import Pipeline, run_passes
+from spmdir.pipeline.remaining_passes import resolve_names
 from spmdir.reshard.plan_tree import Planner, PlanTree, plan_tree
 from spmdir.rules import OpRule
 from spmdir.rules.strategies.strategy import Strategy

@@ -12,10 +12,10 @@ from xdsl.dialects.func import FuncOp
 from spmdir.dialects import ir
 from spmdir.dialects.stage import STAGES, is_at_least, write_stage
 from spmdir.dialects.stage_inference import stage_of
-from spmdir.pipeline.finish import add_reshard_passes, remaining_passes
 from spmdir.pipeline.options import load_pass
 from spmdir.pipeline.pass_table import PASSES
 from spmdir.pipeline.pipeline import PARTITIONING, SCHEDULED, STANDARD, Pipeline, run_passes
+from spmdir.pipeline.remaining_passes import add_reshard_passes, remaining_passes
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spmdir.language_server.meanings import meaning
+from spmdir.language_server.hover_texts import meaning
 from tests.language_server.texts import MLP, decided, document
 
 

@@ -10,7 +10,7 @@ from xdsl.dialects.builtin import ModuleOp
 from xdsl.dialects.func import CallOp, FuncOp
 from xdsl.ir import SSAValue
 
-from spmdir.analysis.local_programs.trusted import is_trusted
+from spmdir.analysis.local_programs.type_check_cache import is_trusted
 from spmdir.core.errors import SpmdirError, require_type
 from spmdir.dialects import ir
 from spmdir.dialects.names import text_name

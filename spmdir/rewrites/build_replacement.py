@@ -23,7 +23,6 @@ from spmdir.reshard.collective_spec import CollectiveSpec
 from spmdir.reshard.collectives import collective
 from spmdir.reshard.conditions import refinement
 from spmdir.reshard.steps import Step, make_step, partial_placement
-from spmdir.rewrites.clauses import names_axes
 from spmdir.rewrites.matching import Match
 from spmdir.rewrites.replacement import (
     Copy,
@@ -33,6 +32,7 @@ from spmdir.rewrites.replacement import (
     meta_at,
     sharding_at,
 )
+from spmdir.rewrites.rewrite_ops import names_axes
 from spmdir.rewrites.terms import Collective, Function, Term, Value
 from spmdir.rules import OpRule, RuleSet, Strategy
 

@@ -24,13 +24,13 @@ from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
 from spmdir.language_server.document import Document
 from spmdir.language_server.line_costs import cost_text
+from spmdir.language_server.local_types import mesh_at, shards_of
 from spmdir.language_server.scan import NameScope, TextSpan
-from spmdir.language_server.shards import mesh_at, shards_of
-from spmdir.pipeline.noted_options import machine_of
+from spmdir.pipeline.recorded_options import machine_of
 from spmdir.report.collective_costs import collective_costs
 from spmdir.rules.language.functions import FUNCTIONS
 from spmdir.rules.rule_set import RuleSet
-from spmdir.rules.shapes.maps import MAPS
+from spmdir.rules.shapes.dimension_maps import MAPS
 
 _RESULT = re.compile(r"\s*(%[\w$.-]+(?:\s*,\s*%[\w$.-]+)*)\s*=")
 

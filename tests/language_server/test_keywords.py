@@ -14,7 +14,7 @@ from spmdir.core.placement.reductions import REDUCTIONS
 from spmdir.dialects.collectives import Collective
 from spmdir.dialects.spmd import Spmd
 from spmdir.dialects.value_op import ValueOp
-from spmdir.language_server import words
+from spmdir.language_server import keywords
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "editors" / "vscode"
@@ -37,38 +37,38 @@ LISTS = {
 
 def test_the_ops_are_those_of_the_dialect() -> None:
     names = {kind.name.removeprefix("spmd.").removesuffix("_start") for kind in Spmd.operations}
-    assert set(words.COLLECTIVES) | set(words.OTHER_OPS) == names
-    assert not set(words.COLLECTIVES) & set(words.OTHER_OPS)
+    assert set(keywords.COLLECTIVES) | set(keywords.OTHER_OPS) == names
+    assert not set(keywords.COLLECTIVES) & set(keywords.OTHER_OPS)
     sending = {kind.name[5:].removesuffix("_start") for kind in Spmd.operations if issubclass(kind, Collective)}
-    assert sending <= set(words.COLLECTIVES) | set(words.OTHER_OPS)
+    assert sending <= set(keywords.COLLECTIVES) | set(keywords.OTHER_OPS)
 
 
 def test_the_clauses_are_those_of_the_ops() -> None:
     kinds = [kind for kind in Spmd.operations if issubclass(kind, ValueOp)]
-    assert set(words.CLAUSES) == {keyword for kind in kinds for keyword, _ in kind.CLAUSES}
+    assert set(keywords.CLAUSES) == {keyword for kind in kinds for keyword, _ in kind.CLAUSES}
 
 
 def test_placements_reductions_and_types_are_those_of_the_core() -> None:
-    assert set(words.PLACEMENTS) == set(SHIPPED) - {"?"}
-    assert tuple(REDUCTIONS) == words.REDUCTIONS
-    assert set(words.ELEMENT_TYPES) == {name.partition("<")[0] for name in DTYPES}
+    assert set(keywords.PLACEMENTS) == set(SHIPPED) - {"?"}
+    assert tuple(REDUCTIONS) == keywords.REDUCTIONS
+    assert set(keywords.ELEMENT_TYPES) == {name.partition("<")[0] for name in DTYPES}
 
 
 def test_the_words_of_rules_and_rewrites_are_those_of_their_grammars() -> None:
     grammar = (ROOT / "spmdir/rules/language/rules.lark").read_text()
     terminals = {word for found in re.findall(r"/\(?([a-z|]+)\)?\\b/", grammar) for word in found.split("|")}
     quoted = set(re.findall(r'"([a-z]+)"', grammar))
-    known = {*words.RULE_CLAUSES, *words.RULE_CONTROL, *words.REDUCTIONS}
+    known = {*keywords.RULE_CLAUSES, *keywords.RULE_CONTROL, *keywords.REDUCTIONS}
     assert terminals - {"scalar"} | quoted == known - {"avg"}
     rewrites = (ROOT / "spmdir/rewrites/rewrites.lark").read_text()
-    assert set(re.findall(r'"([a-z]{2,})"', rewrites)) <= set(words.REWRITE_WORDS)
+    assert set(re.findall(r'"([a-z]{2,})"', rewrites)) <= set(keywords.REWRITE_WORDS)
 
 
 @pytest.mark.parametrize(("name", "lists"), LISTS.items(), ids=LISTS)
 def test_a_grammar_of_editors_has_the_words(name: str, lists: tuple[str, ...]) -> None:
     matches = " ".join(pattern["match"] for pattern in GRAMMARS[name]["patterns"])
     for of in lists:
-        assert "|".join(map(re.escape, getattr(words, of))).replace(r"\ ", " ") in matches, of
+        assert "|".join(map(re.escape, getattr(keywords, of))).replace(r"\ ", " ") in matches, of
 
 
 @pytest.mark.parametrize("name", GRAMMARS)

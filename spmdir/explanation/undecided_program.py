@@ -23,11 +23,11 @@ from spmdir.dialects.reshard_ops import ReshardOp
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
 from spmdir.dialects.verifier import verify
-from spmdir.pipeline.finish import inline_layers
-from spmdir.pipeline.noted_options import MACHINE, deciding_pass
 from spmdir.pipeline.options import changed_options
 from spmdir.pipeline.pipeline import Pipeline, Step, as_pipeline
-from spmdir.transforms.given import open_decided
+from spmdir.pipeline.recorded_options import MACHINE, deciding_pass
+from spmdir.pipeline.remaining_passes import inline_layers
+from spmdir.transforms.user_annotations import open_decided
 
 
 class KeepsSource(Protocol):

@@ -16,7 +16,7 @@ from spmdir.core.mesh import Mesh
 from spmdir.core.placement.call import Call
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects import ir
-from spmdir.reshard.costs import Costs, Measured, parse_costs
+from spmdir.reshard.measured_times import Costs, Measured, parse_costs
 from spmdir.reshard.plan import plan_reshard
 from spmdir.reshard.topology import H100X8
 from spmdir.rules.strategies.strategy import UNSHARDED

@@ -8,12 +8,12 @@ import attrs
 
 from spmdir.rules.shapes.diagonals import diagonal, embedded, undiagonal, unwindowed, windows
 from spmdir.rules.shapes.factor import Dims
-from spmdir.rules.shapes.given_shapes import drawn, drawn_like, front, leading, new, reduced, trailing, unused
 from spmdir.rules.shapes.indexing import index, take
 from spmdir.rules.shapes.joining import concatenated, grid, interleave, join, repeat, tiled
 from spmdir.rules.shapes.products import outer, product, scores, subscripts
 from spmdir.rules.shapes.rearrange import expand, move, permute, reverse, rotated, squeeze, transpose, unsqueeze
 from spmdir.rules.shapes.reshape import flatten, reshape, reshape_like, unflatten
+from spmdir.rules.shapes.shape_arguments import drawn, drawn_like, front, leading, new, reduced, trailing, unused
 from spmdir.rules.shapes.slicing import keep_equal, narrowed, padded, sliced
 
 

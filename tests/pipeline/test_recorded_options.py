@@ -13,7 +13,7 @@ import spmdir
 from spmdir.core.errors import ParseError
 from spmdir.dialects import ir
 from spmdir.dialects.machine_attribute import written_topology
-from spmdir.pipeline.noted_options import deciding_pass, machine_of
+from spmdir.pipeline.recorded_options import deciding_pass, machine_of
 from spmdir.reshard.topology import FLAT
 
 TEXT = """spmd.mesh @mesh <dp = 2, tp = 4>

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding, parse_sharding
 from spmdir.core.placement.standard import Partial, R, Shard
-from spmdir.reshard.bound import lower_bound
+from spmdir.reshard.byte_bound import lower_bound
 
 EIGHT = Mesh({"a": 8})
 WIDE = Mesh({"a": 2, "b": 8})
@@ -46,6 +46,7 @@ KNOWN = [
 def test_the_bound_of_a_known_reshard_is_the_known_fraction(mesh, source, target, fraction) -> None:
     shape = (256, 256)
     bound = lower_bound(shape, 4, parse_sharding(source), parse_sharding(target), mesh)
+    assert bound is not None
     assert bound / (4 * math.prod(shape)) == pytest.approx(fraction)
 
 

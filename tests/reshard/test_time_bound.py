@@ -13,7 +13,7 @@ from spmdir.reshard import collectives
 from spmdir.reshard.collectives import PLANNED
 from spmdir.reshard.plan import least_seconds, plan_reshard
 from spmdir.reshard.plan_search import PlanSearch, Reshard
-from spmdir.reshard.quick_bound import QuickBound
+from spmdir.reshard.time_bound import QuickBound
 from spmdir.reshard.topology import TOPOLOGIES
 from spmdir.reshard.traffic import Traffic, anywhere
 

@@ -8,8 +8,8 @@ from spmdir.dialects import ir
 from spmdir.dialects.collectives import Collective
 from spmdir.dialects.size_ops import open_sizes
 from spmdir.dialects.stage_inference import stage_of
-from spmdir.pipeline.finish import bind_sizes, inline_layers, remaining_passes
 from spmdir.pipeline.pipeline import Pipeline, run_passes
+from spmdir.pipeline.remaining_passes import bind_sizes, inline_layers, remaining_passes
 
 
 def with_collectives(module: ModuleOp, pipeline: Pipeline) -> tuple[ModuleOp, tuple[str, ...]]:

@@ -30,7 +30,7 @@ from xdsl.dialects.func import FuncOp
 from xdsl.ir import Block, Operation, SSAValue
 from xdsl.rewriter import InsertPoint, Rewriter
 
-from spmdir.analysis.local_programs.trusted import trust
+from spmdir.analysis.local_programs.type_check_cache import trust
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.sharding import Sharding
