@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
 
     if options.list_laws:
         width = max(len(law.name) for law in LAWS)
-        print(*(f"{law.name:<{width}}  {law.says}" for law in LAWS), sep="\n")
+        print(*(f"{law.name:<{width}}  {law.statement}" for law in LAWS), sep="\n")
         return 0
     if not options.files:
         expected = "expected Python files or modules that declare placements"
@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
         errors += verdict.errors
         if not verdict.broken:
             print(verdict.summary, flush=True)
-        if verdict.cut_off:
+        if verdict.is_cut_off:
             break
     raise_all(errors)
     return 0

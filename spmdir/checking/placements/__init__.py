@@ -1,8 +1,8 @@
-"""The laws of placements: what a declaration promises, tried on many examples."""
+"""Laws of placements, properties that every placement must have, checked on examples."""
 
 from spmdir.checking.placements.check_placement import Effort, check_placement, check_plugin, verdicts_of
 from spmdir.checking.placements.law import Example, Law
-from spmdir.checking.placements.table import LAWS
+from spmdir.checking.placements.law_table import LAWS
 from spmdir.checking.placements.verdict import PlacementReport, Unchecked, Verdict
 
 __all__ = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
 import attrs
@@ -12,27 +13,27 @@ import torch
 
 from spmdir.checking.placements.instances import drawn_instances, instances
 from spmdir.checking.placements.law import Example, Law, Outcome
+from spmdir.checking.placements.law_table import LAWS
 from spmdir.checking.placements.layouts import layouts
-from spmdir.checking.placements.table import LAWS
 from spmdir.checking.placements.time_limit import TooLong, time_limit
-from spmdir.checking.placements.verdict import PlacementReport, Unchecked, Verdict, unchecked_of
+from spmdir.checking.placements.verdict import PlacementReport, Unchecked, Verdict, unchecked_entries
 from spmdir.core.errors import Location, SpmdirError, UnsupportedError, did_you_mean, require_type
 from spmdir.core.placement.base import Placement, parse_placement
 from spmdir.core.progress import say
 from spmdir.plugins import line_in, load_plugin
 
-_EXAMPLES = "law 'examples' (its `examples` are texts of it, or it takes usual values) is broken"
+_BROKEN_EXAMPLES = "law 'examples' (its `examples` are its texts, or its fields accept usual values) is broken"
 
 FEW = 12
 """The number of examples of a law in a quick check."""
 
-NAMED = 8
-"""The most unchecked parts of laws that an error names."""
+MAX_NAMED = 8
+"""The largest number of laws without an example that an error names."""
 
 SECONDS = 10.0
 """The time limit for one example, in seconds. All n examples together have 1 + n / 10 times this limit."""
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 @attrs.frozen
@@ -56,33 +57,34 @@ class Effort:
         names = [law.name for law in LAWS]
         for name in self.laws:
             if name not in names:
-                raise SpmdirError(f"there is no law '{name}'{did_you_mean(name, names)}; see --list-laws")
+                raise SpmdirError(f"unknown law '{name}'{did_you_mean(name, names)}; --list-laws prints all laws")
 
     @property
     def selected_laws(self) -> Sequence[Law]:
         return [law for law in LAWS if (law.name in self.laws if self.laws else not (self.quick and law.is_slow))]
 
     def select(self, examples: Sequence[Example]) -> Sequence[Example]:
-        """Return the examples to try, followed by replacements for those that do not meet the law."""
+        """Return the examples to try first, then the others, which replace examples that the law does not apply to."""
         if not self.quick or len(examples) <= self.few:
             return examples
         spread = [examples[index * (len(examples) - 1) // (self.few - 1)] for index in range(self.few)]
         first_of_subject = {example.subject: example for example in reversed(examples)}
-        return [*{id(one): one for one in (*first_of_subject.values(), *spread, *examples)}.values()]
+        ordered = (*first_of_subject.values(), *spread, *examples)
+        return [*{id(example): example for example in ordered}.values()]
 
     def required_number(self, examples: Sequence[Example]) -> int:
-        """Return the number of examples that must meet the law."""
+        """Return the number of examples to check."""
         subjects = len({example.subject for example in examples})
         return min(len(examples), self.few - 1 + subjects) if self.quick else len(examples)
 
 
 def check_placement(*placements: type[Placement] | Placement | str, quick: bool = False) -> PlacementReport:
-    """Check all laws of placements.
+    """Check the laws of placements on examples.
 
     Args:
-        placements: values, texts, or classes. A class is checked by its `examples`, or by values of its fields, and
-            by drawn numbers.
-        quick: whether to try only a few examples of each law, and no drawn numbers.
+        placements: values, texts, or classes. Of a class, its `examples` are checked, or placements with usual values
+            of its fields; then placements with random numbers in its fields.
+        quick: whether to try only a few examples of each law, and no random numbers.
 
     Raises:
         SpmdirError: an argument is not a placement.
@@ -102,15 +104,15 @@ def _verdicts_of_argument(argument: type[Placement] | Placement | str, effort: E
         return
     placement = parse_placement(argument) if isinstance(argument, str) else argument
     require_type("placement", placement, Placement, "a class, a value or the text of one, as 'Cyclic(0, 2)'")
-    verdict = _verdict_of_value(placement, None, effort)
-    yield _with_unchecked(verdict, placement, None, verdict.unmet)
+    verdict = _verdict_of_placement(placement, None, effort)
+    yield _with_uncovered_error(verdict, placement, None, verdict.uncovered)
 
 
 def _until_cut_off(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
-    """Yield `verdicts` up to the first that was cut off, because torch may be in a wrong state after that."""
+    """Yield `verdicts` up to the first that was cut off, because it may leave torch in an invalid state."""
     for verdict in verdicts:
         yield verdict
-        if verdict.cut_off:
+        if verdict.is_cut_off:
             return
 
 
@@ -129,7 +131,7 @@ def check_plugin(source: str, effort: Effort | None = None) -> PlacementReport:
 
 
 def verdicts_of(source: str, effort: Effort) -> Iterator[Verdict]:
-    """Yield the verdicts of `check_plugin` as they are reached."""
+    """Yield the verdicts of `check_plugin` one by one."""
     path = source if source.endswith(".py") else None
     plugin, error = _run_in_time(lambda: load_plugin(source), effort)
     if plugin is None:
@@ -140,7 +142,7 @@ def verdicts_of(source: str, effort: Effort) -> Iterator[Verdict]:
     classes = [kind for kind in plugin.classes(Placement) if hasattr(kind, "text")]
     if not classes:
         raise SpmdirError(
-            "no placement is declared here; expected a class with a `text` that derives from ShardPlacement, "
+            "the file declares no placement; expected a class with a `text` that derives from ShardPlacement, "
             "PartialPlacement or Placement of spmdir.placement",
             Location(source, 1, 1),
         )
@@ -157,91 +159,99 @@ def _verdicts_of_class(kind: type[Placement], path: str | None, effort: Effort) 
     placements, error = _run_in_time(lambda: (instances(kind), () if effort.quick else drawn_instances(kind)), effort)  # pyright: ignore[reportArgumentType]
     if placements is None:
         fault = SpmdirError(
-            f"{kind.__name__}: {_EXAMPLES}: {_describe_error(error)}", _location(kind, path, ("examples",), error)
+            f"{kind.__name__}: {_BROKEN_EXAMPLES}: {_describe_error(error)}",
+            _location(kind, path, ("examples",), error),
         )
         fault.__cause__ = error
         yield Verdict(kind.__name__, 0, 0, broken=fault)
         return
     usual, drawn = placements
-    unmet: set[Unchecked] | None = None
+    uncovered: set[Unchecked] | None = None
     for number, placement in enumerate(usual, 1):
-        verdict = _verdict_of_value(placement, path, effort)
+        verdict = _verdict_of_placement(placement, path, effort)
         if not verdict.broken:
-            unmet = {*verdict.unmet} if unmet is None else unmet.intersection(verdict.unmet)
-        yield _with_unchecked(verdict, placement, path, unmet or () if number == len(usual) else ())
-    for placement in filter(_accepts_a_tensor, drawn):
-        verdict = _verdict_of_value(placement, path, attrs.evolve(effort, quick=True))
-        yield attrs.evolve(verdict, unmet=())  # a drawn value need not have an example for every law
+            uncovered = {*verdict.uncovered} if uncovered is None else uncovered.intersection(verdict.uncovered)
+        yield _with_uncovered_error(verdict, placement, path, uncovered or () if number == len(usual) else ())
+    for placement in filter(_accepts_any_tensor, drawn):
+        verdict = _verdict_of_placement(placement, path, attrs.evolve(effort, quick=True))
+        yield attrs.evolve(verdict, uncovered=())  # random fields need not have an example for every law
 
 
-def _verdict_of_value(placement: Placement, path: str | None, effort: Effort) -> Verdict:
-    tried = examples = left_out = 0
-    unchecked: list[Unchecked] = []
+def _verdict_of_placement(placement: Placement, path: str | None, effort: Effort) -> Verdict:
+    laws = examples = omitted = 0
+    uncovered: list[Unchecked] = []
     for law in effort.selected_laws:
         say("{}: law '{}'", _text(placement), law.name)
-        # The random numbers of the user must not depend on those of laws.
+        # The check must not change torch's random state, which belongs to the user.
         with torch.random.fork_rng(()):
-            trial = _try(law, placement, path, effort)
-        tried, examples = tried + bool(trial.examples), examples + trial.examples
-        left_out += trial.left_out
-        if trial.broken is not None:
-            return Verdict(_text(placement), tried, examples, left_out, trial.broken)
-        unchecked += unchecked_of(placement, law, trial.unmet)
-    return Verdict(_text(placement), tried, examples, left_out, unmet=tuple(unchecked))
+            result = _check_law(law, placement, path, effort)
+        laws, examples = laws + bool(result.examples), examples + result.examples
+        omitted += result.omitted
+        if result.broken is not None:
+            return Verdict(_text(placement), laws, examples, omitted, result.broken)
+        uncovered += unchecked_entries(placement, law, result.uncovered)
+    return Verdict(_text(placement), laws, examples, omitted, uncovered=tuple(uncovered))
 
 
-def _with_unchecked(
-    verdict: Verdict, placement: Placement, path: str | None, unmet_by_class: Collection[Unchecked]
+def _with_uncovered_error(
+    verdict: Verdict, placement: Placement, path: str | None, uncovered_by_class: Collection[Unchecked]
 ) -> Verdict:
-    """Return a verdict with the error for its unchecked parts, if there are any without a reason.
+    """Return a verdict with an error for its parts of laws without an example or a reason.
 
     Args:
-        unmet_by_class: the parts that no placement of the class met.
+        uncovered_by_class: the parts that no placement of the class covers.
     """
-    unmet = tuple(entry for entry in verdict.unmet if not entry.is_of_class or entry in unmet_by_class)
-    unexplained = [entry for entry in unmet if entry.reason is None]
-    error = _unchecked_error(placement, path, unexplained) if unexplained else None
-    return attrs.evolve(verdict, unmet=unmet, unchecked=error)
+    uncovered = tuple(entry for entry in verdict.uncovered if not entry.is_of_class or entry in uncovered_by_class)
+    without_reason = [entry for entry in uncovered if entry.reason is None]
+    error = _uncovered_error(placement, path, without_reason) if without_reason else None
+    return attrs.evolve(verdict, uncovered=uncovered, unchecked=error)
 
 
-def _unchecked_error(placement: Placement, path: str | None, unchecked: Sequence[Unchecked]) -> SpmdirError:
-    """Return the error for laws that no example met."""
-    if _accepts_a_tensor(placement):
-        named = ", ".join(map(str, unchecked[:NAMED]))
-        named += f" and {len(unchecked) - NAMED} more" if len(unchecked) > NAMED else ""
-        remedy = ", and ".join(dict.fromkeys(entry.wanted for entry in unchecked))
+def _uncovered_error(placement: Placement, path: str | None, uncovered: Sequence[Unchecked]) -> SpmdirError:
+    """Return the error for parts of laws without an example."""
+    if _accepts_any_tensor(placement):
+        parts = ", ".join(map(str, uncovered[:MAX_NAMED]))
+        parts += f" and {len(uncovered) - MAX_NAMED} more" if len(uncovered) > MAX_NAMED else ""
+        remedy = ", and ".join(dict.fromkeys(entry.remedy for entry in uncovered))
     else:
-        named = ", ".join(dict.fromkeys(f"law '{entry.law}'" for entry in unchecked))
-        remedy = "no tensor that was tried passes `check`: name shapes that do in `sample_shapes`"
+        parts = ", ".join(dict.fromkeys(f"law '{entry.law}'" for entry in uncovered))
+        remedy = "`check` rejects all tensors of the examples: add shapes that it accepts to `sample_shapes`"
     return SpmdirError(
-        f"{_text(placement)}: not checked, since no example fits: {named}; {remedy}, or give the reason in `unchecked`",
+        f"{_text(placement)}: not checked, since no example fits: {parts}; {remedy}, or give the reason in `unchecked`",
         _location(type(placement), path, ("check", "rules", "lift")),
     )
 
 
-def _accepts_a_tensor(placement: Placement) -> bool:
-    """Return whether `check` accepts a tensor. Also return True if it fails, which laws report."""
+def _accepts_any_tensor(placement: Placement) -> bool:
+    """Return whether `check` accepts at least one tensor. Also return True if it fails, which laws report."""
     accepted, error = _run_in_time(lambda: layouts(placement), Effort())
     return bool(accepted) or error is not None
 
 
 @attrs.frozen
-class _Trial:
-    """The result of one law: the numbers of examples that met it and were omitted, unmet subjects, its violation."""
+class _LawResult:
+    """The result of one law for a placement.
+
+    Attributes:
+        examples, omitted: the numbers of examples that were checked, and that a quick check omitted.
+        uncovered: the subjects without an example.
+        broken: the error of the first violation.
+    """
 
     examples: int = 0
-    left_out: int = 0
-    unmet: tuple[str, ...] = ()
+    omitted: int = 0
+    uncovered: tuple[str, ...] = ()
     broken: SpmdirError | None = None
 
 
-def _try(law: Law, placement: Placement, path: str | None, effort: Effort) -> _Trial:
-    """Try the examples of a law, up to the first one that breaks it."""
+def _check_law(law: Law, placement: Placement, path: str | None, effort: Effort) -> _LawResult:
+    """Check the examples of a law, up to the first one that breaks it."""
 
-    def broken_law(fault: str, example: Example = _NONE, error: BaseException | None = None) -> SpmdirError:
+    def broken_law(fault: str, example: Example = _NO_TENSOR, error: BaseException | None = None) -> SpmdirError:
         where = f" on {text}" if (text := _text(example)) else ""
-        message = f"{_text(placement)}: law '{law.name}' ({law.says}) is broken{where}: {fault}"
-        law_error = SpmdirError(message, _location(type(placement), path, (*example.methods, *law.about), error))
+        message = f"{_text(placement)}: law '{law.name}' ({law.statement}) is broken{where}: {fault}"
+        declarations = (*example.declarations, *law.declarations)
+        law_error = SpmdirError(message, _location(type(placement), path, declarations, error))
         law_error.__cause__ = error
         return law_error
 
@@ -249,48 +259,48 @@ def _try(law: Law, placement: Placement, path: str | None, effort: Effort) -> _T
         lambda: (list(law.subjects(placement)), list(law.examples(placement))), effort, 100
     )
     if subjects_and_examples is None:
-        return _Trial(broken=broken_law(_describe_error(error), error=error))
+        return _LawResult(broken=broken_law(_describe_error(error), error=error))
     subjects, examples = subjects_and_examples
     required = effort.required_number(examples)
-    if law.all_hold is not None:
+    if law.holds_on_all is not None:
         selected = effort.select(examples)[:required]
-        all_hold, error = _run_in_time(lambda: law.all_hold(placement, selected), effort, len(selected))  # type: ignore[misc]
-        if all_hold:
-            return _Trial(len(selected), len(examples) - len(selected), _unmet(subjects, selected))
+        holds, error = _run_in_time(lambda: law.holds_on_all(placement, selected), effort, len(selected))  # type: ignore[misc]
+        if holds:
+            return _LawResult(len(selected), len(examples) - len(selected), _uncovered(subjects, selected))
         if isinstance(error, TooLong):
-            return _Trial(len(selected), broken=broken_law(_describe_error(error), error=error))
-    met_examples: list[Example] = []
+            return _LawResult(len(selected), broken=broken_law(_describe_error(error), error=error))
+    checked: list[Example] = []
     for number, example in enumerate(effort.select(examples), 1):
-        if len(met_examples) >= required and example.subject not in _unmet(subjects, met_examples):
+        if len(checked) >= required and example.subject not in _uncovered(subjects, checked):
             continue
         say("{}: law '{}', example {} of {}", _text(placement), law.name, number, len(examples))
-        fault, error = _run_in_time(lambda one=example: (law.fault(placement, one),), effort, 100 * law.is_slow)
+        find_fault = partial(law.find_fault, placement, example)
+        fault, error = _run_in_time(lambda find=find_fault: (find(),), effort, 100 * law.is_slow)
         if isinstance(error, UnsupportedError):  # the placement cannot represent the values
             continue
         if fault is None:
-            return _Trial(len(met_examples) + 1, broken=broken_law(_describe_error(error), example, error))
+            return _LawResult(len(checked) + 1, broken=broken_law(_describe_error(error), example, error))
         if isinstance(fault[0], str):
-            return _Trial(len(met_examples) + 1, broken=broken_law(fault[0], example))
-        if fault[0] is not Outcome.UNMET:
-            met_examples.append(example)
-    return _Trial(
-        len(met_examples), len(examples) - len(met_examples) if effort.quick else 0, _unmet(subjects, met_examples)
-    )
+            return _LawResult(len(checked) + 1, broken=broken_law(fault[0], example))
+        if fault[0] is not Outcome.NOT_APPLICABLE:
+            checked.append(example)
+    omitted = len(examples) - len(checked) if effort.quick else 0
+    return _LawResult(len(checked), omitted, _uncovered(subjects, checked))
 
 
-def _unmet(subjects: Sequence[str], met: Sequence[Example]) -> tuple[str, ...]:
-    """Return the subjects of a law that no example met. Every example meets the subject ""."""
-    met_subjects = {example.subject for example in met} | ({""} if met else set())
-    return tuple(subject for subject in subjects if subject not in met_subjects)
+def _uncovered(subjects: Sequence[str], examples: Sequence[Example]) -> tuple[str, ...]:
+    """Return the subjects of a law that no example covers. Every example covers the subject ""."""
+    covered = {example.subject for example in examples} | ({""} if examples else set())
+    return tuple(subject for subject in subjects if subject not in covered)
 
 
-_NONE = Example()
+_NO_TENSOR = Example()
 
 
 def _run_in_time(
-    run: Callable[[], Answer], effort: Effort, examples: int = 0
-) -> tuple[Answer | None, BaseException | None]:
-    """Run code of plug-ins, which may raise any exception or not end. Return its result, or its exception.
+    run: Callable[[], Result], effort: Effort, examples: int = 0
+) -> tuple[Result | None, BaseException | None]:
+    """Run plug-in code, which may raise any exception or not terminate. Return its result and its exception.
 
     Args:
         examples: the number of examples that it uses, which extends the time limit.
@@ -310,10 +320,10 @@ def _describe_error(error: BaseException | None) -> str:
     try:
         text = str(error).partition("\n")[0]
     except Exception:
-        text = "its text cannot be made"
-    return (
-        f"{text}; nothing after it is tried" if isinstance(error, TooLong) else f"raises {type(error).__name__}: {text}"
-    )
+        text = "its message cannot be printed"
+    if isinstance(error, TooLong):
+        return f"{text}; the check ends here"
+    return f"raises {type(error).__name__}: {text}"
 
 
 def _text(value: Placement | Example) -> str:
@@ -325,13 +335,13 @@ def _text(value: Placement | Example) -> str:
 
 
 def _location(
-    kind: type, path: str | None, about: Sequence[str] = (), error: BaseException | None = None
+    kind: type, path: str | None, declarations: Sequence[str] = (), error: BaseException | None = None
 ) -> Location | None:
     """Return the location of a fault: the line that raised `error`, else a declaration, else the class.
 
     Args:
-        path: the file to name; by default that of the class.
-        about: the names of attributes and methods; the first that the class declares is used.
+        path: the file of the location; by default the file of the class.
+        declarations: names of attributes and methods. The first that the class declares is the location.
     """
     try:
         source, (lines, first_line) = inspect.getsourcefile(kind), inspect.getsourcelines(kind)
@@ -339,14 +349,14 @@ def _location(
         return None
     if source is None:
         return None
-    raised = _line_of(error, source) if error else None
-    declared_lines = (
+    raising_line = _line_of(error, source) if error else None
+    declaring_lines = (
         first_line + index
-        for name in about
+        for name in declarations
         for index, line in enumerate(lines)
         if re.match(rf"\s+(def )?{name}\b", line)
     )
-    return Location(path or source, raised or next(declared_lines, first_line), 1)
+    return Location(path or source, raising_line or next(declaring_lines, first_line), 1)
 
 
 def _line_of(error: BaseException, source: str) -> int | None:

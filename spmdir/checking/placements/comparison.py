@@ -1,4 +1,4 @@
-"""Compare values: bit by bit, or up to rounding and the declared error."""
+"""Compare tensors: bit by bit, or within rounding and the declared error of a placement."""
 
 from __future__ import annotations
 
@@ -40,31 +40,34 @@ def difference(actual: Any, expected: Any, limit: float) -> str | None:
     return f"is {actual[place].item()}{where}; expected {expected[place].item()}{by}"
 
 
-def apart(placement: Placement, actual: Any, expected: Any, count: int, shards: Sequence[torch.Tensor]) -> str | None:
+def difference_beyond_error(
+    placement: Placement, actual: Any, expected: Any, count: int, shards: Sequence[torch.Tensor]
+) -> str | None:
     """Return a difference that exceeds rounding and the declared error of `placement`, else None.
 
     Args:
         actual: the tensor that `count` ranks computed from `shards`.
+        expected: the exact tensor.
     """
-    limit = rounding(placement, count, [expected, *shards])
+    limit = rounding_limit(placement, count, [expected, *shards])
     if not placement.error:
         return difference(actual, expected, limit)
     return inexact_difference(actual, expected, placement.error, count, shards, limit)
 
 
-def rounding(placement: Placement, count: int, shards: Sequence[torch.Tensor]) -> float:
+def rounding_limit(placement: Placement, count: int, shards: Sequence[torch.Tensor]) -> float:
     """Return the largest rounding difference between values that `count` ranks reduce in different orders.
 
-    It is relative to the largest local value. If `before` or `after` of the reduction does not scale with the values,
-    as a logarithm, whose result may be near 0, it is relative to at least 1.
+    It is relative to the largest local value. If the reduction is not homogeneous, such as a sum of logarithms, its
+    result may be near 0. Then the difference is relative to at least 1.
     """
     finite = [shard[shard.isfinite()] for shard in shards if shard.dtype.is_floating_point or shard.dtype.is_complex]
     if not finite:
         return 0.0
     largest = max((float(shard.abs().max()) for shard in finite if shard.numel()), default=0.0)
-    least = torch.finfo(torch.float64).tiny if _scales(placement) else 1.0
+    least_magnitude = torch.finfo(torch.float64).tiny if _is_homogeneous(placement) else 1.0
     roundings = 16 if is_mapped(placement) else 4
-    return roundings * count * max(largest, least) * max(torch.finfo(shard.dtype).eps for shard in finite)
+    return roundings * count * max(largest, least_magnitude) * max(torch.finfo(shard.dtype).eps for shard in finite)
 
 
 def is_mapped(placement: Placement) -> bool:
@@ -74,38 +77,42 @@ def is_mapped(placement: Placement) -> bool:
 
 
 @cache
-def _scales(placement: Placement) -> bool:
-    """Return whether the reduction of partial values that are twice as large is."""
+def _is_homogeneous(placement: Placement) -> bool:
+    """Return whether twice the partial values reduce to twice the value."""
     if not isinstance(placement, PartialPlacement):
         return True
     combine = REDUCTIONS[placement.reduce].combine
-    terms = [torch.tensor([1.0, 3.0, 2.0]), torch.tensor([2.0, 1.0, 2.0])]
-    one, two = (placement.after(combine(*(placement.before(n * term) for term in terms)), 2) for n in (1, 2))
-    return torch.allclose(2 * one, two)
+    partials = [torch.tensor([1.0, 3.0, 2.0]), torch.tensor([2.0, 1.0, 2.0])]
+    value, value_of_doubled = (
+        placement.after(combine(*(placement.before(factor * partial) for partial in partials)), 2) for factor in (1, 2)
+    )
+    return torch.allclose(2 * value, value_of_doubled)
 
 
 def inexact_difference(
-    found: Any, right: Any, error: ErrorBound, count: int, shards: Sequence[torch.Tensor], limit: float
+    actual: Any, expected: Any, error: ErrorBound, count: int, shards: Sequence[torch.Tensor], limit: float
 ) -> str | None:
-    """Return how `found` differs from `right` by more than the steps of an inexact placement may; None if it does not.
+    """Return a difference that exceeds an error bound, else None.
 
     Args:
-        error: what the placement declares; where no bound is known, only shapes and element types are compared.
-        count: the number of ranks that take part.
-        shards: what ranks hold before.
-        limit: by how much each element may differ by rounding.
+        error: the declared bound. If its factor is unknown, only shapes and element types are compared.
+        count: the number of ranks of the step.
+        shards: the local tensors before the step.
+        limit: the largest difference of an element by rounding, which is added to the bound.
     """
-    if fault := difference(found, right, math.inf):
+    if fault := difference(actual, expected, math.inf):
         return fault
-    bound = error.bound(max((tuple(shard.shape) for shard in shards), key=math.prod), count)
-    if bound is None:
+    factor = error.bound(max((tuple(shard.shape) for shard in shards), key=math.prod), count)
+    if factor is None:
         return None
-    norm = tensor_norm(error.norm, found - right)
-    size = tensor_norm(error.norm, right) if error.of == "result" else sum(tensor_norm(error.norm, s) for s in shards)
-    most = bound * size + limit * (right.numel() ** 0.5 if error.norm == "l2" else 1)
-    if norm <= most:
+    error_norm = tensor_norm(error.norm, actual - expected)
+    operands = [expected] if error.of == "result" else shards
+    operand_norm = sum(tensor_norm(error.norm, operand) for operand in operands)
+    bound = factor * operand_norm + limit * (expected.numel() ** 0.5 if error.norm == "l2" else 1)
+    if error_norm <= bound:
         return None
-    return f"is off by {norm:.2g} ({error.norm}); expected at most {most:.2g}, which is {bound:.3g} of {ENDS[error.of]}"
+    reference = f"which is {factor:.3g} times {ENDS[error.of]}"
+    return f"has an error of {error_norm:.2g} ({error.norm}); expected at most {bound:.2g}, {reference}"
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Choose the placements of a class to check: its `examples`, else values of its fields."""
+"""Choose the placements of a class to check: its `examples`, or placements with usual values of its fields."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ VALUES: dict[Any, tuple[Any, ...]] = {
     str: ("a", "b"),
     tuple[int, ...]: ((2, 1), (1, 0, 3), (4,), (2, 2, 2, 2)),
 }
-"""Type of a field → values to try. Values that the class rejects are skipped."""
+"""Type of a field → usual values. Values that the class rejects are skipped."""
 
-DRAWN: dict[Any, tuple[tuple[int, ...], ...]] = {int: ((3,), (4, 9), (10, 40))}
-"""Type of a field → ranges, from each of which one value is drawn."""
+RANGES: dict[Any, tuple[tuple[int, ...], ...]] = {int: ((3,), (4, 9), (10, 40))}
+"""Type of a field → ranges. One value is drawn from each."""
 
 
 def instances(kind: type[Placement]) -> tuple[Placement, ...]:
-    """Return placements of the class `kind`: one with the first values that it accepts, then others for each field.
+    """Return placements of the class `kind`: one with the first accepted values, then variants in one field each.
 
     Raises:
         SpmdirError: the class accepts none of the values, or one of its `examples` cannot be parsed.
@@ -36,29 +36,29 @@ def instances(kind: type[Placement]) -> tuple[Placement, ...]:
     if issubclass(kind, ShardPlacement) and "dim" not in {field.name for field in attrs.fields(kind)}:  # type: ignore
         raise SpmdirError(f"{kind.__name__} has no field `dim: int`, the dimension that a ShardPlacement shards")
     placements: list[Placement] = []
-    # Placements may not be hashable, which a law checks.
-    for placement in _varied(kind):
+    # A set requires hashes, which the law "frozen" checks later.
+    for placement in _variants(kind):
         if placement not in placements:
             placements.append(placement)
     if not placements:
         raise SpmdirError(
-            f"{kind.__name__} takes none of the values that were tried for its fields; "
-            f"give it some: `examples: ClassVar[tuple[str, ...]] = ('{kind.__name__}(…)',)`"
+            f"{kind.__name__} rejects all usual values of its fields; "
+            f"declare valid ones: `examples: ClassVar[tuple[str, ...]] = ('{kind.__name__}(…)',)`"
         )
     return tuple(placements)
 
 
 def drawn_instances(kind: type[Placement]) -> tuple[Placement, ...]:
-    """Return copies of the first of `instances`, each with 3 or a drawn number in one field.
+    """Return copies of the first of `instances`, each with 3 or a larger random number in one field.
 
-    They find faults for larger numbers only. The drawn numbers are the same for each call.
+    They find faults that occur only for larger numbers. Each call draws the same numbers.
     """
     usual, random = instances(kind), Random(kind.text)
     types = typing.get_type_hints(kind)
     drawn: list[Placement] = []
     for field in attrs.fields(kind):  # pyright: ignore[reportArgumentType]
-        for ends in DRAWN.get(types[field.name], ()) if field.init and field.name != "dim" else ():
-            placement = _create(kind, {**_values(usual[0]), field.name: random.randint(ends[0], ends[-1])})
+        for range_ in RANGES.get(types[field.name], ()) if field.init and field.name != "dim" else ():
+            placement = _create(kind, {**_values(usual[0]), field.name: random.randint(range_[0], range_[-1])})
             if placement is not None and placement not in usual and placement not in drawn:
                 drawn.append(placement)
     return tuple(drawn)
@@ -69,33 +69,34 @@ def _values(placement: Placement) -> dict[str, Any]:
     return {name: getattr(placement, name) for name in fields}
 
 
-def _varied(kind: Any) -> Iterator[Placement]:
+def _variants(kind: Any) -> Iterator[Placement]:
+    """Yield a placement with the first accepted values, and variants with another value in one field."""
     types = typing.get_type_hints(kind)
-    fields = [field for field in attrs.fields(kind) if field.init]
-    names = [field.name for field in fields]
-    candidates = {f.name: (*_default(f), *VALUES.get(types[f.name], ())) for f in fields}
+    candidates = {
+        field.name: (*_default(field), *VALUES.get(types[field.name], ())) for field in attrs.fields(kind) if field.init
+    }
     if "dim" in candidates:
         candidates["dim"] = (0, 1, 2)
-    base = _first_valid(kind, candidates)
+    base = _first_accepted(kind, candidates)
     if base is None:
         return
     yield kind(**base)
-    for name in names:
-        for value in candidates[name]:
+    for name, values in candidates.items():
+        for value in values:
             if (placement := _create(kind, {**base, name: value})) is not None:
                 yield placement
 
 
-def _first_valid(kind: Any, candidates: dict[str, tuple[Any, ...]]) -> dict[str, Any] | None:
-    """Return the first accepted values: `dim` is the first candidate, and the other fields have one index."""
+def _first_accepted(kind: Any, candidates: dict[str, tuple[Any, ...]]) -> dict[str, Any] | None:
+    """Return the first accepted fields: `dim` has its first candidate, all other fields the candidate of one index."""
     for index in range(max(map(len, candidates.values()), default=1)):
-        chosen = {
+        fields = {
             name: values[0 if name == "dim" else min(index, len(values) - 1)]
             for name, values in candidates.items()
             if values
         }
-        if len(chosen) == len(candidates) and _create(kind, chosen) is not None:
-            return chosen
+        if len(fields) == len(candidates) and _create(kind, fields) is not None:
+            return fields
     return None
 
 

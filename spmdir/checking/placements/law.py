@@ -1,4 +1,4 @@
-"""Laws of placements, and the examples on which they are checked."""
+"""Define `Law`, a property that every placement must have, and `Example`, a tensor on some ranks to check it on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from spmdir.torch_interop.dtypes import TORCH_DTYPES
 
 @attrs.frozen
 class Example:
-    """An example on which a law is checked.
+    """The input of a law: a tensor on some ranks.
 
     Attributes:
         count: the number of ranks along the axis.
@@ -26,9 +26,9 @@ class Example:
         values: "random", "positive", "special" (also NaN, infinities and negative zeros), "zero", "sparse" (few large
             elements), or "low-rank" (all rows are multiples of one row).
         scale: the factor of finite values.
-        noise_scale: the factor of the noise of which partial values are built.
-        about: additional text, such as the step that is tried.
-        subject: the part of the law that the example belongs to, such as an edge or a strategy; see `Law.subjects`.
+        noise_scale: the factor of the noise from which `distribute` makes partial values.
+        note: additional text in errors, such as the step that is run.
+        subject: the part of the law that the example covers, such as an edge or a strategy; see `Law.subjects`.
     """
 
     count: int | None = None
@@ -37,11 +37,11 @@ class Example:
     values: str = "random"
     scale: float = 1.0
     noise_scale: float = 1.0
-    about: str = ""
+    note: str = ""
     subject: str = ""
 
     def __str__(self) -> str:
-        parts = [self.about] if self.about else []
+        parts = [self.note] if self.note else []
         if self.shape is not None:
             sizes = "x".join([*map(str, self.shape), str(self.dtype or "any")])
             times = f" times {self.scale:g}" if self.scale != 1 else ""
@@ -53,13 +53,13 @@ class Example:
 
     @property
     def ranks(self) -> int:
-        """The number of ranks, if the example has one."""
+        """The number of ranks. The example must have one."""
         assert self.count is not None
         return self.count
 
     @property
-    def methods(self) -> tuple[str, ...]:
-        """The methods that the example is about, in addition to those of its law."""
+    def declarations(self) -> tuple[str, ...]:
+        """The methods that the example checks, in addition to those of its law."""
         return ()
 
     @property
@@ -67,28 +67,28 @@ class Example:
         return zlib.crc32(str(self).encode())
 
     def tensor(self) -> torch.Tensor:
-        """Return the tensor of the example. It is the same for each call."""
+        """Return the tensor of the example. Each call returns the same values."""
         generator = torch.Generator().manual_seed(self.seed)
         shape, dtype = self.shape or (), TORCH_DTYPES[self.dtype or F32]
         if dtype == torch.bool:
             return torch.rand(shape, generator=generator) > 0.5
         if not (dtype.is_floating_point or dtype.is_complex):
-            most = int(100 * self.scale)
-            return torch.randint(-most if dtype.is_signed else 0, most, shape, generator=generator).to(dtype)
+            bound = int(100 * self.scale)
+            return torch.randint(-bound if dtype.is_signed else 0, bound, shape, generator=generator).to(dtype)
         parts = [torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(1 + dtype.is_complex)]
         real, *imaginary = (VALUES[self.values](part, generator) * self.scale for part in parts)
         return torch.complex(real, *imaginary).to(dtype) if imaginary else real.to(dtype)
 
     def noise(self, draw: int = 0) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Return the noise for `distribute`; different numbers give different noise."""
+        """Return the noise for `Placement.distribute`. Each number `draw` has its own noise."""
         noise = random_like(torch.Generator().manual_seed(self.seed + 1 + draw))
         return noise if self.noise_scale == 1 else lambda tensor: (noise(tensor) * self.noise_scale).to(tensor.dtype)
 
 
 def _special(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     special = torch.tensor([float("nan"), float("inf"), float("-inf"), -0.0], dtype=torch.float64)
-    chosen = special[torch.randint(4, value.shape, generator=generator)]
-    return torch.where(torch.rand(value.shape, generator=generator) < 0.5, chosen, value)
+    replacement = special[torch.randint(4, value.shape, generator=generator)]
+    return torch.where(torch.rand(value.shape, generator=generator) < 0.5, replacement, value)
 
 
 def _sparse(value: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -113,22 +113,26 @@ VALUES: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
 class Outcome(Enum):
     """The result of a law that could not be checked on an example."""
 
-    UNMET = "the example cannot be placed, or the law does not say anything about it"
+    NOT_APPLICABLE = "the placement cannot hold the tensor of the example, or the law does not restrict it"
 
 
 Fault = str | Outcome | None
-"""The violation on an example, as what was found and expected; UNMET; or None if the law holds."""
+"""The violation on an example, as `found; expected`; NOT_APPLICABLE; or None if the law holds."""
 
 
-def can_be_held(placement: Placement) -> bool:
-    """Return whether values may have a placement: not if it is open, or is a state that only local forms use."""
-    is_state = isinstance(placement, PackedPlacement) and not placement.of_values
-    return placement.trait != "open" and not is_state
+def is_value_placement(placement: Placement) -> bool:
+    """Return whether values may have a placement. Open placements and states of local forms have no values."""
+    return placement.trait != "open" and not is_state_placement(placement)
 
 
-def if_concerned(concerns: Callable[[Placement], bool]) -> Callable[[Placement], Sequence[str]]:
-    """Return a value for `Law.subjects`: the law as a whole for placements that it `concerns`, none for others."""
-    return lambda placement: ("",) if concerns(placement) else ()
+def is_state_placement(placement: Placement) -> bool:
+    """Return whether a placement occurs only in local forms, as a state of several tensors."""
+    return isinstance(placement, PackedPlacement) and not placement.of_values
+
+
+def if_applicable(is_applicable: Callable[[Placement], bool]) -> Callable[[Placement], Sequence[str]]:
+    """Return a value for `Law.subjects`: the entire law if it `is_applicable` to a placement, else no subjects."""
+    return lambda placement: ("",) if is_applicable(placement) else ()
 
 
 @attrs.frozen
@@ -137,30 +141,32 @@ class Law:
 
     Attributes:
         name: its name in messages.
-        says: the law as a clause after "law 'name':".
+        statement: the property, as a clause in parentheses after the name.
         examples: placement → the examples.
-        fault: (placement, example) → the violation.
-        about: the methods and attributes that it checks. A fault is located at the first that the class declares.
-        all_hold: (placement, examples) → whether it holds on all examples, if this is faster than one by one.
-        subjects: placement → the parts of the law that must be met by an example: `""` for the law as a whole, or
-            edges or strategies; none if the law does not apply. A subject that no example met is reported as unchecked.
+        find_fault: (placement, example) → the violation.
+        declarations: the methods and attributes that it checks. The location of a fault is the first of them that the
+            class declares.
+        holds_on_all: (placement, examples) → whether it holds on all examples, if this is faster than one by one.
+        subjects: placement → the parts of the law that examples must cover, such as edges or strategies. `""` is the
+            entire law. There are none if the law does not apply. Subjects without an example are reported as unchecked.
         is_slow: whether a quick check omits it.
-        is_of_class: whether the class declares its subjects, so one placement of the class must meet them.
-        wanted: the remedy if no example meets it, as a clause.
+        is_of_class: whether the class declares its subjects. Then it suffices that one placement of the class covers
+            them.
+        remedy: the remedy if no example covers it, as a clause.
     """
 
     name: str
-    says: str
+    statement: str
     examples: Callable[[Placement], Iterable[Example]]
-    fault: Callable[[Placement, Example], Fault]
-    about: tuple[str, ...] = ()
-    all_hold: Callable[[Placement, Sequence[Example]], bool] | None = None
+    find_fault: Callable[[Placement, Example], Fault]
+    declarations: tuple[str, ...] = ()
+    holds_on_all: Callable[[Placement, Sequence[Example]], bool] | None = None
     subjects: Callable[[Placement], Iterable[str]] = lambda placement: ("",)
     is_slow: bool = False
     is_of_class: bool = False
-    wanted: str = "name shapes that fit in `sample_shapes`, or add a sample of the op"
+    remedy: str = "add shapes that fit to `sample_shapes`, or add a sample of the op"
 
 
-def no_examples(placement: Placement) -> Iterable[Example]:
-    """Return one empty example, for laws that need only the placement."""
+def empty_example(placement: Placement) -> Iterable[Example]:
+    """Return one example without a tensor, for laws that need only the placement."""
     return [Example()]

@@ -1,4 +1,4 @@
-"""Choose numbers of ranks and shapes that a placement accepts: usual ones, `sample_shapes`, or results of a search."""
+"""Choose shapes and numbers of ranks that a placement accepts: usual ones, `sample_shapes`, or random ones."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from spmdir.core.placement.base import Placement
 Shape = tuple[int, ...]
 
 COUNTS = (1, 2, 3, 4)
-"""The numbers of ranks that are tried with all shapes."""
+"""The numbers of ranks for all shapes."""
 
 MORE_COUNTS = (5, 6, 7, 8)
-"""The numbers of ranks that are tried with SHAPES_OF_MORE_COUNTS shapes each."""
+"""The numbers of ranks for SHAPES_OF_MORE_COUNTS shapes each."""
 
 SHAPES_OF_MORE_COUNTS = 3
 
@@ -31,24 +31,24 @@ SHAPES = (
 LARGE = 5001
 """The size of a large dimension. From 2 to 8 ranks, only 3 divide it evenly. It exceeds a page of 4096 elements."""
 
-FEWEST_SHAPES = 4
-"""If fewer shapes with elements are accepted, a search draws more."""
+MIN_SHAPES = 4
+"""If fewer nonempty shapes are accepted, random shapes are drawn."""
 
-SEARCHED = 20_000
-"""The number of shapes that a search tries."""
+MAX_DRAWS = 20_000
+"""The largest number of random shapes that are drawn."""
 
-MOST_FOUND = 24
-"""The most shapes that a search returns."""
+MAX_DRAWN_LAYOUTS = 24
+"""The largest number of accepted random shapes."""
 
-MOST_ELEMENTS = 1 << 13
+MAX_DRAWN_ELEMENTS = 1 << 13
 
-SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64, 128)
+DRAWN_SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16, 32, 64, 128)
 
-MOST_DIMENSIONS = 4
+MAX_DRAWN_DIMENSIONS = 4
 
 
 def layouts(placement: Placement) -> tuple[Example, ...]:
-    """Return examples with numbers of ranks and shapes that a placement accepts, without element types."""
+    """Return examples with shapes and numbers of ranks that a placement accepts, without element types."""
     try:
         return _layouts(placement)
     except TypeError:  # the placement is not hashable, which a law checks
@@ -58,23 +58,23 @@ def layouts(placement: Placement) -> tuple[Example, ...]:
 @lru_cache(maxsize=64)
 def _layouts(placement: Placement) -> tuple[Example, ...]:
     shapes = [*dict.fromkeys((*placement.sample_shapes, *_usual_shapes(placement)))]
-    named = [len(numbers) for numbers in tuples(placement) if numbers]
-    candidates = [(count, shape) for count in dict.fromkeys((*COUNTS, *named)) for shape in shapes]
+    tuple_lengths = [len(numbers) for numbers in tuple_fields(placement) if numbers]
+    candidates = [(count, shape) for count in dict.fromkeys((*COUNTS, *tuple_lengths)) for shape in shapes]
     layouts = [(count, shape) for count, shape in candidates if accepts(placement, shape, count)]
     for count in MORE_COUNTS:
         accepted = [(count, shape) for shape in shapes if accepts(placement, shape, count)]
-        accepted.sort(key=lambda each: math.prod(each[1]))
+        accepted.sort(key=lambda count_and_shape: math.prod(count_and_shape[1]))
         layouts += [
             accepted[-1 - index * len(accepted) // SHAPES_OF_MORE_COUNTS]
             for index in range(min(SHAPES_OF_MORE_COUNTS, len(accepted)))
         ]
-    if len({shape for _, shape in layouts if math.prod(shape)}) < FEWEST_SHAPES:
-        layouts += _search(placement, sorted({*COUNTS, *MORE_COUNTS, *named, *_multiples(placement)}))
+    if len({shape for _, shape in layouts if math.prod(shape)}) < MIN_SHAPES:
+        layouts += _draw_layouts(placement, sorted({*COUNTS, *MORE_COUNTS, *tuple_lengths, *_rank_counts(placement)}))
     return tuple(Example(count, shape) for count, shape in dict.fromkeys(layouts))
 
 
 def usual_counts(placement: Placement) -> list[int]:
-    """Return the two least accepted numbers of ranks above 1, usually 2 and 3; [1] if there are none."""
+    """Return the two smallest accepted numbers of ranks above 1, usually 2 and 3. If there are none, return [1]."""
     return sorted({example.ranks for example in layouts(placement) if example.ranks > 1})[:2] or [1]
 
 
@@ -87,48 +87,49 @@ def large_layouts(placement: Placement) -> Iterator[Example]:
 
 
 def _usual_shapes(placement: Placement) -> Iterator[Shape]:
-    dim, numbers = placement.dim, _numbers(placement)
+    dim, sizes = placement.dim, _sizes(placement)
     shapes = [shape for shape in SHAPES if dim is None or len(shape) > dim]
     if dim is None:
         yield from shapes
         return
     if not shapes:
         shapes = [(2,) * (dim + 1), (5,) * (dim + 1)]
-    yield from (*shapes, *((*shape[:dim], number, *shape[dim + 1 :]) for number in numbers for shape in shapes[-4:]))
+    yield from (*shapes, *((*shape[:dim], size, *shape[dim + 1 :]) for size in sizes for shape in shapes[-4:]))
 
 
-def _search(placement: Placement, counts: list[int]) -> list[tuple[int, Shape]]:
-    """Draw numbers of ranks and shapes until the placement accepts enough; the results are deterministic."""
-    random, found = Random(type(placement).__name__), []
-    sizes = (*SIZES, *3 * _numbers(placement))
-    lowest = 0 if placement.dim is None else placement.dim + 1
-    for _ in range(SEARCHED):
-        count, rank = random.choice(counts), random.randint(lowest, max(lowest, MOST_DIMENSIONS))
+def _draw_layouts(placement: Placement, counts: list[int]) -> list[tuple[int, Shape]]:
+    """Draw random numbers of ranks and shapes until the placement accepts enough. Each call draws the same."""
+    random, accepted = Random(type(placement).__name__), []
+    sizes = (*DRAWN_SIZES, *3 * _sizes(placement))
+    min_rank = 0 if placement.dim is None else placement.dim + 1
+    for _ in range(MAX_DRAWS):
+        count, rank = random.choice(counts), random.randint(min_rank, max(min_rank, MAX_DRAWN_DIMENSIONS))
         shape = tuple(random.choice(sizes) for _ in range(rank))
-        if math.prod(shape) <= MOST_ELEMENTS and accepts(placement, shape, count):
-            found.append((count, shape))
-            if len(found) == MOST_FOUND:
+        if math.prod(shape) <= MAX_DRAWN_ELEMENTS and accepts(placement, shape, count):
+            accepted.append((count, shape))
+            if len(accepted) == MAX_DRAWN_LAYOUTS:
                 break
-    return found
+    return accepted
 
 
-def _numbers(placement: Placement) -> tuple[int, ...]:
+def _sizes(placement: Placement) -> tuple[int, ...]:
     """Return sizes of dimensions from the fields of a placement."""
-    return tuple(dict.fromkeys((*map(sum, tuples(placement)), *(n for n in integers(placement) if 1 < n < 1000))))
+    sums = map(sum, tuple_fields(placement))
+    return tuple(dict.fromkeys((*sums, *(number for number in integer_fields(placement) if 1 < number < 1000))))
 
 
-def _multiples(placement: Placement) -> Iterator[int]:
+def _rank_counts(placement: Placement) -> Iterator[int]:
     """Yield numbers of ranks from the fields of a placement."""
-    yield from (n * times for n in integers(placement) for times in (1, 2) if 1 <= n * times <= 16)
+    yield from (number * times for number in integer_fields(placement) for times in (1, 2) if 1 <= number * times <= 16)
 
 
-def tuples(placement: Placement) -> list[tuple[int, ...]]:
-    """Return the values of its fields that are tuples."""
+def tuple_fields(placement: Placement) -> list[tuple[int, ...]]:
+    """Return the values of the fields of a placement that are tuples."""
     return [value for value in _fields(placement) if isinstance(value, tuple)]
 
 
-def integers(placement: Placement) -> list[int]:
-    """Return the values of its fields that are integers, without `dim`."""
+def integer_fields(placement: Placement) -> list[int]:
+    """Return the values of the fields of a placement that are integers, without `dim`."""
     return [value for value in _fields(placement)[1:] if type(value) is int]
 
 

@@ -1,4 +1,4 @@
-"""Laws of packed placements: states combine in any order, and are finished position by position."""
+"""Laws of packed placements: states combine in any order, and `finish` treats each position independently."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import attrs
 import torch
 
 from spmdir.checking.placements.comparison import difference
-from spmdir.checking.placements.examples import held_types
-from spmdir.checking.placements.law import Example, Law, if_concerned
+from spmdir.checking.placements.law import Example, Law, if_applicable
 from spmdir.checking.placements.layouts import layouts
-from spmdir.checking.placements.samples_of_ops import samples_of
+from spmdir.checking.placements.op_samples import samples_of
+from spmdir.checking.placements.tensor_examples import supported_types
 from spmdir.checking.rules.soundness import distribute, form_of, meta, prepare, strategies_of
 from spmdir.core.dtype import F32, F64, DType, as_dtype
 from spmdir.core.mesh import Mesh
@@ -28,13 +28,13 @@ from spmdir.torch_interop.dtypes import TORCH_DTYPES
 ROUNDINGS = 64
 """The allowed difference between two orders of combining, in roundings of the largest element."""
 
-
 SCALES = (1.0, 300.0, 1e-3)
+"""The factors of the elements of states."""
 
 
 @attrs.frozen(kw_only=True)
-class States(Example):
-    """An example of states as the local form of an op computes them.
+class StatesOfOp(Example):
+    """States of the types that the local form of an op computes.
 
     Attributes:
         types: the shape and element type of each part.
@@ -55,39 +55,39 @@ def _states(placement: Placement) -> Iterator[Example]:
             (op, types) for op in texts_of(type(placement)) for types in _types_of_states(placement, op)
         )
         for (op, types), scale in itertools.product(ops_and_types, SCALES):
-            yield States(3, values="positive", scale=scale, about=f"states of {op} times {scale:g}", types=types)
+            yield StatesOfOp(3, values="positive", scale=scale, note=f"states of {op} times {scale:g}", types=types)
         return
     shapes = dict.fromkeys(example.shape or () for example in layouts(placement))
-    full = sorted(filter(math.prod, shapes), key=lambda shape: (len(shape) != 2, abs(math.prod(shape) - 24)))
-    dtypes = [dtype for dtype in (F64, F32) if placement.supports(dtype)] or held_types(placement)[:1]
-    for shape, dtype, scale in itertools.product(full[:2], dtypes, SCALES):
+    nonempty = sorted(filter(math.prod, shapes), key=lambda shape: (len(shape) != 2, abs(math.prod(shape) - 24)))
+    dtypes = [dtype for dtype in (F64, F32) if placement.supports(dtype)] or supported_types(placement)[:1]
+    for shape, dtype, scale in itertools.product(nonempty[:2], dtypes, SCALES):
         yield Example(3, shape, dtype, "positive", scale)
     yield from (Example(3, shape, dtypes[0], "positive") for shape in shapes if not math.prod(shape))
 
 
 def _types_of_states(placement: PackedPlacement, op: str) -> Iterator[tuple[tuple[tuple[int, ...], DType], ...]]:
-    """Yield the types of the parts of states that the local forms of `op` combine on 2 ranks."""
+    """Yield the types of the parts of each state that the local forms of `op` combine on 2 ranks."""
     for sample in samples_of(frozenset([op])):
         case, mesh = prepare(sample, default()), Mesh({"x": 2})
         for strategy in strategies_of(case.rule, 2, (placement,)):
-            local = [
-                distribute(tensor, [(2, placement_of_operand)])[0]
-                for tensor, placement_of_operand in zip(case.operands, strategy.operands, strict=True)
+            local_operands = [
+                distribute(operand, [(2, operand_placement)])[0]
+                for operand, operand_placement in zip(case.operands, strategy.operands, strict=True)
             ]
-            form = form_of(case.rule, [("x", strategy)], mesh, tuple(map(meta, local)))
+            form = form_of(case.rule, [("x", strategy)], mesh, tuple(map(meta, local_operands)))
             for call in (expanded.call for expanded in form.ops) if form else ():
                 if call.name == CombineOp.name and joint_placement(str(call.argument["by"])) == placement:
                     yield tuple((part.shape, part.dtype) for part in call.results if part)
 
 
-def _drawn(placement: PackedPlacement, example: Example) -> list[list[torch.Tensor]]:
-    """Return a state for each rank. Numbers are positive, because many parts are counts or sums of squares.
+def _draw_states(placement: PackedPlacement, example: Example) -> list[list[torch.Tensor]]:
+    """Return a random state for each rank. Elements are positive, because many parts are counts or sums of squares.
 
-    If values may have the placement, the first state is that of a value with both signs.
+    If values may have the placement, the first state is `start` of a value with positive and negative elements.
     """
     generator = torch.Generator().manual_seed(example.seed)
     states = []
-    if isinstance(example, States):
+    if isinstance(example, StatesOfOp):
         types = example.types
     else:
         assert example.shape is not None and example.dtype is not None
@@ -101,53 +101,53 @@ def _drawn(placement: PackedPlacement, example: Example) -> list[list[torch.Tens
     return states
 
 
-def _combined(placement: Placement, example: Example) -> str | None:
+def _find_combine_fault(placement: Placement, example: Example) -> str | None:
     assert isinstance(placement, PackedPlacement)
-    a, b, c = _drawn(placement, example)
-    once = placement.combine(_copied(a), _copied(b))
-    if len(once) != len(a):
-        return f"`combine` gives {len(once)} parts; expected {len(a)}: {', '.join(placement.parts)}"
-    nothing = placement.identity(*_copied(a))
-    if len(nothing) != len(a):
-        return f"`identity` gives {len(nothing)} parts; expected {len(a)}: {', '.join(placement.parts)}"
-    left = placement.combine(_copied(once), _copied(c))
-    grouped = placement.combine(_copied(a), placement.combine(_copied(b), _copied(c)))
-    for name, actual, expected in (
-        ("combined with the identity", placement.combine(_copied(a), _copied(nothing)), a),
-        ("that the identity is combined with", placement.combine(_copied(nothing), _copied(a)), a),
-        ("of no rank but identities", placement.combine(_copied(nothing), _copied(nothing)), nothing),
-        ("(b, a) in place of (a, b)", placement.combine(_copied(b), _copied(a)), once),
-        ("(a, (b, c)) in place of ((a, b), c)", grouped, left),
-    ):  # fmt: skip
+
+    def combine(left: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        return placement.combine(_copy(left), _copy(right))
+
+    a, b, c = _draw_states(placement, example)
+    combined = combine(a, b)
+    if len(combined) != len(a):
+        return f"`combine` returns {len(combined)} parts; expected {len(a)}: {', '.join(placement.parts)}"
+    identity = placement.identity(*_copy(a))
+    if len(identity) != len(a):
+        return f"`identity` returns {len(identity)} parts; expected {len(a)}: {', '.join(placement.parts)}"
+    for expression, actual, expected in (
+        ("combine(a, identity)", combine(a, identity), a),
+        ("combine(identity, a)", combine(identity, a), a),
+        ("combine(identity, identity)", combine(identity, identity), identity),
+        ("combine(b, a)", combine(b, a), combined),
+        ("combine(a, combine(b, c))", combine(a, combine(b, c)), combine(combined, c)),
+    ):
         if fault := _difference(placement, actual, expected):
-            return f"of the state {name}, {fault}"
+            return f"in {expression} of states, {fault}"
     return None
 
 
-def _finished(placement: Placement, example: Example) -> str | None:
+def _find_finish_fault(placement: Placement, example: Example) -> str | None:
     """Check that `finish` of the first rows of a state returns the first rows of its results."""
     assert isinstance(placement, PackedPlacement)
-    a, b, _ = _drawn(placement, example)
-    whole = _results(placement.finish(placement.combine(_copied(a), _copied(b))))
-    expected = len(placement.results or placement.parts)
-    if len(whole) != expected:
-        return f"`finish` gives {len(whole)} results; expected {expected}"
+
+    def finish(state: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        results = placement.finish(state)
+        return results if isinstance(results, (tuple, list)) else [results]  # type: ignore[list-item]
+
+    a, b, _ = _draw_states(placement, example)
+    results = finish(placement.combine(_copy(a), _copy(b)))
+    expected_number = len(placement.results or placement.parts)
+    if len(results) != expected_number:
+        return f"`finish` returns {len(results)} results; expected {expected_number}"
     if all(part.dim() and len(part) for part in a) and placement.slices(0):
         half = len(a[0]) // 2
-        rows = [[part[:half].clone() for part in state] for state in (a, b)]
-        part = _results(placement.finish(placement.combine(*rows)))
-        if fault := _difference(placement, part, [result[:half] for result in whole], placement.results):
-            return f"of the first rows, {fault}, as of all rows"
-    nothing = placement.combine(_copied(a), _copied(placement.identity(*a)))
-    if fault := _difference(
-        placement, _results(placement.finish(nothing)), _results(placement.finish(_copied(a))), placement.results
-    ):
-        return f"beside the identity, {fault}"
+        first_rows = finish(placement.combine(*([part[:half].clone() for part in state] for state in (a, b))))
+        if fault := _difference(placement, first_rows, [result[:half] for result in results], placement.results):
+            return f"in `finish` of the first rows, {fault}, as in `finish` of all rows"
+    with_identity = finish(placement.combine(_copy(a), _copy(placement.identity(*a))))
+    if fault := _difference(placement, with_identity, finish(_copy(a)), placement.results):
+        return f"in `finish` of a state combined with the identity, {fault}"
     return None
-
-
-def _results(finished: Sequence[torch.Tensor] | torch.Tensor) -> Sequence[torch.Tensor]:
-    return finished if isinstance(finished, (tuple, list)) else [finished]  # type: ignore[list-item]
 
 
 def _difference(
@@ -156,39 +156,39 @@ def _difference(
     expected: Sequence[torch.Tensor],
     names: Sequence[str] = (),
 ) -> str | None:
-    """Return the first part that differs by more than rounding, with its difference; None if none does."""
+    """Return the name of the first part with a difference that exceeds rounding, and the difference, else None."""
     for name, actual_part, expected_part in zip(names or placement.parts, actual, expected, strict=True):
-        if fault := difference(actual_part, expected_part, _rounding(expected_part)):
+        if fault := difference(actual_part, expected_part, _rounding_limit(expected_part)):
             return f"'{name}' {fault}"
     return None
 
 
-def _rounding(tensor: torch.Tensor) -> float:
+def _rounding_limit(tensor: torch.Tensor) -> float:
     finite = tensor[tensor.isfinite()] if tensor.is_floating_point() else tensor[:0]
     largest = max(1.0, float(finite.abs().max()) if finite.numel() else 0.0)
     return ROUNDINGS * largest * torch.finfo(tensor.dtype).eps if tensor.is_floating_point() else 0.0
 
 
-def _copied(state: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def _copy(state: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Return a copy of a state, because methods of placements may change their operands."""
     return [part.clone() for part in state]
 
 
-JOINT_LAWS = (
+PACKED_LAWS = (
     Law(
         "combine",
-        "states combine in any order and grouping, and the identity changes none",
+        "`combine` is associative and commutative, and the identity changes no state",
         _states,
-        _combined,
+        _find_combine_fault,
         ("combine", "identity"),
-        subjects=if_concerned(_is_combined),
+        subjects=if_applicable(_is_combined),
     ),
     Law(
         "finish",
-        "each position of a state is finished by itself, and the identity changes no result",
+        "`finish` treats each position independently, and the identity changes no result",
         _states,
-        _finished,
+        _find_finish_fault,
         ("finish", "slices"),
-        subjects=if_concerned(_is_combined),
+        subjects=if_applicable(_is_combined),
     ),
 )

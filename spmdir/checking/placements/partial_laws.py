@@ -1,4 +1,4 @@
-"""Laws of the trait "partial": the reduction, its identity, and the order of reductions."""
+"""Laws of the trait "partial": the reduction of partial values, its identity, and the order of reductions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import attrs
 
-from spmdir.checking.placements.comparison import difference, rounding
-from spmdir.checking.placements.examples import tensors
-from spmdir.checking.placements.law import Example, Fault, Law, Outcome, if_concerned
+from spmdir.checking.placements.comparison import difference, rounding_limit
+from spmdir.checking.placements.law import Example, Fault, Law, Outcome, if_applicable
+from spmdir.checking.placements.tensor_examples import tensor_examples
 from spmdir.core.dtype import F32
 from spmdir.core.placement.base import PartialPlacement, Placement, parse_placement
 from spmdir.core.placement.reductions import REDUCTIONS
@@ -21,28 +21,28 @@ def _is_partial(placement: Placement) -> bool:
     return isinstance(placement, PartialPlacement)
 
 
-def _partial(placement: Placement) -> Iterator[Example]:
+def _usual_tensors(placement: Placement) -> Iterator[Example]:
     if _is_partial(placement):
-        yield from tensors(placement)
+        yield from tensor_examples(placement)
 
 
-def _of_any_sign(placement: Placement) -> Iterator[Example]:
-    """Yield tensors, also with negative values, because steps to the placement are planned for unknown values."""
-    for example in _partial(placement):
+def _tensors_of_any_sign(placement: Placement) -> Iterator[Example]:
+    """Yield tensors, also with negative values, because the planner does not know the values."""
+    for example in _usual_tensors(placement):
         yield example
         if example.values == "positive":
             yield attrs.evolve(example, values="random")
 
 
-def _reduction(placement: Any, example: Example) -> str | None:
+def _find_reduction_fault(placement: Any, example: Example) -> str | None:
     tensor, combine = example.tensor(), REDUCTIONS[placement.reduce].combine
-    for again in range(2):
-        shards = placement.distribute(tensor, example.ranks, example.noise(again))
-        limit = rounding(placement, example.ranks, [tensor, *shards])
+    for draw in range(2):
+        shards = placement.distribute(tensor, example.ranks, example.noise(draw))
+        limit = rounding_limit(placement, example.ranks, [tensor, *shards])
         reduced = placement.before(shards[0])
         if reduced.shape != tensor.shape or reduced.dtype != tensor.dtype:
-            made = f"{list(reduced.shape)} of {reduced.dtype}"
-            return f"`before` makes {made}; expected {list(tensor.shape)} of {tensor.dtype}"
+            returned = f"{list(reduced.shape)} of {reduced.dtype}"
+            return f"`before` returns {returned}; expected {list(tensor.shape)} of {tensor.dtype}"
         for shard in shards[1:]:
             reduced = combine(reduced, placement.before(shard))
         fault = difference(placement.after(reduced, example.ranks), tensor, limit)
@@ -51,116 +51,128 @@ def _reduction(placement: Any, example: Example) -> str | None:
     return None
 
 
-def _identity(placement: Any, example: Example) -> Fault:
+def _find_identity_fault(placement: Any, example: Example) -> Fault:
     tensor, combine = example.tensor(), REDUCTIONS[placement.reduce].combine
-    # Integers use their least and greatest value instead of infinities.
+    # Integers have no infinities. Their identity is their least or greatest value.
     if placement.identity is None or (not tensor.is_floating_point() and math.isinf(placement.identity)):
-        return Outcome.UNMET
-    nothing = placement.before(tensor.new_full(tensor.shape, placement.identity))
+        return Outcome.NOT_APPLICABLE
+    identity = placement.before(tensor.new_full(tensor.shape, placement.identity))
     reduced = placement.before(tensor.clone())
     for _ in range(example.ranks - 1):
-        reduced = combine(reduced, nothing)
-    fault = difference(placement.after(reduced, example.ranks), tensor, rounding(placement, example.ranks, [tensor]))
-    return f"beside the identity {placement.identity} the value {fault}" if fault else None
+        reduced = combine(reduced, identity)
+    fault = difference(
+        placement.after(reduced, example.ranks), tensor, rounding_limit(placement, example.ranks, [tensor])
+    )
+    return f"reduced with the identity {placement.identity}, the value {fault}" if fault else None
 
 
 def _has_identity(placement: Placement) -> bool:
     return isinstance(placement, PartialPlacement) and placement.identity is not None
 
 
-def _is_copied(placement: Placement) -> bool:
+def _allows_copies(placement: Placement) -> bool:
     return isinstance(placement, PartialPlacement) and placement.copies
 
 
-def _copied(placement: Placement) -> Iterator[Example]:
-    if _is_copied(placement):
-        yield from _of_any_sign(placement)
+def _copied_tensors(placement: Placement) -> Iterator[Example]:
+    if _allows_copies(placement):
+        yield from _tensors_of_any_sign(placement)
 
 
-def _copies(placement: Any, example: Example) -> str | None:
+def _find_copies_fault(placement: Any, example: Example) -> str | None:
     tensor = example.tensor()
     collected = placement.collect([tensor.clone() for _ in range(example.ranks)], tuple(tensor.shape))
-    fault = difference(collected, tensor, rounding(placement, example.ranks, [tensor]))
-    return f"of copies of the value on all ranks, it {fault}" if fault else None
+    fault = difference(collected, tensor, rounding_limit(placement, example.ranks, [tensor]))
+    return f"collected from copies on all ranks, the value {fault}" if fault else None
 
 
-def _commuting(placement: Placement) -> Iterator[Example]:
+def _tensors_on_two_ranks(placement: Placement) -> Iterator[Example]:
     if isinstance(placement, PartialPlacement):
-        yield from (example for example in tensors(placement) if example.count == 2 and _of_kind(placement, example))
+        yield from (
+            example for example in tensor_examples(placement) if example.count == 2 and _of_kind(placement, example)
+        )
 
 
 def _of_kind(placement: PartialPlacement, example: Example) -> Placement | None:
     """Return the standard placement of the same kind, else `placement`; None if it does not support the type."""
-    standard = parse_placement(f"P({placement.kind})") if placement.kind in REDUCTIONS else placement
-    return standard if standard.supports(example.dtype or F32) else None
+    commuting = parse_placement(f"P({placement.kind})") if placement.kind in REDUCTIONS else placement
+    return commuting if commuting.supports(example.dtype or F32) else None
 
 
-def _kind(placement: Any, example: Example) -> str | None:
-    tensor, other = example.tensor(), _of_kind(placement, example)
-    assert other is not None
+def _find_order_fault(placement: Any, example: Example) -> str | None:
+    """Distribute a value by the placement, then by one of the same kind, and reduce it in the same order."""
+    tensor, commuting = example.tensor(), _of_kind(placement, example)
+    assert commuting is not None
     shards = placement.distribute(tensor, 2, example.noise())
-    rows = [other.distribute(shard, 2, example.noise(2 + index)) for index, shard in enumerate(shards)]
+    rows = [commuting.distribute(shard, 2, example.noise(2 + index)) for index, shard in enumerate(shards)]
     shape = tuple(tensor.shape)
-    reduced = other.collect([placement.collect([row[index] for row in rows], shape) for index in range(2)], shape)
-    fault = difference(reduced, tensor, rounding(placement, 4, [tensor, *shards, *itertools.chain(*rows)]))
-    return f"reduced before {other}, which is of its kind '{placement.kind}', the value {fault}" if fault else None
+    columns = [placement.collect(list(column), shape) for column in zip(*rows, strict=True)]
+    reduced = commuting.collect(columns, shape)
+    fault = difference(reduced, tensor, rounding_limit(placement, 4, [tensor, *shards, *itertools.chain(*rows)]))
+    if not fault:
+        return None
+    return f"reduced first by itself, then by {commuting} of the same kind '{placement.kind}', the value {fault}"
 
 
-def _elementwise(placement: Any, example: Example) -> Fault:
+def _find_elementwise_fault(placement: Any, example: Example) -> Fault:
+    """Check that `before` and `after` of the first rows return the first rows of their results for all rows."""
     tensor = example.tensor()
     if not tensor.dim() or not len(tensor):
-        return Outcome.UNMET
+        return Outcome.NOT_APPLICABLE
     shards = placement.distribute(tensor, example.ranks, example.noise())
     half = -(-len(tensor) // 2)
     # `before` and `after` may change their operand.
-    before = [(placement.before(shard.clone())[:half], placement.before(shard[:half].clone())) for shard in shards]
+    results = [
+        ("before", placement.before(shard.clone())[:half], placement.before(shard[:half].clone())) for shard in shards
+    ]
     reduced = placement.before(tensor.clone())
-    after = (placement.after(reduced.clone(), example.ranks)[:half], placement.after(reduced[:half], example.ranks))
-    for name, (whole, part) in (*(("before", both) for both in before), ("after", after)):
-        if fault := difference(part, whole, rounding(placement, 1, [whole])):
-            return f"`{name}` of the first rows {fault}, as of all rows"
+    all_rows = placement.after(reduced.clone(), example.ranks)[:half]
+    results.append(("after", all_rows, placement.after(reduced[:half], example.ranks)))
+    for method, from_all_rows, from_first_rows in results:
+        if fault := difference(from_first_rows, from_all_rows, rounding_limit(placement, 1, [from_all_rows])):
+            return f"`{method}` of the first rows {fault}, as `{method}` of all rows"
     return None
 
 
 PARTIAL_LAWS = (
     Law(
         "elementwise",
-        "`before` and `after` do the same to every element",
-        _partial,
-        _elementwise,
+        "`before` and `after` map each element independently of the others",
+        _usual_tensors,
+        _find_elementwise_fault,
         ("before", "after"),
-        subjects=if_concerned(_is_partial),
+        subjects=if_applicable(_is_partial),
     ),
     Law(
         "reduction",
-        "the value is `after` of the reduction of `before`",
-        _partial,
-        _reduction,
+        "`after` of the reduction of `before` of the partial values is the value",
+        _usual_tensors,
+        _find_reduction_fault,
         ("reduce", "after"),
-        subjects=if_concerned(_is_partial),
+        subjects=if_applicable(_is_partial),
     ),
     Law(
         "identity",
-        "a rank that holds the identity changes nothing, whatever the sign of the value",
-        _of_any_sign,
-        _identity,
+        "reduction with the identity keeps positive and negative values",
+        _tensors_of_any_sign,
+        _find_identity_fault,
         ("identity",),
-        subjects=if_concerned(_has_identity),
+        subjects=if_applicable(_has_identity),
     ),
     Law(
         "copies",
-        "where `copies` is true, the value on every rank is a partial value, whatever its sign",
-        _copied,
-        _copies,
+        "if `copies` is true, copies on all ranks reduce to the value, for positive and negative values",
+        _copied_tensors,
+        _find_copies_fault,
         ("copies",),
-        subjects=if_concerned(_is_copied),
+        subjects=if_applicable(_allows_copies),
     ),
     Law(
         "kind",
-        "reductions of one kind can be done in any order",
-        _commuting,
-        _kind,
+        "reductions of the same `kind` commute",
+        _tensors_on_two_ranks,
+        _find_order_fault,
         ("kind",),
-        subjects=if_concerned(_is_partial),
+        subjects=if_applicable(_is_partial),
     ),
 )

@@ -1,4 +1,4 @@
-"""The law that every process computes the same: another one, of another rank, is asked and compared."""
+"""The law that every process computes the same: compare with a process that has the environment of another rank."""
 
 from __future__ import annotations
 
@@ -13,47 +13,48 @@ from functools import lru_cache
 import attrs
 import torch
 
-from spmdir.checking.placements.examples import held_types
 from spmdir.checking.placements.instances import instances
-from spmdir.checking.placements.law import Example, Fault, Law, Outcome, if_concerned
+from spmdir.checking.placements.law import Example, Fault, Law, Outcome, if_applicable
 from spmdir.checking.placements.layouts import layouts
-from spmdir.checking.placements.simulated_steps import run
-from spmdir.checking.placements.step_laws import large_edges
+from spmdir.checking.placements.simulated_steps import run_moves
+from spmdir.checking.placements.step_laws import moves_of_large_tensors
+from spmdir.checking.placements.tensor_examples import supported_types
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.placement.base import Placement
 from spmdir.core.placement.digest import layout_digest
 from spmdir.torch_interop.bits import flat_bytes
 
-PARTS = {"layout": "`ranges`, `local_type` or `check`", "values": "`distribute`", "steps": "`edges`"}
-"""What digests are of → the declarations that it comes from."""
+DECLARATIONS = {"layout": "`ranges`, `local_type` or `check`", "values": "`distribute`", "steps": "`edges`"}
+"""Name of a digest → the declarations that it depends on."""
 
 ENVIRONMENT = {"PYTHONHASHSEED": "1234567", "RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "7", "HOSTNAME": "other"}
-"""What the other process has in its environment, as another rank may."""
+"""The environment variables of the other process, as another rank may have them."""
 
 SECONDS = 120
+"""The time limit of the other process."""
 
-OTHER = "spmdir.checking.placements.other_process"
+DIGEST_PROCESS = "spmdir.checking.placements.digest_process"
 """The module that the other process runs."""
 
 
 def digests(placement: Placement) -> dict[str, str]:
-    """Return a digest of each of PARTS, on the same tensors in every process."""
+    """Return the digests that DECLARATIONS names. All processes use the same tensors."""
     torch.manual_seed(0)
-    dtype = next(iter(held_types(placement)), None)
-    taken = [attrs.evolve(one, dtype=dtype) for one in layouts(placement)] if dtype else []
-    found = {"layout": layout_digest(placement, ((one.shape or (), dtype, one.ranks) for one in taken if dtype))}
+    dtype = next(iter(supported_types(placement)), None)
+    examples = [attrs.evolve(example, dtype=dtype) for example in layouts(placement)] if dtype else []
+    layout = layout_digest(placement, ((example.shape or (), dtype, example.ranks) for example in examples if dtype))
     values, steps = hashlib.sha256(), hashlib.sha256()
-    for example in taken:
+    for example in examples:
         try:
             shards = placement.distribute(example.tensor(), example.ranks, example.noise())
         except UnsupportedError:
             continue
         for shard in shards:
             values.update(_bytes(shard))
-    for move in large_edges(placement):
-        for shard in run([move], [move.held()])[0]:
+    for move in moves_of_large_tensors(placement):
+        for shard in run_moves([move], [move.source_shards()])[0]:
             steps.update(_bytes(shard))
-    return {**found, "values": values.hexdigest(), "steps": steps.hexdigest()}
+    return {"layout": layout, "values": values.hexdigest(), "steps": steps.hexdigest()}
 
 
 def _bytes(tensor: torch.Tensor) -> bytes:
@@ -69,61 +70,64 @@ def source_of(kind: type[Placement]) -> str | None:
     return kind.__module__ if kind.__module__.startswith("spmdir.") else file
 
 
-def _concerns(placement: Placement) -> bool:
+def _is_compared(placement: Placement) -> bool:
     return placement.trait not in ("open", "replicated") and placement in instances(type(placement))
 
 
-def _others(placement: Placement) -> Iterator[Example]:
-    if _concerns(placement) and source_of(type(placement)) is not None:
-        yield Example(about=" ".join(f"{name}={value}" for name, value in ENVIRONMENT.items()))
+def _environment_example(placement: Placement) -> Iterator[Example]:
+    if _is_compared(placement) and source_of(type(placement)) is not None:
+        yield Example(note=" ".join(f"{name}={value}" for name, value in ENVIRONMENT.items()))
 
 
-def _same(placement: Placement, example: Example) -> Fault:
+def _find_difference(placement: Placement, example: Example) -> Fault:
     kind = type(placement)
-    texts = tuple(str(one) for one in instances(kind))
     source = source_of(kind)
     assert source is not None
-    theirs = _in_another_process(source, texts)[str(placement)]
-    if "error" in theirs:
-        return f"another process fails: {theirs['error']}"
-    ours = digests(placement)
-    different = [what for name, what in PARTS.items() if ours[name] != theirs[name]]
+    other_digests = _digests_of_other_process(source, tuple(map(str, instances(kind))))[str(placement)]
+    if "error" in other_digests:
+        return f"another process fails: {other_digests['error']}"
+    own_digests = digests(placement)
+    different = [text for name, text in DECLARATIONS.items() if own_digests[name] != other_digests[name]]
     if not different:
-        return None if list(layouts(placement)) else Outcome.UNMET
+        return None if list(layouts(placement)) else Outcome.NOT_APPLICABLE
     return (
-        f"{different[0]} gives something else in another process; expected an answer that depends on the arguments "
-        "alone, and not on `hash` of a text, random numbers, the time or the environment"
+        f"the results of {different[0]} differ in another process; expected results that depend only on the arguments, "
+        "not on the `hash` of a text, random numbers, the time or the environment"
     )
 
 
 @lru_cache(maxsize=8)
-def _in_another_process(source: str, texts: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
-    """Return the digests of each placement as another process computes them."""
-    question = json.dumps({"source": source, "texts": texts, "path": sys.path})
-    done = subprocess.run(
-        [sys.executable, "-m", OTHER],
-        input=question,
+def _digests_of_other_process(source: str, texts: Sequence[str]) -> Mapping[str, Mapping[str, str]]:
+    """Return the digests of each placement from another process, or "error" and a message.
+
+    Args:
+        source: the file or module that declares the placements.
+        texts: the placements.
+    """
+    process = subprocess.run(
+        [sys.executable, "-m", DIGEST_PROCESS],
+        input=json.dumps({"source": source, "texts": texts}),
         capture_output=True,
         text=True,
         timeout=SECONDS,
         env={**os.environ, **ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )
-    if done.returncode:
-        said = done.stderr.strip().splitlines() or ["without a message"]
-        error = f"it ends with status {done.returncode}: {said[-1]}"
+    if process.returncode:
+        error_lines = process.stderr.strip().splitlines() or ["without a message"]
+        error = f"it ends with status {process.returncode}: {error_lines[-1]}"
         return {text: {"error": error} for text in texts}
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(process.stdout.splitlines()[-1])
 
 
 PROCESS_LAWS = (
     Law(
         "processes",
-        "every process computes the same, whatever its hash seed and its environment",
-        _others,
-        _same,
+        "every process computes the same local types, shards and steps, with any hash seed and environment",
+        _environment_example,
+        _find_difference,
         ("ranges", "local_type", "distribute", "edges"),
-        subjects=if_concerned(_concerns),
-        wanted="define the class in a file that another process can load",
+        subjects=if_applicable(_is_compared),
+        remedy="define the class in a file that another process can load",
         is_slow=True,
     ),
 )

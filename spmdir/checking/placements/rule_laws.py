@@ -1,4 +1,4 @@
-"""Laws of rules: the strategies that a placement brings compute what the op computes."""
+"""Laws of rules: strategies with a placement compute the same results as one device."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from typing import Any
 
 import attrs
 
-from spmdir.checking.placements.law import Example, Fault, Law, Outcome
-from spmdir.checking.placements.layouts import tuples, usual_counts
-from spmdir.checking.placements.samples_of_ops import OPS, every_sample, samples_of, typed_for
+from spmdir.checking.placements.law import Example, Fault, Law, Outcome, is_state_placement
+from spmdir.checking.placements.layouts import tuple_fields, usual_counts
+from spmdir.checking.placements.op_samples import USUAL_OPS, every_sample, samples_of, with_supported_type
 from spmdir.checking.rules.call_checks import describe
 from spmdir.checking.rules.samples.sample import Sample
 from spmdir.checking.rules.soundness import judge, prepare, strategies_of
 from spmdir.checking.rules.text_samples import TextRun, runs_of_texts
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
-from spmdir.core.placement.packed import PackedPlacement
 from spmdir.core.placement.standard import plugins
 from spmdir.placements.cyclic import Cyclic
 from spmdir.rules import Strategy
@@ -28,58 +27,61 @@ from spmdir.rules.strategies.placement_texts import texts_of
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Run(Example):
-    """One call of an op."""
+class SampleCall(Example):
+    """A sample call of an op. The strategies of its rule are checked on it."""
 
     sample: Sample
 
 
-MORE = (5, 8, 7, 6)
-"""Numbers of ranks beside 2 and 3, one of them for every EACH samples."""
+MORE_COUNTS = (5, 8, 7, 6)
+"""Numbers of ranks above the usual ones. One sample in SAMPLES_PER_LARGE_COUNT is checked on one of them, in turn."""
 
-EACH = 6
+SAMPLES_PER_LARGE_COUNT = 6
 
 
-def _runs(placement: Placement) -> Iterator[Run]:
-    if not (_is_lifted(placement) or texts_of(type(placement))):
+def _sample_calls(placement: Placement) -> Iterator[SampleCall]:
+    if not (_adds_strategies(placement) or texts_of(type(placement))):
         return
-    declared = frozenset(other_names(texts_of(type(placement))))
-    tried = declared if _is_of_states(placement) else declared | OPS
-    lifted = frozenset(_lifted_ops(placement))
-    some = samples_of(tried) if type(placement).lift is Placement.lift else every_sample()
-    for at, one in enumerate(typed_for(placement, one) for one in some if one.op in tried | lifted):
-        more = MORE[at // EACH % len(MORE)]
-        for count in (*usual_counts(placement), *((more,) if at % EACH == 0 else ())):
-            subject = one.op if one.op in lifted else ""
-            yield Run(count, about=f"a sample of {one.op}", subject=subject, sample=one)
+    declared_ops = frozenset(other_names(texts_of(type(placement))))
+    ops = declared_ops if is_state_placement(placement) else declared_ops | USUAL_OPS
+    lifted_ops = frozenset(_lifted_ops(placement))
+    samples = samples_of(ops) if type(placement).lift is Placement.lift else every_sample()
+    selected = (with_supported_type(sample, placement) for sample in samples if sample.op in ops | lifted_ops)
+    for index, sample in enumerate(selected):
+        counts = usual_counts(placement)
+        if index % SAMPLES_PER_LARGE_COUNT == 0:
+            counts = [*counts, MORE_COUNTS[index // SAMPLES_PER_LARGE_COUNT % len(MORE_COUNTS)]]
+        for count in counts:
+            subject = sample.op if sample.op in lifted_ops else ""
+            yield SampleCall(count, note=f"a sample of {sample.op}", subject=subject, sample=sample)
 
 
-def _is_lifted(placement: Placement) -> bool:
-    """Return whether strategies of ops follow from the trait of a placement, or its `lift` adds some.
+def _adds_strategies(placement: Placement) -> bool:
+    """Return whether ops have strategies with a placement because of its trait or its `lift`.
 
-    Those of standard placements are those of the rules, which `spmd check-rules` checks.
+    Standard placements occur in the rules themselves, which `spmd check-rules` checks.
     """
-    lifts = placement.trait in ("shard", "partial") or type(placement).lift is not Placement.lift
-    return lifts and bool(plugins([placement]))
+    has_strategies = placement.trait in ("shard", "partial") or type(placement).lift is not Placement.lift
+    return has_strategies and bool(plugins([placement]))
 
 
 def _subjects(placement: Placement) -> list[str]:
-    """Return the ops that a placement adds strategies to by their names, and "" for those that follow from others."""
-    if not _is_lifted(placement) or usual_counts(placement) == [1]:
+    """Return the ops that `lift` of a placement names, and "" for strategies that follow from its trait."""
+    if not _adds_strategies(placement) or usual_counts(placement) == [1]:
         return []
-    named = _lifted_ops(placement)
-    if not named or len(named) == len(default().names):  # by no names, or by what ops are like
+    ops = _lifted_ops(placement)
+    if not ops or len(ops) == len(default().names):  # `lift` names no ops: it does not read `rule.name`
         return [""]
-    return [*named, ""] if placement.trait in ("shard", "partial") else [*named]
+    return [*ops, ""] if placement.trait in ("shard", "partial") else [*ops]
 
 
 @cache
 def _lifted_ops(placement: Placement) -> tuple[str, ...]:
-    return tuple(op for op in default().names if _lifts(placement, op))
+    return tuple(op for op in default().names if _may_lift(placement, op))
 
 
-class _Named:
-    """Stands for a rule and its strategies where only the op's name is known, for what that suffices to say."""
+class _NameOnly:
+    """A rule of which only the name of the op can be read, passed to `lift` as the rule and as its strategies."""
 
     def __init__(self, name: str):
         self.name = name
@@ -88,20 +90,20 @@ class _Named:
         raise NotImplementedError
 
 
-def _lifts(placement: Placement, op: str) -> bool:
-    """Return whether a placement may bring strategies of `op` of its own."""
+def _may_lift(placement: Placement, op: str) -> bool:
+    """Return whether `lift` of a placement may add strategies to `op`, to judge by the name of the op."""
     if type(placement).lift is Placement.lift:
         return False
-    named = _Named(op)
+    rule = _NameOnly(op)
     try:
-        return any(True for _ in placement.lift(named, named))  # type: ignore[arg-type]
+        return any(True for _ in placement.lift(rule, rule))  # type: ignore[arg-type]
     except Exception:
         return True
 
 
 @attrs.frozen(kw_only=True, eq=False)
-class Runs(Example):
-    """Calls on which one strategy is run."""
+class TextStrategyRuns(Example):
+    """Calls on which one strategy written as text is checked."""
 
     runs: tuple[TextRun, ...]
 
@@ -110,82 +112,82 @@ class Runs(Example):
 def _runs_of_texts(placement: Placement) -> dict[TextStrategy, list[TextRun]]:
     if placement.trait in ("open", "replicated"):
         return {}
-    others = (Cyclic(0, 2),) if _is_of_states(placement) else ()
     counts = dict.fromkeys(
-        (*usual_counts(placement), *(len(numbers) for numbers in tuples(placement) if 1 < len(numbers) < 9))
+        (*usual_counts(placement), *(len(numbers) for numbers in tuple_fields(placement) if 1 < len(numbers) < 9))
     )
-    found: dict[TextStrategy, list[TextRun]] = {}
+    runs: dict[TextStrategy, list[TextRun]] = {}
     for op in dict.fromkeys(other_names(texts_of(type(placement)))):
-        samples = [typed_for(placement, one) for one in samples_of(frozenset([op]))]
-        found |= runs_of_texts((placement, *others), samples, default(), tuple(counts))
-    return found
+        samples = [with_supported_type(sample, placement) for sample in samples_of(frozenset([op]))]
+        runs |= runs_of_texts((placement, *_companions(placement)), samples, default(), tuple(counts))
+    return runs
 
 
-def _named(text: TextStrategy) -> str:
+def _companions(placement: Placement) -> tuple[Placement, ...]:
+    """Return placements that are checked together with a state placement, in strategies for any shard placement.
+
+    The shards of `Cyclic` have several ranges.
+    """
+    return (Cyclic(0, 2),) if is_state_placement(placement) else ()
+
+
+def _subject(text: TextStrategy) -> str:
     return f"{text.op}: {text}"
 
 
-def _named_texts(placement: Placement) -> list[str]:
-    return [_named(text) for text in _runs_of_texts(placement)]
+def _text_subjects(placement: Placement) -> list[str]:
+    return [_subject(text) for text in _runs_of_texts(placement)]
 
 
-def _texts(placement: Placement) -> Iterator[Runs]:
+def _text_strategy_runs(placement: Placement) -> Iterator[TextStrategyRuns]:
     for text, runs in _runs_of_texts(placement).items():
         if runs:
-            yield Runs(about=_named(text), subject=_named(text), runs=tuple(runs))
+            yield TextStrategyRuns(note=_subject(text), subject=_subject(text), runs=tuple(runs))
 
 
-def _texts_sound(placement: Placement, example: Example) -> Fault:
-    assert isinstance(example, Runs)
-    is_met = False
+def _find_text_strategy_fault(placement: Placement, example: Example) -> Fault:
+    assert isinstance(example, TextStrategyRuns)
+    is_run = False
     for run in example.runs:
         verdict = judge(run.case, [("x", run.strategy)], Mesh({"x": run.count}))
         if verdict.fault:
             call = f"{describe(run.sample)} on {run.count} ranks"
             return f"{verdict.strategy} of {run.case.rule.text()}, called with {call}: {verdict.fault}"
-        is_met |= verdict.is_run
-    return None if is_met else Outcome.UNMET
+        is_run |= verdict.is_run
+    return None if is_run else Outcome.NOT_APPLICABLE
 
 
-def _is_of_states(placement: Placement) -> bool:
-    """Return whether no value has the placement, so that it occurs in local forms alone."""
-    return isinstance(placement, PackedPlacement) and not placement.of_values
-
-
-def _sound(placement: Placement, example: Example) -> Fault:
-    assert isinstance(example, Run)
-    case = prepare(example.sample, default())
-    # What any placement that shards may have, one of several ranges may too.
-    others = (Cyclic(0, 2),) if _is_of_states(placement) else ()
-    known = set(strategies_of(case.rule, example.ranks, others)) if others else set[Strategy]()
-    is_met = False
-    for strategy in strategies_of(case.rule, example.ranks, (placement, *others)):
-        if strategy in known:
+def _find_strategy_fault(placement: Placement, example: Example) -> Fault:
+    assert isinstance(example, SampleCall)
+    case, companions = prepare(example.sample, default()), _companions(placement)
+    without_placement = set(strategies_of(case.rule, example.ranks, companions)) if companions else set[Strategy]()
+    is_run = False
+    for strategy in strategies_of(case.rule, example.ranks, (placement, *companions)):
+        if strategy in without_placement:
             continue
         verdict = judge(case, [("x", strategy)], Mesh({"x": example.ranks}))
         if verdict.fault:
             return f"{verdict.strategy} of {case.rule.text()}: {verdict.fault}"
-        is_met |= verdict.is_run
-    return None if is_met else Outcome.UNMET
+        is_run |= verdict.is_run
+    return None if is_run else Outcome.NOT_APPLICABLE
 
 
 RULE_LAWS = (
     Law(
         "rules",
-        "the strategies of ops in which it occurs compute what the ops do",
-        _runs,
-        _sound,
+        "strategies with the placement compute the results of their ops",
+        _sample_calls,
+        _find_strategy_fault,
         ("lift", "passes", "scaled"),
         subjects=_subjects,
         is_of_class=True,
     ),
     Law(
         "text strategies",
-        "strategies that are written as text compute what the op does",
-        _texts,
-        _texts_sound,
+        "strategies written as text compute the results of their ops",
+        _text_strategy_runs,
+        _find_text_strategy_fault,
         ("rules",),
-        subjects=_named_texts,
+        subjects=_text_subjects,
         is_of_class=True,
     ),
 )

@@ -1,33 +1,42 @@
-"""Laws of the trait "shard": the positions of each rank."""
+"""Laws of the trait "shard": the positions that each rank holds."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from spmdir.checking.placements.comparison import difference, rounding
-from spmdir.checking.placements.examples import even_sizes, tensors
-from spmdir.checking.placements.law import Example, Fault, Law, Outcome, if_concerned
-from spmdir.checking.placements.layouts import LARGE, accepts, layouts, tuples
+from spmdir.checking.placements.comparison import difference, rounding_limit
+from spmdir.checking.placements.law import Example, Fault, Law, Outcome, if_applicable
+from spmdir.checking.placements.layouts import LARGE, accepts, layouts, tuple_fields
+from spmdir.checking.placements.tensor_examples import even_sizes, tensor_examples
 from spmdir.core.intervals import Ranges, joined, length, scaled, select, tiled
 from spmdir.core.placement.base import Placement, ShardPlacement, own_type
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH
 
 FACTORS = (2, 3)
-UNEVEN = (97, 1000, LARGE)
-MANY = (16, 65)
+"""The factors for `scaled`, `unscaled` and `inside`."""
+
+UNEVEN_SIZES = (97, 1000, LARGE)
+
+LARGE_COUNTS = (16, 65)
+"""Additional numbers of ranks for `runs`."""
 
 
-def _sharded(placement: Placement) -> Iterator[Example]:
+def _shapes_on_usual_ranks(placement: Placement) -> Iterator[Example]:
     if isinstance(placement, ShardPlacement):
         yield from layouts(placement)
-        for count in (2, 3, 5, 7, 8):
-            sizes = (*even_sizes(placement, count), *UNEVEN)
-            shapes = [(size,) * (placement.dim + 1) for size in sizes]
-            yield from (Example(count, shape) for shape in shapes if accepts(placement, shape, count))
+        yield from _large_shapes(placement, (2, 3, 5, 7, 8))
 
 
-def _partition(placement: Any, example: Example) -> str | None:
+def _large_shapes(placement: ShardPlacement, counts: Sequence[int]) -> Iterator[Example]:
+    """Yield even and uneven shapes on each of several numbers of ranks."""
+    for count in counts:
+        shapes = [(size,) * (placement.dim + 1) for size in (*even_sizes(placement, count), *UNEVEN_SIZES)]
+        yield from (Example(count, shape) for shape in shapes if accepts(placement, shape, count))
+
+
+def _find_partition_fault(placement: Any, example: Example) -> str | None:
     assert example.shape is not None
     size = example.shape[placement.dim]
     ranges_of_ranks = [placement.ranges(size, example.ranks, index) for index in range(example.ranks)]
@@ -40,163 +49,176 @@ def _partition(placement: Any, example: Example) -> str | None:
     )
     for start, end, rank in ranges:
         if not position == start < end <= size:
-            what = (
-                "overlap" if start < position else "leave positions out" if start > position else "exceed the dimension"
-            )
-            expected = f"expected every position of {size} on one rank: {ranges_of_ranks}"
-            return f"the ranges {what} at {start}, of rank {rank}; {expected}"
+            fault = "overlap" if start < position else "leave a gap" if start > position else "exceed the dimension"
+            expected = f"expected each of {size} positions on exactly one rank; `ranges` returns {ranges_of_ranks}"
+            return f"the ranges {fault} at {start}, of rank {rank}; {expected}"
         position = end
     if position < size:
-        return f"positions {position} to {size} are on no rank; expected every position on one: {ranges_of_ranks}"
+        expected = f"expected each position on exactly one rank; `ranges` returns {ranges_of_ranks}"
+        return f"positions {position} to {size} are on no rank; {expected}"
     return None
 
 
-def _defines_runs(placement: Placement) -> bool:
+def _overrides_runs(placement: Placement) -> bool:
     return isinstance(placement, ShardPlacement) and type(placement).runs is not ShardPlacement.runs
 
 
-def _runs_examples(placement: Placement) -> Iterator[Example]:
-    if isinstance(placement, ShardPlacement) and _defines_runs(placement):
-        yield from _sharded(placement)
-        for count in MANY:
-            shapes = [(size,) * (placement.dim + 1) for size in (*even_sizes(placement, count), *UNEVEN)]
-            yield from (Example(count, shape) for shape in shapes if accepts(placement, shape, count))
+def _shapes_on_many_ranks(placement: Placement) -> Iterator[Example]:
+    if isinstance(placement, ShardPlacement) and _overrides_runs(placement):
+        yield from _shapes_on_usual_ranks(placement)
+        yield from _large_shapes(placement, LARGE_COUNTS)
 
 
-def _runs(placement: Any, example: Example) -> str | None:
+def _find_runs_fault(placement: Any, example: Example) -> str | None:
     assert example.shape is not None
     size = example.shape[placement.dim]
     actual, expected = placement.runs(size, example.ranks), ShardPlacement.runs(placement, size, example.ranks)
-    return None if actual == expected else f"`runs` is {actual}; expected {expected}, as `ranges` gives"
+    return None if actual == expected else f"`runs` returns {actual}; expected {expected}, the lengths of `ranges`"
 
 
-def _is_nested(placement: Placement) -> bool:
+def _can_nest(placement: Placement) -> bool:
     return placement.splits and placement.trait not in ("open", "replicated") and not placement.has_own_type
 
 
-def _nested(placement: Placement) -> Iterator[Example]:
-    if not _is_nested(placement):
+def _tensors_on_four_ranks(placement: Placement) -> Iterator[Example]:
+    if not _can_nest(placement):
         return
     if isinstance(placement, ShardPlacement):
         yield from (Example(4, (size,) * (placement.dim + 1)) for size in even_sizes(placement, 4))
     else:
-        yield from (example for example in tensors(placement) if example.count == 4)
+        yield from (example for example in tensor_examples(placement) if example.count == 4)
 
 
-def _splits(placement: Any, example: Example) -> str | None:
+def _find_nesting_fault(placement: Any, example: Example) -> str | None:
     if isinstance(placement, ShardPlacement):
         assert example.shape is not None
         size = example.shape[placement.dim]
-        for index in range(4):
-            expected, outer = joined(placement.ranges(size, 4, index)), placement.ranges(size, 2, index // 2)
-            nested = joined(select(outer, placement.ranges(length(outer), 2, index % 2)))
+        for rank in range(4):
+            expected, outer_ranges = joined(placement.ranges(size, 4, rank)), placement.ranges(size, 2, rank // 2)
+            nested = joined(select(outer_ranges, placement.ranges(length(outer_ranges), 2, rank % 2)))
             if nested != expected:
-                return f"rank {index} holds {nested} by two axes of 2 ranks; expected {expected}, as by one axis of 4"
+                return (
+                    f"rank {rank} holds {nested} with two axes of 2 ranks; expected {expected}, as with one axis of 4"
+                )
         return None
     tensor = example.tensor()
     shards = placement.distribute(tensor, 4, example.noise())
     shape = tuple(tensor.shape)
-    inners = [own_type(placement, shape, DTYPES_OF_TORCH[tensor.dtype], 2, index)[0] for index in range(2)]
+    half_shapes = [own_type(placement, shape, DTYPES_OF_TORCH[tensor.dtype], 2, index)[0] for index in range(2)]
     halves = [
-        placement.collect([shard.clone() for shard in half], inner)
-        for half, inner in zip((shards[:2], shards[2:]), inners, strict=True)
+        placement.collect([shard.clone() for shard in shards_of_half], half_shape)
+        for shards_of_half, half_shape in zip((shards[:2], shards[2:]), half_shapes, strict=True)
     ]
     return difference(
-        placement.collect(halves, shape), placement.collect(shards, shape), rounding(placement, 4, [tensor, *shards])
+        placement.collect(halves, shape),
+        placement.collect(shards, shape),
+        rounding_limit(placement, 4, [tensor, *shards]),
     )
 
 
-class Scaled(Example):
-    """One of the methods that scale, by a factor; the method is the subject."""
+class ScalingCall(Example):
+    """A call of the method `subject`, one of SCALINGS, with a factor."""
 
     @property
-    def methods(self) -> tuple[str, ...]:
+    def declarations(self) -> tuple[str, ...]:
         return (self.subject,)
 
 
-def _scaling(placement: Placement) -> list[str]:
-    """Return the methods that scale and that give a placement."""
-    scaling = SCALINGS if isinstance(placement, ShardPlacement) else ()
-    return [way for way in scaling if any(getattr(placement, way)(factor) is not None for factor in FACTORS)]
+def _supported_scalings(placement: Placement) -> list[str]:
+    """Return the methods of SCALINGS that return a placement for some factor."""
+    methods = SCALINGS if isinstance(placement, ShardPlacement) else ()
+    return [method for method in methods if any(getattr(placement, method)(factor) is not None for factor in FACTORS)]
 
 
-def _scalable(placement: Placement) -> Iterator[Example]:
+def _scaling_calls(placement: Placement) -> Iterator[Example]:
     if not isinstance(placement, ShardPlacement):
         return
-    for count in (2, 3, *map(len, tuples(placement))):
+    for count in (2, 3, *map(len, tuple_fields(placement))):
         for size in even_sizes(placement, count):
             shape = (size,) * (placement.dim + 1)
-            yield from (Scaled(count, shape, about=f"{way} by {n}", subject=way) for way in SCALINGS for n in FACTORS)
+            for method, factor in itertools.product(SCALINGS, FACTORS):
+                yield ScalingCall(count, shape, note=f"{method} by {factor}", subject=method)
 
 
-def _scaled(placement: Any, example: Example) -> Fault:
+def _find_scaling_fault(placement: Any, example: Example) -> Fault:
     assert example.shape is not None
-    way, factor = example.subject, int(example.about.split()[-1])
-    size, made = example.shape[placement.dim], getattr(placement, way)(factor)
-    if made is None or (way != "scaled" and size % factor):
-        return Outcome.UNMET
-    if made.dim != placement.dim:
-        return f"`{way}({factor})` is {made}; expected one of dimension {placement.dim}"
-    for index in range(example.ranks):
-        found, right = SCALINGS[way](placement, made, size, factor, example.ranks, index)
-        if found != right:
-            return f"`{way}({factor})` is {made}, which makes {found} of rank {index}; expected {right}"
+    method, factor = example.subject, int(example.note.split()[-1])
+    size, result = example.shape[placement.dim], getattr(placement, method)(factor)
+    if result is None or (method != "scaled" and size % factor):
+        return Outcome.NOT_APPLICABLE
+    call = f"`{method}({factor})` returns {result}"
+    if result.dim != placement.dim:
+        return f"{call}; expected a placement with dimension {placement.dim}"
+    for rank in range(example.ranks):
+        ranges = joined(placement.ranges(size, example.ranks, rank))
+        actual, expected = SCALINGS[method](result, ranges, size, factor, example.ranks, rank)
+        if actual != expected:
+            return f"{call}, whose ranges on rank {rank} correspond to {actual}; expected {expected}"
     return None
 
 
-def _larger(own: Any, made: Any, size: int, factor: int, count: int, index: int) -> tuple[Ranges, Ranges]:
-    return joined(made.ranges(size * factor, count, index)), scaled(joined(own.ranges(size, count, index)), factor)
+def _ranges_if_scaled(
+    result: Any, ranges: Ranges, size: int, factor: int, count: int, rank: int
+) -> tuple[Ranges, Ranges]:
+    return joined(result.ranges(size * factor, count, rank)), scaled(ranges, factor)
 
 
-def _smaller(own: Any, made: Any, size: int, factor: int, count: int, index: int) -> tuple[Ranges, Ranges]:
-    return scaled(joined(made.ranges(size // factor, count, index)), factor), joined(own.ranges(size, count, index))
+def _ranges_if_unscaled(
+    result: Any, ranges: Ranges, size: int, factor: int, count: int, rank: int
+) -> tuple[Ranges, Ranges]:
+    return scaled(joined(result.ranges(size // factor, count, rank)), factor), ranges
 
 
-def _inner(own: Any, made: Any, size: int, factor: int, count: int, index: int) -> tuple[Ranges, Ranges]:
-    extent = size // factor
-    found = tiled(joined(made.ranges(extent, count, index)), extent, factor)
-    return found, joined(own.ranges(size, count, index))
+def _ranges_if_inside(
+    result: Any, ranges: Ranges, size: int, factor: int, count: int, rank: int
+) -> tuple[Ranges, Ranges]:
+    inner_size = size // factor
+    return tiled(joined(result.ranges(inner_size, count, rank)), inner_size, factor), ranges
 
 
 SCALINGS: dict[str, Callable[..., tuple[Ranges, Ranges]]] = {
-    "scaled": _larger,
-    "unscaled": _smaller,
-    "inside": _inner,
+    "scaled": _ranges_if_scaled,
+    "unscaled": _ranges_if_unscaled,
+    "inside": _ranges_if_inside,
 }
-"""Method → (what the placement that it gives holds on a rank, what that must be)."""
+"""Method → function to the actual and the expected ranges of a rank, both of tensors of the same size.
+
+Its arguments are the placement that the method returns, the ranges of the original placement, the size of the original
+dimension, the factor, the number of ranks, and the rank.
+"""
 
 PARTITION_LAWS = (
     Law(
         "partition",
-        "every position of the dimension is on one rank",
-        _sharded,
-        _partition,
+        "every position of the dimension is on exactly one rank",
+        _shapes_on_usual_ranks,
+        _find_partition_fault,
         ("ranges",),
-        subjects=if_concerned(lambda placement: isinstance(placement, ShardPlacement)),
+        subjects=if_applicable(lambda placement: isinstance(placement, ShardPlacement)),
     ),
     Law(
         "runs",
-        "`runs`, where the class gives it, tells the lengths of `ranges`",
-        _runs_examples,
-        _runs,
+        "`runs`, if the class overrides it, returns the lengths of `ranges`",
+        _shapes_on_many_ranks,
+        _find_runs_fault,
         ("runs",),
-        subjects=if_concerned(_defines_runs),
+        subjects=if_applicable(_overrides_runs),
     ),
 )
 SHARD_LAWS = (
     Law(
         "splits",
-        "where `splits` is true, two axes of two ranks hold what one of four does",
-        _nested,
-        _splits,
+        "if `splits` is true, ranks on two axes of 2 hold the same as on one axis of 4",
+        _tensors_on_four_ranks,
+        _find_nesting_fault,
         ("splits",),
-        subjects=if_concerned(_is_nested),
+        subjects=if_applicable(_can_nest),
     ),
     Law(
         "scaled",
-        "`scaled`, `unscaled` and `inside` shard as the placement does",
-        _scalable,
-        _scaled,
-        subjects=_scaling,
+        "the placements from `scaled`, `unscaled` and `inside` shard views like the placement",
+        _scaling_calls,
+        _find_scaling_fault,
+        subjects=_supported_scalings,
     ),
 )

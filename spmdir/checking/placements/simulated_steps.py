@@ -1,4 +1,4 @@
-"""Programs of one step, run on simulated ranks: what comes out, and what was sent."""
+"""Run programs of reshards and edges on simulated ranks, and count the bytes that ranks send."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ from spmdir.simulator.lockstep import run_lockstep
 from spmdir.simulator.simulate import initial_states
 
 
-def is_declared(kind: str) -> bool:
-    """Return whether an op `spmd.KIND` is the step that an edge of a placement declares."""
+def is_edge_step(kind: str) -> bool:
+    """Return whether the op `spmd.KIND` is the step of a declared edge."""
     return kind != "reshard" and collective(kind).moves == "edge"
 
 
 @attrs.frozen(kw_only=True)
 class Move(Example):
-    """A value that goes from one sharding to another.
+    """A tensor that changes from one sharding to another.
 
     Attributes:
-        kind: "reshard", which the planner turns into steps, or a collective that moves along a declared edge.
+        kind: the name of the op: "reshard", which the planner turns into steps, or the step of a declared edge.
     """
 
     kind: str
@@ -50,88 +50,105 @@ class Move(Example):
         return f"{super().__str__()}: spmd.{self.kind} from <{self.source}> to <{self.target}> on mesh {self.mesh}"
 
     @property
-    def states(self) -> tuple[StepState, ...]:
-        """Return what ranks keep for a declared edge."""
-        if not is_declared(self.kind):
-            return ()
-        step = Step(self.kind, converted_axes(self.source, self.target, self.mesh), self.source, self.target)
-        return step_states(step, TensorMeta(self.shape or (), self.dtype or F64), self.mesh)
+    def meta(self) -> TensorMeta:
+        """The global type of the tensor."""
+        return TensorMeta(self.shape or (), self.dtype or F64)
 
     @property
-    def methods(self) -> tuple[str, ...]:
-        return ("edges",) if is_declared(self.kind) else ()
+    def edge_states(self) -> tuple[StepState, ...]:
+        """The states of the declared edge; none for a reshard."""
+        if not is_edge_step(self.kind):
+            return ()
+        step = Step(self.kind, converted_axes(self.source, self.target, self.mesh), self.source, self.target)
+        return step_states(step, self.meta, self.mesh)
 
-    def held(self) -> list[torch.Tensor]:
-        """Return the local tensor of each rank before."""
+    @property
+    def declarations(self) -> tuple[str, ...]:
+        return ("edges",) if is_edge_step(self.kind) else ()
+
+    def source_shards(self) -> list[torch.Tensor]:
+        """Return the local tensor of each rank in the source sharding."""
         return distribute(self.tensor(), self.source, self.mesh, self.noise())
 
-    def sent(self) -> float:
-        """Bytes that the busiest rank sends, by the ring model, counted on the collectives of its graph."""
-        graphs, states, _ = _programs([self])
-        given = [[shard, *(state[rank] for state in states)] for rank, shard in enumerate(self.held())]
-        return max(_sent(graph, given[rank], self.mesh) for rank, graph in enumerate(graphs))
+    def count_sent_bytes(self) -> float:
+        """Return the bytes that the busiest rank sends with ring algorithms, from the collectives in its graph."""
+        graphs, states, _ = _lower([self])
+        return max(
+            _sent_bytes(graphs[rank], [shard, *(state[rank] for state in states)], self.mesh)
+            for rank, shard in enumerate(self.source_shards())
+        )
 
 
-def run(moves: Sequence[Move], held: Sequence[Sequence[torch.Tensor]]) -> list[list[torch.Tensor]]:
-    """Return the local tensors of the ranks after each of `moves`, all on one mesh, of what ranks `held` before.
+def run_moves(moves: Sequence[Move], shards_of_moves: Sequence[Sequence[torch.Tensor]]) -> list[list[torch.Tensor]]:
+    """Run several moves on one mesh in one program, and return the local tensors after each of them.
+
+    Args:
+        shards_of_moves: the local tensors of the ranks before each move.
 
     Raises:
-        SpmdirError: a step fails, or ranks that share a state disagree on it.
+        SpmdirError: a step fails, or a state differs between ranks that share it.
     """
     mesh = moves[0].mesh
-    graphs, states, shardings = _programs(moves)
-    inputs = [[value[rank] for value in (*held, *states)] for rank in range(mesh.world_size)]
-    by_rank = run_lockstep(graphs, inputs, mesh)
-    after = [[results[at] for results in by_rank] for at in range(len(moves) + len(states))]
-    for kept, before, sharding in zip(after[len(moves) :], states, shardings, strict=True):
-        collect(kept, sharding, mesh, _whole(before, sharding, mesh))
-    return after[: len(moves)]
+    graphs, states, state_shardings = _lower(moves)
+    inputs = [[value[rank] for value in (*shards_of_moves, *states)] for rank in range(mesh.world_size)]
+    results_of_ranks = run_lockstep(graphs, inputs, mesh)
+    results = [list(shards) for shards in zip(*results_of_ranks, strict=True)]
+    for new_state, old_state, sharding in zip(results[len(moves) :], states, state_shardings, strict=True):
+        collect(new_state, sharding, mesh, _global_state_shape(old_state, sharding, mesh))
+    return results[: len(moves)]
 
 
-def run_again(move: Move, held: Sequence[torch.Tensor], times: int) -> Iterator[list[list[torch.Tensor]]]:
-    """Yield what ranks have after each of `times` runs of `move`: the value, then each state, one a rank."""
-    graphs, states, _ = _programs([move])
+def run_repeatedly(move: Move, shards: Sequence[torch.Tensor], times: int) -> Iterator[list[list[torch.Tensor]]]:
+    """Run a move several times with its states. Yield the local tensors of its result, then of each state."""
+    graphs, states, _ = _lower([move])
     for _ in range(times):
-        inputs = [[value[rank] for value in (held, *states)] for rank in range(move.mesh.world_size)]
-        value, *states = ([*each] for each in zip(*run_lockstep(graphs, inputs, move.mesh), strict=True))
-        yield [value, *states]
+        inputs = [[value[rank] for value in (shards, *states)] for rank in range(move.mesh.world_size)]
+        result, *states = ([*shards] for shards in zip(*run_lockstep(graphs, inputs, move.mesh), strict=True))
+        yield [result, *states]
 
 
-def _programs(moves: Sequence[Move]) -> tuple[list[fx.GraphModule], list[list[torch.Tensor]], list[Sharding]]:
-    """Return the graph of each rank that makes all of `moves`, what ranks begin with of each state, and its layout."""
-    mesh, module = moves[0].mesh, parse(program(moves), "<step>")
+def _lower(moves: Sequence[Move]) -> tuple[list[fx.GraphModule], list[list[torch.Tensor]], list[Sharding]]:
+    """Return the graph of each rank that runs all moves, the initial local tensors of each state, and its sharding."""
+    mesh, module = moves[0].mesh, parse(program_text(moves), "<step>")
     run_passes(module, "lower-reshard,localize")
     function = main_function(module)
-    shardings = [sharding_of(value) or Sharding() for value in function.args][len(moves) :]
-    initial = initial_states(function, mesh).values()
-    states = [distribute(whole, one, mesh, moves[0].noise()) for whole, one in zip(initial, shardings, strict=True)]
+    shardings = [sharding_of(argument) or Sharding() for argument in function.args][len(moves) :]
+    states = [
+        distribute(tensor, sharding, mesh, moves[0].noise())
+        for tensor, sharding in zip(initial_states(function, mesh).values(), shardings, strict=True)
+    ]
     return [lower_to_fx(module, rank) for rank in range(mesh.world_size)], states, shardings
 
 
-def program(moves: Sequence[Move]) -> str:
-    """Return the program that makes all of `moves`, as it is before lower-reshard; one at most has states."""
-    arguments, results, steps = [], [], ""
-    kinds = [_type(TensorMeta(move.shape or (), move.dtype or F64)) for move in moves]
-    for at, (move, kind) in enumerate(zip(moves, kinds, strict=True)):
-        arguments.append(f"%x{at}: {kind} {_attribute(move.source)}")
-        results.append(f"{kind} {_attribute(move.target)}")
-        made = [f"%y{at}", *(f"%new_{one.name}" for one in move.states)]
-        taken = [f"%x{at}", *(f"%{one.name}" for one in move.states)]
-        placed = [f"{kind} <{move.target}>", *(f"{_type(one.meta)} <{one.sharding}>" for one in move.states)]
-        steps += f"  {', '.join(made)} = spmd.{move.kind} {', '.join(taken)} : {', '.join(placed)}\n"
-    states = [one for move in moves for one in move.states]
-    arguments += [f"%{one.name}: {_type(one.meta)} {_attribute(one.sharding, one.initial)}" for one in states]
-    results += [f"{_type(one.meta)} {_attribute(one.sharding, '', one.name)}" for one in states]
-    values = [*(f"%y{at}" for at in range(len(moves))), *(f"%new_{one.name}" for one in states)]
-    types = [*kinds, *(_type(one.meta) for one in states)]
+def program_text(moves: Sequence[Move]) -> str:
+    """Return the text of the program that runs all moves. At most one of them may have states."""
+    arguments, results, ops = [], [], ""
+    types = [_type(move.meta) for move in moves]
+    for index, (move, type_) in enumerate(zip(moves, types, strict=True)):
+        arguments.append(f"%x{index}: {type_} {_attributes(move.source)}")
+        results.append(f"{type_} {_attributes(move.target)}")
+        op_results = [f"%y{index}", *(f"%new_{state.name}" for state in move.edge_states)]
+        operands = [f"%x{index}", *(f"%{state.name}" for state in move.edge_states)]
+        result_types = [
+            f"{type_} <{move.target}>",
+            *(f"{_type(state.meta)} <{state.sharding}>" for state in move.edge_states),
+        ]
+        ops += f"  {', '.join(op_results)} = spmd.{move.kind} {', '.join(operands)} : {', '.join(result_types)}\n"
+    states = [state for move in moves for state in move.edge_states]
+    arguments += [
+        f"%{state.name}: {_type(state.meta)} {_attributes(state.sharding, state.initial)}" for state in states
+    ]
+    results += [f"{_type(state.meta)} {_attributes(state.sharding, name=state.name)}" for state in states]
+    returned = [*(f"%y{index}" for index in range(len(moves))), *(f"%new_{state.name}" for state in states)]
+    returned_types = [*types, *(_type(state.meta) for state in states)]
     return (
         f"spmd.mesh @mesh {moves[0].mesh}\n"
         f"func.func @main({', '.join(arguments)}) -> ({', '.join(results)}) {{\n"
-        f"{steps}  return {', '.join(values)} : {', '.join(types)}\n}}\n"
+        f"{ops}  return {', '.join(returned)} : {', '.join(returned_types)}\n}}\n"
     )
 
 
-def _whole(state: list[torch.Tensor], sharding: Sharding, mesh: Mesh) -> tuple[int, ...]:
+def _global_state_shape(state: list[torch.Tensor], sharding: Sharding, mesh: Mesh) -> tuple[int, ...]:
     rows, *shape = state[0].shape
     return (rows * mesh.group_size(sharding.dim_axes(0)), *shape)
 
@@ -140,25 +157,26 @@ def _type(meta: TensorMeta) -> str:
     return f"tensor<{meta}>"
 
 
-def _attribute(sharding: Sharding, initial: str = "", kept: str = "") -> str:
-    said = [f"spmd.sharding = #spmd.sharding<@mesh{', ' if sharding.entries else ''}{sharding}>"]
-    said += [f'spmd.state = "{initial}"'] if initial else []
-    said += [f'spmd.kind = "state", spmd.name = "{kept}"'] if kept else []
-    return f"{{{', '.join(said)}}}"
+def _attributes(sharding: Sharding, initial: str = "", name: str = "") -> str:
+    """Return the attributes of an argument or result: its sharding, and the initial value or name of a state."""
+    attributes = [f"spmd.sharding = #spmd.sharding<@mesh{', ' if sharding.entries else ''}{sharding}>"]
+    attributes += [f'spmd.state = "{initial}"'] if initial else []
+    attributes += [f'spmd.kind = "state", spmd.name = "{name}"'] if name else []
+    return f"{{{', '.join(attributes)}}}"
 
 
-SENT: dict[str, Callable[[float, int], float]] = {
+SENT_BYTES: dict[str, Callable[[float, int], float]] = {
     "all_gather_into_tensor": lambda size, count: (count - 1) * size,
     "reduce_scatter_tensor": lambda size, count: (count - 1) * size / count,
     "all_reduce": lambda size, count: 2 * (count - 1) * size / count,
     "all_to_all_single": lambda size, count: (count - 1) * size / count,
     "broadcast": lambda size, count: size,
 }
-"""Collective → bytes that a rank sends, of the bytes of its operand and the number of ranks."""
+"""Collective → function from (bytes of its operand, number of ranks) to the bytes that a rank sends."""
 
 
-class _Counter(fx.Interpreter):
-    """Runs a graph on fake tensors, and adds up what its collectives send."""
+class _ByteCounter(fx.Interpreter):
+    """Runs a graph on fake tensors, and adds up the bytes that its collectives send."""
 
     def __init__(self, graph: fx.GraphModule, mesh: Mesh):
         super().__init__(graph)
@@ -166,16 +184,16 @@ class _Counter(fx.Interpreter):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         name = str(target).removeprefix("_c10d_functional.").partition(".")[0]
-        if name in SENT:
+        if name in SENT_BYTES:
             size = args[0].numel() * args[0].element_size()
-            self.bytes += SENT[name](size, self.mesh.group_size(symbolic_axes(args[-1]) or ()))
+            self.bytes += SENT_BYTES[name](size, self.mesh.group_size(symbolic_axes(args[-1]) or ()))
         return super().call_function(target, args, kwargs)
 
 
-def _sent(graph: fx.GraphModule, given: list[torch.Tensor], mesh: Mesh) -> float:
+def _sent_bytes(graph: fx.GraphModule, inputs: list[torch.Tensor], mesh: Mesh) -> float:
     from spmdir.torch_interop.fake_tensors import FakeTensorMode
 
     with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        counter = _Counter(graph, mesh)
-        counter.run(*map(mode.from_tensor, given))
+        counter = _ByteCounter(graph, mesh)
+        counter.run(*map(mode.from_tensor, inputs))
     return counter.bytes

@@ -1,27 +1,28 @@
-"""Laws of steps: lowered steps and edges turn the local tensors of `distribute` into those that `collect` expects."""
+"""Laws of steps: reshards and edges convert the local tensors of `distribute` to those that `collect` expects."""
 
 from __future__ import annotations
 
 import itertools
 import math
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from random import Random
 
 import attrs
 import torch
 
-from spmdir.checking.placements.comparison import apart, difference
-from spmdir.checking.placements.examples import (
-    even_sizes,
-    held_types,
-    magnitudes,
-    ordinary,
-    scaled_types,
-)
-from spmdir.checking.placements.law import Example, Law, can_be_held, if_concerned
+from spmdir.checking.placements.comparison import difference, difference_beyond_error
+from spmdir.checking.placements.law import Example, Law, if_applicable, is_value_placement
 from spmdir.checking.placements.layouts import accepts, layouts, usual_counts
-from spmdir.checking.placements.simulated_steps import Move, is_declared, run
+from spmdir.checking.placements.simulated_steps import Move, is_edge_step, run_moves
+from spmdir.checking.placements.tensor_examples import (
+    even_sizes,
+    magnitude_tensors,
+    scaled_types,
+    supported_types,
+    usual_values,
+)
 from spmdir.core.errors import SpmdirError, UnsupportedError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement, parse_placement
@@ -35,86 +36,88 @@ from spmdir.simulator.distribution import collect
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH, TORCH_DTYPES
 
 PARTNERS = ("R", "S(0)", "S(1)", "P(sum)")
-"""The placements to and from which plans are tried."""
+"""The placements at the other end of the reshards."""
 
-END_OF_TRAIT = {"shard": ("S(0)", "S(1)", "S(2)", "S(3)"), "replicated": ("R",), "partial": ("P(sum)",)}
+ENDS_OF_TRAIT = {"shard": ("S(0)", "S(1)", "S(2)", "S(3)"), "replicated": ("R",), "partial": ("P(sum)",)}
 """Trait → placements that represent it as the end of an edge."""
 
 ALLOWANCE = 64
-"""The bytes that an edge may send to each rank in addition to its elements, such as a scale."""
+"""The additional bytes that an edge may send to each rank, such as a scale."""
 
-MOST_DECLARED = 2
-"""The largest allowed ratio of the bytes that an edge declares to those that its collectives send."""
+MAX_DECLARED_RATIO = 2
+"""The largest allowed ratio of the declared bytes of an edge to the bytes that its collectives send."""
 
-MORE = (5, 8)
-"""Larger numbers of ranks on which plans are tried."""
+MORE_COUNTS = (5, 8)
+"""Larger numbers of ranks for reshards."""
 
-DRAWN = {("x", "y"): 16, ("x", "y", "z"): 8}
+DRAWN_MOVES = {("x", "y"): 16, ("x", "y", "z"): 8}
 """Axes of two ranks each → the number of moves between drawn placements."""
 
-TOGETHER = 48
+MOVES_PER_PROGRAM = 48
 """The number of moves in one program."""
 
 Entries = list[tuple[str, Placement]]
 
 
-def name_of_edge(edge: Edge) -> str:
+def edge_name(edge: Edge) -> str:
     """Return the name of an edge in reports."""
     return f"the edge from {edge.source}" if edge.source is not None else f"the edge to {edge.target}"
 
 
-def _is_moved(placement: Placement) -> bool:
-    """Return whether steps are derived or declared for a placement."""
+def _has_steps(placement: Placement) -> bool:
+    """Return whether the trait of a placement has steps, or the placement declares edges."""
     is_derived = placement.trait in ("shard", "partial")
-    return can_be_held(placement) and (is_derived or (placement.trait == "other" and any(placement.edges())))
+    return is_value_placement(placement) and (is_derived or (placement.trait == "other" and any(placement.edges())))
 
 
-def _is_moved_at_magnitudes(placement: Placement) -> bool:
-    return _is_moved(placement) and bool(scaled_types(placement))
+def _has_steps_at_magnitudes(placement: Placement) -> bool:
+    return _has_steps(placement) and bool(scaled_types(placement))
 
 
-def _ends(placement: Placement) -> list[str]:
-    return [name_of_edge(edge) for edge in placement.edges() if _is_taken(edge)] if can_be_held(placement) else []
+def _edge_subjects(placement: Placement) -> list[str]:
+    if not is_value_placement(placement):
+        return []
+    return [edge_name(edge) for edge in placement.edges() if _accepts_any_end(edge)]
 
 
-def _is_taken(edge: Edge) -> bool:
-    """Return whether an edge accepts some placement of the trait that it names."""
-    some = END_OF_TRAIT.get(edge.target or edge.source or "", ())
-    return edge.when is None or any(edge.when(parse_placement(text)) for text in some)
+def _accepts_any_end(edge: Edge) -> bool:
+    """Return whether `when` of an edge accepts at least one placement with the trait of its other end."""
+    ends = ENDS_OF_TRAIT.get(edge.target or edge.source or "", ())
+    return edge.when is None or any(edge.when(parse_placement(text)) for text in ends)
 
 
-KINDS = ("large", "middle", "short", "empty")
-"""The sizes of tensors on the usual numbers of ranks. A short tensor leaves some ranks without elements."""
+SIZE_CLASSES = ("large", "middle", "short", "empty")
+"""The sizes of tensors on the usual numbers of ranks. Some ranks have no elements of a short tensor."""
 
 
-def _tensors(placement: Placement) -> Iterator[Example]:
-    """Yield accepted tensors: those of KINDS on the two usual numbers of ranks, and one on each larger number."""
-    dtype = next(iter(held_types(placement)), None)
+def _tensors_of_sizes(placement: Placement) -> Iterator[Example]:
+    """Yield accepted tensors: those of SIZE_CLASSES on the two usual numbers of ranks, one on each larger number."""
+    dtype = next(iter(supported_types(placement)), None)
     if placement.trait in ("open", "replicated") or dtype is None:
         return
-    values, accepted, few = ordinary(placement, dtype), layouts(placement), usual_counts(placement)
+    values, accepted, few = usual_values(placement, dtype), layouts(placement), usual_counts(placement)
     ranks = sorted({len(example.shape or ()) for example in accepted})
-    # Plans of matrices find most faults. A placement that accepts none is tried on tensors of a higher rank.
+    # Matrices reveal most faults. If the placement accepts none, tensors with more dimensions replace them.
     rank = next((rank for rank in ranks if rank >= 2), max(ranks, default=0))
     candidates = [example for example in accepted if len(example.shape or ()) == rank and example.ranks >= few[0]]
     for index, count in enumerate(sorted({example.ranks for example in candidates})):
         typed = (attrs.evolve(example, dtype=dtype, values=values) for example in candidates if example.count == count)
-        fitting = [example for example in typed if _can_hold(placement, example)]
+        fitting = [example for example in typed if _can_represent(placement, example)]
         fitting.sort(key=lambda example: -math.prod(example.shape or ()))
-        short = max((place for place, example in enumerate(fitting) if math.prod(example.shape or ())), default=-1)
-        places = (0, len(fitting) // 2, short, -1) if count in few else (index % max(len(fitting), 1),)
-        yield from (fitting[place] for place in places if fitting)
+        shortest = max((i for i, example in enumerate(fitting) if math.prod(example.shape or ())), default=-1)
+        indices = (0, len(fitting) // 2, shortest, -1) if count in few else (index % max(len(fitting), 1),)
+        yield from (fitting[i] for i in indices if fitting)
 
 
-def _moves(placement: Placement) -> Iterator[Move]:
-    """Yield moves to and from the placement: on one axis, with a partner on a second axis, and drawn ones on more axes.
+def _reshard_moves(placement: Placement) -> Iterator[Move]:
+    """Yield reshards between the placement and each partner: on one axis, and next to a partner on a second axis.
 
-    Also yield moves between all partners on one axis while the placement is on another axis.
+    Also yield reshards between partners while the placement is on another axis, and between random shardings.
     """
     first_example = None
     partners = tuple(map(parse_placement, PARTNERS))
-    for example in _tensors(placement):
-        if first_example is not None and example.ranks not in (*usual_counts(placement), *MORE):
+    for example in _tensors_of_sizes(placement):
+        if first_example is not None and example.ranks not in (*usual_counts(placement), *MORE_COUNTS):
             continue
         first_example = first_example or example
         mesh = Mesh({"x": example.ranks})
@@ -138,10 +141,12 @@ def _moves(placement: Placement) -> Iterator[Move]:
 
 
 def _drawn_moves(placement: Placement, choices: Sequence[Placement]) -> Iterator[Move]:
-    """Yield moves between placements drawn from `choices` on several axes of two ranks."""
-    tensors = [example for example in _tensors(placement) if example.ranks == 2 and math.prod(example.shape or ())]
+    """Yield reshards between random placements from `choices` on several axes of two ranks."""
+    tensors = [
+        example for example in _tensors_of_sizes(placement) if example.ranks == 2 and math.prod(example.shape or ())
+    ]
     random = Random(str(placement))
-    for axes, number in DRAWN.items() if tensors else ():
+    for axes, number in DRAWN_MOVES.items() if tensors else ():
         mesh = Mesh(dict.fromkeys(axes, 2))
         drawn = (([(axis, random.choice(choices)) for axis in axes] for _ in range(2)) for _ in range(40 * number))
         moves = (
@@ -152,29 +157,31 @@ def _drawn_moves(placement: Placement, choices: Sequence[Placement]) -> Iterator
         yield from islice(itertools.chain.from_iterable(moves), number)
 
 
-CONVERTED = (0, 2, 5, 7)
-"""The indices of the tensors on which edges are tried: large and short on few ranks, others on more."""
+EDGE_TENSOR_INDICES = (0, 2, 5, 7)
+"""The indices of the tensors for edges: large and short tensors on few ranks, others on more ranks."""
 
 
-def _converts(placement: Placement) -> Iterator[Move]:
-    """Yield moves along each edge, on one axis and on two, to or from the placements or the trait that it names."""
+def _edge_moves(placement: Placement) -> Iterator[Move]:
+    """Yield moves along each edge, on one axis and on two, with the placements at its other end."""
     few, tried = usual_counts(placement), set[str]()
-    numbers = {name_of_edge(edge): number for number, edge in enumerate(placement.edges())}
-    for index, example in enumerate(_tensors(placement)):
+    numbers = {edge_name(edge): number for number, edge in enumerate(placement.edges())}
+    for index, example in enumerate(_tensors_of_sizes(placement)):
         is_usual = example.ranks in few
         for move in (
-            edges_on(placement, example, two_axes=index < len(KINDS)) if index in CONVERTED or not is_usual else ()
+            moves_along_edges(placement, example, two_axes=index < len(SIZE_CLASSES))
+            if index in EDGE_TENSOR_INDICES or not is_usual
+            else ()
         ):
-            # On larger numbers of ranks, each edge is tried on every second number.
+            # Larger numbers of ranks alternate between the edges, to save time.
             if is_usual or (index + numbers[move.subject]) % 2:
                 tried.add(move.subject)
                 yield move
-    yield from _other_edges(placement, tried)
+    yield from _moves_of_other_edges(placement, tried)
 
 
-def _other_edges(placement: Placement, tried: Collection[str]) -> Iterator[Move]:
-    """Yield a move for each edge without one in `tried`, on the first other shape that fits."""
-    example = next(_tensors(placement), None)
+def _moves_of_other_edges(placement: Placement, tried: Collection[str]) -> Iterator[Move]:
+    """Yield one move for each edge that is not in `tried`, with the first other shape that fits."""
+    example = next(_tensors_of_sizes(placement), None)
     if example is None:
         return
     shapes = [
@@ -182,66 +189,70 @@ def _other_edges(placement: Placement, tried: Collection[str]) -> Iterator[Move]
     ]
     lowest = 0 if placement.dim is None else placement.dim + 1
     shapes += [(2,) * rank for rank in range(lowest, 9) if accepts(placement, (2,) * rank, example.ranks)]
-    for edge in (edge for edge in placement.edges() if name_of_edge(edge) not in tried):
+    for edge in (edge for edge in placement.edges() if edge_name(edge) not in tried):
         moves = (
             move
             for shape in shapes
-            for move in edges_on(placement, attrs.evolve(example, shape=shape), two_axes=False)
-            if move.subject == name_of_edge(edge)
+            for move in moves_along_edges(placement, attrs.evolve(example, shape=shape), two_axes=False)
+            if move.subject == edge_name(edge)
         )
         yield from islice(moves, 1)
 
 
-def large_edges(placement: Placement) -> Iterator[Move]:
-    """Yield edges on tensors that are so large that the bytes of a scale are negligible."""
-    for example in islice(_tensors(placement), 1):
+def moves_of_large_tensors(placement: Placement) -> Iterator[Move]:
+    """Yield moves along edges, of tensors so large that the bytes of a scale are negligible."""
+    for example in islice(_tensors_of_sizes(placement), 1):
         rank = len(example.shape or ())
         moves = [
             move
             for count in usual_counts(placement)
             for size in (even_sizes(placement, count) if placement.dim is not None else (96 if rank < 4 else 24,))
             if accepts(placement, shape := (size,) * rank, count)
-            if _can_hold(placement, large := attrs.evolve(example, count=count, shape=shape))
-            for move in edges_on(placement, large)
+            if _can_represent(placement, large := attrs.evolve(example, count=count, shape=shape))
+            for move in moves_along_edges(placement, large)
         ]
-        moves = moves or list(_even_edges(placement, example))
-        yield from (*moves, *_other_edges(placement, {move.subject for move in moves}))
+        moves = moves or list(_moves_without_padding(placement, example))
+        yield from (*moves, *_moves_of_other_edges(placement, {move.subject for move in moves}))
 
 
-EVEN = 6
-"""The number of the largest tensors on which edges without padding are tried."""
+MAX_EVEN_SHAPES = 6
+"""The number of the largest shapes for moves without padding."""
 
 
-def _even_edges(placement: Placement, example: Example) -> Iterator[Move]:
-    """Yield each edge on the largest tensor whose shards are not padded."""
+def _moves_without_padding(placement: Placement, example: Example) -> Iterator[Move]:
+    """Yield a move along each edge, of the largest tensor whose shards are even."""
     shapes = {
         layout.shape for layout in layouts(placement) if layout.ranks == example.ranks and layout.shape is not None
     }
     tried: set[tuple[str, Sharding, Sharding]] = set()
-    for shape in sorted(shapes, key=lambda shape: (-math.prod(shape), shape))[:EVEN]:
+    for shape in sorted(shapes, key=lambda shape: (-math.prod(shape), shape))[:MAX_EVEN_SHAPES]:
         even = attrs.evolve(example, shape=shape)
-        for move in edges_on(placement, even) if _can_hold(placement, even) else ():
-            sides = (move.source, move.target)
-            is_even = all(side.is_even(dim, size, move.mesh) for side in sides for dim, size in enumerate(shape))
-            if math.prod(shape) and is_even and (move.subject, *sides) not in tried:
-                tried.add((move.subject, *sides))
+        for move in moves_along_edges(placement, even) if _can_represent(placement, even) else ():
+            key = (move.subject, move.source, move.target)
+            is_even = all(
+                sharding.is_even(dim, size, move.mesh)
+                for sharding in (move.source, move.target)
+                for dim, size in enumerate(shape)
+            )
+            if math.prod(shape) and is_even and key not in tried:
+                tried.add(key)
                 yield move
 
 
-def _converts_at_magnitudes(placement: Placement) -> Iterator[Move]:
-    """Yield edges, and steps to a replicated value and back, on large, small, sparse and cancelling values."""
+def _moves_at_magnitudes(placement: Placement) -> Iterator[Move]:
+    """Yield moves along edges, to R and from R, of large, small, sparse and cancelling values."""
     least_count = usual_counts(placement)[0]
-    for example in magnitudes(placement) if placement.trait not in ("open", "replicated") else ():
+    for example in magnitude_tensors(placement) if placement.trait not in ("open", "replicated") else ():
         entries, mesh = [("x", placement)], Mesh({"x": example.ranks})
-        if not _can_hold(placement, example) or example.count != least_count:
+        if not _can_represent(placement, example) or example.count != least_count:
             continue
-        yield from edges_on(placement, example, two_axes=False)
+        yield from moves_along_edges(placement, example, two_axes=False)
         yield from _move("reshard", example, mesh, entries, [])
         yield from _move("reshard", example, mesh, [], entries)
 
 
-def _can_hold(placement: Placement, example: Example) -> bool:
-    """Return whether a placement holds the values of an example, and special ones if it is exact."""
+def _can_represent(placement: Placement, example: Example) -> bool:
+    """Return whether a placement can represent the values of an example, and NaN and infinities if it is exact."""
     exact = () if placement.rounds or placement.error else (attrs.evolve(example, values="special"),)
     try:
         for values in (example, *exact):
@@ -249,97 +260,107 @@ def _can_hold(placement: Placement, example: Example) -> bool:
     except UnsupportedError:
         return False
     except Exception:
-        return True  # it is the business of earlier laws
+        return True  # earlier laws report this error
     return True
 
 
-def edges_on(placement: Placement, example: Example, two_axes: bool = True, kind: str = "convert") -> Iterator[Move]:
-    """Yield each edge on one tensor, along one axis, and along two of which both move."""
+def moves_along_edges(
+    placement: Placement, example: Example, two_axes: bool = True, kind: str = "convert"
+) -> Iterator[Move]:
+    """Yield moves of one tensor along each edge: on one axis, and on two axes at once."""
     meshes = (Mesh({"x": example.ranks}), *([Mesh({"x": example.ranks, "y": 2})] if two_axes else ()))
     for edge in placement.edges():
         end = edge.target if edge.target is not None else edge.source
-        assert end is not None  # an earlier law says so
-        for other, mesh in itertools.product(map(parse_placement, END_OF_TRAIT.get(end, (end,))), meshes):
-            own, their = ([(axis, p) for axis in mesh.axis_names] for p in (placement, other))
-            source, target = (own, their) if edge.target is not None else (their, own)
-            yield from _move(kind, attrs.evolve(example, subject=name_of_edge(edge)), mesh, source, target)
+        assert end is not None  # the law "edges" checks this
+        for partner, mesh in itertools.product(map(parse_placement, ENDS_OF_TRAIT.get(end, (end,))), meshes):
+            entries, partner_entries = ([(axis, p) for axis in mesh.axis_names] for p in (placement, partner))
+            source, target = (entries, partner_entries) if edge.target is not None else (partner_entries, entries)
+            yield from _move(kind, attrs.evolve(example, subject=edge_name(edge)), mesh, source, target)
 
 
-def _planned_edges(placement: Placement) -> Iterator[Move]:
-    """Yield the reshards that each edge makes in one step, along one axis."""
-    for example in islice(_tensors(placement), 0, None, 2):
-        yield from edges_on(placement, example, two_axes=False)
+def _planned_moves(placement: Placement) -> Iterator[Move]:
+    """Yield moves along each edge on one axis, for every second tensor."""
+    for example in islice(_tensors_of_sizes(placement), 0, None, 2):
+        yield from moves_along_edges(placement, example, two_axes=False)
 
 
 def _move(kind: str, example: Example, mesh: Mesh, *entries: Entries) -> Iterator[Move]:
-    """Yield the move, if there is a plan and the tensor fits both layouts."""
+    """Yield the move, if both shardings accept the tensor and the planner finds a plan."""
     assert example.shape is not None and example.dtype is not None
     source, target = map(Sharding, entries)
-    held = [placement for side in (source, target) for _, placement in side.entries]
+    placements = [placement for sharding in (source, target) for _, placement in sharding.entries]
     try:
-        for side in (source, target):
-            side.check_shape(mesh, example.shape)
-        if source == target or not all(placement.supports(example.dtype) for placement in held):
+        for sharding in (source, target):
+            sharding.check_shape(mesh, example.shape)
+        if source == target or not all(placement.supports(example.dtype) for placement in placements):
             return
-        if is_declared(kind):
+        if is_edge_step(kind):
             transition(kind, source, mesh, example.shape, target=target)
         plan_reshard(example.shape, example.dtype, source, target, mesh)
     except SpmdirError:
         return
-    usual = example.values in ("random", "positive") and example.scale == example.noise_scale == 1
-    exact = usual and not any(placement.rounds or placement.error for placement in held)
-    values = {**attrs.asdict(example, recurse=False), "values": "special" if exact else example.values}
-    yield Move(**values, kind=kind, mesh=mesh, source=source, target=target)
+    is_usual = example.values in ("random", "positive") and example.scale == example.noise_scale == 1
+    is_exact = is_usual and not any(placement.rounds or placement.error for placement in placements)
+    fields = {**attrs.asdict(example, recurse=False), "values": "special" if is_exact else example.values}
+    yield Move(**fields, kind=kind, mesh=mesh, source=source, target=target)
 
 
-def _same(placement: Placement, example: Example) -> str | None:
+def _find_result_fault(placement: Placement, example: Example) -> str | None:
     assert isinstance(example, Move)
-    held = example.held()
-    return _wrong(placement, example, held, run([example], [held])[0])
+    source_shards = example.source_shards()
+    return _describe_wrong_result(placement, example, source_shards, run_moves([example], [source_shards])[0])
 
 
-def _all_same(placement: Placement, examples: Sequence[Example]) -> bool:
-    """Return whether all moves are right, those of a mesh made by one program."""
+def _hold_in_shared_programs(placement: Placement, examples: Sequence[Example]) -> bool:
+    """Return whether all moves have the right results. Moves on one mesh share programs, to save time."""
     moves = sorted((move for move in examples if isinstance(move, Move)), key=lambda move: str(move.mesh))
-    if any(_same(placement, move) for move in moves if move.states):
+    if any(_find_result_fault(placement, move) for move in moves if move.edge_states):
         return False
     for _, group in itertools.groupby(moves, key=lambda move: move.mesh):
-        every = [move for move in group if not move.states]
-        for some in (every[at : at + TOGETHER] for at in range(0, len(every), TOGETHER)):
-            held = [move.held() for move in some]
-            found = run(some, held)
-            if any(_wrong(placement, *one) for one in zip(some, held, found, strict=True)):
+        stateless = [move for move in group if not move.edge_states]
+        for start in range(0, len(stateless), MOVES_PER_PROGRAM):
+            shared = stateless[start : start + MOVES_PER_PROGRAM]
+            shards_of_moves = [move.source_shards() for move in shared]
+            results = run_moves(shared, shards_of_moves)
+            if any(map(partial(_describe_wrong_result, placement), shared, shards_of_moves, results)):
                 return False
     return True
 
 
-def _wrong(placement: Placement, move: Move, held: Sequence[torch.Tensor], found: Sequence[torch.Tensor]) -> str | None:
-    """Return what is wrong with what ranks have after the move; they `held` something else before."""
+def _describe_wrong_result(
+    placement: Placement, move: Move, source_shards: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
+) -> str | None:
+    """Return the first fault of the local tensors after a move; None if they are right.
+
+    Args:
+        source_shards, results: the local tensors of the ranks before and after the move.
+    """
     assert move.shape is not None
     tensor = move.tensor()
     meta = TensorMeta(move.shape, DTYPES_OF_TORCH[tensor.dtype])
-    for rank, shard in enumerate(found):
+    for rank, shard in enumerate(results):
         local = move.target.local_type(meta, move.mesh, move.mesh.coordinate(rank))
         shape, dtype = local.shape, TORCH_DTYPES[local.dtype]
         if tuple(shard.shape) != shape or shard.dtype != dtype:
             return f"rank {rank} has {list(shard.shape)} of {shard.dtype}; expected {list(shape)} of {dtype}"
-    whole = collect(found, move.target, move.mesh, move.shape, tensor.dtype)
+    collected = collect(results, move.target, move.mesh, move.shape, tensor.dtype)
     if move.values == "special":
-        return difference(whole, tensor, 0.0)
-    return apart(placement, whole, tensor, move.mesh.world_size, held)
+        return difference(collected, tensor, 0.0)
+    return difference_beyond_error(placement, collected, tensor, move.mesh.world_size, source_shards)
 
 
-def _cost(placement: Placement, example: Example) -> str | None:
+def _find_cost_fault(placement: Placement, example: Example) -> str | None:
     assert isinstance(example, Move) and example.shape is not None
     cost = _step_cost(example)
     for name, number in (("wire bytes", cost.wire_bytes), ("seconds", cost.seconds)):
         if not 0 <= number < math.inf:
-            return f"its {name} are {number}; expected a number that is not negative"
-    sent, limit = example.sent(), cost.wire_bytes + ALLOWANCE * example.mesh.world_size
-    if sent > limit * 1.001:
-        return f"its collectives send {sent:g} bytes a rank; expected at most {cost.wire_bytes:g}, as its edge declares"
-    if cost.wire_bytes > MOST_DECLARED * sent + ALLOWANCE * example.mesh.world_size:
-        return f"its collectives send {sent:g} bytes a rank; expected about {cost.wire_bytes:g}, as its edge declares"
+            return f"the edge declares {number} {name}; expected a finite number from 0 on"
+    sent, allowance = example.count_sent_bytes(), ALLOWANCE * example.mesh.world_size
+    declared = f"the edge declares {cost.wire_bytes:g} wire bytes; expected"
+    if sent > (cost.wire_bytes + allowance) * 1.001:
+        return f"{declared} at least {sent:g}, the bytes that its collectives send from one rank"
+    if cost.wire_bytes > MAX_DECLARED_RATIO * sent + allowance:
+        return f"{declared} about {sent:g}, the bytes that its collectives send from one rank"
     return None
 
 
@@ -349,13 +370,13 @@ def _step_cost(move: Move):
     return step_cost(step, move.shape or (), move.tensor().element_size(), move.mesh)
 
 
-def _planned(placement: Placement, example: Example) -> str | None:
+def _find_plan_fault(placement: Placement, example: Example) -> str | None:
     assert isinstance(example, Move) and example.shape is not None
     plan = plan_reshard(example.shape, example.dtype, example.source, example.target, example.mesh)
     cost = _step_cost(example)
     if plan.seconds > cost.seconds * 1.001:
         return (
-            f"the planner takes `{plan}`, which sends {plan.wire_bytes:g} bytes; expected the declared step, which "
+            f"the planner chooses `{plan}`, which sends {plan.wire_bytes:g} bytes; expected the declared edge, which "
             f"sends {cost.wire_bytes:g}"
         )
     return None
@@ -364,45 +385,45 @@ def _planned(placement: Placement, example: Example) -> str | None:
 STEP_LAWS = (
     Law(
         "edge",
-        "what an edge makes of what ranks hold is what its other end says",
-        _converts,
-        _same,
+        "an edge converts the local tensors of one end to those of the other end",
+        _edge_moves,
+        _find_result_fault,
         ("edges",),
-        _all_same,
-        subjects=_ends,
+        _hold_in_shared_programs,
+        subjects=_edge_subjects,
     ),
     Law(
         "cost",
-        "an edge costs no less than nothing, no less than its collectives send, and no more than twice that",
-        large_edges,
-        _cost,
+        "an edge declares at least the bytes that its collectives send, and at most twice as many",
+        moves_of_large_tensors,
+        _find_cost_fault,
         ("edges",),
-        subjects=_ends,
+        subjects=_edge_subjects,
     ),
     Law(
         "planned",
-        "the planner takes a declared edge, or what costs less",
-        _planned_edges,
-        _planned,
+        "the planner chooses a declared edge, or a cheaper plan",
+        _planned_moves,
+        _find_plan_fault,
         ("edges",),
-        subjects=if_concerned(lambda placement: False),
+        subjects=if_applicable(lambda placement: False),
     ),
     Law(
         "precision",
-        "edges and reductions keep large, small, sparse, cancelling and linearly dependent values as well",
-        _converts_at_magnitudes,
-        _same,
+        "edges and reductions also keep large, small, sparse, cancelling and linearly dependent values",
+        _moves_at_magnitudes,
+        _find_result_fault,
         ("edges", "before", "error"),
-        _all_same,
-        subjects=if_concerned(_is_moved_at_magnitudes),
+        _hold_in_shared_programs,
+        subjects=if_applicable(_has_steps_at_magnitudes),
     ),
     Law(
         "steps",
-        "the steps of every plan from it and to it keep the tensor",
-        _moves,
-        _same,
+        "every plan to or from the placement keeps the tensor",
+        _reshard_moves,
+        _find_result_fault,
         (),
-        _all_same,
-        subjects=if_concerned(_is_moved),
+        _hold_in_shared_programs,
+        subjects=if_applicable(_has_steps),
     ),
 )

@@ -1,4 +1,4 @@
-"""A limit of the time that code of a plug-in may take, so that an endless loop is an error."""
+"""Limit the time of plug-in code: an endless loop becomes an error."""
 
 from __future__ import annotations
 
@@ -9,47 +9,50 @@ import threading
 from collections.abc import Iterator
 from types import FrameType
 
-AGAIN = 0.5
+REPEAT_INTERVAL = 0.5
 """Seconds after which code that has caught `TooLong` is interrupted again."""
 
-WAITING = 20
-"""How many times as long as it may compute code may take in all, waiting and while other programs run."""
+WALL_TIME_FACTOR = 20
+"""The ratio of the limits of wall time and processor time. Code may wait, or share the processor."""
 
-OUR_FILES = (__file__, contextlib.__file__)
-"""The files whose code sets a limit and takes it back."""
+OWN_FILES = (__file__, contextlib.__file__)
+"""The files whose code sets and removes a limit."""
 
 
 class TooLong(BaseException):
-    """Code did not end within its time; no Exception, so that code that catches these ends too."""
+    """Raised in code that exceeds its time limit. `except Exception` in this code does not catch it."""
 
 
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """Raise TooLong at the line that runs after `seconds` of computing, or WAITING times as long in all.
+    """Raise TooLong at the current line after `seconds` of processor time, or WALL_TIME_FACTOR times as much wall time.
 
-    Without effect where the system has no such signals, and in threads other than the main one, which get no signals.
+    There is no limit on systems without interval timers, and in threads other than the main thread.
     """
     if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    ended, limited = False, sys._getframe(2)
+    has_ended, caller = False, sys._getframe(2)
 
     def interrupt(_: int, frame: FrameType | None) -> None:
-        # A second signal may come while what the first one raised takes the limit back; raised again, it would stay.
-        if ended or frame is limited or (frame is not None and frame.f_code.co_filename in OUR_FILES):
+        # An error while the limit is being removed would leave its timers running.
+        if has_ended or frame is caller or (frame is not None and frame.f_code.co_filename in OWN_FILES):
             return
-        raise TooLong(f"takes longer than {seconds:g} s; expected an answer at once")
+        raise TooLong(f"takes longer than {seconds:g} s; expected a result at once")
 
-    timers = ((signal.SIGPROF, signal.ITIMER_PROF, seconds), (signal.SIGALRM, signal.ITIMER_REAL, seconds * WAITING))
-    before = [(number, signal.signal(number, interrupt)) for number, _, _ in timers]
+    timers = (
+        (signal.SIGPROF, signal.ITIMER_PROF, seconds),
+        (signal.SIGALRM, signal.ITIMER_REAL, seconds * WALL_TIME_FACTOR),
+    )
+    previous_handlers = [(number, signal.signal(number, interrupt)) for number, _, _ in timers]
     for _, timer, limit in timers:
-        signal.setitimer(timer, limit, AGAIN)
+        signal.setitimer(timer, limit, REPEAT_INTERVAL)
     try:
         yield
     finally:
-        ended = True
+        has_ended = True
         for _, timer, _ in timers:
             signal.setitimer(timer, 0)
-        for number, handler in before:
+        for number, handler in previous_handlers:
             signal.signal(number, handler)

@@ -1,97 +1,98 @@
-"""Laws of values: local tensors, and how the global tensor comes back."""
+"""Laws of `distribute` and `collect`: types of local tensors, and restored global tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from spmdir.checking.placements.comparison import apart, difference
-from spmdir.checking.placements.examples import magnitudes, scaled_types, specials, tensors
-from spmdir.checking.placements.law import Example, Fault, Law, Outcome, can_be_held, if_concerned
+from spmdir.checking.placements.comparison import difference, difference_beyond_error
+from spmdir.checking.placements.law import Example, Fault, Law, Outcome, if_applicable, is_value_placement
+from spmdir.checking.placements.tensor_examples import magnitude_tensors, scaled_types, special_tensors, tensor_examples
 from spmdir.core.errors import UnsupportedError
 from spmdir.core.placement.base import Placement, own_type
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH, TORCH_DTYPES
 
 
-def _layouts(placement: Placement) -> Iterable[Example]:
-    return tensors(placement) if can_be_held(placement) else ()
+def _usual_tensors(placement: Placement) -> Iterable[Example]:
+    return tensor_examples(placement) if is_value_placement(placement) else ()
 
 
-def _local_type(placement: Placement, example: Example) -> str | None:
+def _find_type_fault(placement: Placement, example: Example) -> str | None:
     tensor = example.tensor()
-    source = "local_type" if placement.has_own_type else "ranges" if placement.trait == "shard" else "local_type"
+    method = "ranges" if placement.trait == "shard" and not placement.has_own_type else "local_type"
     shards = placement.distribute(tensor, example.ranks, example.noise())
     if len(shards) != example.count:
-        return f"`distribute` gives {len(shards)} shards; expected {example.count}, one a rank"
-    for index, shard in enumerate(shards):
-        said, dtype = own_type(placement, tuple(tensor.shape), DTYPES_OF_TORCH[tensor.dtype], example.ranks, index)
-        if said != tuple(shard.shape):
-            return f"rank {index} gets {list(shard.shape)} by `distribute`; expected {list(said)}, as `{source}` says"
+        return f"`distribute` returns {len(shards)} tensors; expected {example.count}, one for each rank"
+    for rank, shard in enumerate(shards):
+        shape, dtype = own_type(placement, tuple(tensor.shape), DTYPES_OF_TORCH[tensor.dtype], example.ranks, rank)
+        returned = f"`distribute` returns a tensor of rank {rank} with"
+        if shape != tuple(shard.shape):
+            return f"{returned} shape {list(shard.shape)}; expected {list(shape)}, as `{method}` defines"
         if shard.dtype != TORCH_DTYPES[dtype]:
-            return (
-                f"rank {index} gets {shard.dtype} by `distribute`; expected {TORCH_DTYPES[dtype]}, as `{source}` says"
-            )
+            return f"{returned} type {shard.dtype}; expected {TORCH_DTYPES[dtype]}, as `{method}` defines"
     return None
 
 
-def _values(placement: Placement) -> Iterator[Example]:
-    if can_be_held(placement):
-        yield from tensors(placement)
-        # Of partial values, infinities may cancel to NaN.
+def _usual_and_special_tensors(placement: Placement) -> Iterator[Example]:
+    if is_value_placement(placement):
+        yield from tensor_examples(placement)
+        # The infinities of partial values may cancel to NaN.
         if not placement.rounds:
-            yield from specials(placement)
+            yield from special_tensors(placement)
 
 
-def _inverse(placement: Placement, example: Example) -> str | None:
+def _find_inverse_fault(placement: Placement, example: Example) -> str | None:
     tensor = example.tensor()
-    for again in range(2 if placement.trait == "partial" else 1):
-        shards = placement.distribute(tensor.clone(), example.ranks, example.noise(again))
-        # `collect` may work in place, and what is right depends on what ranks held.
+    for draw in range(2 if placement.trait == "partial" else 1):
+        shards = placement.distribute(tensor.clone(), example.ranks, example.noise(draw))
+        # `collect` may change its operands, and the allowed error depends on the shards.
         copies = [shard.clone() for shard in shards]
-        found = placement.collect_as(copies, tuple(tensor.shape), DTYPES_OF_TORCH[tensor.dtype])
-        exact = not placement.rounds and not placement.error
-        fault = difference(found, tensor, 0) if exact else apart(placement, found, tensor, example.ranks, shards)
+        collected = placement.collect_as(copies, tuple(tensor.shape), DTYPES_OF_TORCH[tensor.dtype])
+        if placement.rounds or placement.error:
+            fault = difference_beyond_error(placement, collected, tensor, example.ranks, shards)
+        else:
+            fault = difference(collected, tensor, 0)
         if fault:
             return fault
     return None
 
 
-def _magnitudes(placement: Placement) -> Iterator[Example]:
-    if can_be_held(placement):
-        yield from magnitudes(placement)
+def _scaled_tensors(placement: Placement) -> Iterator[Example]:
+    if is_value_placement(placement):
+        yield from magnitude_tensors(placement)
 
 
-def _at_magnitude(placement: Placement, example: Example) -> Fault:
+def _find_magnitude_fault(placement: Placement, example: Example) -> Fault:
     try:
         placement.distribute(example.tensor(), example.ranks, example.noise())
     except UnsupportedError:
-        return Outcome.UNMET
-    fault = _inverse(placement, example)
-    return f"{fault}; where it cannot hold such values, `distribute` raises UnsupportedError" if fault else None
+        return Outcome.NOT_APPLICABLE
+    fault = _find_inverse_fault(placement, example)
+    return f"{fault}; raise UnsupportedError in `distribute` for values that it cannot hold" if fault else None
 
 
 VALUE_LAWS = (
     Law(
         "local shape",
-        "`distribute` gives each rank what `local_type` says",
-        _layouts,
-        _local_type,
+        "`distribute` returns local tensors of the shapes and types that `local_type` defines",
+        _usual_tensors,
+        _find_type_fault,
         ("local_type", "local_shape", "distribute"),
-        subjects=if_concerned(can_be_held),
+        subjects=if_applicable(is_value_placement),
     ),
     Law(
         "inverse",
-        "`collect` of what `distribute` gives is the tensor",
-        _values,
-        _inverse,
+        "`collect` restores the tensor from the local tensors of `distribute`",
+        _usual_and_special_tensors,
+        _find_inverse_fault,
         ("collect", "distribute"),
-        subjects=if_concerned(can_be_held),
+        subjects=if_applicable(is_value_placement),
     ),
     Law(
         "magnitude",
-        "large, small, sparse, cancelling and linearly dependent values are kept as well",
-        _magnitudes,
-        _at_magnitude,
+        "`collect` also restores large, small, sparse, cancelling and linearly dependent values",
+        _scaled_tensors,
+        _find_magnitude_fault,
         ("before", "collect", "distribute"),
-        subjects=if_concerned(lambda placement: can_be_held(placement) and bool(scaled_types(placement))),
+        subjects=if_applicable(lambda placement: is_value_placement(placement) and bool(scaled_types(placement))),
     ),
 )

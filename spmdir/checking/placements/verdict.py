@@ -1,4 +1,4 @@
-"""The results of checking the laws of placements."""
+"""Report the results of a check of placements: verdicts, and laws without an example."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from spmdir.core.placement.base import Placement
 
 @attrs.frozen
 class Unchecked:
-    """A part of a law that no example met.
+    """A part of a law without an example.
 
     Attributes:
         law: the name of the law.
-        subject: the part, such as an edge or a strategy; "" for the law as a whole.
-        is_of_class: whether another placement of the class may meet it.
+        subject: the part, such as an edge or a strategy; "" for the entire law.
+        is_of_class: whether an example of another placement of the class suffices.
         reason: the reason in the class's `unchecked` why it cannot be checked; None if there is none.
-        wanted: the remedy, see `Law`.
+        remedy: the remedy, as in `Law`.
     """
 
     law: str
     subject: str = ""
     is_of_class: bool = False
     reason: str | None = None
-    wanted: str = ""
+    remedy: str = ""
 
     def __str__(self) -> str:
         return f"law '{self.law}'" + (f" of {self.subject}" if self.subject else "")
 
 
-def unchecked_of(placement: Placement, law: Law, subjects: Iterable[str]) -> Iterator[Unchecked]:
-    """Yield an entry for each unmet subject of a law, with the reason that the class declares."""
+def unchecked_entries(placement: Placement, law: Law, subjects: Iterable[str]) -> Iterator[Unchecked]:
+    """Yield an entry for each of `subjects` of a law, with the reason that the class declares."""
     reasons = type(placement).unchecked
     for subject in subjects:
-        named = (law.name, *(name for name in reasons if subject == name or subject.startswith(f"{name}:")))
-        reason = next((reasons[name] for name in named if name in reasons), None)
-        yield Unchecked(law.name, subject, law.is_of_class, reason, law.wanted)
+        keys = (law.name, *(key for key in reasons if subject == key or subject.startswith(f"{key}:")))
+        reason = next((reasons[key] for key in keys if key in reasons), None)
+        yield Unchecked(law.name, subject, law.is_of_class, reason, law.remedy)
 
 
 @attrs.frozen
@@ -50,38 +50,40 @@ class Verdict:
 
     Attributes:
         placement: the placement as text.
-        laws, examples: the numbers of laws and examples that were tried.
-        left_out: the number of examples that a quick check omitted.
+        laws, examples: the numbers of laws and examples that were checked.
+        omitted: the number of examples that a quick check omitted.
         broken: the error of the first violation, at the line that failed or at the class; None if all laws hold. Later
-            laws depend on earlier ones, so they are not tried.
-        unmet: the parts of laws that no example met.
-        unchecked: the error for those of them without a reason; None if there are none.
+            laws depend on earlier ones, so they are not checked.
+        uncovered: the parts of laws without an example.
+        unchecked: the error for entries of `uncovered` without a reason; None if there are none.
     """
 
     placement: str
     laws: int
     examples: int
-    left_out: int = 0
+    omitted: int = 0
     broken: SpmdirError | None = None
-    unmet: tuple[Unchecked, ...] = ()
+    uncovered: tuple[Unchecked, ...] = ()
     unchecked: SpmdirError | None = None
 
     @property
     def errors(self) -> tuple[SpmdirError, ...]:
-        """The errors of the broken law and of unchecked parts."""
+        """The errors of the broken law and of laws without an example."""
         return tuple(error for error in (self.broken, self.unchecked) if error is not None)
 
     @property
-    def cut_off(self) -> bool:
-        """Whether an example exceeded the time limit. Torch may have been interrupted, so the check ends."""
+    def is_cut_off(self) -> bool:
+        """Whether an example exceeded the time limit. It may have interrupted torch, so the check must end."""
         return self.broken is not None and isinstance(self.broken.__cause__, TooLong)
 
     @property
     def summary(self) -> str:
         """The number of laws that hold, and the unchecked parts with their reasons, as text."""
-        of = f" of {self.examples + self.left_out}" if self.left_out else ""
-        lines = [f"{self.placement}: {self.laws} laws hold ({self.examples}{of} examples)"]
-        lines += [f"{self.placement}: {entry} is not checked: {entry.reason}" for entry in self.unmet if entry.reason]
+        total = f" of {self.examples + self.omitted}" if self.omitted else ""
+        lines = [f"{self.placement}: {self.laws} laws hold ({self.examples}{total} examples)"]
+        lines += [
+            f"{self.placement}: {entry} is not checked: {entry.reason}" for entry in self.uncovered if entry.reason
+        ]
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -105,12 +107,12 @@ class PlacementReport(ShownAsText):
 
     @property
     def errors(self) -> tuple[SpmdirError, ...]:
-        """The errors of broken laws, and of unchecked parts without a reason."""
+        """The errors of broken laws, and of laws without an example or a reason."""
         return tuple(error for verdict in self.verdicts for error in verdict.errors)
 
     @property
     def sound(self) -> bool:
-        """Whether all laws hold and were checked, except those with a reason in the class."""
+        """Whether all laws hold, and each was checked or has a reason in the class."""
         return not self.errors
 
     def __str__(self) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 import spmdir
 from spmdir.checking.placements import LAWS, Effort, check_placement, check_plugin
-from spmdir.checking.placements.step_laws import large_edges
+from spmdir.checking.placements.step_laws import moves_of_large_tensors
 from spmdir.core.errors import SpmdirError
 from spmdir.core.placement.base import parse_placement
 from spmdir.tools import spmd
@@ -77,7 +77,7 @@ def test_a_class_that_no_other_process_can_load_is_reported_unchecked() -> None:
 
     (law,) = (law for law in LAWS if law.name == "processes")
     assert list(law.subjects(DeclaredInMain(0))) == [""] and not list(law.examples(DeclaredInMain(0)))  # type: ignore
-    assert law.wanted == "define the class in a file that another process can load"
+    assert law.remedy == "define the class in a file that another process can load"
 
 
 @pytest.mark.parametrize("name", RIGHT)
@@ -115,7 +115,7 @@ def test_shipped_placements_hold_every_law(name: str) -> None:
 @pytest.mark.parametrize("dim", range(4))
 def test_the_tensors_of_costs_fit_into_memory(dim: int) -> None:
     """Padded shards a dimension that its class does not name, so all dimensions of these tensors are alike."""
-    shapes = [move.shape or () for move in large_edges(parse_placement(f"Padded({dim})"))]
+    shapes = [move.shape or () for move in moves_of_large_tensors(parse_placement(f"Padded({dim})"))]
     assert shapes and max(map(math.prod, shapes)) <= 1_000_000
 
 
@@ -139,7 +139,7 @@ def test_the_tool_names_law_example_and_line(tmp_path: Path, capsys: pytest.Capt
     assert spmd.main(["check-placement", path]) == 1
     err = capsys.readouterr().err
     line = Path(path).read_text().splitlines().index("        return undefined") + 1
-    assert err.startswith(f"{path}:{line}:1: error: Told: law 'inverse' (`collect` of what")
+    assert err.startswith(f"{path}:{line}:1: error: Told: law 'inverse' (`collect` restores")
     assert "is broken on tensor<f64> of random values, 1 rank: raises NameError" in err
     assert "Traceback" not in err
 
@@ -147,13 +147,13 @@ def test_the_tool_names_law_example_and_line(tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
-        ("x = 1\n", None, "no placement is declared here; expected a class"),
+        ("x = 1\n", None, "the file declares no placement; expected a class"),
         ("class NAME(Placement):\n    text: ClassVar[str] = 'NAME'\n", "class", "NAME is not an attrs class"),
         (
             "@attrs.frozen\nclass NAME(Placement):\n    text: ClassVar[str] = 'NAME({n})'\n"
             "    n: int = attrs.field(validator=attrs.validators.ge(100))\n",
             "@attrs",
-            "NAME: law 'examples' (its `examples` are texts of it, or it takes usual values) is broken: NAME ",
+            "NAME: law 'examples' (its `examples` are its texts, or its fields accept usual values) is broken: NAME ",
         ),
         ("1 / 0\n", "1 / 0", "plug-in failed: ZeroDivisionError"),
         (
@@ -164,8 +164,8 @@ def test_the_tool_names_law_example_and_line(tmp_path: Path, capsys: pytest.Capt
         (
             "@attrs.frozen\nclass NAME(ShardPlacement):\n    text: ClassVar[str] = 'NAME({axis})'\n    axis: int\n",
             "@attrs",
-            "NAME: law 'examples' (its `examples` are texts of it, or it takes usual values) is broken: NAME has no "
-            "field `dim: int`, the dimension that a ShardPlacement shards",
+            "NAME: law 'examples' (its `examples` are its texts, or its fields accept usual values) is broken: NAME "
+            "has no field `dim: int`, the dimension that a ShardPlacement shards",
         ),
         (
             "@attrs.frozen\nclass NAME(Placement):\n    text: ClassVar[str] = 'S({n})'\n    n: int\n",
@@ -211,23 +211,23 @@ OF_OPS = (
 @pytest.mark.parametrize(
     ("text", "law", "message"),
     [
-        (OF_OPS, "text strategies", "law 'text strategies' of aten.flip: (NAME(1)) -> (NAME(1)); name shapes"),
+        (OF_OPS, "text strategies", "law 'text strategies' of aten.flip: (NAME(1)) -> (NAME(1)); add shapes"),
         (
             CHUNKED + "\n    def check(self, shape, count):\n        raise ShardingError('never')\n",
             "inverse",
-            "law 'inverse'; no tensor that was tried passes `check`: name shapes that do in `sample_shapes`",
+            "law 'inverse'; `check` rejects all tensors of the examples: add shapes that it accepts to `sample_shapes`",
         ),
         (
             ROOTED.replace('target="R"', 'target="S(9)"'),
             "edge",
-            "law 'edge' of the edge to S(9); name shapes",
+            "law 'edge' of the edge to S(9); add shapes",
         ),
         (
             ROOTED
             + "\n    def lift(self, rule, strategies):"
             + "\n        return rule.combining(self) if rule.name == 'aten.relu' else ()\n",
             "rules",
-            "law 'rules' of aten.relu; name shapes",
+            "law 'rules' of aten.relu; add shapes",
         ),
     ],
     ids=["strategy", "tensor", "edge", "op"],
@@ -253,7 +253,7 @@ def test_shapes_of_the_class_are_tried(tmp_path: Path) -> None:
             raise ShardingError(f"{self} is of tensors of 17x19x23; found {list(shape)}")
 """
     (error,) = check_plugin(written(tmp_path, CHUNKED + picky.split("\n\n", 1)[1], "Found"), CHECKED).errors
-    assert "no tensor that was tried passes `check`" in error.message
+    assert "`check` rejects all tensors of the examples" in error.message
     assert check_plugin(written(tmp_path, CHUNKED + picky, "Given"), CHECKED).sound
 
 
@@ -264,7 +264,7 @@ def test_code_that_does_not_end_is_cut_off_at_its_line(tmp_path: Path) -> None:
     text = CHUNKED.replace("step = -(-size // count)", "while True:\n            pass")
     path = written(tmp_path, text, "Endless")
     (error,) = check_plugin(path, Effort(laws=("partition",), seconds=0.2)).broken
-    assert "takes longer than 0.2 s; expected an answer at once" in error.message
+    assert "takes longer than 0.2 s; expected a result at once" in error.message
     assert error.location is not None
     assert Path(path).read_text().splitlines()[error.location.line - 1].strip() in ("while True:", "pass")
 
@@ -273,7 +273,7 @@ def test_nothing_is_tried_after_code_that_does_not_end(tmp_path: Path) -> None:
     text = CHUNKED.replace("step = -(-size // count)", "while self.dim == 0:\n            pass\n        step = 1")
     path = written(tmp_path, text.replace('("NAME(0)",)', '("NAME(0)", "NAME(1)")'), "FirstEndless")
     report = check_plugin(path, Effort(laws=("partition",), seconds=0.2))
-    assert len(report.verdicts) == 1 and "; nothing after it is tried" in str(report)
+    assert len(report.verdicts) == 1 and "; the check ends here" in str(report)
 
 
 def test_a_fault_is_placed_at_the_method_that_it_is_about(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_torch_logs_nothing_before_an_error(tmp_path: Path, capfd: pytest.Captur
 
 @pytest.mark.parametrize("name", ["nonsense", "partitoin"])
 def test_a_law_that_there_is_not_is_an_error(name: str) -> None:
-    with pytest.raises(SpmdirError, match=f"there is no law '{name}'"):
+    with pytest.raises(SpmdirError, match=f"unknown law '{name}'"):
         Effort(laws=(name,))
 
 
