@@ -18,9 +18,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 ORDER = (
     "core", "placements", "rules", "reshard", "search", "schedule", "dialects", "plugins", "analysis", "transforms",
-    "rewrites", "pipeline", "passes", "torch_interop", "lowering", "simulator", "importer", "plans", "runtime",
-    "report", "explanation", "pictures", "language_server", "checking", "errors", "placement", "checkpoint", "testing",
-    "__init__", "tools", "universe",
+    "rewrites", "pipeline", "passes", "shardy", "torch_interop", "lowering", "simulator", "importer", "plans",
+    "runtime", "report", "explanation", "pictures", "language_server", "checking", "errors", "placement", "checkpoint",
+    "testing", "__init__", "tools", "universe",
 )  # fmt: skip
 """The packages of spmdir; each imports from those before it alone. `__init__` is spmdir itself: its
 names, as those before it are names of a task; stubs beside them say where these are."""
@@ -93,6 +93,7 @@ SCENARIOS = """
     rules/test_soundness runtime/test_dynamic_shapes runtime/test_python_state runtime/test_rank_group
     runtime/test_returned_values runtime/test_wrong_calls search/test_exhaustive simulator/test_symbolic_sizes
     test_determinism
+    shardy/test_round_trip
     test_hypothesis_profile test_prompt test_public_names test_source_tree tools/test_limits tools/test_malformed_text
     tools/test_page tools/test_trust_pt2 tools/test_trust_text torch_interop/test_private_names
 """

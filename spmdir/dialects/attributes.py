@@ -276,7 +276,7 @@ class StructureAttr(Data[Structure]):
     def parse_parameter(cls, parser: AttrParser) -> Structure:
         text, start = take_balanced(parser)
         try:
-            return _as_structure(dict(parse_arguments(text[1:-1]))["slots"])
+            return as_structure(dict(parse_arguments(text[1:-1]))["slots"])
         except (LiteralError, KeyError, TypeError):
             parser.raise_error("expected <{slots = [1, [0, 1]]}>", start, start + 1)
 
@@ -303,10 +303,15 @@ class ShapesAttr(Data[tuple[Of | None, ...]]):
         printer.print_string(f"<{print_arguments([('of', self.data)])}>")
 
 
-def _as_structure(value: Literal) -> Structure:
+def as_structure(value: Literal) -> Structure:
+    """Return the structure that a literal such as `[1, [0, 1]]` spells.
+
+    Raises:
+        TypeError, ValueError: it spells none.
+    """
     if not isinstance(value, tuple):
         raise TypeError
-    return tuple(_as_structure(v) if isinstance(v, tuple) else int(v) for v in value)  # type: ignore
+    return tuple(as_structure(v) if isinstance(v, tuple) else int(v) for v in value)  # type: ignore
 
 
 @lru_cache(maxsize=65536)

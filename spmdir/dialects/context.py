@@ -276,7 +276,8 @@ class IRParser(Parser):
     def _tensor_op_class(self, name: str) -> type[ValueOp] | None:
         if name not in self._tensor_ops:
             kind = self.ctx.get_optional_op(name)
-            self._check_namespace(name)
+            if name.partition(".")[0] not in self.ctx.registered_dialect_names:
+                self._check_namespace(name)
             self._tensor_ops[name] = kind if kind is not None and issubclass(kind, ValueOp) else None
         return self._tensor_ops[name]
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copyreg
+from collections.abc import Iterable
 from io import StringIO
 from typing import Any
 
 from xdsl.dialects.builtin import UNKNOWN_LOC, Builtin, FileLineColLoc, IntAttr, ModuleOp, StringAttr
 from xdsl.dialects.func import Func, FuncOp, ReturnOp
-from xdsl.ir import Operation
+from xdsl.ir import Dialect, Operation
 from xdsl.utils.exceptions import ParseError as XdslParseError
 from xdsl.utils.exceptions import VerifyException
 
@@ -66,11 +67,30 @@ def parse(text: str, filename: str = "<text>", first_line: int = 1, verify_modul
     Example:
         >>> module = spmdir.parse(open("in.mlir").read(), "in.mlir")
     """
+    module = parse_with((), text, filename, first_line)
+    if verify_module:
+        verify(module)
+    return module
+
+
+def parse_with(dialects: Iterable[Dialect], text: str, filename: str, first_line: int = 1) -> ModuleOp:
+    """Return the module that `text` spells, not verified.
+
+    Args:
+        dialects: dialects that the text uses in addition to those of the IR.
+        text, filename, first_line: see `parse`.
+
+    Raises:
+        ParseError: the text is malformed.
+    """
     check_types(text, filename, first_line)
     parser = None
     try:
         with collector_paused():
-            parser = IRParser(context(), text, filename, first_line)
+            ctx = context()
+            for dialect in dialects:
+                ctx.load_dialect(dialect)
+            parser = IRParser(ctx, text, filename, first_line)
             module = parser.parse_module()
     except XdslParseError as error:
         message = error.msg.strip()
@@ -87,8 +107,6 @@ def parse(text: str, filename: str = "<text>", first_line: int = 1, verify_modul
         raise ParseError(message, Location(filename, line, column)) from None
     if module.location == UNKNOWN_LOC:
         module.location = FileLineColLoc(StringAttr(filename), IntAttr(first_line), IntAttr(1))
-    if verify_module:
-        verify(module)
     return module
 
 

@@ -1,4 +1,4 @@
-"""`spmd-translate`: exported PyTorch programs to textual IR, and textual IR to runnable Python."""
+"""`spmd-translate`: exported PyTorch programs and `sdy` text to textual IR, and textual IR to Python and `sdy` text."""
 
 from __future__ import annotations
 
@@ -22,12 +22,15 @@ if TYPE_CHECKING:
     import torch
     from torch.fx import GraphModule
 
-_DESCRIPTION = "Translate an exported PyTorch program to SPMD IR, or SPMD IR to Python."
+_DESCRIPTION = (
+    "Translate an exported PyTorch program or Shardy's text to SPMD IR, or SPMD IR to Python or Shardy's text."
+)
 _EXAMPLES = """\
 examples:
   spmd-translate --import-pt2 model.pt2 --mesh dp=2,tp=4 --shardings plan.toml -o model.mlir
   spmd-opt model.mlir --propagate --insert-reshard --lower-reshard --localize -o rank.mlir
   spmd-translate --emit-fx rank.mlir --rank 3
+  spmd-translate --export-sdy model.mlir -o model.sdy.mlir
 
 A plan file annotates inputs and parameters with shardings. The compiler decides the shardings of all other tensors:
   out_shardings = ["dp: S(0)", "?"]           # in the order of the outputs; the compiler decides "?"
@@ -54,6 +57,7 @@ def _main(argv: Sequence[str]) -> int:
     if options.import_pt2 is not None and options.mesh is None:
         parser.error("--import-pt2 needs --mesh, as in --mesh dp=2,tp=4")
     pipeline = pipeline_of(options)
+    source = options.import_pt2 or options.emit_fx or options.export_sdy or options.import_sdy
     if options.import_pt2 is not None:
         mesh = Mesh(options.mesh)
         with pipeline.rules:
@@ -66,9 +70,13 @@ def _main(argv: Sequence[str]) -> int:
                 check=options.check,
                 debuginfo=options.debuginfo,
             )
-    else:
+    elif options.emit_fx is not None:
         text = emit_fx(*read_text(options.emit_fx), options.rank, options.sizes, pipeline)
-    write_text(options.output, text, options.import_pt2 or options.emit_fx)
+    elif options.export_sdy is not None:
+        text = export_sdy(*read_text(options.export_sdy), pipeline)
+    else:
+        text = import_sdy(*read_text(options.import_sdy))
+    write_text(options.output, text, source)
     return 0
 
 
@@ -80,6 +88,10 @@ def argument_parser() -> ArgumentParser:
     direction.add_argument("--import-pt2", metavar="MODEL", help=explained)
     explained = "Print the program of one rank as Python; - reads stdin."
     direction.add_argument("--emit-fx", metavar="IN", help=explained)
+    explained = "Print a program as text of Shardy's dialect sdy; - reads stdin."
+    direction.add_argument("--export-sdy", metavar="IN", help=explained)
+    explained = "Print the IR of a program in text of Shardy's dialect sdy; - reads stdin."
+    direction.add_argument("--import-sdy", metavar="IN", help=explained)
     parser.add_output()
 
     group = parser.add_argument_group("with --import-pt2")
@@ -184,6 +196,36 @@ def emit_fx(
 
     module = ir.parse(text, file)
     return python_source(lower_to_fx(module, rank, sizes=sizes, pipeline=pipeline), ir.mesh(module), rank)
+
+
+def export_sdy(text: str, file: str, pipeline: Pipeline) -> str:
+    """Return the program `text` as text of Shardy's dialect `sdy`.
+
+    Args:
+        text: the text of a program before `lower-reshard`.
+        file: the name of the file, for errors.
+        pipeline: its rules are those of the torch ops.
+
+    Raises:
+        SpmdirError: the text is malformed, or Shardy cannot represent a part of it.
+    """
+    from spmdir.dialects import ir
+    from spmdir.shardy import export_sdy
+
+    with pipeline.rules:
+        return export_sdy.export_sdy(ir.parse(text, file), pipeline.rules)
+
+
+def import_sdy(text: str, file: str) -> str:
+    """Return the IR of a program in text of Shardy's dialect `sdy`.
+
+    Raises:
+        SpmdirError: the text is malformed, or spmdir cannot represent a part of it.
+    """
+    from spmdir.dialects import ir
+    from spmdir.shardy import import_sdy
+
+    return ir.print_ir(import_sdy.import_sdy(text, file))
 
 
 def python_source(graph_module: GraphModule, mesh: Mesh, rank: int) -> str:

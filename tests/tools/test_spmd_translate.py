@@ -189,7 +189,7 @@ def emitted(tmp_path: Path, capsys: pytest.CaptureFixture[str], plugin: str, *ar
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "error: one of the arguments --import-pt2 --emit-fx is required"),
+        ([], "error: one of the arguments --import-pt2 --emit-fx --export-sdy --import-sdy is required"),
         (["--import-pt2", "missing.pt2", "--mesh", "dp=2"], "error: cannot read 'missing.pt2': no such file"),
         (["--import-pt2", "MODEL"], "error: --import-pt2 needs --mesh"),
         (["--import-pt2", "MODEL", "--mesh", "dp"], "error: 'dp' is not a mesh axis; expected name=size, as in dp=2"),
@@ -236,3 +236,19 @@ def test_emitted_python_computes_on_real_ranks_what_one_device_computes(tmp_path
     [expected] = run_single(ir.parse(PROGRAM), (x, w))
     for found in on_ranks(2, _run_emitted, tmp_path, x, w):
         torch.testing.assert_close(found, expected)
+
+
+def test_a_program_becomes_sdy_text_and_back(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program, exported = tmp_path / "in.mlir", tmp_path / "out.mlir"
+    program.write_text(PROGRAM)
+    assert spmd_translate.main(["--export-sdy", str(program), "-o", str(exported)]) == 0
+    assert exported.read_text().startswith('sdy.mesh @mesh = <["dp"=1, "tp"=2]>\n')
+    assert spmd_translate.main(["--import-sdy", str(exported)]) == 0
+    assert ir.print_ir(ir.parse(PROGRAM)) == capsys.readouterr().out
+
+
+def test_what_sdy_text_cannot_represent_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = tmp_path / "in.mlir"
+    program.write_text(PROGRAM.replace("tp: S(1)>}", "tp: P(max)>}"))
+    assert spmd_translate.main(["--export-sdy", str(program)]) == 1
+    assert "in.mlir:3:1: error: 'func.func': argument %x: P(max) on axis 'tp'" in capsys.readouterr().err

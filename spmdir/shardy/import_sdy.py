@@ -1,0 +1,260 @@
+"""`sdy` text as a program of the IR: the inverse of `export_sdy`, also of text that Shardy's passes changed.
+
+Rules of ops are not read: spmdir has its own. A custom call whose name contains a dot is a torch op.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+
+from xdsl.dialects.builtin import ArrayAttr, DictionaryAttr, IntegerAttr, ModuleOp, StringAttr
+from xdsl.dialects.func import FuncOp, ReturnOp
+from xdsl.ir import Attribute, Block, Operation, Region, SSAValue
+
+from spmdir.core.errors import ParseError, UnsupportedError
+from spmdir.core.mesh import Mesh
+from spmdir.core.placement.call import Literal, Structure
+from spmdir.core.placement.literals import LiteralError, parse_arguments
+from spmdir.core.placement.sharding import Sharding
+from spmdir.dialects import ir
+from spmdir.dialects.attributes import (
+    ArgumentsAttr,
+    StructureAttr,
+    as_structure,
+    meta_of,
+    sharding_attr,
+    shardings_attr,
+    type_of,
+)
+from spmdir.dialects.locations import errors_at
+from spmdir.dialects.mesh_op import MeshOp
+from spmdir.dialects.names import keep_name, name_of, take_name, text_name
+from spmdir.dialects.op_lookup import class_of
+from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
+from spmdir.dialects.spmd import ConstantOp
+from spmdir.dialects.value_op import ValueOp
+from spmdir.dialects.verifier import verify
+from spmdir.shardy.sdy_dialect import (
+    CustomCallOp,
+    Sdy,
+    SdyLayoutOp,
+    SdyMeshOp,
+    StableHLO,
+    TensorShardingAttr,
+    TensorShardingPerValueAttr,
+)
+from spmdir.shardy.tensor_sharding import TensorSharding, errors_of, from_tensor_sharding
+
+_LAYOUT_OPS = {"sdy.sharding_constraint": ConstraintOp, "sdy.reshard": ReshardOp}
+
+_IGNORED = re.compile(r"sdy\.sharding_rule|api_version|(stablehlo|mhlo|jax)\..*")
+"""Attributes of other dialects that say nothing about the program."""
+
+_NUMBERED = re.compile(r"_[0-9]+\Z")
+
+
+def import_sdy(text: str, filename: str = "<text>") -> ModuleOp:
+    """Return the program that `sdy` text contains, verified.
+
+    Raises:
+        ParseError: the text is malformed.
+        SpmdirError: spmdir cannot represent a part of it; located.
+    """
+    module = ir.parse_with((Sdy, StableHLO), text, filename)
+    meshes = [op for op in module.body.block.ops if isinstance(op, SdyMeshOp)]
+    if len(meshes) != 1:
+        with errors_at(meshes[1] if meshes else module):
+            raise UnsupportedError(f"the module declares {len(meshes)} meshes; spmdir needs one `sdy.mesh`")
+    with errors_at(meshes[0]):
+        mesh = _mesh(meshes[0])
+    translated: list[Operation] = [MeshOp.build(mesh)]
+    translated[0].location = meshes[0].location
+    for op in module.body.block.ops:
+        if isinstance(op, FuncOp):
+            translated.append(_Importer(mesh).function(op))
+        elif op is not meshes[0]:
+            with errors_at(op):
+                raise UnsupportedError("is not part of a function; expected one `sdy.mesh` and functions")
+    imported = ModuleOp(translated)
+    imported.location = module.location
+    verify(imported)
+    return imported
+
+
+def _mesh(op: SdyMeshOp) -> Mesh:
+    intra = op.attributes.get("spmd.intra")
+    if not isinstance(intra, ArrayAttr):
+        return op.mesh(None)
+    return op.mesh(tuple(entry.data for entry in intra.data if isinstance(entry, StringAttr)))
+
+
+class _Importer:
+    """Translates one function, op by op."""
+
+    def __init__(self, mesh: Mesh):
+        self.mesh = mesh
+        self.values: dict[SSAValue, SSAValue] = {}
+
+    def function(self, function: FuncOp) -> FuncOp:
+        """Return the function in the IR.
+
+        Raises:
+            SpmdirError: spmdir cannot represent it.
+        """
+        types = function.function_type
+        with errors_at(function):
+            if not function.body.blocks:
+                raise UnsupportedError("has no body; inline or remove it")
+            arguments = [
+                self._attributes(function.arg_attrs, argument.index, argument.type, f"argument {text_name(argument)}")
+                for argument in function.args
+            ]
+            results = [
+                self._attributes(function.res_attrs, index, type_, f"result {index}")
+                for index, type_ in enumerate(types.outputs)
+            ]
+            carried = _carried(function.attributes)
+        block = Block(arg_types=[argument.type for argument in function.args])
+        for argument, translated in zip(function.args, block.args, strict=True):
+            self._bind(argument, translated)
+        for op in function.body.block.ops:
+            with errors_at(op):
+                translated = self._op(op)
+                translated.location = op.location
+                block.add_op(translated)
+        arguments = [_name(value, entries) for value, entries in zip(block.args, arguments, strict=True)]
+        visibility = function.sym_visibility
+        imported = FuncOp(
+            function.sym_name.data,
+            types,
+            Region(block),
+            None if visibility is None or visibility.data == "public" else visibility,
+            arg_attrs=_array(arguments),
+            res_attrs=_array(results),
+        )
+        imported.attributes.update(carried)
+        imported.location = function.location
+        return imported
+
+    def _attributes(
+        self, attributes: ArrayAttr[DictionaryAttr] | None, index: int, type_: Attribute, subject: str
+    ) -> dict[str, Attribute]:
+        translated: dict[str, Attribute] = {}
+        for name, value in attributes.data[index].data.items() if attributes is not None else ():
+            with errors_of(subject):
+                if isinstance(value, TensorShardingAttr):
+                    translated["spmd.sharding"] = sharding_attr(self._sharding(value.data, type_))
+                else:
+                    translated |= _carried({name: value})
+        return translated
+
+    def _bind(self, value: SSAValue, translated: SSAValue) -> None:
+        take_name(translated, value)
+        self.values[value] = translated
+
+    def _op(self, op: Operation) -> Operation:
+        operands = [self.values[operand] for operand in op.operands]
+        if isinstance(op, ReturnOp):
+            return ReturnOp(*operands)
+        if isinstance(op, SdyLayoutOp):
+            sharding = self._sharding(op.sharding.data, op.output.type)
+            translated = _LAYOUT_OPS[op.name].build(operands[0], sharding)
+            self._bind(op.output, translated.results[0])
+            return translated
+        if not isinstance(op, CustomCallOp):
+            raise UnsupportedError("has no counterpart in the IR; expected custom calls of torch ops, and sdy.reshard")
+        translated = self._torch_op(op, operands)
+        present = (result for result in translated.results if meta_of(result.type) is not None)
+        for result, other in zip(op.results, present, strict=True):
+            self._bind(result, other)
+        return translated
+
+    def _torch_op(self, op: CustomCallOp, operands: list[SSAValue]) -> ValueOp:
+        callee = op.callee.data
+        kind = ConstantOp if callee == ConstantOp.name else class_of(callee)
+        if kind is None or not issubclass(kind, ValueOp):
+            raise UnsupportedError(f"calls @{callee}; expected a torch op, as in @aten.mm")
+        attributes = dict(op.attributes)
+        properties: dict[str, Attribute] = {}
+        if arguments := _literals(attributes.pop("backend_config", StringAttr("")), "backend_config"):
+            properties["arguments"] = ArgumentsAttr(arguments)
+        if slots := _literals(attributes.pop("spmd.slots", StringAttr("")), "spmd.slots"):
+            properties["structure"] = StructureAttr(_structure(dict(slots).get("slots"), len(operands)))
+        has_result = attributes.pop("spmd.results", None)
+        types = _with_absent(op.result_types, has_result)
+        sharding = attributes.pop("sdy.sharding", None)
+        if isinstance(sharding, TensorShardingPerValueAttr):
+            if len(sharding.data) != len(op.results):
+                raise ParseError(f"has {len(sharding.data)} shardings for {len(op.results)} results; give one a result")
+            pairs = zip(sharding.data, op.result_types, strict=True)
+            shardings = iter([self._sharding(each, type_) for each, type_ in pairs])
+            properties["sharding"] = shardings_attr(
+                tuple(None if meta_of(type_) is None else next(shardings) for type_ in types)
+            )
+        return kind.create(
+            operands=operands, result_types=types, properties=properties, attributes=_carried(attributes)
+        )  # type: ignore[return-value]  # of `kind`
+
+    def _sharding(self, sharding: TensorSharding, type_: Attribute) -> Sharding:
+        meta = meta_of(type_)
+        if meta is None:
+            raise UnsupportedError(f"has a sharding of {type_}; expected a tensor")
+        return from_tensor_sharding(sharding, self.mesh, meta.shape)
+
+
+def _with_absent(types: Sequence[Attribute], has_result: Attribute | None) -> list[Attribute]:
+    """Return the types of all results; `none` for those that the op does not return."""
+    if not isinstance(has_result, ArrayAttr):
+        return list(types)
+    present = iter(types)
+    flags = [isinstance(flag, IntegerAttr) and bool(flag.value.data) for flag in has_result.data]
+    if sum(flags) != len(types):
+        raise ParseError(f"has {len(types)} results; spmd.results lists {sum(flags)}")
+    return [next(present) if flag else type_of(None) for flag in flags]
+
+
+def _structure(slots: Literal, count: int) -> Structure:
+    """Return how operands fill the tensor arguments of an op."""
+    with suppress(TypeError, ValueError):
+        structure = as_structure(slots)
+        if sum(sum(entry) if isinstance(entry, tuple) else entry for entry in structure) == count:
+            return structure
+    raise ParseError(f"has {count} operands, which spmd.slots does not place; expected {{slots = [1, [0, 1]]}}")
+
+
+def _literals(attribute: Attribute, name: str) -> tuple[tuple[str, Literal], ...]:
+    try:
+        text = attribute.data if isinstance(attribute, StringAttr) else "?"
+        return parse_arguments(text) if text else ()
+    except LiteralError as error:
+        message = f'{name} is {attribute}; expected the arguments of a torch op, as in "{{dim = 1}}": {error}'
+        raise ParseError(message) from None
+
+
+def _carried(attributes: dict[str, Attribute]) -> dict[str, Attribute]:
+    """Return the attributes of spmd.
+
+    Raises:
+        UnsupportedError: another attribute changes the meaning of the program.
+    """
+    carried = {name: value for name, value in attributes.items() if not _IGNORED.fullmatch(name)}
+    for name in carried:
+        if not name.startswith("spmd."):
+            raise UnsupportedError(f"has the attribute {name}, which spmdir does not read; remove it")
+    return carried
+
+
+def _name(argument: SSAValue, attributes: dict[str, Attribute]) -> dict[str, Attribute]:
+    """Name an argument by its attribute `spmd.name`, and remove the attribute if the name states it."""
+    name = attributes.get("spmd.name")
+    if isinstance(name, StringAttr):
+        keep_name(argument, name.data)
+        if name_of(argument) == name.data and not _NUMBERED.search(name.data):
+            del attributes["spmd.name"]
+    return attributes
+
+
+def _array(attributes: list[dict[str, Attribute]]) -> ArrayAttr[DictionaryAttr] | None:
+    return ArrayAttr(map(DictionaryAttr, attributes)) if any(attributes) else None
