@@ -9,7 +9,7 @@ from xdsl.ir import BlockArgument, Operation, OpResult, SSAValue
 
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
-from spmdir.dialects.values import is_of_backward, signature_kind, signature_name
+from spmdir.dialects.values import is_backward_input, signature_kind, signature_name
 
 PHASES = ("forward", "backward", "optimizer")
 
@@ -52,7 +52,7 @@ def _is_for_optimizer(argument: BlockArgument, kinds: Mapping[SSAValue, str], fo
         return False
     is_number = meta is not None and not meta.shape
     is_state = signature_kind(function, "arg_attrs", argument.index) == "state"
-    is_other_state = is_state or is_of_backward(function, argument.index)
+    is_other_state = is_state or is_backward_input(function, argument.index)
     return kinds.get(argument) == "optimizer state" or (is_number and not is_other_state)
 
 

@@ -29,7 +29,7 @@ from spmdir.dialects.stage import is_local
 from spmdir.dialects.values import (
     function_attrs,
     global_type,
-    like_arguments,
+    layout_sources,
     sharding_of,
     signature_kind,
     signature_name,
@@ -130,7 +130,7 @@ def check_layer_call(call: CallOp) -> None:
 
 def _check_likes(function: Any) -> None:
     """Raise VerifyException unless a result with `spmd.like` has the shape and sharding of that argument."""
-    for index, place in like_arguments(function).items():
+    for index, place in layout_sources(function).items():
         type_, said = function.function_type.outputs.data[index], function_attrs(function, "res_attrs", index)
         name = said["spmd.like"].data
         meta = None if place is None else meta_of(function.function_type.inputs.data[place])

@@ -1,4 +1,4 @@
-"""Text ↔ module, and the declarations and functions of a module: the entry to the IR for passes, tools and Python."""
+"""Parse and print modules, and find the mesh and the functions of a module."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from spmdir.dialects.spmd import Spmd
 from spmdir.dialects.unbalanced_brackets import find_unbalanced
 from spmdir.dialects.verifier import verify
 
-_PLAINER = {
+_CLEARER_MESSAGES = {
     "Could not parse entire input!": "expected an operation, as in `spmd.mesh @mesh <dp = 2>`",
     "in block definition": "expected an operation or '}'",
     "type expected": "expected a type, as in tensor<16x64xf32>",
@@ -38,7 +38,7 @@ _PLAINER = {
     "expect symbol name": "expected a name, as in @main",
     "Expected suffix identifier after {first_char}": "expected a name after '%', '#', '!' or '^'",
 }
-"""Messages of xDSL that say what it did → messages that say what it expected."""
+"""Message of xDSL about a failure → a message with the expected text."""
 
 
 def context() -> IRContext:
@@ -52,13 +52,13 @@ def context() -> IRContext:
 
 @accepts(text=instance(str, expected="the text of a module"), filename=TEXT, first_line=INTEGER, verify_module=FLAG)
 def parse(text: str, filename: str = "<text>", first_line: int = 1, verify_module: bool = True) -> ModuleOp:
-    """Return the module that `text` spells, verified.
+    """Parse and verify a module.
 
     Args:
-        text: of a module in the IR.
-        filename: the name that errors give.
+        text: the text of the module.
+        filename: the file name in error messages.
         first_line: the line of the file on which `text` begins.
-        verify_module: whether the module is verified.
+        verify_module: whether to verify the module.
 
     Raises:
         ParseError: the text is malformed.
@@ -94,13 +94,13 @@ def parse_with(dialects: Iterable[Dialect], text: str, filename: str, first_line
             module = parser.parse_module()
     except XdslParseError as error:
         message = error.msg.strip()
-        message, offset = _PLAINER.get(message, message), error.span.start
+        message, offset = _CLEARER_MESSAGES.get(message, message), error.span.start
         unclosed = find_unbalanced(text)
         if unclosed is not None and unclosed.offset <= offset:
             message, offset = unclosed.message, unclosed.offset
         raise ParseError(message, text_location(text, offset, filename, first_line)) from None
     except (RecursionError, ValueError, VerifyException) as error:
-        # Python refuses numbers of thousands of digits, and says how to allow them.
+        # Python rejects numbers of thousands of digits. Its message ends with advice on how to allow them.
         message = "nested too deeply to be read" if isinstance(error, RecursionError) else str(error)
         message = message.partition("; use sys.")[0]
         line, column = parser.place(parser.pos) if parser else (first_line, 1)
@@ -111,13 +111,13 @@ def parse_with(dialects: Iterable[Dialect], text: str, filename: str, first_line
 
 
 _PRINTED = "<printed module>"
-"""The name of the text in the location of an op that had none."""
+"""The file name of `read_printed`. An op with this file name in its location had no location."""
 
 
 def read_printed(text: str) -> ModuleOp:
-    """Return the module of a text that `print_ir` printed with its locations; an op without one still has none.
+    """Parse the text that `print_ir` printed with locations, without verification.
 
-    The text is not verified.
+    An op without a location in the text has no location in the module.
     """
     module = parse(text, _PRINTED, verify_module=False)
     for op in module.walk():
@@ -126,25 +126,25 @@ def read_printed(text: str) -> ModuleOp:
     return module
 
 
-def _reduced(module: ModuleOp) -> tuple[Any, ...]:
-    """Return how a module is pickled: as its text, which is all of it."""
+def _pickle_module(module: ModuleOp) -> tuple[Any, ...]:
+    """Pickle a module as its text."""
     return read_printed, (print_ir(module, debuginfo=True),)
 
 
-copyreg.pickle(ModuleOp, _reduced)  # type: ignore[arg-type]  # the stub knows functions of any object alone
+copyreg.pickle(ModuleOp, _pickle_module)  # type: ignore[arg-type]  # the stub only allows functions of `object`
 
 
 @accepts(module=instance(Operation, expected="a module, as import_fx and parse give it"), generic=FLAG, debuginfo=FLAG)
 def print_ir(module: Operation, generic: bool = False, debuginfo: bool = False) -> str:
-    """Return the text of a module, which `parse` reads.
+    """Return the text of a module, which `parse` can read.
 
     Args:
-        module: at any stage; or one of its ops.
-        generic: print every op in MLIR's generic form.
-        debuginfo: print locations, defined by aliases before the module.
+        module: a module at any stage, or one of its ops.
+        generic: whether to print ops in MLIR's generic form.
+        debuginfo: whether to print locations, with their aliases before the module.
 
     Raises:
-        SpmdirError: an argument is of another type.
+        SpmdirError: an argument has a wrong type.
 
     Example:
         >>> print(spmdir.print_ir(module))
@@ -163,14 +163,14 @@ def print_ir(module: Operation, generic: bool = False, debuginfo: bool = False) 
         buffer.seek(0)
         buffer.truncate()
     if printer.shardings is not None and (definitions := printer.shardings.definitions()):
-        declared = sum(not isinstance(op, FuncOp) for op in module.body.block.ops)
-        parts.insert(declared, definitions.rstrip())
+        declaration_count = sum(not isinstance(op, FuncOp) for op in module.body.block.ops)
+        parts.insert(declaration_count, definitions.rstrip())
     printer.print_string("\n\n".join(parts))
     return _with_locations(printer, buffer)
 
 
 def _with_locations(printer: IRPrinter, buffer: StringIO) -> str:
-    """Return what has been printed, below the definitions of its locations."""
+    """Return the printed text, after the definitions of its location aliases."""
     definitions = printer.locations.definitions()
     return f"{definitions}\n{buffer.getvalue()}\n" if definitions else f"{buffer.getvalue()}\n"
 
@@ -179,18 +179,22 @@ def mesh_op(module: ModuleOp) -> MeshOp:
     """Return the op that declares the mesh of a module.
 
     Raises:
-        UnsupportedError: there is none.
+        UnsupportedError: the module declares no mesh.
     """
-    found = declaration(module, MeshOp.name)
-    if not isinstance(found, MeshOp):
+    op = declaration(module, MeshOp.name)
+    if not isinstance(op, MeshOp):
         raise UnsupportedError(
             "the module declares no mesh; expected one `spmd.mesh @mesh <dp = 2>`", location_of(module)
         )
-    return found
+    return op
 
 
 def mesh(module: ModuleOp) -> Mesh:
-    """Return the mesh of a module, as a value; errors are those of `mesh_op`."""
+    """Return the mesh of a module.
+
+    Raises:
+        UnsupportedError: the module declares no mesh.
+    """
     return mesh_op(module).mesh
 
 
@@ -200,26 +204,30 @@ def functions(module: ModuleOp) -> list[FuncOp]:
 
 
 def main_function(module: ModuleOp) -> FuncOp:
-    """Return the function that a program runs: the only one, the one called main, or the only one that is not private.
+    """Return the function that a program runs: the only one, the one named main, or the only one that is not private.
 
     Raises:
-        UnsupportedError: there is none, or it is not clear which.
+        UnsupportedError: there is no such function, or there are several.
     """
-    found = functions(module)
-    names = [function.sym_name.data for function in found]
-    public = [function for function in found if function.sym_visibility is None]
-    chosen = [found[names.index("main")]] if "main" in names else public if len(found) > 1 else found
+    candidates = functions(module)
+    names = [function.sym_name.data for function in candidates]
+    public = [function for function in candidates if function.sym_visibility is None]
+    chosen = [candidates[names.index("main")]] if "main" in names else public if len(candidates) > 1 else candidates
     if len(chosen) != 1:
         raise UnsupportedError(
-            f"the module has {len(found)} functions; "
-            "expected one, or one that is called @main or is not private; name the one to run @main",
+            f"the module has {len(candidates)} functions; expected one to run: name it @main, or make all others "
+            "private",
             location_of(module),
         )
     return chosen[0]
 
 
 def terminator(function: FuncOp) -> ReturnOp:
-    """Return the return of a function."""
+    """Return the `return` op of a function.
+
+    Raises:
+        UnsupportedError: the last op is another one.
+    """
     last = function.body.block.last_op
     if not isinstance(last, ReturnOp):
         raise UnsupportedError("the function does not end in `return`", location_of(function))

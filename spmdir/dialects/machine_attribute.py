@@ -1,11 +1,12 @@
-"""What a function was decided for and how good the decision is, as attributes of the function.
+"""Attributes of a decided function: the topology that it was decided for, its cost, and its certificate.
 
     attributes {spmd.topology = {name = "lab", intra_bandwidth = 3.7e+11 : f64, ...},
                 spmd.certificate = {objective = 2.1e-04 : f64, lower_bound = 2.0e-04 : f64, floor = 1.5e-04 : f64}}
 
-`spmd.topology` holds the constants of a machine that is no preset of spmdir, so a text needs no other file.
-`spmd.certificate` holds what `propagate{certify}` proved, and `spmd.objective` what a decision costs that was made for
-overlap: its reshards are lowered to other collectives than the objective counts.
+`spmd.topology` contains the constants of a topology that is not a preset of spmdir, so the text needs no other file.
+`spmd.certificate` contains the lower bound that `propagate{certify}` proved. `spmd.objective` contains the cost of a
+decision that was made for overlap. It cannot be computed again from the program, because the reshards are lowered to
+other collectives than the objective counts.
 """
 
 from __future__ import annotations
@@ -26,25 +27,25 @@ if TYPE_CHECKING:
     from spmdir.search.certificate.certificate import Certificate
 
 TOPOLOGY = "spmd.topology"
-"""The attribute of a function with the constants of the machine that it was decided for."""
+"""The attribute with the constants of the topology that the function was decided for."""
 
 OBJECTIVE = "spmd.objective"
-"""The attribute of a function with what propagate minimised, where the times of the program have another sum."""
+"""The attribute with the minimised cost, if it differs from the sum of the times of the ops."""
 
 CERTIFICATE = "spmd.certificate"
-"""The attribute of a function with the lower bound on the cost of all its decisions."""
+"""The attribute with the lower bound on the cost of all decisions."""
 
 _PEAK = "peak_flops."
-"""What the keys of a topology's peaks start with."""
+"""The prefix of the keys of a topology's peaks."""
 
 
 @attrs.frozen
 class Machine:
-    """What a function runs on.
+    """The hardware that a function runs on.
 
     Attributes:
-        topology: how long computing and sending take.
-        memory: the bytes that a rank may hold at once.
+        topology: the model of compute and communication times.
+        memory: the memory of a rank, in bytes.
     """
 
     topology: Topology
@@ -54,22 +55,22 @@ class Machine:
 def write_topology(function: FuncOp, topology: Topology) -> None:
     """Write the constants of `topology` on `function`, unless it is a preset; omit defaults."""
     function.attributes.pop(TOPOLOGY, None)
-    plain = attrs.evolve(topology, costs=None)
-    if TOPOLOGIES.get(topology.name) != plain:
+    constants = attrs.evolve(topology, costs=None)
+    if TOPOLOGIES.get(topology.name) != constants:
         values = attrs.asdict(
-            plain, recurse=False, filter=lambda field, value: field.name != "peak_flops" and value != field.default
+            constants, recurse=False, filter=lambda field, value: field.name != "peak_flops" and value != field.default
         )
         values |= {f"{_PEAK}{unit}": peak for unit, peak in topology.peak_flops}
-        function.attributes[TOPOLOGY] = _dictionary(values)
+        function.attributes[TOPOLOGY] = _dictionary_attr(values)
 
 
-def written_topology(function: FuncOp) -> Topology | None:
-    """Return the machine whose constants `function` holds; None if it holds none.
+def recorded_topology(function: FuncOp) -> Topology | None:
+    """Return the topology in the attribute of `function`; None without the attribute.
 
     Raises:
         ParseError: the attribute is malformed; located.
     """
-    values = _values(function, TOPOLOGY)
+    values = _recorded_values(function, TOPOLOGY)
     if values is None:
         return None
     table: dict[str, Any] = {name: value for name, value in values.items() if not name.startswith(_PEAK)}
@@ -86,8 +87,8 @@ def write_objective(function: FuncOp, seconds: float) -> None:
     function.attributes[OBJECTIVE] = FloatAttr(float(f"{seconds:.9g}"), f64)
 
 
-def written_objective(function: FuncOp) -> float | None:
-    """Return the objective that `function` holds, in seconds; None if it holds none.
+def recorded_objective(function: FuncOp) -> float | None:
+    """Return the objective in the attribute of `function`, in seconds; None without the attribute.
 
     Raises:
         ParseError: the attribute is malformed; located.
@@ -99,24 +100,24 @@ def written_objective(function: FuncOp) -> float | None:
 
 
 def write_certificate(function: FuncOp, certificate: Certificate) -> None:
-    """Write on `function` how good its decision is, with nine digits: further ones differ between processors."""
+    """Write the certificate of the decision on `function`, with nine digits: further ones differ between processors."""
     values = attrs.asdict(certificate)
     rounded = {name: float(f"{value:.9g}") if isinstance(value, float) else value for name, value in values.items()}
-    function.attributes[CERTIFICATE] = _dictionary(
+    function.attributes[CERTIFICATE] = _dictionary_attr(
         {name: value for name, value in rounded.items() if value not in ("", "none")}
     )
 
 
-def written_certificate(function: FuncOp) -> Certificate | None:
-    """Return the certificate that `function` holds; None if it holds none.
+def recorded_certificate(function: FuncOp) -> Certificate | None:
+    """Return the certificate in the attribute of `function`; None without the attribute.
 
     Raises:
         ParseError: the attribute is malformed; located.
     """
-    values = _values(function, CERTIFICATE)
+    values = _recorded_values(function, CERTIFICATE)
     if values is None:
         return None
-    from spmdir.search.certificate.certificate import Certificate  # numpy, which few functions need
+    from spmdir.search.certificate.certificate import Certificate  # it imports numpy, which few functions need
 
     try:
         return Certificate(**values)  # type: ignore[arg-type]  # checked
@@ -124,14 +125,14 @@ def written_certificate(function: FuncOp) -> Certificate | None:
         raise ParseError(f"{CERTIFICATE}: {error}; expected it as propagate writes it", location_of(function)) from None
 
 
-def _dictionary(values: dict[str, float | str]) -> DictionaryAttr:
+def _dictionary_attr(values: dict[str, float | str]) -> DictionaryAttr:
     def attribute(value: float | str) -> Attribute:
         return StringAttr(value) if isinstance(value, str) else FloatAttr(value, f64)
 
     return DictionaryAttr({name: attribute(value) for name, value in values.items()})
 
 
-def _values(function: FuncOp, name: str) -> dict[str, float | str] | None:
+def _recorded_values(function: FuncOp, name: str) -> dict[str, float | str] | None:
     attribute = function.attributes.get(name)
     if attribute is None:
         return None

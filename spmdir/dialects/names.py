@@ -1,7 +1,9 @@
-"""Names of values: kept as written; what passes insert is named after the value that it is made of and what it does.
+"""Names of values. Passes keep the names of the text, and name a new value after its source: `%x.all_gather`.
 
-A number, as in `%2`, is how text spells a value without a name; it is kept too, as `.2`, which xDSL takes for a name.
-xDSL cuts `_1` off a name that it copies, so `x_1` is kept as `x_1$`. `full_name` reads what `keep_name` writes.
+xDSL drops some names, so names are stored in another form. `keep_name` stores a name and `full_name` reads it:
+
+* a number, as in `%2`, is stored as `.2`, because xDSL does not store numbers;
+* `x_1` is stored as `x_1$`, because xDSL cuts `_1` off the names that it copies.
 """
 
 from __future__ import annotations
@@ -11,14 +13,14 @@ import re
 from xdsl.ir import Block, OpResult, SSAValue
 
 _NUMBER = re.compile(r"\.[0-9]{1,9}", re.ASCII)
-_CUT = re.compile(r"(_[0-9]+|\$)\Z", re.ASCII)
+_CUT_SUFFIX = re.compile(r"(_[0-9]+|\$)\Z", re.ASCII)
 
 
 def keep_name(value: SSAValue, name: str) -> None:
-    """Name a value by all of `name`, as text spells it after the `%`."""
+    """Name a value `name`, as in the text after the `%`."""
     name = f".{name}" if name[:1].isdigit() and is_number(f".{name}") else name
-    if name.isascii() and SSAValue.is_valid_name(name):  # xDSL takes letters of all scripts and reads ASCII alone
-        value.name_hint = f"{name}$" if _CUT.search(name) else name
+    if name.isascii() and SSAValue.is_valid_name(name):  # xDSL prints other letters, but cannot parse them
+        value.name_hint = f"{name}$" if _CUT_SUFFIX.search(name) else name
 
 
 def full_name(value: SSAValue) -> str | None:
@@ -27,13 +29,13 @@ def full_name(value: SSAValue) -> str | None:
     return name[:-1] if name is not None and name.endswith("$") else name
 
 
-def take_name(value: SSAValue, other: SSAValue) -> None:
-    """Give a value the name of another one, which it stands for from now on."""
-    value.name_hint = other.name_hint
+def copy_name(value: SSAValue, source: SSAValue) -> None:
+    """Name a value like `source`, which it replaces."""
+    value.name_hint = source.name_hint
 
 
 def is_number(name: str) -> bool:
-    """Return whether the name of a value, as xDSL has it, is a number of the text."""
+    """Return whether a stored name is a number in the text."""
     return _NUMBER.fullmatch(name) is not None
 
 
@@ -44,54 +46,57 @@ def name_of(value: SSAValue) -> str | None:
 
 
 def text_name(value: SSAValue) -> str:
-    """Return how text names a value, as `%x` or `%2`; `%` if nothing has named it yet."""
+    """Return the name of a value in the text, as `%x` or `%2`; `%` if it has none."""
     hint = full_name(value) or ""
     return f"%{hint[1:] if is_number(hint) else hint}"
 
 
-def distinguish(block: Block) -> None:
-    """Let no two values of `block` have one name: of several the first keeps it, others get a number, as in text."""
+def make_names_unique(block: Block) -> None:
+    """Make the names of the values of `block` unique.
+
+    Of values with one name, the first keeps it, and the others get a number, as in text.
+    """
     values = [*block.args, *(result for op in block.ops for result in op.results)]
     names = {full_name(value) for value in values}
-    unnamed = max((int(name[1:]) + 1 for name in names if name and is_number(name)), default=0)
-    seen: set[str] = set()
+    next_number = max((int(name[1:]) + 1 for name in names if name and is_number(name)), default=0)
+    assigned_names: set[str] = set()
     numbers: dict[str, int] = {}
     for value in values:
-        first = full_name(value)
-        if first is None:
+        original_name = full_name(value)
+        if original_name is None:
             continue
-        name = first
-        if name not in seen:
-            seen.add(name)
+        name = original_name
+        if name not in assigned_names:
+            assigned_names.add(name)
             continue
-        if is_number(first):
-            name, unnamed = f".{unnamed}", unnamed + 1
-        while name in seen or name in names:
-            numbers[first] = number = numbers.get(first, 0) + 1
-            name = f"{first}_{number}"
-        seen.add(name)
+        if is_number(original_name):
+            name, next_number = f".{next_number}", next_number + 1
+        while name in assigned_names or name in names:
+            numbers[original_name] = number = numbers.get(original_name, 0) + 1
+            name = f"{original_name}_{number}"
+        assigned_names.add(name)
         keep_name(value, name)
 
 
 class Names:
-    """The names of the values of a block, all taken; gives new values names of their own."""
+    """The names of the values of a block, and unused names for new values."""
 
     def __init__(self, block: Block):
         values = [*block.args, *(result for op in block.ops for result in op.results)]
-        self._taken = {full_name(value) for value in values}
+        self._used_names = {full_name(value) for value in values}
 
-    def give(self, value: SSAValue, source: SSAValue, does: str) -> None:
-        """Name `value`, made of `source` by what it `does`: `%mul_3.all_gather`, or `%_2.all_gather` of `%2`."""
-        origin = full_name(source) or ""
-        if is_number(origin):
-            origin = f"_{origin[1:]}"
+    def assign_name(self, value: SSAValue, source: SSAValue, suffix: str) -> None:
+        """Name `value` after its `source`: `%mul_3.all_gather` for source `%mul_3`, `%_2.all_gather` for `%2`."""
+        source_name = full_name(source) or ""
+        if is_number(source_name):
+            source_name = f"_{source_name[1:]}"
         elif isinstance(source, OpResult):
-            # What is made of an inserted value comes from the same value of the program.
-            origin = origin.rpartition(".")[0] or origin
-        name = first = f"{origin}.{does}"
+            # If the source is itself inserted, such as %x.slice, use the name of the original value.
+            source_name = source_name.rpartition(".")[0] or source_name
+        name = base_name = f"{source_name}.{suffix}"
         number = 0
-        while name in self._taken:
+        while name in self._used_names:
             number += 1
-            name = f"{first}_{number}"
-        self._taken.add(name)
+            name = f"{base_name}_{number}"
+        self._used_names.add(name)
         keep_name(value, name)

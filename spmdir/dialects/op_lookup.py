@@ -1,4 +1,4 @@
-"""The class of an op by its name, where no dialect lists it: ops of torch libraries, and functions of sizes."""
+"""Find the class of an op by its name, for ops that no dialect lists: torch ops, and functions of sizes."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _OP_NAME = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+", re.ASCII)
 _CALL = re.compile(rf'= (?:"({_OP_NAME.pattern})"|({_OP_NAME.pattern}))(?=\()', re.ASCII)
 
 SIZE_NAMESPACES = ("builtins", "operator", "torch")
-"""Namespaces of functions of sizes that a dialect lists; `math` is not among them, for xDSL has a dialect `math`."""
+"""Namespaces of functions of sizes that have a dialect. `math` has none, because xDSL has another dialect `math`."""
 
 
 def class_of(name: str) -> type[Operation] | None:
-    """Return the class of op `name`; None for text that can name no op."""
+    """Return the class of op `name`; None if it is not a valid name of an op."""
     return SIZE_OPS.get(name) or (op_class(name) if _OP_NAME.fullmatch(name) else None)
 
 
 def load_named_ops(parser: AttrParser) -> None:
-    """Load a class for each op of the text of `parser` that no registered dialect lists.
+    """Load the classes of the ops in the text of `parser` that no registered dialect lists.
 
-    A stock context has no hook for unknown names, unlike `IRContext`; so what the text names is loaded before it is
-    met.
+    xDSL's `Context` has no hook for unknown names, unlike `IRContext`. Therefore the ops are loaded before the parser
+    reaches them.
     """
     ctx = parser.ctx
     if type(ctx) is not Context:
@@ -38,15 +38,15 @@ def load_named_ops(parser: AttrParser) -> None:
         name = quoted or plain
         kind = class_of(name)
         namespace = name.partition(".")[0]
-        listed_there = namespace in dialects and (name not in FUNCTIONS or namespace in SIZE_NAMESPACES)
-        if kind is None or name in loaded or listed_there:
+        is_listed = namespace in dialects and (name not in FUNCTIONS or namespace in SIZE_NAMESPACES)
+        if kind is None or name in loaded or is_listed:
             continue
         loaded.add(name)
         ctx.load_op(kind)
 
 
 def torch_dialect(namespace: str) -> Dialect:
-    """Return the dialect of the ops that the table lists of `namespace`, which is `aten` or `prims`."""
+    """Return the dialect `aten` or `prims`, with the ops that the table of admitted ops lists."""
     classes = [class_of(name) for name in listed(namespace)]
     return Dialect(namespace, [kind for kind in classes if kind is not None], [])
 

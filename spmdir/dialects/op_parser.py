@@ -1,4 +1,7 @@
-"""Reads the text of a tensor op: its operands and, memoised as one text, what stands behind them."""
+"""Parse the text of a tensor op: its operands, and its tail of arguments, types and shardings.
+
+The tail is parsed as one text and memoised, because the layers of a model repeat it.
+"""
 
 from __future__ import annotations
 
@@ -60,10 +63,10 @@ _SIZE = re.compile(r"([0-9]+|\?|\[[^\[\]]*\])x")
 _SIZE_OPERAND = re.compile(r'"(?:[^"\\]|\\.)*"|' + f"({_NAME})")
 
 
-_CONTINUED = re.compile(r"\s*(needs|of)\b")
+_CONTINUATION = re.compile(r"\s*(needs|of)\b")
 
 
-_NAMES = re.compile(rf"\[\s*({AXIS_TEXT}(\s*,\s*{AXIS_TEXT})*)?\s*\]")
+_AXIS_LIST = re.compile(rf"\[\s*({AXIS_TEXT}(\s*,\s*{AXIS_TEXT})*)?\s*\]")
 
 
 _COLON = re.compile(r"\s*:")
@@ -78,18 +81,19 @@ _OF = re.compile(r"\s*of\s+")
 _TAIL_END = re.compile(
     r"\s*(?:\n|//|loc\s*\(|\}|\Z)|\s+(?:attributes\s*\{|(?:func\.)?return\b|" + rf"{_NAME}(?::[0-9]+)?\s*[,=])"
 )
-"""What follows an op: the end of its line, or what begins the next op on the same line."""
+"""The text after an op: the end of its line, or the start of the next op on the same line."""
 
 
 _LOCATION_END = re.compile(r" loc\((?:unknown|#\w+)\)$", re.ASCII)
-"""The location of an op as it is printed, at the end of its line."""
+"""The printed location of an op, at the end of its line."""
 
 
-_PASSED = re.compile(r"\s+|\w+|.", re.DOTALL)
-"""What no end of an op begins inside of: blanks are passed at once, or their number would count squared."""
+_TOKEN = re.compile(r"\s+|\w+|.", re.DOTALL)
+"""Text inside which no op ends. All blanks are one match, so that long runs of blanks take linear time."""
 
 
 def parse_operands(parser: Parser, text: str, offset: int) -> tuple[list[SSAValue], Structure | None]:
+    """Return the operands in `text`, which starts at `offset` of the parser's text, and their structure."""
     if "[" not in text and "none" not in text:
         values = [parser.ssa_values.get(name.strip()[1:]) for name in text.split(",")]
         if all(value is not None and len(value) == 1 for value in values):
@@ -97,17 +101,17 @@ def parse_operands(parser: Parser, text: str, offset: int) -> tuple[list[SSAValu
     operands: list[SSAValue] = []
     structure: list[Any] = []
     current: list[Any] | None = None
-    position, separated = 0, True
+    position, may_start_operand = 0, True
     while text[position:].strip():
         match = _OPERAND_TOKEN.match(text, position)
         if match is None:
             parser.raise_error("expected operands: %name, none or [list]", offset + position, offset + position + 1)
         token, position = match[1], match.end()
-        if token not in ",]" and not separated:
+        if token not in ",]" and not may_start_operand:
             parser.raise_error(
                 f"found '{token}', expected ',' before it", offset + match.start(1), offset + match.end(1)
             )
-        separated = token in ",["
+        may_start_operand = token in ",["
         if token == "[" and current is None:
             current = []
         elif token == "]" and current is not None:
@@ -118,23 +122,23 @@ def parse_operands(parser: Parser, text: str, offset: int) -> tuple[list[SSAValu
         elif token != ",":
             (structure if current is None else current).append(int(token != "none"))
             if token != "none":
-                operands.append(_resolve(parser, token[1:], offset + match.start(1)))
+                operands.append(_find_value(parser, token[1:], offset + match.start(1)))
     if current is not None:
-        parser.raise_error("list of operands is never closed", offset, offset + 1)
+        parser.raise_error("the list of operands is not closed; expected ']'", offset, offset + 1)
     return operands, None if all(entry == 1 for entry in structure) else tuple(structure)
 
 
-def take_sizes(parser: Parser, text: str, offset: int) -> tuple[str, list[SSAValue]]:
-    """Return `text` with the numbers of its operands in the place of their names, and these operands.
+def replace_size_operands(parser: Parser, text: str, offset: int) -> tuple[str, list[SSAValue]]:
+    """Replace the names of size operands in `text` by numbers, as in `%0`; return the text and the operands.
 
-    What stands behind keeps its place, for errors to tell.
+    The result is as long as `text`, so offsets in errors stay correct.
     """
     sizes: list[SSAValue] = []
 
-    def number(match: re.Match[str]) -> str:
+    def replace(match: re.Match[str]) -> str:
         if match[1] is None:
             return match[0]
-        value = _resolve(parser, match[1][1:], offset + match.start())
+        value = _find_value(parser, match[1][1:], offset + match.start())
         if not isinstance(value.type, SizeType):
             place = offset + match.start()
             parser.raise_error(f"{match[1]} is {print_type(value.type)}; expected a size", place, place + len(match[1]))
@@ -142,10 +146,10 @@ def take_sizes(parser: Parser, text: str, offset: int) -> tuple[str, list[SSAVal
             sizes.append(value)
         return f"%{sizes.index(value)}".ljust(len(match[0]))
 
-    return _SIZE_OPERAND.sub(number, text), sizes
+    return _SIZE_OPERAND.sub(replace, text), sizes
 
 
-def _resolve(parser: Parser, name: str, position: int) -> SSAValue:
+def _find_value(parser: Parser, name: str, position: int) -> SSAValue:
     name, _, index = name.partition("#")
     values = parser.ssa_values.get(name)
     if values is None:
@@ -156,12 +160,12 @@ def _resolve(parser: Parser, name: str, position: int) -> SSAValue:
 
 
 def tail_end(text: str, start: int) -> int:
-    """Return the end of an op: the last line before one that begins something else, brackets balanced."""
+    """Return the position where the op ends whose tail begins at `start`."""
     line = text.find("\n", start)
     if line >= 0:
         location = _LOCATION_END.search(text, start, line)
         end = location.start() if location else line
-        if _is_complete(text[start:end]) and (location or not _CONTINUED.match(text, line)):
+        if _is_complete(text[start:end]) and (location or not _CONTINUATION.match(text, line)):
             return end
     end = _scan_tail(text, start)
     return len(text) if end < 0 else end
@@ -169,20 +173,20 @@ def tail_end(text: str, start: int) -> int:
 
 @lru_cache(maxsize=65536)
 def _is_complete(line: str) -> bool:
-    """Return whether nothing in `line` ends the op or goes on behind it; memoised, since repeated layers repeat it."""
+    """Return whether the op ends at the end of `line`. It is memoised, because the layers of a model repeat it."""
     return _scan_tail(line, 0) == len(line)
 
 
 def _scan_tail(text: str, start: int) -> int:
-    """Return where the op ends, -1 if a bracket or a string in it is never closed."""
+    """Return the position where the op ends; -1 if a bracket or a string in it is not closed."""
     position = start
     while True:
         match = _TAIL_END.match(text, position)
         if match:
-            following = _CONTINUED.match(text, match.end()) if match[0].endswith("\n") else None
-            if following is None:
+            continuation = _CONTINUATION.match(text, match.end()) if match[0].endswith("\n") else None
+            if continuation is None:
                 return position
-            position = following.end()
+            position = continuation.end()
         elif text[position] in "<{([":
             position = scan_balanced(text, position)
             if position < 0:
@@ -192,9 +196,9 @@ def _scan_tail(text: str, start: int) -> int:
             if position == 0:
                 return -1
         else:
-            passed = _PASSED.match(text, position)
-            assert passed is not None  # at the end of the text `_TAIL_END` matches
-            position = passed.end()
+            token = _TOKEN.match(text, position)
+            assert token is not None  # at the end of the text `_TAIL_END` matches
+            position = token.end()
 
 
 @until_declared
@@ -202,10 +206,10 @@ def _scan_tail(text: str, start: int) -> int:
 def parse_tail(
     clauses: tuple[tuple[str, str], ...], text: str, mesh: Mesh | None, hints: Hints
 ) -> tuple[dict[str, Attribute], tuple[Attribute, ...]]:
-    """Return the properties and result types that stand behind the operands; memoised, as repeated layers repeat them.
+    """Return the properties and the result types in the tail of an op.
 
     Raises:
-        LiteralError: the text is malformed; it says where.
+        LiteralError: the text is malformed; the error has the offset in `text`.
     """
     arguments, position = _parse_clauses(clauses, text, mesh)
     literals, position = _parse_literals(text, position)
@@ -241,18 +245,18 @@ def _expected(clauses: tuple[tuple[str, str], ...], text: str) -> str:
 def _parse_clauses(
     clauses: tuple[tuple[str, str], ...], text: str, mesh: Mesh | None
 ) -> tuple[dict[str, Literal], int]:
-    """Return the arguments in front that have a keyword, and where they end."""
-    found: dict[str, Literal] = {}
+    """Return the leading arguments with a keyword, as in `on [tp] dim 0`, and the position after them."""
+    arguments: dict[str, Literal] = {}
     position, keywords = 0, {keyword for keyword, _ in clauses}
     for keyword, name in clauses:
         match = _clause(keyword).match(text, position)
         if match is None:
             continue
         # The next keyword is not a value: this one is a flag.
-        flag = match[1] is None or match[1] in keywords
-        found[name] = True if flag else _parse_clause(match[1], mesh, match.start(1))
-        position = match.start(1) if flag and match[1] else match.end()
-    return found, position
+        is_flag = match[1] is None or match[1] in keywords
+        arguments[name] = True if is_flag else _parse_clause(match[1], mesh, match.start(1))
+        position = match.start(1) if is_flag and match[1] else match.end()
+    return arguments, position
 
 
 @cache
@@ -261,13 +265,13 @@ def _clause(keyword: str) -> re.Pattern[str]:
 
 
 def _parse_literals(text: str, position: int) -> tuple[dict[str, Literal], int]:
-    """Return the arguments in braces, if any, and where they end."""
+    """Return the arguments in braces, if any, and the position after them."""
     start = len(text) - len(text[position:].lstrip())
     if not text.startswith("{", start):
         return {}, start
     end = scan_balanced(text, start)
     if end < 0:
-        raise LiteralError("arguments are never closed", start)
+        raise LiteralError("the arguments are not closed; expected '}'", start)
     try:
         return dict(parse_arguments(text[start:end])), end
     except LiteralError as error:
@@ -275,19 +279,19 @@ def _parse_literals(text: str, position: int) -> tuple[dict[str, Literal], int]:
 
 
 def _parse_needs(text: str, position: int, mesh: Mesh | None) -> tuple[ShardingsAttr | None, int]:
-    """Return the `needs` clause, if any, and where it ends."""
+    """Return the `needs` clause, if any, and the position after it."""
     needs = _NEEDS.match(text, position)
     if needs is None:
         return None, position
     end = scan_balanced(text, needs.end() - 1)
     if end < 0:
-        raise LiteralError("needs ( is never closed", needs.end() - 1)
+        raise LiteralError("`needs (` is not closed; expected ')'", needs.end() - 1)
     entries = re.findall(r"<[^<>]*>|_", text[needs.end() : end - 1])
     return shardings_attr(tuple(None if e == "_" else _sharding(e[1:-1], mesh, needs.end()) for e in entries)), end
 
 
 def _parse_shapes(text: str, position: int) -> tuple[ShapesAttr | None, int]:
-    """Return the `of` clause, if any, which ends the text, and where it ends."""
+    """Return the `of` clause, if any, and the position after it. The clause is the last of the text."""
     of = _OF.match(text, position)
     if of is None:
         return None, position
@@ -299,7 +303,7 @@ def _parse_shapes(text: str, position: int) -> tuple[ShapesAttr | None, int]:
 
 
 def _parse_clause(text: str, mesh: Mesh | None, offset: int) -> Literal:
-    if text.startswith("[") and _NAMES.fullmatch(text):
+    if text.startswith("[") and _AXIS_LIST.fullmatch(text):
         axes = tuple(name.strip() for name in text[1:-1].split(",") if name.strip())
         return mesh.merge(axes) if mesh else axes
     if text.isidentifier() and text not in ("true", "false", "none"):
@@ -336,7 +340,11 @@ def _parse_types(
 
 @lru_cache(maxsize=65536)
 def parse_type(text: str, offset: int, hints: Hints) -> Attribute:
-    """Return the type that `text` spells; LiteralError at `offset` if there is none."""
+    """Return the type with the text `text`.
+
+    Raises:
+        LiteralError: there is no such type; its offset is relative to `offset`.
+    """
     if text == "none":
         return type_of(None)
     if wrapped := _WRAPPED.fullmatch(text):

@@ -1,4 +1,4 @@
-"""Text of a tensor op: what stands behind its name."""
+"""Print the text of a tensor op after its name: operands, arguments, types and shardings."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ def print_tail(
     of: ShapesAttr | None,
     types: tuple[Attribute, ...],
 ) -> str:
-    given = dict(arguments.data) if arguments else {}
+    """Return the text after the operands. It is memoised, because layers of a model repeat it."""
+    literals = dict(arguments.data) if arguments else {}
     text = ""
     for keyword, name in clauses:
-        if name in given:
-            value = given.pop(name)
+        if name in literals:
+            value = literals.pop(name)
             text += f" {keyword}" if value is True else f" {keyword} {_print_clause(value)}"
-    if given:
-        text += " " + print_arguments(sorted(given.items()))
+    if literals:
+        text += " " + print_arguments(sorted(literals.items()))
     shardings = sharding.data if sharding else (None,) * len(types)
     text += " : " + ", ".join(
         print_type(type_) + ("" if s is None else f" <{s}>") for type_, s in zip(types, shardings, strict=True)
@@ -57,6 +58,11 @@ def _print_clause(value: Literal) -> str:
 
 
 def print_operands(printer: Printer, values: Any, structure: Structure) -> None:
+    """Print the operands as `%x, [%y, none]`.
+
+    Args:
+        values: an iterator over the operands.
+    """
     for index, entry in enumerate(structure):
         if index:
             printer.print_string(", ")
@@ -71,7 +77,7 @@ def print_operands(printer: Printer, values: Any, structure: Structure) -> None:
 
 
 def print_with_sizes(printer: Printer, text: str, sizes: Sequence[SSAValue]) -> None:
-    """Print `text` with the names of operands in the place of their numbers."""
+    """Print `text` with the references to size operands, such as `%0`, replaced by the names of `sizes`."""
     position = 0
     for match in re.finditer(r'"(?:[^"\\]|\\.)*"|%([0-9]+)', text):
         if match[1] is not None:

@@ -1,6 +1,6 @@
-"""What a text declares ahead of the ops that rely on it: its mesh, and examples of its symbolic sizes.
+"""Declarations that a parser has read, for the ops that follow: the mesh, and the examples of symbolic sizes.
 
-It is kept on the parser that reads the text, whichever that is, so that xDSL's own parser reads these texts too.
+They are stored as attributes of the parser, which may be `IRParser` or xDSL's own.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from xdsl.parser import AttrParser
 from spmdir.core.mesh import Mesh
 
 Hints = tuple[tuple[str, int], ...]
-"""Examples of sizes by name."""
+"""(name, example) of each symbolic size."""
 
 
 def declare_mesh(parser: AttrParser, mesh: Mesh) -> None:
-    """Let what follows in the text be about `mesh`."""
+    """Record that the text declares `mesh`."""
     parser.__dict__["spmd_mesh"] = mesh
 
 
 def declared_mesh(parser: AttrParser) -> Mesh | None:
-    """Return the mesh that the text has declared so far."""
+    """Return the mesh that the text has declared so far; None if it has not."""
     return parser.__dict__.get("spmd_mesh")
 
 
 def declare_hints(parser: AttrParser, hints: Hints) -> None:
-    """Let what follows in the text know these sizes too."""
+    """Record that the text declares these sizes."""
     parser.__dict__["spmd_hints"] = declared_hints(parser) + hints
 
 

@@ -1,6 +1,6 @@
-"""Ops of rings: local tensors that go from rank to rank, and the states that packed placements combine.
+"""Ops of local forms: rotations of local tensors around a ring of ranks, and ops on states of packed placements.
 
-They occur only in local forms, so after localize: their types are those of one rank.
+They occur only after localize, so their types are local.
 """
 
 from __future__ import annotations
@@ -27,41 +27,41 @@ from spmdir.dialects.value_op import ValueOp
 
 
 class LocalFormOp(ValueOp):
-    """Base of the ops that stand only in local forms."""
+    """Base class of the ops that occur only in local forms."""
 
     traits = traits_def(Pure())
 
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)
         if mesh is None or not is_local(self.parent_op()):
-            raise ShardingError("is about the tensors of one rank; only a function after localize has such ops")
+            raise ShardingError("operates on the tensors of one rank; expected it only in functions after localize")
         self.check_form(mesh)
 
-    def require_known(self, *known: str) -> None:
-        """Raise VerifyException for an argument that is not in `known`."""
+    def check_argument_names(self, *expected_names: str) -> None:
+        """Raise VerifyException if an argument is not in `expected_names`."""
         for name in self.argument:
-            if name not in known:
-                raise VerifyException(f"has no argument '{name}'; expected {', '.join(known)} alone")
+            if name not in expected_names:
+                raise VerifyException(f"has the unknown argument '{name}'; expected only {', '.join(expected_names)}")
 
     def check_form(self, mesh: Mesh) -> None:
-        """Raise SpmdirError unless operands, arguments and results are what the op takes and gives."""
+        """Raise SpmdirError unless the operands, arguments and results are valid for the op."""
         raise NotImplementedError
 
-    def require(self, operands: int, results: int) -> None:
-        """Raise VerifyException unless the op has as many operands and results."""
+    def check_value_counts(self, operands: int, results: int) -> None:
+        """Raise VerifyException unless the op has this many operands and results."""
         if (len(self.operands), len(self.results)) != (operands, results):
             raise VerifyException(
-                f"takes {len(self.operands)} tensors and gives {len(self.results)}; expected {operands} and {results}"
+                f"has {len(self.operands)} operands and {len(self.results)} results; expected {operands} and {results}"
             )
 
-    def expect(self, metas: tuple[TensorMeta | None, ...]) -> None:
-        """Raise VerifyException unless the results have the types `metas`, as far as sizes are known on both sides."""
-        for found, expected in zip(self.metas, metas, strict=True):
-            if found is None or expected is None or not _agree(found, expected):
-                raise VerifyException(f"gives {found}; expected {expected}")
+    def check_result_types(self, expected_metas: tuple[TensorMeta | None, ...]) -> None:
+        """Raise VerifyException unless the results have the types `expected_metas`; a DYNAMIC size equals any size."""
+        for result_meta, expected_meta in zip(self.metas, expected_metas, strict=True):
+            if result_meta is None or expected_meta is None or not _are_equal(result_meta, expected_meta):
+                raise VerifyException(f"returns {result_meta}; expected {expected_meta}")
 
     @property
-    def given(self) -> tuple[TensorMeta | None, ...]:
+    def operand_metas(self) -> tuple[TensorMeta | None, ...]:
         """Return the types of the operands."""
         return tuple(meta_of(operand.type) for operand in self.operands)
 
@@ -73,22 +73,22 @@ def check_axes(axes: Any, mesh: Mesh) -> None:
     for axis in axes:
         mesh.require(str(axis))
     if len(set(axes)) < len(axes):
-        raise VerifyException(f"goes along [{', '.join(map(str, axes))}]; expected each axis once")
+        raise VerifyException(f"has the axes [{', '.join(map(str, axes))}]; expected each axis once")
 
 
-def _agree(found: TensorMeta, expected: TensorMeta) -> bool:
-    sizes = zip(found.shape, expected.shape, strict=False)
+def _are_equal(left: TensorMeta, right: TensorMeta) -> bool:
+    sizes = zip(left.shape, right.shape, strict=False)
     same = all(a == b or DYNAMIC in (a, b) for a, b in sizes)
-    return found.dtype == expected.dtype and found.rank == expected.rank and same
+    return left.dtype == right.dtype and left.rank == right.rank and same
 
 
 class RotationOp(LocalFormOp):
-    """Base of the ops that send each rank's tensor to another of its ring."""
+    """Base class of the ops that send each rank's tensor to another rank of its ring."""
 
     PARENTHESISED: ClassVar[bool] = False
     CLAUSES: ClassVar = (("on", "axes"), ("steps", "steps"))
     IS_START: ClassVar[bool] = False
-    """Whether the op only starts to send: its result is pending, and `spmd.wait` gives the tensor."""
+    """Whether the op only starts to send: its result is pending, and `spmd.wait` returns the tensor."""
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -97,12 +97,12 @@ class RotationOp(LocalFormOp):
 
     @property
     def pairs(self) -> Sequence[tuple[SSAValue, SSAValue]]:
-        """Return the tensor that it takes with what it becomes, as of other collectives."""
+        """Return (operand, result), as `Collective.pairs` does."""
         return [(self.operands[0], self.results[0])]
 
     @property
     def steps(self) -> int:
-        """Return how many ranks on a tensor goes."""
+        """Return the distance in the ring between sender and receiver, in ranks."""
         return self.argument.get("steps", 1)  # type: ignore  # verified
 
     def sent(self, mesh: Mesh) -> int:
@@ -113,27 +113,29 @@ class RotationOp(LocalFormOp):
         return math.prod(sizes) * meta.dtype.itemsize if self.steps % count else 0
 
     def check_form(self, mesh: Mesh) -> None:
-        self.require(1, 1)
-        self.require_known("axes", "steps", "largest")
+        self.check_value_counts(1, 1)
+        self.check_argument_names("axes", "steps", "largest")
         argument = self.argument
         axes, steps = argument.get("axes"), argument.get("steps", 1)
         check_axes(axes, mesh)
         if type(steps) is not int or steps < 1:
-            raise VerifyException(f"goes {steps!r} steps; expected a number from 1 on")
-        self.expect(self.given)
+            raise VerifyException(f"has steps {steps!r}; expected an integer of at least 1")
+        self.check_result_types(self.operand_metas)
         meta, largest = self.metas[0], argument.get("largest")
-        assert meta is not None  # it is the operand's
-        sized = isinstance(largest, tuple) and all(type(size) is int and size >= 0 for size in largest)
-        if (DYNAMIC in meta.shape or largest is not None) and not (sized and len(largest) == meta.rank):  # type: ignore
-            raise VerifyException(f"has the largest sizes {largest!r}; expected {meta.rank} numbers")
+        assert meta is not None  # its type is that of the operand
+        is_shape = isinstance(largest, tuple) and all(type(size) is int and size >= 0 for size in largest)
+        if (DYNAMIC in meta.shape or largest is not None) and not (is_shape and len(largest) == meta.rank):  # type: ignore
+            raise VerifyException(
+                f"has largest {largest!r}; expected {meta.rank} sizes: those of the largest local tensor"
+            )
 
 
 @irdl_op_definition
 class RotateOp(RotationOp):
-    """`rotate %x on [cp] steps 1`: each rank's tensor goes `steps` ranks on along the axes, major first, and round.
+    """`rotate %x on [cp] steps 1`: each rank sends its tensor to the rank `steps` positions later in the ring.
 
-    All ranks of a group have tensors of one shape. Without `steps` it is one. Where other axes shard the tensor
-    unevenly, `largest` lists the sizes on the rank with the largest.
+    The ring contains the ranks along the axes, major first. `steps` is 1 by default. All ranks of a group have tensors
+    of one shape. If other axes shard the tensor unevenly, `largest` lists the sizes of the largest local tensor.
     """
 
     name = "spmd.rotate"
@@ -141,7 +143,7 @@ class RotateOp(RotationOp):
 
 @irdl_op_definition
 class RotateStartOp(RotationOp):
-    """`rotate_start %x on [cp]`: starts what `rotate` does; `spmd.wait` gives what the rank receives."""
+    """`rotate_start %x on [cp]`: start a `rotate`; `spmd.wait` returns the received tensor."""
 
     name = "spmd.rotate_start"
     IS_START: ClassVar[bool] = True
@@ -157,9 +159,9 @@ class RotateStartOp(RotationOp):
 
 @irdl_op_definition
 class AssembleOp(LocalFormOp):
-    """`assemble(%x, %y, %z) {axes = ["cp"], dim = 0}`: the blocks of all ranks of a ring, joined in the order of ranks.
+    """`assemble(%x, %y, %z) {axes = ["cp"], dim = 0}`: concatenate the blocks of a ring, in the order of its ranks.
 
-    The first operand is the block of the rank itself, each further one that of the rank before.
+    The first operand is the block of this rank, the second the block of the previous rank, and so on.
     """
 
     name = "spmd.assemble"
@@ -175,46 +177,50 @@ class AssembleOp(LocalFormOp):
         return self.argument["dim"]  # type: ignore  # verified
 
     def check_form(self, mesh: Mesh) -> None:
-        self.require_known("axes", "dim")
+        self.check_argument_names("axes", "dim")
         dim = self.argument.get("dim")
         check_axes(self.argument.get("axes"), mesh)
-        count, first = mesh.group_size(self.axes), self.given[0] if self.given else None
-        self.require(count, 1)
+        count, first = mesh.group_size(self.axes), self.operand_metas[0] if self.operand_metas else None
+        self.check_value_counts(count, 1)
         if first is None or type(dim) is not int or not 0 <= dim < first.rank:
-            raise VerifyException(f"joins along dimension {dim!r}; expected one of {first}")
-        if any(meta is None or not _agree(meta, first) for meta in self.given):
-            raise VerifyException(f"joins {', '.join(map(str, self.given))}; expected blocks of one type")
+            raise VerifyException(f"has dim {dim!r}; expected a dimension of its operands, {first}")
+        if any(meta is None or not _are_equal(meta, first) for meta in self.operand_metas):
+            raise VerifyException(
+                f"has the operands {', '.join(map(str, self.operand_metas))}; expected tensors of one type"
+            )
         size = first.shape[dim]
         joined = DYNAMIC if size == DYNAMIC else size * count
-        self.expect((TensorMeta((*first.shape[:dim], joined, *first.shape[dim + 1 :]), first.dtype),))
+        self.check_result_types((TensorMeta((*first.shape[:dim], joined, *first.shape[dim + 1 :]), first.dtype),))
 
 
 @irdl_op_definition
 class ChooseOp(LocalFormOp):
-    """`choose(%new, %old) {when = reaches(…)}`: the first where the rank's own number is not 0, else the second.
+    """`choose(%new, %old) {when = reaches(…)}`: the first operand on ranks where `when` is not 0, else the second.
 
-    What a rank does not choose it does not compute.
+    A rank does not compute the operand that it does not choose.
     """
 
     name = "spmd.choose"
 
     def check_form(self, mesh: Mesh) -> None:
-        self.require(2, 1)
-        self.require_known("when")
+        self.check_value_counts(2, 1)
+        self.check_argument_names("when")
         when = self.argument.get("when")
         if not isinstance(when, Local) or when.kind == "shard":
-            found = when if isinstance(when, Local) else repr(when)
-            raise VerifyException(f"chooses by {found}; expected a rank's own number, as in `size(8, cp)`")
+            shown = when if isinstance(when, Local) else repr(when)
+            raise VerifyException(
+                f"has when = {shown}; expected a number that depends on the rank, as in `size(8, cp)`"
+            )
         for axis in when.all_axes:
             mesh.require(axis)
-        new, old = self.given
-        if new is None or old is None or not _agree(new, old):
-            raise VerifyException(f"chooses between {new} and {old}; expected tensors of one type")
-        self.expect((old,))
+        new, old = self.operand_metas
+        if new is None or old is None or not _are_equal(new, old):
+            raise VerifyException(f"has the operands {new} and {old}; expected tensors of one type")
+        self.check_result_types((old,))
 
 
 class StateOp(LocalFormOp):
-    """Base of the ops on states of a packed placement, whose name `by` says."""
+    """Base class of the ops on states of the packed placement that the argument `by` names."""
 
     METHOD: ClassVar[str]
 
@@ -224,68 +230,68 @@ class StateOp(LocalFormOp):
         return joint_placement(str(self.argument["by"]))
 
     def check_form(self, mesh: Mesh) -> None:
-        self.require_known("by")
-        by = self.argument.get("by")
-        if not isinstance(by, str):
+        self.check_argument_names("by")
+        placement_name = self.argument.get("by")
+        if not isinstance(placement_name, str):
             raise VerifyException('expected the name of a packed placement, as in `{by = "Attended"}`')
-        self.check_state(len(joint_placement(by).parts))
+        self.check_state(len(joint_placement(placement_name).parts))
 
     def check_state(self, parts: int) -> None:
-        """Raise VerifyException unless the op is one of states of as many parts."""
+        """Raise VerifyException unless the operands and results are states with this number of parts."""
         raise NotImplementedError
 
 
 @irdl_op_definition
 class IdentityOp(StateOp):
-    """`identity(%a, %b) {by = "Attended"}`: the state that leaves others as they are, its parts like the operands."""
+    """`identity(%a, %b) {by = "Attended"}`: the neutral state of `combine`, with the types of the operands."""
 
     name = "spmd.identity"
     METHOD: ClassVar[str] = "identity"
 
     def check_state(self, parts: int) -> None:
-        self.require(parts, parts)
-        self.expect(self.given)
+        self.check_value_counts(parts, parts)
+        self.check_result_types(self.operand_metas)
 
 
 @irdl_op_definition
 class CombineOp(StateOp):
-    """`combine(%a, %b, %c, %d) {by = "Attended"}`: the state of two, whose parts follow one another."""
+    """`combine(%a, %b, %c, %d) {by = "Attended"}`: combine the states (%a, %b) and (%c, %d)."""
 
     name = "spmd.combine"
     METHOD: ClassVar[str] = "combine"
 
     def check_state(self, parts: int) -> None:
-        self.require(2 * parts, parts)
-        for left, right in zip(self.given[:parts], self.given[parts:], strict=True):
-            if left is None or right is None or not _agree(left, attrs.evolve(right, dtype=left.dtype)):
+        self.check_value_counts(2 * parts, parts)
+        for left, right in zip(self.operand_metas[:parts], self.operand_metas[parts:], strict=True):
+            if left is None or right is None or not _are_equal(left, attrs.evolve(right, dtype=left.dtype)):
                 raise VerifyException(f"combines a part {left} with {right}; expected states of the same shapes")
-        self.expect(self.given[:parts])
+        self.check_result_types(self.operand_metas[:parts])
 
 
 @irdl_op_definition
 class FinishOp(StateOp):
-    """`finish(%a, %b) {by = "Attended"}`: the results of the op, of the state of all ranks."""
+    """`finish(%a, %b) {by = "Attended"}`: compute the results of the op from the combined state of all ranks."""
 
     name = "spmd.finish"
     METHOD: ClassVar[str] = "finish"
 
     def check_state(self, parts: int) -> None:
-        self.require(parts, len(self.placement.results) or parts)
+        self.check_value_counts(parts, len(self.placement.results) or parts)
 
 
 @irdl_op_definition
 class PackOp(StateOp):
-    """`pack(%a, %b) {by = "Attended"}`: a state as one tensor, which is what a rank holds of a packed placement."""
+    """`pack(%a, %b) {by = "Attended"}`: pack a state into one tensor, the local tensor of a packed placement."""
 
     name = "spmd.pack"
     METHOD: ClassVar[str] = "pack"
 
     def check_state(self, parts: int) -> None:
-        self.require(parts, 1)
-        if any(meta is None or DYNAMIC in meta.shape for meta in self.given):
+        self.check_value_counts(parts, 1)
+        if any(meta is None or DYNAMIC in meta.shape for meta in self.operand_metas):
             return
-        types = [(meta.shape, meta.dtype) for meta in self.given if meta is not None]
-        self.expect((TensorMeta(*self.placement.packed_type(types)),))
+        types = [(meta.shape, meta.dtype) for meta in self.operand_metas if meta is not None]
+        self.check_result_types((TensorMeta(*self.placement.packed_type(types)),))
 
 
 RING_CLASSES: dict[str, type[LocalFormOp]] = {

@@ -32,7 +32,7 @@ class ShardIndexOp(LocalFormOp):
         return found
 
     def check_form(self, mesh: Mesh) -> None:
-        self.require(self.OPERANDS, 1)
+        self.check_value_counts(self.OPERANDS, 1)
         shard = self.argument.get("of")
         if not isinstance(shard, Local) or shard.kind != "shard" or (shard.times, shard.plus) != (1, 0):
             raise VerifyException(
@@ -40,7 +40,7 @@ class ShardIndexOp(LocalFormOp):
             )
         if set(self.argument) != {"of"}:
             raise VerifyException(f"has the arguments {', '.join(sorted(self.argument))}; expected `of` alone")
-        self.expect((TensorMeta(self.indices(shard, mesh), I64),))
+        self.check_result_types((TensorMeta(self.indices(shard, mesh), I64),))
 
     def indices(self, shard: Local, mesh: Mesh) -> tuple[int, ...]:
         """Return the shape of the result."""
@@ -67,7 +67,7 @@ class LocalIndexOp(ShardIndexOp):
     OPERANDS: ClassVar[int] = 1
 
     def indices(self, shard: Local, mesh: Mesh) -> tuple[int, ...]:
-        (index,) = self.given
+        (index,) = self.operand_metas
         if index is None or index.dtype.kind != "int":
             raise VerifyException(f"takes {index}; expected a tensor of integers")
         return index.shape

@@ -26,9 +26,10 @@ _COMMA = re.compile(r",(?![^()]*\))")
 
 @irdl_attr_definition
 class DimsAttr(Data[tuple[int | Size, ...]]):
-    """`#spmd.dims<s0, 16>`: the sizes of a tensor type of which some are symbolic; its shape is the example.
+    """`#spmd.dims<s0, 16>`: the sizes of a tensor type, some of them symbolic. The shape of the type is the example.
 
-    It is the encoding of the type: `tensor<8x16xf32, #spmd.dims<s0, 16>>`, in results of ops `tensor<[s0]x16xf32>`.
+    It is the encoding of the type: `tensor<8x16xf32, #spmd.dims<s0, 16>>`. In results of ops, the type is printed as
+    `tensor<[s0]x16xf32>`.
     """
 
     name = "spmd.dims"
@@ -47,18 +48,18 @@ class DimsAttr(Data[tuple[int | Size, ...]]):
 
 
 def dims_text(size: int | Size) -> str:
-    """Return a size inside a tensor type."""
+    """Return the text of a size in a tensor type."""
     return f"[{size}]" if isinstance(size, Size) else str(size)
 
 
 @attrs.frozen(cache_hash=True)
 class Measure:
-    """What is known of a value that is a size.
+    """A size, with its example and the axes that shard its dimensions.
 
     Attributes:
-        size: the number, made of symbols.
-        hint: an example of it.
-        axes: the mesh axes that shard what it measures, major first.
+        size: the expression in symbolic sizes.
+        hint: its example.
+        axes: the mesh axes that shard the dimensions that it measures, major first.
     """
 
     size: Number
@@ -71,9 +72,9 @@ class Measure:
 
 @irdl_attr_definition
 class SizeType(Data[Measure], TypeAttribute):
-    """`!spmd.size<s0, dp>`: a number made of sizes, and the axes that shard the dimensions it measures.
+    """`!spmd.size<s0, dp>`: the type of a size, with the axes that shard the dimensions that it measures.
 
-    Both the global and the local value follow: s0, and the length of the rank's shard of s0 elements sharded by dp.
+    It determines two numbers: the global size s0, and the length of the rank's shard of s0 elements sharded by dp.
     """
 
     name = "spmd.size"
@@ -91,10 +92,10 @@ class SizeType(Data[Measure], TypeAttribute):
 
 
 def read_measure(text: str, hints: Hints) -> Measure:
-    """`s0*s1, dp` → what it says.
+    """Parse `s0*s1, dp`.
 
     Raises:
-        SpmdirError: the text is malformed, or names a size that is not declared.
+        SpmdirError: the text is malformed, or contains an undeclared size.
     """
     parts = split_entries(text)
     size = parse_number(parts[0] if parts else "")
@@ -102,35 +103,35 @@ def read_measure(text: str, hints: Hints) -> Measure:
 
 
 def read_size(text: str, hints: Hints) -> int | Size:
-    """`2*s0` → the size that it says.
+    """Parse `2*s0`.
 
     Raises:
-        SpmdirError: the text is malformed, names a size that is not declared, or says a number that is not an integer.
+        SpmdirError: the text is malformed, contains an undeclared size, or is not an integer.
     """
     size = parse_number(text)
     hint_of(size, hints)
     if isinstance(size, (float, Real)):
-        raise SpmdirError(f"the size [{text}] is not an integer")
+        raise SpmdirError(f"the size [{text}] is not an integer; expected an integer expression, as in [2*s0]")
     return size
 
 
 def hint_of(size: Number, hints: Hints) -> int | float:
-    """Return the example of `size`.
+    """Return the example of `size`, computed from the examples of its symbols.
 
     Raises:
-        SpmdirError: it is made of a symbol that has none.
+        SpmdirError: `size` contains an undeclared symbol.
     """
-    known = dict(hints)
-    hint = evaluate(size, known)
+    hint_by_name = dict(hints)
+    hint = evaluate(size, hint_by_name)
     if not isinstance(hint, (int, float)):
-        names = ", ".join(known) or "none"
-        raise SpmdirError(f"'{size}' names a size that is not declared; `spmd.sizes` declares {names}")
+        names = ", ".join(hint_by_name) or "none"
+        raise SpmdirError(f"'{size}' contains an undeclared size; `spmd.sizes` declares {names}")
     return hint
 
 
 @irdl_attr_definition
 class SizesAttr(Data[Sizes]):
-    """`#spmd.sizes<{s0 = 8 in 2..64, s0 % 4 == 0}>`: the sizes that a program leaves open."""
+    """`#spmd.sizes<{s0 = 8 in 2..64, s0 % 4 == 0}>`: the symbolic sizes of a program."""
 
     name = "spmd.sizes"
 
@@ -149,22 +150,22 @@ class SizesAttr(Data[Sizes]):
 
 
 def read_sizes(text: str) -> Sizes:
-    """`{s0 = 8 in 2..64, s0 % 4 == 0}` → what it declares.
+    """Parse `{s0 = 8 in 2..64, s0 % 4 == 0}`.
 
     Raises:
-        SpmdirError: the text is malformed, or contradicts itself.
+        SpmdirError: the text is malformed, or an example is outside of its range or violates a condition.
     """
     symbols: list[Symbol] = []
     conditions = []
-    inside = text.strip().removeprefix("{").removesuffix("}")
-    for part in filter(str.strip, _COMMA.split(inside)):
+    entries = text.strip().removeprefix("{").removesuffix("}")
+    for part in filter(str.strip, _COMMA.split(entries)):
         match = _SYMBOL.fullmatch(part)
         if match:
             symbols.append(Symbol(match[1], int(match[2]), int(match[3]), int(match[4]) if match[4] else None))
         elif _RELATION.search(part):
             conditions.append(parse_condition(part))
         else:
-            raise SpmdirError(f"'{part.strip()}' declares no size; expected one such as s0 = 8 in 2..64")
+            raise SpmdirError(f"'{part.strip()}' is not a declaration of a size; expected one, as in s0 = 8 in 2..64")
     if not symbols:
-        raise SpmdirError("declares no size; expected one such as s0 = 8 in 2..64")
+        raise SpmdirError("no size is declared; expected a declaration, as in s0 = 8 in 2..64")
     return Sizes(tuple(symbols), tuple(conditions))

@@ -1,13 +1,13 @@
-"""The stage of a function: how far a pipeline has taken its program, as the attribute `spmd.stage`.
+"""The stage of a function: its progress in a pipeline, recorded in the attribute `spmd.stage`.
 
     func.func @main(...) -> (...) attributes {spmd.stage = "lowered"} {
 
-| stage | what the function contains |
+| stage | contents of the function |
 |---|---|
 | `imported` | values may have no sharding, or one with an open axis; calls of other functions |
-| `decided` | every value has a sharding; ops may need operands in others, and constraints remain |
-| `resharded` | `spmd.reshard` ops make the operands that ops need |
-| `lowered` | collectives take the place of reshards |
+| `decided` | every value has a sharding; ops may require other shardings of their operands; constraints remain |
+| `resharded` | `spmd.reshard` ops convert the operands to the required shardings |
+| `lowered` | collectives replace reshards |
 | `local` | the types are those of one rank |
 | `scheduled` | collectives are bucketed, asynchronous and in the order of a schedule |
 
@@ -21,21 +21,21 @@ from typing import Any
 from xdsl.dialects.builtin import ArrayAttr, StringAttr
 
 STAGE = "spmd.stage"
-"""The attribute of a function that holds its stage."""
+"""The attribute of a function with its stage."""
 
 STAGES = ("imported", "decided", "resharded", "lowered", "local", "scheduled")
 """The stages, in the order of a pipeline."""
 
 PASSES_RUN = "spmd.passes"
-"""The attribute of a function with the names of the passes of plug-ins that have run since it was decided.
+"""The attribute of a function with the names of the plug-in passes that have run since it was decided.
 
-Passes of spmdir change nothing when they run again; one of a plug-in may, so a pipeline is continued without it."""
+The passes of spmdir are idempotent. A plug-in pass may not be, so a continued pipeline leaves it out."""
 
 _LOCAL = {StringAttr(stage) for stage in STAGES[STAGES.index("local") :]}
 
 
-def written_stage(function: Any) -> str | None:
-    """Return the stage that the attribute of `function` states; None without the attribute."""
+def recorded_stage(function: Any) -> str | None:
+    """Return the stage in the attribute of `function`; None without the attribute."""
     attribute = function.attributes.get(STAGE)
     return attribute.data if isinstance(attribute, StringAttr) and attribute.data in STAGES else None
 
@@ -45,23 +45,23 @@ def write_stage(function: Any, stage: str) -> None:
     function.attributes[STAGE] = StringAttr(stage)
 
 
-def passes_run(function: Any) -> tuple[str, ...]:
-    """Return the names of the passes that are recorded on `function`, in the order in which they ran."""
+def recorded_passes(function: Any) -> tuple[str, ...]:
+    """Return the names of the passes recorded on `function`, in the order in which they ran."""
     attribute = function.attributes.get(PASSES_RUN)
     entries = attribute.data if isinstance(attribute, ArrayAttr) else ()
     return tuple(entry.data for entry in entries if isinstance(entry, StringAttr))
 
 
 def record_pass(function: Any, name: str) -> None:
-    """Add the name of a pass to those that are recorded on `function`."""
-    function.attributes[PASSES_RUN] = ArrayAttr(map(StringAttr, (*passes_run(function), name)))
+    """Add the name of a pass to those recorded on `function`."""
+    function.attributes[PASSES_RUN] = ArrayAttr(map(StringAttr, (*recorded_passes(function), name)))
 
 
 def is_local(function: Any) -> bool:
-    """Return whether the types of `function` are those of one rank, as localize makes them."""
+    """Return whether the types of `function` are local, as they are after localize."""
     return function is not None and function.attributes.get(STAGE) in _LOCAL
 
 
-def is_at_least(stage: str, other: str) -> bool:
+def is_at_least(stage: str, earliest: str) -> bool:
     """Return whether `stage` is `other` or comes after it."""
-    return STAGES.index(stage) >= STAGES.index(other)
+    return STAGES.index(stage) >= STAGES.index(earliest)

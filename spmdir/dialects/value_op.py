@@ -1,10 +1,10 @@
-"""The one shape all tensor ops share: operands, literal arguments, and a sharding for each result.
+"""The base class of all tensor ops: operands, literal arguments, and a sharding for each result.
 
     %0, %1 = NAME(%x, [%a, none]) {dim = 1} : tensor<4x8xf32> <dp: S(0)>, none needs (<dp: S(0)>, <>) of [10, 8], none
 
-`needs` gives the shardings the op wants its operands in, where they differ from what the operands have; it
-stands between propagate and insert-reshard. `of` gives global shapes after localize, where ranks differ in size.
-What passes note about an op follows last, as `attributes {name = attribute}`.
+`needs` lists the shardings that the op requires of its operands, if their own differ. `propagate` writes it, and
+`insert-reshard` removes it. After localize, `of` lists the global shapes of results whose size differs between ranks.
+The attributes that passes set on an op follow last, as `attributes {name = attribute}`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,14 @@ from spmdir.dialects.attributes import (
     shardings_attr,
     type_of,
 )
-from spmdir.dialects.op_parser import BARE_OPERANDS, OPERANDS, parse_operands, parse_tail, tail_end, take_sizes
+from spmdir.dialects.op_parser import (
+    BARE_OPERANDS,
+    OPERANDS,
+    parse_operands,
+    parse_tail,
+    replace_size_operands,
+    tail_end,
+)
 from spmdir.dialects.op_printer import print_operands, print_tail, print_with_sizes
 from spmdir.dialects.parser_declarations import declared_hints, declared_mesh
 from spmdir.dialects.sharding_checks import check_decided, check_sharding, check_shards, mesh_of
@@ -49,7 +56,7 @@ from spmdir.dialects.stage import is_local
 
 
 class ValueOp(IRDLOperation):
-    """Base of `aten` and `spmd` tensor ops."""
+    """Base class of the tensor ops of `aten`, other torch libraries and `spmd`."""
 
     inputs = var_operand_def()
     outputs = var_result_def()
@@ -68,7 +75,7 @@ class ValueOp(IRDLOperation):
 
     @property
     def tensors(self) -> Sequence[SSAValue]:
-        """Return the operands but for sizes, which come last."""
+        """Return the operands without sizes, which come last."""
         operands = self._operands
         count = len(operands)
         while count and type(operands[count - 1]._type) is SizeType:
@@ -82,39 +89,39 @@ class ValueOp(IRDLOperation):
 
     @property
     def argument(self) -> dict[str, Literal]:
-        """Argument name → literal."""
-        given: Any = self.properties.get("arguments")
-        return dict(given.data) if given is not None else {}
+        """Return argument name → literal."""
+        attribute: Any = self.properties.get("arguments")
+        return dict(attribute.data) if attribute is not None else {}
 
     @property
     def shardings(self) -> tuple[Sharding | None, ...]:
-        """Return the sharding of each result; None where undecided."""
+        """Return the sharding of each result; None if it is not decided."""
         attribute: Any = self.properties.get("sharding")
         return attribute.data if attribute is not None else (None,) * len(self.results)
 
     @property
     def metas(self) -> tuple[TensorMeta | None, ...]:
-        """Shape and element type of each result."""
+        """Return shape and element type of each result."""
         return tuple(meta_of(result.type) for result in self.results)
 
     def set_shardings(self, shardings: Sequence[Sharding | None]) -> None:
-        """Give each result its sharding."""
+        """Set the sharding of each result."""
         self.properties["sharding"] = shardings_attr(tuple(shardings))
 
     def call(self) -> Call:
-        """This op as a plain value; symbolic sizes are their examples.
+        """Return this op as a plain value, with the examples of symbolic sizes.
 
-        It is kept for as long as what it is made from stays the same.
+        The value is memoised until the types, the arguments or the structure change.
         """
         types = [value._type for value in (*self._operands, *self.results)]
         arguments, structure = self.properties.get("arguments"), self.properties.get("structure")
-        known = getattr(self, "_call", None)
-        if known is None or known[0] != types or known[1] is not arguments or known[2] is not structure:
-            known = types, arguments, structure, _shared(self._made_call())
-            self._call = known
-        return known[3]
+        memo = getattr(self, "_call", None)
+        if memo is None or memo[0] != types or memo[1] is not arguments or memo[2] is not structure:
+            memo = types, arguments, structure, _interned(self._build_call())
+            self._call = memo
+        return memo[3]
 
-    def _made_call(self) -> Call:
+    def _build_call(self) -> Call:
         arguments = self.arguments.data if self.arguments else ()
         operands = self._operands
         if operands and type(operands[-1]._type) is SizeType:
@@ -155,13 +162,15 @@ class ValueOp(IRDLOperation):
 
     @classmethod
     def result_type(cls, meta: TensorMeta | None) -> Attribute:
-        """Return the type of a result, that of a missing one if `meta` is None."""
+        """Return the type of a result; None is a result that the op does not return."""
         return type_of(meta)
 
     def verify(self, verify_nested_ops: bool = True) -> None:
-        """Verify at once an op that has nothing which a tensor op never has; xDSL tells what is wrong with others."""
-        usual = not self.regions and not self.successors and self.parent is not None and self.parent.last_op is not self
-        if usual and all(type(value) is _PROPERTIES.get(name) for name, value in self.properties.items()):
+        """Verify the op. xDSL's slower verifier runs only on ops that have more than a tensor op can have."""
+        is_plain = (
+            not self.regions and not self.successors and self.parent is not None and self.parent.last_op is not self
+        )
+        if is_plain and all(type(value) is _ATTRIBUTE_CLASSES.get(name) for name, value in self.properties.items()):
             self.check_admitted()
             self.check_counts()
         else:
@@ -175,14 +184,16 @@ class ValueOp(IRDLOperation):
         """Raise SpmdirError if no program may have this op."""
 
     def check_counts(self) -> None:
-        """Raise unless there is one entry for each value, and the shardings fit."""
-        for attribute, count, what in (
+        """Raise unless each property has one entry for each value, and the shardings are valid."""
+        for attribute, count, noun in (
             (self.sharding, len(self.results), "result"),
             (self.needs, len(self.tensors) if self.needs else 0, "operand"),
             (self.of, len(self.results), "result"),
         ):
             if attribute is not None and len(attribute.data) != count:
-                raise VerifyException(f"has {len(attribute.data)} entries for {count} {what}s; give one a {what}")
+                raise VerifyException(
+                    f"has {len(attribute.data)} entries for {count} {noun}s; expected one for each {noun}"
+                )
         self.check_operands()
         self.check(mesh_of(self.parent_op() or self))
 
@@ -198,7 +209,9 @@ class ValueOp(IRDLOperation):
         for result, sharding, shape in zip(self.results, self.shardings, of, strict=True):
             meta = meta_of(result.type)
             if meta is None and result.type != type_of(None):
-                raise VerifyException(f"gives {result.type}; expected a tensor of a known element type, or none")
+                raise VerifyException(
+                    f"has the result type {result.type}; expected a tensor of a known element type, or none"
+                )
             if meta is not None and (shape is not None or DYNAMIC in meta.shape):
                 check_shards(meta, shape, sharding, mesh)
             if sharding is None:
@@ -208,29 +221,35 @@ class ValueOp(IRDLOperation):
                 check_decided(sharding)
 
     def check_operands(self) -> None:
-        """Raise VerifyException unless the operands are tensors, and then sizes that the arguments refer to."""
+        """Raise VerifyException unless the operands are tensors, followed by sizes that the arguments refer to."""
         arguments: Any = self.properties.get("arguments")
-        tensors_alone = all(type(operand._type) is TensorType for operand in self._operands)
-        if tensors_alone and (arguments is None or not _refers(arguments)):
+        has_only_tensors = all(type(operand._type) is TensorType for operand in self._operands)
+        if has_only_tensors and (arguments is None or not _has_size_operand(arguments)):
             return
         for index, operand in enumerate(self.tensors):
             if type(operand._type) is not TensorType:
-                first = _BEFORE_USE.get(type(operand._type), "")
-                raise VerifyException(f"operand {index} is {print_type(operand._type)}; expected a tensor{first}")
+                how_to_get_tensor = _HOW_TO_GET_TENSOR.get(type(operand._type), "")
+                raise VerifyException(
+                    f"operand {index} is {print_type(operand._type)}; expected a tensor{how_to_get_tensor}"
+                )
         count = len(self.sizes)
-        found = _size_operands(tuple(value for _, value in arguments.data) if arguments else ())
-        if found != set(range(count)):
-            shown = ", ".join(f"%{index}" for index in sorted(found)) or "none"
-            raise VerifyException(f"takes {count} sizes as its last operands; its arguments refer to {shown}")
+        indices = _size_operands(tuple(value for _, value in arguments.data) if arguments else ())
+        if indices != set(range(count)):
+            shown = ", ".join(f"%{index}" for index in sorted(indices)) or "none"
+            raise VerifyException(
+                f"has {count} size operands, but its arguments refer to {shown}; refer to each of them"
+            )
 
     def check_numbers(self, mesh: Mesh | None) -> None:
-        """Raise SpmdirError if an argument is a rank's own number, where none is or its axes are not in the mesh."""
+        """Raise SpmdirError for a `Local` argument before localize, or one whose axes are not in the mesh."""
         for _, value in self.arguments.data if self.arguments else ():
             for number in value if isinstance(value, tuple) else (value,):
                 for axis in number.all_axes if isinstance(number, Local) else ():
                     function = self.parent_op()
                     if mesh is None or not is_local(function):
-                        raise ShardingError(f"{number} is a rank's own number; only a function after localize has such")
+                        raise ShardingError(
+                            f"{number} depends on the rank; expected it only in functions after localize"
+                        )
                     mesh.require(axis)
 
     def print(self, printer: Printer) -> None:
@@ -245,7 +264,7 @@ class ValueOp(IRDLOperation):
         elif tensors:
             printer.print_string(" ")
             printer.print_list(tensors, printer.print_ssa_value)
-        tail = print_tail(self.CLAUSES, *map(self.properties.get, _TAIL), self.result_types)  # type: ignore
+        tail = print_tail(self.CLAUSES, *map(self.properties.get, _TAIL_PROPERTIES), self.result_types)  # type: ignore
         print_with_sizes(printer, tail, sizes) if sizes else printer.print_string(tail)
         if self.attributes:
             printer.print_string(" attributes ")
@@ -269,7 +288,7 @@ class ValueOp(IRDLOperation):
         end = tail_end(text, match.end())
         tail = text[match.end() : end]
         if "%" in tail:
-            tail, sizes = take_sizes(parser, tail, match.end())
+            tail, sizes = replace_size_operands(parser, tail, match.end())
             if sizes:
                 operands += sizes
         try:
@@ -279,20 +298,23 @@ class ValueOp(IRDLOperation):
         parser._resume_from(end)  # pyright: ignore[reportPrivateUsage]
         if structure is not None:
             properties = {**properties, "structure": StructureAttr(structure)}
-        noted = text.startswith("attributes", parser.pos)
-        extra = parser.parse_optional_attr_dict_with_keyword() if noted else None
+        has_attributes = text.startswith("attributes", parser.pos)
+        attributes = parser.parse_optional_attr_dict_with_keyword() if has_attributes else None
         return cls.create(
-            operands=operands, result_types=types, properties=properties, attributes=extra.data if extra else {}
+            operands=operands,
+            result_types=types,
+            properties=properties,
+            attributes=attributes.data if attributes else {},
         )
 
 
 @lru_cache(maxsize=65536)
-def _shared(call: Call) -> Call:
-    """Return the first call that was equal, so that looking up what is derived from it compares nothing."""
+def _interned(call: Call) -> Call:
+    """Return one object for equal calls. Dictionaries compare keys by identity first, so look-ups are faster."""
     return call
 
 
-_PROPERTIES: dict[str, type[Attribute]] = {
+_ATTRIBUTE_CLASSES: dict[str, type[Attribute]] = {
     "arguments": ArgumentsAttr,
     "structure": StructureAttr,
     "sharding": ShardingsAttr,
@@ -301,22 +323,22 @@ _PROPERTIES: dict[str, type[Attribute]] = {
 }
 
 
-_BEFORE_USE: dict[type[Attribute], str] = {
+_HOW_TO_GET_TENSOR: dict[type[Attribute], str] = {
     PendingType: "; wait for it: `spmd.wait`",
     HostType: "; bring it back: `spmd.reload`",
 }
-"""Type of what is no tensor yet → how it becomes one."""
+"""Type of a value that is not a tensor yet → how to get the tensor, for messages."""
 
 
 DECIDED = ("sharding", "needs")
-"""The properties of an op that propagate decides; ops that are equal but for these compute the same."""
+"""The properties of an op that propagate writes. Ops that differ only in these compute the same values."""
 
 
-_TAIL = ("arguments", "sharding", "needs", "of")
+_TAIL_PROPERTIES = ("arguments", "sharding", "needs", "of")
 
 
-def _refers(arguments: ArgumentsAttr) -> bool:
-    """Return whether an argument, or an entry of one that is a list, is an operand."""
+def _has_size_operand(arguments: ArgumentsAttr) -> bool:
+    """Return whether an argument, or an entry of a list argument, is a size operand."""
     return any(
         type(value) is SizeOperand or (type(value) is tuple and any(type(entry) is SizeOperand for entry in value))
         for _, value in arguments.data
@@ -324,7 +346,7 @@ def _refers(arguments: ArgumentsAttr) -> bool:
 
 
 def _size_operands(value: Any) -> set[int]:
-    """Return the operands that `value` refers to."""
+    """Return the indices of the size operands in a literal."""
     if isinstance(value, SizeOperand):
         return {value.index}
     return set().union(*map(_size_operands, value)) if isinstance(value, tuple) else set()

@@ -1,4 +1,4 @@
-"""Shardings and global shapes of values, before and after localize, and what a signature states about its values."""
+"""Shardings and global types of values, before and after localize, and the attributes of function signatures."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ _NUMBERED = re.compile(r"_[0-9]+\Z")
 
 
 def sharding_of(value: Any) -> Sharding | None:
-    """Return the sharding of a value; None where undecided."""
-    if type(value) is OpResult:  # told by its class, for asking what an op is an instance of is slow
+    """Return the sharding of a value; None if it is not decided."""
+    if type(value) is OpResult:  # isinstance of the op is slow
         attribute: Any = value.op.properties.get("sharding")
         if isinstance(attribute, ShardingsAttr):
             return attribute.data[value.index]
         returned = returned_value(value)
         return None if returned is None else sharding_of(returned)
-    given = function_attrs(value.owner.parent_op(), "arg_attrs", value.index).get("spmd.sharding")
-    return given.data if isinstance(given, ShardingAttr) else None
+    annotation = function_attrs(value.owner.parent_op(), "arg_attrs", value.index).get("spmd.sharding")
+    return annotation.data if isinstance(annotation, ShardingAttr) else None
 
 
 def global_shape(value: Any, mesh: Mesh | None) -> tuple[int, ...]:
-    """Return the global shape of a value, before and after localize; that of a missing result is empty."""
+    """Return the global shape of a value, before and after localize; () for a missing result."""
     meta = global_type(value, mesh)
     return () if meta is None else meta.shape
 
 
 def global_type(value: Any, mesh: Mesh | None) -> TensorMeta | None:
-    """Return the global shape and the element type of a value, before and after localize; None if it is no tensor."""
+    """Return the global shape and element type of a value, before and after localize; None if it is not a tensor."""
     meta = meta_of(value._type)
     if meta is None:
         return None
@@ -58,80 +58,93 @@ def global_type(value: Any, mesh: Mesh | None) -> TensorMeta | None:
         if (returned := returned_value(value)) is not None:
             return global_type(returned, mesh)
         attribute: Any = owner.properties.get("of")
-        given = attribute.data[value.index] if attribute is not None else None
+        shape_entry = attribute.data[value.index] if attribute is not None else None
     else:
         attribute = function_attrs(owner.parent_op(), "arg_attrs", value.index).get("spmd.of")
-        given = attribute.data[0] if isinstance(attribute, ShapesAttr) else None
+        shape_entry = attribute.data[0] if isinstance(attribute, ShapesAttr) else None
     sharding = sharding_of(value)
-    if given is not None or sharding is None or mesh is None:
-        return global_meta(given, meta)
+    if shape_entry is not None or sharding is None or mesh is None:
+        return global_meta(shape_entry, meta)
     return TensorMeta(
         tuple([size * mesh.group_size(sharding.dim_axes(dim)) for dim, size in enumerate(meta.shape)]), meta.dtype
     )
 
 
-def function_attrs(function: Any, which: str, index: int) -> dict[str, Any]:
+def function_attrs(function: Any, attribute_name: str, index: int) -> dict[str, Any]:
     """Return the attributes of argument (`arg_attrs`) or result (`res_attrs`) `index` of a function."""
-    attrs = getattr(function, which, None)
+    attrs = getattr(function, attribute_name, None)
     return dict(attrs.data[index].data) if attrs is not None and index < len(attrs.data) else {}
 
 
-def signature_name(function: Any, which: str, index: int) -> str:
-    """Return the name of an argument (`arg_attrs`) or result (`res_attrs`): `spmd.name`, else that of its value."""
-    said = function_attrs(function, which, index).get("spmd.name")
-    if isinstance(said, StringAttr):
-        return said.data
-    value = function.args[index] if which == "arg_attrs" else function.body.block.last_op.operands[index]
+def signature_name(function: Any, attribute_name: str, index: int) -> str:
+    """Return the name of an argument (`arg_attrs`) or result (`res_attrs`): `spmd.name`, or the name of its value."""
+    stated_name = function_attrs(function, attribute_name, index).get("spmd.name")
+    if isinstance(stated_name, StringAttr):
+        return stated_name.data
+    value = function.args[index] if attribute_name == "arg_attrs" else function.body.block.last_op.operands[index]
     return name_of(value) or ""
 
 
-def signature_kind(function: Any, which: str, index: int) -> str:
-    """Return what an argument or result is: `spmd.kind`, else `state` of what has an initial one, `input` or
-    `output`."""
-    given = function_attrs(function, which, index)
-    if "spmd.state" in given:
+def signature_kind(function: Any, attribute_name: str, index: int) -> str:
+    """Return the kind of an argument or result: its `spmd.kind`, or `input` or `output`.
+
+    An argument with `spmd.state`, the initial content of an edge state, is of kind `state`.
+    """
+    attributes = function_attrs(function, attribute_name, index)
+    if "spmd.state" in attributes:
         return "state"
-    said = given.get("spmd.kind")
-    return said.data if isinstance(said, StringAttr) else "input" if which == "arg_attrs" else "output"
+    stated_kind = attributes.get("spmd.kind")
+    return (
+        stated_kind.data
+        if isinstance(stated_kind, StringAttr)
+        else "input"
+        if attribute_name == "arg_attrs"
+        else "output"
+    )
 
 
-def is_of_backward(function: Any, index: int) -> bool:
-    """Return whether argument `index` is given to the backward: the gradient of an output, or a buffer."""
+def is_backward_input(function: Any, index: int) -> bool:
+    """Return whether argument `index` is an input of the backward: the gradient of an output, or a buffer."""
     return signature_kind(function, "arg_attrs", index) in ("tangent", "late_buffer")
 
 
-def is_given(function: Any, index: int) -> bool:
-    """Return whether argument `index` is given by each call: an input, or what is given to the backward."""
-    return signature_kind(function, "arg_attrs", index) == "input" or is_of_backward(function, index)
+def is_call_input(function: Any, index: int) -> bool:
+    """Return whether each call passes argument `index`: it is an input of the forward or of the backward."""
+    return signature_kind(function, "arg_attrs", index) == "input" or is_backward_input(function, index)
 
 
 def late_buffers(function: Any) -> dict[int, str]:
-    """Return each argument that is a buffer as the backward takes it → the name of the buffer."""
-    late = [i for i in range(len(function.args)) if signature_kind(function, "arg_attrs", i) == "late_buffer"]
-    return {index: function_attrs(function, "arg_attrs", index)["spmd.buffer"].data for index in late}
+    """Return argument index → name of the buffer, for the arguments that are buffers passed to the backward."""
+    indices = [i for i in range(len(function.args)) if signature_kind(function, "arg_attrs", i) == "late_buffer"]
+    return {index: function_attrs(function, "arg_attrs", index)["spmd.buffer"].data for index in indices}
 
 
-def like_arguments(function: Any) -> dict[int, int | None]:
-    """Return, of each result that says by `spmd.like` as what it is to be laid out, that argument; None if there is
-    none of the name."""
+def layout_sources(function: Any) -> dict[int, int | None]:
+    """Return result index → argument index, for the results that have the sharding of an argument by `spmd.like`.
+
+    The argument index is None if no argument has the name.
+    """
     results = range(len(function.function_type.outputs))
-    said = {index: function_attrs(function, "res_attrs", index).get("spmd.like") for index in results}
-    names = {index: name.data for index, name in said.items() if isinstance(name, StringAttr)}
-    if not names:
+    attributes = {index: function_attrs(function, "res_attrs", index).get("spmd.like") for index in results}
+    argument_names = {index: name.data for index, name in attributes.items() if isinstance(name, StringAttr)}
+    if not argument_names:
         return {}
-    places = {signature_name(function, "arg_attrs", place): place for place in reversed(range(len(function.args)))}
-    return {index: places.get(name) for index, name in names.items()}
+    indices_by_name = {
+        signature_name(function, "arg_attrs", argument_index): argument_index
+        for argument_index in reversed(range(len(function.args)))
+    }
+    return {index: indices_by_name.get(name) for index, name in argument_names.items()}
 
 
 def backward_ops(function: Any) -> set[Operation]:
-    """Return the ops of a function that depend on what is given to the backward."""
-    values = {value for value in function.args if is_of_backward(function, value.index)}
-    found: set[Operation] = set()
+    """Return the ops of a function that depend on inputs of the backward."""
+    values = {value for value in function.args if is_backward_input(function, value.index)}
+    ops: set[Operation] = set()
     for op in function.body.block.ops:
         if any(operand in values for operand in op.operands):
-            found.add(op)
+            ops.add(op)
             values.update(op.results)
-    return found
+    return ops
 
 
 def signature_attrs(
@@ -143,45 +156,51 @@ def signature_attrs(
     like: str | None = None,
     buffer: str | None = None,
 ) -> DictionaryAttr:
-    """Return the attributes of a result, or of an argument that does not say its name by itself.
+    """Return the attributes of an argument or a result in a signature.
 
     Args:
-        keep: the axes along which the argument is used as it lies, if it is sharded along them.
-        like: the name of the argument that the result is to be laid out as.
-        buffer: the name of the buffer that a late buffer is.
+        name: its name; omitted from the attributes if the SSA name of `argument` is the same.
+        argument: the argument; None for a result.
+        keep: the axes along which users must take the argument without a reshard, if it is sharded on them.
+        like: the name of the argument whose sharding the result has.
+        buffer: the name of the buffer, for kind `late_buffer`.
     """
-    said: dict[str, Attribute] = {}
-    # Of a name that ends in a number xDSL's own tools keep what stands before it.
-    implied = argument is not None and name == name_of(argument) and not _NUMBERED.search(name or "")
-    if name is not None and not implied:
-        said["spmd.name"] = StringAttr(name)
+    attributes: dict[str, Attribute] = {}
+    # xDSL's tools cut the number off a name such as x_1, so the attribute keeps it.
+    is_value_name = argument is not None and name == name_of(argument) and not _NUMBERED.search(name or "")
+    if name is not None and not is_value_name:
+        attributes["spmd.name"] = StringAttr(name)
     if kind not in ("input", "output"):
-        said["spmd.kind"] = StringAttr(kind)
+        attributes["spmd.kind"] = StringAttr(kind)
     if sharding is not None:
-        said["spmd.sharding"] = sharding_attr(sharding)
-        kept = [axis for axis in keep if isinstance(sharding[axis], ShardPlacement)]
-        if kept:
-            said["spmd.keep"] = StringAttr(", ".join(kept))
+        attributes["spmd.sharding"] = sharding_attr(sharding)
+        kept_axes = [axis for axis in keep if isinstance(sharding[axis], ShardPlacement)]
+        if kept_axes:
+            attributes["spmd.keep"] = StringAttr(", ".join(kept_axes))
     if like is not None:
-        said["spmd.like"] = StringAttr(like)
+        attributes["spmd.like"] = StringAttr(like)
     if buffer is not None:
-        said["spmd.buffer"] = StringAttr(buffer)
-    return DictionaryAttr(said)
+        attributes["spmd.buffer"] = StringAttr(buffer)
+    return DictionaryAttr(attributes)
 
 
 def needed_result(attribute: object, value: SSAValue, mesh: Mesh) -> Sharding:
-    """Return the sharding in which a function returns `value`: without an annotation, replicated where it is partial.
+    """Return the sharding in which a function returns `value`.
+
+    Without an annotation, the result is replicated on the axes on which the value is partial.
 
     Args:
-        attribute: the annotation of the result, whose open axes keep what the value has; None without one.
+        attribute: the annotation of the result, or None. On its open axes, the value keeps its placements.
     """
     current = sharding_of(value) or Sharding()
-    given = getattr(attribute, "data", None)
-    if given is None:
+    annotation = getattr(attribute, "data", None)
+    if annotation is None:
         return Sharding([(axis, p) for axis, p in current.entries if p.trait != "partial"], current.mesh)
-    if not given.open_axes:
-        return given
-    fine = refinement(mesh, current, given)
-    current, given = current.refined(fine), given.refined(fine)
-    free = [(axis, current[axis]) for axis in given.open_axes if current[axis].trait != "partial"]
-    return Sharding([*((a, p) for a, p in given.entries if p.trait != "open"), *free], current.mesh).merged(mesh)
+    if not annotation.open_axes:
+        return annotation
+    refined_mesh = refinement(mesh, current, annotation)
+    current, annotation = current.refined(refined_mesh), annotation.refined(refined_mesh)
+    kept_entries = [(axis, current[axis]) for axis in annotation.open_axes if current[axis].trait != "partial"]
+    return Sharding(
+        [*((a, p) for a, p in annotation.entries if p.trait != "open"), *kept_entries], current.mesh
+    ).merged(mesh)

@@ -17,7 +17,7 @@ from spmdir.dialects.arguments import MODULE
 from spmdir.dialects.collectives import Collective
 from spmdir.dialects.function_checks import GIVEN
 from spmdir.dialects.locations import location_of
-from spmdir.dialects.machine_attribute import written_topology
+from spmdir.dialects.machine_attribute import recorded_topology
 from spmdir.dialects.names import text_name
 from spmdir.dialects.reshard_ops import ReshardOp
 from spmdir.dialects.value_op import ValueOp
@@ -79,7 +79,7 @@ def undecided_copy(module: ModuleOp, pipeline: Pipeline) -> tuple[ModuleOp, Pipe
     steps = tuple(_set_machine_options(step, noted if step.name == "propagate" else None) for step in pipeline.steps)
     open_decided(function)
     verify(copy)
-    return copy, attrs.evolve(pipeline, steps=steps, topology=written_topology(function), costs=None)
+    return copy, attrs.evolve(pipeline, steps=steps, topology=recorded_topology(function), costs=None)
 
 
 def _set_machine_options(step: Step, machine_options: Sequence[tuple[str, str]] | None) -> Step:

@@ -170,10 +170,10 @@ class GraphBuilder:
         else:
             size = self.symbols.number(node.meta["val"], f"'{node.name}'", place)
             name = name if name in SIZE_OPS and measured is not None else SizeOfOp.name
-        if is_symbolic(size) and size not in self._sizes.known:
+        if is_symbolic(size) and size not in self._sizes.values:
             given = [self._sizes.value(a) if is_symbolic(a) else a for a in arguments] if name != SizeOfOp.name else []
             op = SIZE_OPS[name].make(given, size, self.symbols.hint(size), location_attribute(node))
-            self._sizes.known[size] = self._append(op, node)[0]
+            self._sizes.values[size] = self._append(op, node)[0]
         return size
 
     def _attribute(self, node: fx.Node, graph: fx.Graph) -> Any:

@@ -24,9 +24,9 @@ from spmdir.dialects.attributes import ArgumentsAttr, meta_of, type_of
 from spmdir.dialects.cast_first import note_first_casts
 from spmdir.dialects.ir import context, verify
 from spmdir.dialects.mesh_op import MeshOp
-from spmdir.dialects.names import distinguish, keep_name
+from spmdir.dialects.names import keep_name, make_names_unique
 from spmdir.dialects.reshard_ops import ConstraintOp
-from spmdir.dialects.size_ops import SizesOp, drop_unused
+from spmdir.dialects.size_ops import SizesOp, drop_unused_sizes
 from spmdir.dialects.values import signature_attrs
 from spmdir.importer.admitted_nodes import reject_effects
 from spmdir.importer.check_import import Comparison, check_import, run_original
@@ -176,8 +176,8 @@ def _module(
         renewed = [value for output, value in returned if output.kind == "mutation" or updated.get(id(output))]
         note_first_casts([value for value in renewed if isinstance(value, SSAValue)], builder.rules)
         values = [value for _, value in returned if isinstance(value, SSAValue)]
-        block.add_ops([*drop_unused(builder.ops), ReturnOp(*values)])
-        distinguish(block)
+        block.add_ops([*drop_unused_sizes(builder.ops), ReturnOp(*values)])
+        make_names_unique(block)
         function = FuncOp(
             "main",
             (list(block.arg_types), [value.type for value in values]),

@@ -18,7 +18,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.collectives import Collective
 from spmdir.dialects.context import IRContext
-from spmdir.dialects.names import take_name
+from spmdir.dialects.names import copy_name
 from spmdir.dialects.recomputation import RECOMPUTES
 from spmdir.dialects.values import backward_ops, sharding_of
 from spmdir.pipeline.base_passes import LocalPass
@@ -115,7 +115,7 @@ def merge_into_bucket(units: Sequence[Unit], mesh: Mesh, places: ArgumentPlaces)
     bucket = type(ops[0]).joined(ops, mesh)
     for old, result in zip([result for op in ops for result in op.results], bucket.results, strict=True):
         old.replace_all_uses_with(result)
-        take_name(result, old)
+        copy_name(result, old)
     for op in ops:
         Rewriter.erase_op(op)
     return [bucket]

@@ -27,7 +27,7 @@ from spmdir.dialects.aten import AtenOp, op_class
 from spmdir.dialects.attributes import shardings_attr
 from spmdir.dialects.context import IRContext
 from spmdir.dialects.locations import location_of
-from spmdir.dialects.names import Names, take_name
+from spmdir.dialects.names import Names, copy_name
 from spmdir.dialects.values import sharding_of
 from spmdir.pipeline.base_passes import FunctionPass
 from spmdir.pipeline.pipeline import as_pipeline
@@ -129,11 +129,11 @@ def _expand(op: AtenOp, choice: OperandChoice, names: Names) -> tuple[list[AtenO
         Rewriter.insert_op(new, InsertPoint.before(op))
         for r, result in enumerate(new.results):
             values[Value("op", number, r)] = result
-            names.give(result, op.results[0], part.call.name.split(".")[1])
+            names.assign_name(result, op.results[0], part.call.name.split(".")[1])
         new_ops.append((new, any(strategy.rewrite == "expand" for strategy in strategies.values())))  # type: ignore
     for result, value in zip(op.results, expansion.results, strict=True):
         if value is not None:
-            take_name(values[value], result)
+            copy_name(values[value], result)
             result.replace_all_uses_with(values[value])
     Rewriter.erase_op(op)
     ops: list[AtenOp] = []

@@ -33,7 +33,7 @@ from spmdir.dialects import ir
 from spmdir.dialects.aten import AtenOp, op_class
 from spmdir.dialects.attributes import meta_of, sizes_of
 from spmdir.dialects.context import IRContext
-from spmdir.dialects.names import Names, take_name
+from spmdir.dialects.names import Names, copy_name
 from spmdir.dialects.size_ops import SizeValues, merge_sizes, open_sizes
 from spmdir.pipeline.base_passes import FunctionPass
 from spmdir.rules import RuleSet
@@ -61,7 +61,7 @@ class _Views:
                 [value, *sizes], [sized_meta(shape, self.hints, meta.dtype)], arguments, None, None, anchor.location
             )
             Rewriter.insert_op(view, InsertPoint.before(anchor))
-            self.names.give(view.results[0], value, "reshape")
+            self.names.assign_name(view.results[0], value, "reshape")
             self._views[value, shape] = view.results[0]
         return self._views[value, shape]
 
@@ -149,9 +149,9 @@ def _replace_by_einsum(op: AtenOp, contraction: ViewedContraction, views: _Views
     Rewriter.insert_op(einsum, InsertPoint.before(anchor))
     value = einsum.results[0]
     if shape != sizes_of(result.type):
-        views.names.give(value, result, "einsum")
+        views.names.assign_name(value, result, "einsum")
         value = views.view(value, sizes_of(result.type), anchor)
-    take_name(value, result)
+    copy_name(value, result)
     result.replace_all_uses_with(value)
     op_after = result.owner
     while isinstance(op_after, AtenOp) and op_after is not op:

@@ -45,7 +45,7 @@ class _Reshards:
         key = (value, target)
         if key not in self.values:
             op = ReshardOp.build(value, target, user.location)
-            self.names.give(op.results[0], value, "reshard")
+            self.names.assign_name(op.results[0], value, "reshard")
             Rewriter.insert_op(op, InsertPoint.before(user))
             self.values[key] = op.results[0]
         return self.values[key]

@@ -33,7 +33,7 @@ from spmdir.dialects.attributes import DYNAMIC, ArgumentsAttr, Of, ShapesAttr, m
 from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.context import IRContext
 from spmdir.dialects.locations import errors_at, location_of
-from spmdir.dialects.names import Names, take_name
+from spmdir.dialects.names import Names, copy_name
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.ring_ops import AssembleOp, RotateStartOp
 from spmdir.dialects.sharding_checks import common_type
@@ -77,7 +77,7 @@ def _assemble_blocks(op: Collective, blocks: list[SSAValue], mesh: Mesh) -> None
         op, call, [sharding_of(operand)], places_among([assemble], [operand], assemble.results)
     )
     Rewriter.insert_op(assemble, InsertPoint.before(op))
-    take_name(assemble.results[0], result)
+    copy_name(assemble.results[0], result)
     result.replace_all_uses_with(assemble.results[0])
     Rewriter.erase_op(op)
 

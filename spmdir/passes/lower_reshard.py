@@ -21,7 +21,7 @@ from spmdir.dialects.attributes import meta_of, type_of
 from spmdir.dialects.collectives import SpmdOp, build_collective
 from spmdir.dialects.context import IRContext
 from spmdir.dialects.locations import location_of
-from spmdir.dialects.names import Names, name_of, take_name
+from spmdir.dialects.names import Names, copy_name, name_of
 from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.values import function_attrs, sharding_of, signature_attrs
 from spmdir.pipeline.base_passes import FunctionPass
@@ -46,7 +46,7 @@ def add_states(step: Step, value: SSAValue, before: Operation, mesh: Mesh, names
     for state in edge_states:
         block = function.body.block
         argument = block.insert_arg(type_of(state.meta), len(block.args))
-        names.give(argument, value, state.name)
+        names.assign_name(argument, value, state.name)
         sharding_attributes = signature_attrs(None, "input", state.sharding).data
         attributes = {**sharding_attributes, "spmd.state": StringAttr(state.initial)}
         _append_attributes(function, "arg_attrs", len(block.args), DictionaryAttr(attributes))
@@ -146,9 +146,9 @@ def _lower(value: SSAValue, reshards: Sequence[SpmdOp], planner: Planner, names:
         reshard.results[0].replace_all_uses_with(values[_target(reshard)])
     for target, result in list(values.items())[1:]:
         if target in result_by_target:
-            take_name(result, result_by_target[target])
+            copy_name(result, result_by_target[target])
         else:
-            names.give(result, value, tree[target].kind)
+            names.assign_name(result, value, tree[target].kind)
     for reshard in reversed(reshards):
         Rewriter.erase_op(reshard)
 

@@ -107,7 +107,7 @@ class PropagatePass(FunctionPass):
             _certify(function, search.problem, minimised, counted, self.overlap)
         for child in function.body.block.ops:
             if isinstance(child, SizeOp):
-                child.tell_axes()
+                child.update_axes()
 
     def decide(self, ctx: IRContext, module: ModuleOp, function: FuncOp) -> tuple[MeshSearch, Solution, float]:
         """Annotate `function` with the cheapest decision within the memory limit, and record the options.

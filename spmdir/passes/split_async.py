@@ -13,7 +13,7 @@ from spmdir.dialects.attributes import pending
 from spmdir.dialects.collectives import Collective, WaitOp, collective_class
 from spmdir.dialects.context import IRContext
 from spmdir.dialects.host_ops import STARTS, HostCopyOp
-from spmdir.dialects.names import Names, take_name
+from spmdir.dialects.names import Names, copy_name
 from spmdir.pipeline.base_passes import LocalPass
 
 
@@ -49,7 +49,7 @@ def _split(op: Collective | HostCopyOp, starts: type[Collective | HostCopyOp], n
     Rewriter.insert_op([start, wait], InsertPoint.before(op))
     suffix = "start" if isinstance(op, Collective) else starts.name.removeprefix("spmd.")
     for old, started, new in zip(op.results, start.results, wait.results, strict=True):
-        names.give(started, old, suffix)
+        names.assign_name(started, old, suffix)
         old.replace_all_uses_with(new)
-        take_name(new, old)
+        copy_name(new, old)
     Rewriter.erase_op(op)

@@ -24,7 +24,7 @@ from spmdir.dialects.attributes import meta_of, sharding_attr
 from spmdir.dialects.collectives import Collective
 from spmdir.dialects.context import IRContext
 from spmdir.dialects.mesh_op import MeshOp
-from spmdir.dialects.names import take_name
+from spmdir.dialects.names import copy_name
 from spmdir.dialects.values import sharding_of
 from spmdir.pipeline.base_passes import FunctionPass
 from spmdir.pipeline.machine_options import MachineOptions
@@ -251,7 +251,7 @@ def _split_scattered(scatter: Collective, chosen: Sequence[AtenOp]) -> None:
         if all(operand.owner not in chosen for operand in op.operands):
             op.attributes[SPLIT] = UnitAttr()
         op.set_shardings(scatter.shardings)
-    take_name(chosen[-1].results[0], scatter.results[0])
+    copy_name(chosen[-1].results[0], scatter.results[0])
     scatter.results[0].replace_all_uses_with(chosen[-1].results[0])
     Rewriter.erase_op(scatter)
 

@@ -15,7 +15,7 @@ from spmdir.dialects.collectives import SpmdOp
 from spmdir.dialects.function_checks import GIVEN
 from spmdir.dialects.machine_attribute import CERTIFICATE, OBJECTIVE, TOPOLOGY
 from spmdir.dialects.mesh_op import MeshOp
-from spmdir.dialects.names import take_name
+from spmdir.dialects.names import copy_name
 from spmdir.dialects.size_ops import SizeOp
 from spmdir.dialects.stage import PASSES_RUN, STAGE
 from spmdir.dialects.value_op import DECIDED, ValueOp
@@ -40,7 +40,7 @@ class StripSpmdPass(ModulePass):
             function.res_attrs = _without_shardings(function.res_attrs)
             for child in function.body.block.ops:
                 if isinstance(child, SizeOp):
-                    child.tell_axes()
+                    child.update_axes()
         for mesh in [child for child in op.body.block.ops if isinstance(child, MeshOp)]:
             Rewriter.erase_op(mesh)
 
@@ -59,7 +59,7 @@ def _strip(op: Operation) -> None:
 def _replace(op: Operation, values: list[SSAValue]) -> None:
     for result, value in zip(op.results, values, strict=True):
         if isinstance(value.owner, ValueOp) and value.name_hint is None:
-            take_name(value, result)
+            copy_name(value, result)
         result.replace_all_uses_with(value)
     Rewriter.erase_op(op)
 

@@ -20,7 +20,7 @@ from spmdir.dialects.context import IRContext
 from spmdir.dialects.layer_calls import layer_named
 from spmdir.dialects.locations import location_of
 from spmdir.dialects.size_ops import sizes_op
-from spmdir.dialects.stage import is_at_least, is_local, write_stage, written_stage
+from spmdir.dialects.stage import is_at_least, is_local, recorded_stage, write_stage
 from spmdir.dialects.stage_inference import last_stage, stage_of
 
 
@@ -98,7 +98,7 @@ def advancing(function: FuncOp, requires: str, produces: str | None) -> Iterator
     stage_before = stage_of(function) if produces else requires
     yield
     if produces and is_at_least(stage_before, requires):
-        stage_after, latest_stage = written_stage(function) or stage_before, last_stage(function)
+        stage_after, latest_stage = recorded_stage(function) or stage_before, last_stage(function)
         stage = stage_after if is_at_least(stage_after, produces) else produces
         write_stage(function, stage if is_at_least(latest_stage, stage) else latest_stage)
 

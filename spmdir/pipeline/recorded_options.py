@@ -20,8 +20,8 @@ from xdsl.passes import ModulePass
 from spmdir.core.byte_size import Size
 from spmdir.core.errors import ParseError, print_remark
 from spmdir.dialects.locations import location_of
-from spmdir.dialects.machine_attribute import Machine, written_topology
-from spmdir.dialects.stage import written_stage
+from spmdir.dialects.machine_attribute import Machine, recorded_topology
+from spmdir.dialects.stage import recorded_stage
 from spmdir.pipeline.options import changed_options, make_pass
 from spmdir.pipeline.pipeline import Pipeline, Step, parse_steps
 from spmdir.reshard.topology import Topology, with_costs
@@ -56,7 +56,7 @@ def deciding_pass(function: FuncOp, pipeline: Pipeline) -> ModulePass:
         ParseError: the attribute is not the text of a propagate step, or names another file; located.
     """
     decided_by: Any = _noted_pass(function, pipeline)
-    topology = written_topology(function)
+    topology = recorded_topology(function)
     _check_files(function, decided_by, MACHINE if topology is None else ("costs",), pipeline)
     if topology is None:
         return pipeline.resolved(decided_by)
@@ -145,9 +145,9 @@ def machine_of(
 def remark_other_machine(function: FuncOp, machine: Machine, name: str, pipeline: Pipeline) -> None:
     """Print a remark to stderr if the pass `name` uses another topology or table of costs than propagate."""
     decided_by: Any = _noted_pass(function, pipeline)
-    noted = written_topology(function)
+    noted = recorded_topology(function)
     expected = decided_by.topology if noted is None else noted.name
-    if written_stage(function) is not None and expected != machine.topology.name:
+    if recorded_stage(function) is not None and expected != machine.topology.name:
         _remark_other(function, name, machine.topology.name, expected)
     remark_other_costs(function, decided_by, machine.topology, name)
 
@@ -176,7 +176,7 @@ def _remark_other(function: FuncOp, name: str, actual: str, expected: str) -> No
 def _noted_machine(function: FuncOp, pipeline: Pipeline, with_noted_costs: bool) -> Machine:
     """Return the machine in the attributes of `function`, or the default machine."""
     decided_by: Any = _noted_pass(function, pipeline)
-    topology = written_topology(function)
+    topology = recorded_topology(function)
     files = (("topology",) if topology is None else ()) + (("costs",) if with_noted_costs else ())
     _check_files(function, decided_by, files, pipeline)
     topology = topology or pipeline.find_topology(decided_by.topology)

@@ -15,7 +15,7 @@ from spmdir.core.errors import SpmdirError, require_type
 from spmdir.dialects import ir
 from spmdir.dialects.names import text_name
 from spmdir.dialects.size_ops import open_sizes
-from spmdir.dialects.stage import is_at_least, is_local, passes_run, written_stage
+from spmdir.dialects.stage import is_at_least, is_local, recorded_passes, recorded_stage
 from spmdir.dialects.stage_inference import has_open_results, is_undecided, stage_of
 from spmdir.pipeline.layer_runner import is_outlined
 from spmdir.pipeline.pipeline import Pipeline, Step, run_passes
@@ -110,11 +110,11 @@ def remaining_passes(pipeline: Pipeline, function: FuncOp) -> Pipeline:
         if stage_produced is not None and is_at_least(stage, stage_produced)
     ]
     start = max(finished, default=0)
-    if stage == "lowered" and written_stage(function) is None:
+    if stage == "lowered" and recorded_stage(function) is None:
         start = len(pipeline.before("localize").steps)
     decided = max((index for index in range(start) if steps[index].name == "propagate"), default=0)
     repeated = () if is_local(function) or not has_open_results(function) else _RESHARDING
-    already_run = Counter(passes_run(function)) - Counter(step.name for step in steps[decided:start])
+    already_run = Counter(recorded_passes(function)) - Counter(step.name for step in steps[decided:start])
     remaining = [step for step in steps[decided:start] if step.name in repeated]
     for step in steps[start:]:
         if already_run[step.name] > 0:

@@ -146,7 +146,7 @@ def comm_report(
     """
     from spmdir.analysis.sent_messages import SentMessages
     from spmdir.dialects import ir
-    from spmdir.dialects.machine_attribute import written_certificate, written_objective
+    from spmdir.dialects.machine_attribute import recorded_certificate, recorded_objective
     from spmdir.dialects.stage import is_local
     from spmdir.dialects.stage_inference import is_undecided
     from spmdir.pipeline.recorded_options import machine_of, remark_noted_costs
@@ -185,9 +185,9 @@ def comm_report(
         dict(sorted(shares_by(compute, lambda op: op.kind).items(), key=lambda entry: -entry[1].seconds)),
         lowered,
         is_decided,
-        _sum([written_objective(function) for function in functions]),
+        _sum([recorded_objective(function) for function in functions]),
         tuple(errors),
-        written_certificate(functions[0]) if len(functions) == 1 else None,
+        recorded_certificate(functions[0]) if len(functions) == 1 else None,
         tuple(sorted((*collectives, *compute), key=lambda op: -op.seconds)),
     )
 

@@ -13,7 +13,7 @@ from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of, shardings_attr
 from spmdir.dialects.collectives import Collective, WaitOp, collective_class
-from spmdir.dialects.names import Names, take_name
+from spmdir.dialects.names import Names, copy_name
 from spmdir.dialects.value_op import ValueOp
 from spmdir.dialects.values import sharding_of
 from spmdir.reshard.steps import Step
@@ -139,12 +139,12 @@ def replace(root: ValueOp, replacement: Node, dying: list[ValueOp], names: Names
         new_values[new] = op.results[0]
         Rewriter.insert_op(op, InsertPoint.before(root))
         if isinstance(new, Copy) and new.op in dying:
-            take_name(op.results[0], new.op.results[0])
+            copy_name(op.results[0], new.op.results[0])
         elif new == replacement and isinstance(root, Collective | WaitOp):
-            take_name(op.results[0], root.results[0])
+            copy_name(op.results[0], root.results[0])
         else:
             source = new.op.results[0] if isinstance(new, Copy) else op.operands[0]
-            names.give(op.results[0], source, op.name.split(".")[1])
+            names.assign_name(op.results[0], source, op.name.split(".")[1])
     result = _value_of(new_values, replacement)
     root.results[0].replace_all_uses_with(result)
     removed_values = {value for op in dying for value in op.results}

@@ -27,7 +27,7 @@ from spmdir.dialects.context import IRContext
 from spmdir.dialects.halo import HaloExchangeOp
 from spmdir.dialects.host_ops import HostCopyOp
 from spmdir.dialects.locations import location_of
-from spmdir.dialects.names import Names, distinguish, name_of, text_name
+from spmdir.dialects.names import Names, make_names_unique, name_of, text_name
 from spmdir.dialects.ring_ops import RotationOp
 from spmdir.dialects.shard_index_ops import ShardIndexOp
 from spmdir.dialects.verifier import verify
@@ -62,8 +62,8 @@ def name_values(module: ModuleOp) -> None:
     for op in block.ops:
         for result in op.results:
             if name_of(result) is None:
-                names.give(result, op.operands[0] if op.operands else result, "value")
-    distinguish(block)
+                names.assign_name(result, op.operands[0] if op.operands else result, "value")
+    make_names_unique(block)
 
 
 @dataclass(frozen=True)

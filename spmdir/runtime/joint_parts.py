@@ -14,7 +14,7 @@ from spmdir.core.errors import UnsupportedError
 from spmdir.core.garbage_collector import collector_paused
 from spmdir.dialects import ir
 from spmdir.dialects.locations import location_of
-from spmdir.dialects.names import take_name
+from spmdir.dialects.names import copy_name
 from spmdir.dialects.values import function_attrs, signature_kind, signature_name
 from spmdir.pipeline.pipeline import Pipeline
 from spmdir.runtime.joint_call import JointCall
@@ -92,7 +92,7 @@ def outline(module: ModuleOp) -> ModuleOp:
     bare.properties = dict(function.properties)
     bare.attributes = dict(function.attributes)
     for new, old in zip(body.args, function.args, strict=True):
-        take_name(new, old)
+        copy_name(new, old)
     results = []
     for index in range(len(function.function_type.outputs.data)):
         attributes = function_attrs(function, "res_attrs", index)

@@ -18,7 +18,7 @@ from spmdir.dialects.names import name_of
 from spmdir.dialects.reshard_ops import ConstraintOp
 from spmdir.dialects.size_ops import SizeOp, sizes_op
 from spmdir.dialects.value_op import DECIDED, ValueOp
-from spmdir.dialects.values import function_attrs, like_arguments, sharding_of, signature_name
+from spmdir.dialects.values import function_attrs, layout_sources, sharding_of, signature_name
 
 
 def adopt(decided: ModuleOp, imported: ModuleOp) -> None:
@@ -86,7 +86,7 @@ def _check_signature(function: FuncOp, model: FuncOp) -> None:
     location = location_of(function)
     if function.function_type != model.function_type:
         raise SpmdirError("the arguments or results have other types than in the model", location)
-    likes = like_arguments(model)
+    likes = layout_sources(model)
     for which, values in (("arg_attrs", model.args), ("res_attrs", model.function_type.outputs.data)):
         for index in range(len(values)):
             here, wanted = (dict(function_attrs(each_function, which, index)) for each_function in (function, model))

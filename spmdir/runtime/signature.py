@@ -20,8 +20,8 @@ from spmdir.dialects import ir
 from spmdir.dialects.attributes import meta_of, sharding_attr, sizes_of
 from spmdir.dialects.values import (
     function_attrs,
-    is_given,
-    is_of_backward,
+    is_backward_input,
+    is_call_input,
     late_buffers,
     sharding_of,
     signature_kind,
@@ -103,7 +103,7 @@ def read_signature(function: FuncOp, returned: int, state_leaves: Sequence[Any] 
     arguments, of_state, late = [], [], late_buffers(function)
     for value in function.args:
         name = signature_name(function, "arg_attrs", value.index)
-        is_user_argument = is_given(function, value.index)
+        is_user_argument = is_call_input(function, value.index)
         meta, sharding = meta_of(value.type), sharding_of(value)
         assert meta is not None  # since it was imported
         if sharding is None:
@@ -112,7 +112,7 @@ def read_signature(function: FuncOp, returned: int, state_leaves: Sequence[Any] 
                 "'propagate,insert-reshard,lower-reshard'"
             )
         is_step_state = is_user_argument and len(of_state) < tensors
-        tangent, buffer = is_of_backward(function, value.index), late.get(value.index)
+        tangent, buffer = is_backward_input(function, value.index), late.get(value.index)
         arguments.append(
             Argument(name, meta, sizes_of(value.type), sharding, is_step_state or not is_user_argument, tangent, buffer)
         )

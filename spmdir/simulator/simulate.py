@@ -27,7 +27,14 @@ from spmdir.dialects.locations import location_of
 from spmdir.dialects.names import name_of
 from spmdir.dialects.size_ops import open_sizes
 from spmdir.dialects.stage import is_local
-from spmdir.dialects.values import function_attrs, global_type, is_given, sharding_of, signature_kind, signature_name
+from spmdir.dialects.values import (
+    function_attrs,
+    global_type,
+    is_call_input,
+    sharding_of,
+    signature_kind,
+    signature_name,
+)
 from spmdir.lowering.emit import emit, measured_step
 from spmdir.lowering.process_groups import symbolic_group
 from spmdir.pipeline.pipeline import PIPELINE, Pipeline, as_pipeline
@@ -313,7 +320,7 @@ def match_inputs(
     Raises:
         SpmdirError: an input is missing or unknown.
     """
-    user_inputs = [value for value in function.args if is_given(function, value.index)]
+    user_inputs = [value for value in function.args if is_call_input(function, value.index)]
     names = {value: signature_name(function, "arg_attrs", value.index) for value in function.args}
     require_type("inputs", inputs, (list, tuple, Mapping), "a list of tensors, or a dict by name")
     if isinstance(inputs, Mapping):

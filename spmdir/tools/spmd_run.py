@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from spmdir.core.dtype import DTYPES
 from spmdir.core.errors import SpmdirError, SpmdirErrors, UnsupportedError, shown
 from spmdir.core.number_text import integer, real
-from spmdir.dialects.values import is_given, signature_kind, signature_name
+from spmdir.dialects.values import is_call_input, signature_kind, signature_name
 from spmdir.pipeline.pipeline import Pipeline
 from spmdir.tools.argument_parser import ArgumentParser, number_parser, parse_sizes, pipeline_of
 from spmdir.tools.command import read_text, run_tool
@@ -160,7 +160,7 @@ def random_inputs(
         if dtype in ("f64", "f32") and meta.dtype.is_complex:
             element_type = DTYPES[dtype].complex
         name = signature_name(function, "arg_attrs", argument.index)
-        tensors = inputs if is_given(function, argument.index) else state_dict
+        tensors = inputs if is_call_input(function, argument.index) else state_dict
         tensors[name] = value.to(TORCH_DTYPES[element_type])
     return inputs, state_dict
 

@@ -12,7 +12,7 @@ from xdsl.traits import is_side_effect_free
 from spmdir.analysis.local_programs.globalize import Unit
 from spmdir.dialects.collectives import Collective, WaitOp
 from spmdir.dialects.host_ops import HostCopyOp, OffloadOp, ReloadOp
-from spmdir.dialects.names import Names, distinguish
+from spmdir.dialects.names import Names, make_names_unique
 from spmdir.dialects.recomputation import note_recomputation
 from spmdir.schedule.program import Program
 from spmdir.schedule.repeated_tasks import Repeat, tasks_with_repeats
@@ -47,7 +47,7 @@ def repeat(
         added: the repeats, sorted.
         values: buffer that may be copied → its value.
     """
-    distinguish(function.body.block)  # recomputations refer to the original by name
+    make_names_unique(function.body.block)  # recomputations refer to the original by name
     names, new_units = Names(function.body.block), list[Unit]()
     replacement: dict[SSAValue, SSAValue] = {}
     on_host: dict[SSAValue, SSAValue] = {}
@@ -89,7 +89,7 @@ def _build_copy(
     assert isinstance(value.owner, Operation)  # arguments are not copied
     op.location = value.owner.location
     (on_host if to_host else replacement)[value] = op.results[0]
-    names.give(op.results[0], value, "offload" if to_host else "reload")
+    names.assign_name(op.results[0], value, "offload" if to_host else "reload")
     return op
 
 
@@ -106,7 +106,7 @@ def _clone_unit(unit: Unit, replacement: dict[SSAValue, SSAValue], names: Names)
         )
         note_recomputation(repeat, op)
         for old, new in zip(op.results, repeat.results, strict=True):
-            names.give(new, old, "again")
+            names.assign_name(new, old, "again")
             replacement[old] = new
         new_ops.append(repeat)
     return new_ops

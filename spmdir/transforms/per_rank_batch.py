@@ -40,8 +40,8 @@ from spmdir.dialects.aten import op_class
 from spmdir.dialects.attributes import meta_of
 from spmdir.dialects.collectives import Collective, collective_class
 from spmdir.dialects.locations import location_of
-from spmdir.dialects.names import take_name, text_name
-from spmdir.dialects.values import is_given, sharding_of
+from spmdir.dialects.names import copy_name, text_name
+from spmdir.dialects.values import is_call_input, sharding_of
 
 _FACTORS: dict[str, Callable[[int], float]] = {
     "sum": float,
@@ -100,7 +100,7 @@ class _OwnValues:
     def __init__(self, function: FuncOp, mesh: Mesh, axes: frozenset[str], sizes: BatchSizes, reduces_alone: bool):
         self.function, self.mesh, self.axes, self.sizes = function, mesh, axes, sizes
         self.reduces_alone = reduces_alone
-        inputs = [value for value in function.args if is_given(function, value.index)]
+        inputs = [value for value in function.args if is_call_input(function, value.index)]
         self.of_batch: set[SSAValue] = {value for value in inputs if not self._is_whole(value)}
         self.own: set[SSAValue] = set()
 
@@ -200,7 +200,7 @@ class _OwnValues:
 
     def _replace(self, op: Collective, value: SSAValue) -> None:
         op.results[0].replace_all_uses_with(value)
-        take_name(value, op.results[0])
+        copy_name(value, op.results[0])
         Rewriter.erase_op(op)
         self.of_batch.add(value)
 

@@ -23,7 +23,7 @@ from spmdir.dialects.attributes import DYNAMIC, Of, ShapesAttr, meta_of
 from spmdir.dialects.collectives import WaitOp
 from spmdir.dialects.halo import HALO_CLASSES
 from spmdir.dialects.locations import location_of
-from spmdir.dialects.names import Names, take_name
+from spmdir.dialects.names import Names, copy_name
 from spmdir.dialects.ring_ops import RING_CLASSES
 from spmdir.dialects.shard_index_ops import SHARD_INDEX_CLASSES
 from spmdir.dialects.value_op import ValueOp
@@ -66,7 +66,7 @@ def replace_by_local_form(op: ValueOp, rule: OpRule, choice: Choice, mesh: Mesh,
         Rewriter.insert_op(new, InsertPoint.before(op))
         for index, result in enumerate(new.results):
             values[Value("op", number, index)] = result
-            names.give(result, op.results[0], expanded.call.name.split(".")[1])
+            names.assign_name(result, op.results[0], expanded.call.name.split(".")[1])
     for index, (result, value) in enumerate(zip(op.results, form.results, strict=True)):
         if value is not None:
             _check_state(op, index, values[value], choice)
@@ -198,7 +198,7 @@ def _take_over(op: ValueOp, index: int, value: SSAValue) -> None:
         of[value.index] = op.of.data[index]  # type: ignore[attr-defined]
         owner.properties["of"] = ShapesAttr(tuple(of))
     retype(value, op.results[index].type)
-    take_name(value, op.results[index])
+    copy_name(value, op.results[index])
 
 
 def _common_type(metas: Sequence[TensorMeta | None]) -> TensorMeta | None:

@@ -14,9 +14,9 @@ from xdsl.traits import is_side_effect_free
 from spmdir.analysis.local_programs.globalize import Unit, units_of
 from spmdir.dialects import ir
 from spmdir.dialects.attributes import PendingType, ShapesAttr, sharding_attr
-from spmdir.dialects.names import take_name
+from spmdir.dialects.names import copy_name
 from spmdir.dialects.value_op import ValueOp
-from spmdir.dialects.values import function_attrs, is_of_backward, sharding_of
+from spmdir.dialects.values import function_attrs, is_backward_input, sharding_of
 
 
 @attrs.frozen(eq=False)
@@ -48,7 +48,9 @@ def split_backward(module: ModuleOp, gradients: Collection[int]) -> SplitProgram
     """
     function = ir.main_function(module)
     block, returned = function.body.block, ir.terminator(function).operands
-    tangents = [argument_index for argument_index in range(len(block.args)) if is_of_backward(function, argument_index)]
+    tangents = [
+        argument_index for argument_index in range(len(block.args)) if is_backward_input(function, argument_index)
+    ]
     outputs = [index for index in range(len(returned)) if index not in gradients]
     units = [ops for _, ops in units_of(block)]
     forward_ops = _forward_ops(units, [returned[i] for i in outputs], [block.args[i] for i in tangents])
@@ -128,7 +130,7 @@ def _part(
     for position, argument in enumerate(arguments):
         old = values[position_of[argument]]
         new = block.insert_arg(old.type, old_count + position)
-        take_name(new, old)
+        copy_name(new, old)
         old.replace_all_uses_with(new)
         values[position_of[argument]] = new
     returned = [*(end.operands[index] for index in results), *(values[position_of[value]] for value in saved)]

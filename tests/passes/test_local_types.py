@@ -24,7 +24,7 @@ WRONG = [
     ("2 S(0)", "aten.neg(%x) : tensor<2xf64> <a: Cyclic(0, 1)>", "not a strategy"),
     ("2 S(0)", "aten.neg(%x) : tensor<2xf64> <>", "result 0 has size 2 for d0; expected 4"),
     ("2x6 S(0)", "aten.view(%x) {size = [3, 4]} : tensor<4x3xf64> <a: S(0)>", r"found `aten.view \{size = \[3, 4\]\}"),
-    ("2 S(0)", "aten.add.Scalar(%x) {other = offset(4, a)} : tensor<2xf64> <a: S(0)>", "is a rank's own number"),
+    ("2 S(0)", "aten.add.Scalar(%x) {other = offset(4, a)} : tensor<2xf64> <a: S(0)>", "depends on the rank"),
     ("4x2 S(1)", "spmd.halo %x on [a] dim 1 before 1 after 1 : tensor<4x4xf64> <a: S(1)>", "exchanges halos"),
     ("4 P(sum)", "aten.neg(%x) : tensor<4xf64> <a: P(sum)>", "result 0 is a partial value"),
 ]

@@ -12,7 +12,7 @@ import pytest
 import spmdir
 from spmdir.core.errors import ParseError
 from spmdir.dialects import ir
-from spmdir.dialects.machine_attribute import written_topology
+from spmdir.dialects.machine_attribute import recorded_topology
 from spmdir.pipeline.recorded_options import deciding_pass, machine_of
 from spmdir.reshard.topology import FLAT
 
@@ -61,7 +61,7 @@ def test_a_machine_that_is_no_preset_is_in_the_text(through_text: bool, in_file:
     module = spmdir.run_passes(spmdir.parse(TEXT), pipeline)
     path.unlink(missing_ok=True)
     module = spmdir.parse(spmdir.print_ir(module)) if through_text else module
-    assert written_topology(ir.main_function(module)) == own
+    assert recorded_topology(ir.main_function(module)) == own
     report = spmdir.report.comm_report(spmdir.run_passes(module, LOWERED))
     assert report.by_kind["exchange"].prices == ("own",)
 

@@ -29,7 +29,7 @@ from spmdir.dialects.reshard_ops import ConstraintOp, ReshardOp
 from spmdir.dialects.size_ops import SizeOp
 from spmdir.dialects.spmd import ConstantOp
 from spmdir.dialects.value_op import ValueOp
-from spmdir.dialects.values import function_attrs, like_arguments, sharding_of
+from spmdir.dialects.values import function_attrs, layout_sources, sharding_of
 from spmdir.reshard.topology import Topology
 from spmdir.rules import RuleSet
 from spmdir.search.kernels import Step, works
@@ -118,7 +118,7 @@ def build_problem(
         if not double_values.isdisjoint(op.operands):
             double_values.update(op.results)
     tied_nodes: list[tuple[int, int]] = []
-    likes = like_arguments(function)
+    likes = layout_sources(function)
     for index, value in enumerate(ir.terminator(function).operands):
         like = likes.get(index)
         tied_nodes += [] if like is None else [(like, len(makers))]

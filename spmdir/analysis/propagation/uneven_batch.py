@@ -9,7 +9,7 @@ from xdsl.ir import SSAValue
 from spmdir.core.symbolic.expressions import is_symbolic, symbols
 from spmdir.dialects.aten import AtenOp
 from spmdir.dialects.attributes import meta_of, sizes_of
-from spmdir.dialects.values import is_given, sharding_of
+from spmdir.dialects.values import is_call_input, sharding_of
 
 
 @attrs.frozen(eq=False)
@@ -29,7 +29,7 @@ class Batch:
         """Return the batch of a function: the inputs that are sharded along `axes`."""
         if not axes:
             return cls()
-        inputs_ = [value for value in function.args if is_given(function, value.index)]
+        inputs_ = [value for value in function.args if is_call_input(function, value.index)]
         shardings = {value: sharding for value in inputs_ if (sharding := sharding_of(value)) is not None}
         inputs = [value for value, sharding in shardings.items() if any(axis in axes for axis, _ in sharding.entries)]
         sizes = frozenset(name for value in inputs for size in sizes_of(value.type)[:1] for name in _symbols(size))

@@ -16,7 +16,7 @@ from spmdir.core.limits import INLINED
 from spmdir.dialects import ir
 from spmdir.dialects.layer_calls import layer_named
 from spmdir.dialects.locations import location_of
-from spmdir.dialects.names import Names, distinguish, keep_name, name_of, take_name, text_name
+from spmdir.dialects.names import Names, copy_name, keep_name, make_names_unique, name_of, text_name
 from spmdir.dialects.reshard_ops import ConstraintOp
 from spmdir.dialects.stage import is_local
 from spmdir.dialects.values import function_attrs, sharding_of
@@ -47,7 +47,7 @@ def inline(module: ModuleOp, layers_only: bool = False, named: dict[str, SSAValu
             if named is not None and layer_named(call) is not None:
                 named |= {name: value for name, value in values.items() if name not in named}
         if calls:
-            distinguish(function.body.block)
+            make_names_unique(function.body.block)
     remaining = {call.callee.string_value() for function in ordered_functions for call in calls_in(function)}
     called.update(name for name, function in functions.items() if layer_named(function) is not None)
     for name in sorted(called - remaining):
@@ -141,15 +141,15 @@ def _inline(call: CallOp, callee: FuncOp, names: Names) -> dict[str, SSAValue]:
             if hint and (origin := operand_name.get(_origin(hint, operand_name))):
                 keep_name(new_result, origin + hint[len(_origin(hint, operand_name)) :])
             elif hint or not call.results or layer is not None:
-                take_name(new_result, old_result)
+                copy_name(new_result, old_result)
             else:
-                names.give(new_result, call.results[0], op.name.split(".")[1])
+                names.assign_name(new_result, call.results[0], op.name.split(".")[1])
         Rewriter.insert_op(new, InsertPoint.before(call))
     results = [values.get(value, value) for value in end.operands]
     for index, (old, value) in enumerate(zip(call.results, results, strict=True)):
         new = _constrain(value, callee, "res_attrs", index, call)
         if value not in operands:
-            take_name(new, old)
+            copy_name(new, old)
         old.replace_all_uses_with(new)
     Rewriter.erase_op(call)
     return {text_name(old): value for old, value in values.items()}
@@ -169,6 +169,6 @@ def _constrain(value: SSAValue, callee: FuncOp, which: str, index: int, call: Ca
     if annotation is None or annotation.data == sharding_of(value):
         return value
     constraint = ConstraintOp.build(value, annotation.data, call.location)
-    take_name(constraint.results[0], value)
+    copy_name(constraint.results[0], value)
     Rewriter.insert_op(constraint, InsertPoint.before(call))
     return constraint.results[0]

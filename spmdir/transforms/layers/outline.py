@@ -20,7 +20,7 @@ from spmdir.dialects.attributes import ShapesAttr, sharding_attr
 from spmdir.dialects.function_checks import GIVEN
 from spmdir.dialects.layer_calls import LAYER
 from spmdir.dialects.locations import location_of
-from spmdir.dialects.names import distinguish, keep_name, name_of, take_name
+from spmdir.dialects.names import copy_name, keep_name, make_names_unique, name_of
 from spmdir.dialects.stage import STAGE
 from spmdir.dialects.values import function_attrs, sharding_of
 from spmdir.rules import RuleSet
@@ -122,10 +122,10 @@ def function_of(segment: Segment, outputs: Sequence[tuple[int, int]], name: str,
         block.add_op(new)
     for old, new in values.items():
         hint = name_of(old)
-        keep_name(new, _remove_layer(hint, layer)) if hint else take_name(new, old)
+        keep_name(new, _remove_layer(hint, layer)) if hint else copy_name(new, old)
     returned = [values[segment.ops[place].results[index]] for place, index in outputs]
     block.add_op(ReturnOp(*returned))
-    distinguish(block)
+    make_names_unique(block)
     function = FuncOp(
         name,
         ([value.type for value in block.args], [value.type for value in returned]),
@@ -153,7 +153,7 @@ def _call(segment: Segment, name: str, outputs: Sequence[tuple[int, int]], layer
     call.location = first_op.location
     Rewriter.insert_op(call, InsertPoint.before(first_op))
     for old, new in zip(results, call.results, strict=True):
-        take_name(new, old)
+        copy_name(new, old)
         old.replace_all_uses_with(new)
     for op in reversed(segment.ops):
         Rewriter.erase_op(op)

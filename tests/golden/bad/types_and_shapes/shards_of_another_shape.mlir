@@ -71,7 +71,7 @@ func.func @f(%x: tensor<5x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%x: tensor<8x8xf32>) -> tensor<8x8xf32> {
-  // expected-error@+1 {{size(8, dp) is a rank's own number; only a function after localize has such}}
+  // expected-error@+1 {{size(8, dp) depends on the rank; expected it only in functions after localize}}
   %0 = aten.triu(%x) {diagonal = size(8, dp)} : tensor<8x8xf32>
   return %0 : tensor<8x8xf32>
 }

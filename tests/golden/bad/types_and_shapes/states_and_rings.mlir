@@ -3,7 +3,7 @@
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
-  // expected-error@+1 {{goes along [tp, tp]; expected each axis once}}
+  // expected-error@+1 {{has the axes [tp, tp]; expected each axis once}}
   %0 = spmd.rotate %a on [tp, tp] : tensor<4x6xf32>
   return %a : tensor<4x6xf32>
 }
@@ -13,7 +13,7 @@ func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: te
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
-  // expected-error@+1 {{goes 0 steps; expected a number from 1 on}}
+  // expected-error@+1 {{has steps 0; expected an integer of at least 1}}
   %0 = spmd.rotate %a on [tp] steps 0 : tensor<4x6xf32>
   return %a : tensor<4x6xf32>
 }
@@ -23,7 +23,7 @@ func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: te
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
-  // expected-error@+1 {{has no argument 'by'; expected axes, steps, largest alone}}
+  // expected-error@+1 {{has the unknown argument 'by'; expected only axes, steps, largest}}
   %0 = spmd.rotate %a on [tp] {by = 1} : tensor<4x6xf32>
   return %a : tensor<4x6xf32>
 }
@@ -33,7 +33,7 @@ func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: te
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
-  // expected-error@+1 {{chooses between 4x5xf32 and 4x6xf32; expected tensors of one type}}
+  // expected-error@+1 {{has the operands 4x5xf32 and 4x6xf32; expected tensors of one type}}
   %0 = spmd.choose(%b, %a) {when = size(5, tp)} : tensor<4x6xf32>
   return %a : tensor<4x6xf32>
 }
@@ -43,7 +43,7 @@ func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: te
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
-  // expected-error@+1 {{chooses by shard(5, tp); expected a rank's own number, as in `size(8, cp)`}}
+  // expected-error@+1 {{has when = shard(5, tp); expected a number that depends on the rank, as in `size(8, cp)`}}
   %0 = spmd.choose(%a, %a) {when = shard(5, tp)} : tensor<4x6xf32>
   return %a : tensor<4x6xf32>
 }
@@ -63,7 +63,7 @@ func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: te
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
-  // expected-error@+1 {{has no argument 'steps'; expected when alone}}
+  // expected-error@+1 {{has the unknown argument 'steps'; expected only when}}
   %0 = spmd.choose(%a, %a) {when = size(5, tp), steps = 1} : tensor<4x6xf32>
   return %a : tensor<4x6xf32>
 }
@@ -83,7 +83,7 @@ func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: te
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
-  // expected-error@+1 {{takes 2 tensors and gives 1; expected 2 and 2}}
+  // expected-error@+1 {{has 2 operands and 1 results; expected 2 and 2}}
   %0 = spmd.finish(%a, %a) {by = "Summed"} : tensor<4x6xf32>
   return %a : tensor<4x6xf32>
 }
@@ -93,7 +93,7 @@ func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: te
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
-  // expected-error@+1 {{gives 4x6xf32; expected 4x6x2xf32}}
+  // expected-error@+1 {{returns 4x6xf32; expected 4x6x2xf32}}
   %0 = spmd.pack(%a, %a) {by = "Summed"} : tensor<4x6xf32>
   return %a : tensor<4x6xf32>
 }
@@ -103,7 +103,7 @@ func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: te
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
-  // expected-error@+1 {{has no argument 'part'; expected by alone}}
+  // expected-error@+1 {{has the unknown argument 'part'; expected only by}}
   %0, %1 = spmd.identity(%a, %a) {by = "Summed", part = 1} : tensor<4x6xf32>, tensor<4x6xf32>
   return %a : tensor<4x6xf32>
 }
@@ -123,7 +123,7 @@ func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (te
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
-  // expected-error@+1 {{takes 1 tensors and gives 1; expected 2 and 1}}
+  // expected-error@+1 {{has 1 operands and 1 results; expected 2 and 1}}
   %0 = spmd.assemble(%a) {axes = ["dp"], dim = 0} : tensor<8x6xf32>
   return %a : tensor<4x6xf32>
 }
@@ -133,7 +133,7 @@ func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (te
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
-  // expected-error@+1 {{joins along dimension 2; expected one of 4x6xf32}}
+  // expected-error@+1 {{has dim 2; expected a dimension of its operands, 4x6xf32}}
   %0 = spmd.assemble(%a, %a) {axes = ["dp"], dim = 2} : tensor<8x6xf32>
   return %a : tensor<4x6xf32>
 }
@@ -143,7 +143,7 @@ func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (te
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%a: tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}, %b: tensor<4x5xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> (tensor<4x6xf32> {spmd.sharding = #spmd.sharding<@mesh>}) attributes {spmd.stage = "local"} {
-  // expected-error@+1 {{joins 4x6xf32, 4x5xf32; expected blocks of one type}}
+  // expected-error@+1 {{has the operands 4x6xf32, 4x5xf32; expected tensors of one type}}
   %0 = spmd.assemble(%a, %b) {axes = ["dp"], dim = 0} : tensor<8x6xf32>
   return %a : tensor<4x6xf32>
 }
