@@ -309,9 +309,9 @@ class NAME(Placement):
     ("name", "edge", "why"),
     [
         ("Shadowing", 'target="S(0)"', r"the earlier edge to 'shard' \(.*own\.py:12:1\) always takes precedence"),
-        ("Nowhere", 'source="Nonesuch"', "it leads to 'Nonesuch', which is no placement"),
+        ("Nowhere", 'source="Nonesuch"', "its end 'Nonesuch' is not a placement"),
         ("EndlessEdge", "", "it has neither a `target` nor a `source`"),
-        ("Own", 'target="Own"', "it leads from Own to itself"),
+        ("Own", 'target="Own"', "both its ends are Own"),
     ],
 )
 def test_an_edge_that_is_never_taken_is_told_once(tmp_path: Path, name: str, edge: str, why: str):

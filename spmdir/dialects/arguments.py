@@ -15,12 +15,12 @@ def _is_module(value: object) -> bool:
 
 
 def _module_of(value: Any) -> str:
-    """Return how to get the module of what `parallelize` or `rank_programs` returns, for messages."""
+    """Return advice for messages, if `value` is the result of `parallelize` or `rank_programs`."""
     if hasattr(type(value), "rank_module"):
-        return "; give its `.module`, or its `.rank_module` for the program of a rank"
+        return "; pass its `.module`, or its `.rank_module` for the program of a rank"
     if isinstance(value, Sequence) and value and hasattr(type(value[0]), "rank_module"):
-        return "; give its `[0].module`, or its `[0].rank_module` for the program of a rank"
+        return "; pass its `[0].module`, or its `[0].rank_module` for the program of a rank"
     return ""
 
 
-MODULE = Kind(_is_module, "a module, as import_fx and parse give it", _module_of)
+MODULE = Kind(_is_module, "a module, as import_fx and parse return it", _module_of)

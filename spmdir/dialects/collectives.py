@@ -167,7 +167,7 @@ class Collective(SpmdOp):
         sharding: Sharding | None = None,
         mesh: Mesh | None = None,
         location: Any = None,
-        **given: Any,
+        **arguments: Any,
     ) -> Self:
         """Build this collective with operand `value`; the sharding of the result follows from it.
 
@@ -189,7 +189,7 @@ class Collective(SpmdOp):
                 f"the operand of {cls.name} has no {lacking}; expected a tensor with a sharding, in a module "
                 "with a mesh: run propagate first"
             )
-        step = make_step(cls.SPEC.name, source, mesh, global_shape(value, mesh), target=sharding, **given)
+        step = make_step(cls.SPEC.name, source, mesh, global_shape(value, mesh), target=sharding, **arguments)
         return cls.of_step(step, value, location)
 
     @classmethod

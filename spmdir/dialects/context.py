@@ -1,4 +1,7 @@
-"""Parser and printer of the IR: positions kept, names kept, repeated text read once."""
+"""Context, parser and printer of the IR.
+
+They keep the locations of ops and the names of values, and parse repeated text once.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from spmdir.core.limits import FRAMES
 from spmdir.core.placement.literals import LiteralError
 from spmdir.dialects.attributes import ShardingAttr, is_sized, meta_of, print_type
 from spmdir.dialects.collectives import find_collective
-from spmdir.dialects.layer_calls import LAYER, layer_named, taking_layer
+from spmdir.dialects.layer_calls import LAYER, layer_named, layer_of_parameter
 from spmdir.dialects.locations import LocationAliases, location_parts, read_alias
 from spmdir.dialects.names import full_name, is_number, keep_name
 from spmdir.dialects.op_lookup import class_of
@@ -50,12 +53,12 @@ class IRContext(Context):
     """A context in which every `namespace.op` outside the registered dialects is a torch op.
 
     Attributes:
-        pipeline: the Pipeline whose passes are run; None for the standard one.
-        rules: the rules of the torch ops; the packaged ones unless set.
-        collectives: those that the planner may choose.
-        rewrites: rewrites of plug-ins, which fuse-collectives uses beside its own; of `read_rewrites`.
-        conditions: name → test, (op, rule) → bool, of plug-ins, which rewrites may ask of `f`.
-        trials: the pipelines that passes ran on copies of the program so far, each a TrialRun.
+        pipeline: the running Pipeline; None for the standard one.
+        rules: the rules of the torch ops; by default the packaged ones.
+        collectives: the collectives that the planner may choose.
+        rewrites: rewrites of plug-ins for fuse-collectives, from `read_rewrites`, in addition to the packaged ones.
+        conditions: name → (op, rule) → bool: conditions of plug-ins for the rewrites.
+        trials: a TrialRun for each pipeline that passes ran on a copy of the program.
     """
 
     pipeline: Any = None
@@ -82,8 +85,7 @@ class IRContext(Context):
         return op_class or find_collective(name) or (None if registered else class_of(name))
 
     def for_trial(self, pipeline: Any) -> IRContext:
-        """Return a context with the same rules, rewrites, conditions and collectives for another pipeline, which has
-        run no trials yet."""
+        """Return a copy of this context for another pipeline, without trials."""
         trial = self.clone()
         trial.pipeline, trial.trials = pipeline, []
         return trial
@@ -134,7 +136,7 @@ def _int_attr(value: int) -> IntAttr:
 
 
 class IRParser(Parser):
-    """Parses a module; every op without a location gets its place in the text."""
+    """The parser of modules. An op without a location gets its position in the text as location."""
 
     def __init__(self, ctx: Context, text: str, name: str, first_line: int = 1):
         super().__init__(ctx, "", name)
@@ -145,32 +147,32 @@ class IRParser(Parser):
         self._tensor_ops: dict[str, type[ValueOp] | None] = {}
         self._types: dict[str, Any] = {}
         self._dictionaries: dict[tuple[Any, ...], dict[str, Attribute]] = {}
-        self._places: dict[int, int] = {}  # by identity: to hash a location walks all of it
+        self._place_counts: dict[int, int] = {}  # by id, because hashing a location is slow
         self._lines = [0, *(match.end() for match in re.finditer("\n", text))]
 
     def place(self, position: int) -> tuple[int, int]:
-        """1-based line and column of a text position."""
+        """Return the line and column of a text position, both from 1."""
         line = bisect_right(self._lines, position)
         return line + self._first_line - 1, position - self._lines[line - 1] + 1
 
     def _parse_alias_def(self) -> None:
-        """Parse an alias; a location that spells more places than `FRAMES`, each alias in it counted, is an error."""
+        """Parse an alias. A location with more than `FRAMES` places, with those of its aliases, is an error."""
         start = self.pos
         if not self._parse_printed_alias():
             super()._parse_alias_def()
         attribute = next(reversed(self.attribute_aliases.values()))
-        self._places[id(attribute)] = count = 1 + sum(
-            self._places.get(id(part), 1) for part in location_parts(attribute)
+        self._place_counts[id(attribute)] = count = 1 + sum(
+            self._place_counts.get(id(part), 1) for part in location_parts(attribute)
         )
         line, column = self.place(start)
         FRAMES.check(count, Location(self._file.data, line, column))
 
     def _parse_printed_alias(self) -> bool:
-        """Parse the alias of a location here if it is as most are printed: the lexer need not see every token of it."""
-        found = read_alias(self.lexer.input.content, self.pos, self.attribute_aliases)
-        if found is None:
+        """Parse a printed location alias, if one is next, without the slower lexer."""
+        alias = read_alias(self.lexer.input.content, self.pos, self.attribute_aliases)
+        if alias is None:
             return False
-        name, location, end = found
+        name, location, end = alias
         self.attribute_aliases[name] = location
         self._resume_from(end)
         return True
@@ -187,7 +189,7 @@ class IRParser(Parser):
         return location
 
     def parse_optional_dictionary_attr_dict(self) -> dict[str, Attribute]:
-        """Parse `{name = value, …}`; one without nested braces, which repeated arguments repeat, is read once."""
+        """Parse `{name = value, …}`. Without nested braces it is memoised, because arguments often repeat it."""
         text = self.lexer.input.content
         match = _DICTIONARY.match(text, self.pos)
         if match is None:
@@ -196,10 +198,10 @@ class IRParser(Parser):
         if key in self._dictionaries:
             self._resume_from(match.end())
         else:
-            read = super().parse_optional_dictionary_attr_dict()
+            attributes = super().parse_optional_dictionary_attr_dict()
             if text[match.end() : self.pos].strip():
-                return read  # what closes the braces is elsewhere
-            self._dictionaries[key] = read
+                return attributes  # the closing brace is elsewhere
+            self._dictionaries[key] = attributes
         return dict(self._dictionaries[key])
 
     def parse_operation(self) -> Operation:
@@ -228,12 +230,11 @@ class IRParser(Parser):
         except LiteralError as error:
             self.raise_error(str(error), start, match.end())
         expected = f"expected {type_}, whose shape is the example of its sizes"
-        found = f"{match[0]} is the type of a result of an op"
-        return self.raise_error(f"{found}; in a signature {expected}", start, match.end())
+        problem = f"{match[0]} is the type of a result of an op"
+        return self.raise_error(f"{problem}; in a signature {expected}", start, match.end())
 
     def _parse_tensor_op(self) -> Operation | None:
-        """Return the op here if it has the form `%name = op` and is a tensor op: the lexer need not see every token of
-        it."""
+        """Parse a tensor op of the form `%name = op`, if one is next, without the slower lexer."""
         text, start = self.lexer.input.content, self.pos
         head = _HEAD.match(text, start)
         kind = self._tensor_op_class(head[2]) if head else None
@@ -244,7 +245,7 @@ class IRParser(Parser):
         return op
 
     def _parse_layer_call(self) -> Operation | None:
-        """Return the op here if it is the call of an outlined layer, which takes and gives dozens of values."""
+        """Parse the call of an outlined layer, if one is next. It may have dozens of operands and results."""
         text, start = self.lexer.input.content, self.pos
         head = _LAYER_CALL.match(text, start)
         if head is None:
@@ -264,11 +265,11 @@ class IRParser(Parser):
         return op
 
     def _bind(self, op: Operation, text: str, span: Span) -> None:
-        """Give an op its location, if one is here, and its results the names in `text`, as `%x, %y`."""
+        """Set the location of an op, if one is next, and bind its results to the names in `text`, as `%x, %y`."""
         op.location = self.parse_optional_location() or UNKNOWN_LOC
         names = text.replace("%", "").split(", ")
         if len(names) != len(op.results):
-            message = f"Operation has {len(op.results)} results, but was given {len(names)} to bind."
+            message = f"found {len(names)} names for {len(op.results)} results; expected a name for each result"
             self.raise_error(message, span.start, span.end)
         for name, result in zip(names, op.results, strict=True):
             self._register_ssa_definition(name, (result,), span)
@@ -282,21 +283,21 @@ class IRParser(Parser):
         return self._tensor_ops[name]
 
     def _check_namespace(self, name: str) -> None:
-        """Raise an error for an op of spmd in a namespace that is nearly spmd."""
-        namespace, _, rest = name.partition(".")
+        """Raise an error for an op of `spmd` with a misspelt namespace."""
+        namespace, _, op_name = name.partition(".")
         if namespace not in ("spmd", *LISTED) and did_you_mean(namespace, ("spmd",)):
-            kind = self.ctx.get_optional_op(f"spmd.{rest}")
-            if kind is not None:
+            op_class = self.ctx.get_optional_op(f"spmd.{op_name}")
+            if op_class is not None:
                 place = self._op_start
-                self.raise_error(f"'{name}' is no op of a dialect; did you mean '{kind.name}'?", place, place)
+                self.raise_error(f"unknown op '{name}'; did you mean '{op_class.name}'?", place, place)
 
     def _get_op_by_name(self, name: str) -> type[Operation]:
         kind = self.ctx.get_optional_op(name, dialect_stack=self._parser_state.dialect_stack)
         if kind is None:
-            known = [*(op.name for op in self.ctx.loaded_ops), *(f"spmd.{spec.name}" for spec in collectives())]
+            known_names = [*(op.name for op in self.ctx.loaded_ops), *(f"spmd.{spec.name}" for spec in collectives())]
             self.raise_error(
-                f"'{name}' is no op of a dialect, nor of torch{did_you_mean(name, known)}; give a collective of a "
-                "plug-in with --load-plugin",
+                f"unknown op '{name}'; expected an op of a dialect, of torch or of a plug-in loaded with "
+                f"--load-plugin{did_you_mean(name, known_names)}",
                 self._op_start,
                 self._op_start,
             )
@@ -309,16 +310,16 @@ class IRParser(Parser):
 
 
 WIDTH = 250
-"""How long a line of arguments of an outlined layer may be."""
+"""The maximum length of a line with arguments of an outlined layer."""
 
 
 class IRPrinter(Printer):
-    """Prints a module: one function argument a line, or those of one outlined layer; names as they are.
+    """The printer of modules. Each line has one function argument, or the arguments of one outlined layer.
 
-    Values without a name are numbered behind the numbers of the function; of several with one name the first keeps it.
+    Values without a name get numbers after those in the function. Of several values with one name, the first keeps it.
 
     Attributes:
-        shardings: the aliases of the shardings that have been printed; None to spell each where it stands.
+        shardings: the aliases of the printed shardings; None to print shardings without aliases.
     """
 
     shardings: ShardingAliases | None = None
@@ -326,7 +327,7 @@ class IRPrinter(Printer):
 
     @cached_property
     def locations(self) -> LocationAliases:
-        """Return the aliases of the locations that have been printed."""
+        """Return the aliases of the printed locations."""
         return LocationAliases()
 
     def print_ssa_value(self, value: SSAValue) -> str:
@@ -385,15 +386,15 @@ class IRPrinter(Printer):
         self.print_symbol_name(op.sym_name.data)
         self.print_string("(")
         margin = " " * len(f"func.func {visibility}@{op.sym_name.data}(")
-        layers, width = [taking_layer(argument) for argument in op.args], 0
+        layers, width = [layer_of_parameter(argument) for argument in op.args], 0
         for index, argument in enumerate(op.args):
             text = self._argument_text(op, index, argument)
             width += len(", ") + len(text)
             if index:
-                is_with = layers[index] is not None and layers[index] == layers[index - 1]
-                is_filled = layer_named(op) is not None and len(margin) + width <= WIDTH
-                self.print_string(", " if is_with or is_filled else ",\n" + "  " * self._indent + margin)
-                width = width if is_with or is_filled else len(text)
+                is_same_layer = layers[index] is not None and layers[index] == layers[index - 1]
+                fits_line = layer_named(op) is not None and len(margin) + width <= WIDTH
+                self.print_string(", " if is_same_layer or fits_line else ",\n" + "  " * self._indent + margin)
+                width = width if is_same_layer or fits_line else len(text)
             self.print_string(text)
         self.print_string(")")
         self._print_results_of(op)
@@ -437,7 +438,7 @@ class IRPrinter(Printer):
             self.print_string(self.locations.text(attribute))
         elif self.shardings is not None and isinstance(attribute, ShardingAttr):
             self.print_string(self.shardings.text(attribute))
-        # Symbolic sizes as the encoding of a type, which any parser of MLIR's text reads.
+        # xDSL prints symbolic sizes as the encoding of the type, which any MLIR parser can read.
         elif meta_of(attribute) is not None and not is_sized(attribute):
             self.print_string(print_type(attribute))
         else:

@@ -46,13 +46,14 @@ class Communicator:
     def __str__(self) -> str:
         return f"[{', '.join(self.axes)}]" + (f" stream {self.stream}" if self.stream else "")
 
-    def excludes(self, other: Communicator, mesh: Mesh) -> bool:
-        """Return whether two communicators share more than one rank, so that they cannot both be in flight."""
-        if self == other:
+    def excludes(self, running: Communicator, mesh: Mesh) -> bool:
+        """Return whether this and a `running` communicator share more than one rank, and may therefore deadlock."""
+        if self == running:
             return False
-        refined_mesh = mesh.refine((*self.axes, *other.axes))
+        refined_mesh = mesh.refine((*self.axes, *running.axes))
         own_axes, other_axes = (
-            {part for axis in communicator.axes for part in refined_mesh.parts(axis)} for communicator in (self, other)
+            {part for axis in communicator.axes for part in refined_mesh.parts(axis)}
+            for communicator in (self, running)
         )
         return refined_mesh.group_size(own_axes & other_axes) > 1
 
@@ -71,7 +72,7 @@ def communicator(op: Operation, mesh: Mesh) -> Communicator | None:
 
 def communicator_on(op: Operation, axes: tuple[str, ...], mesh: Mesh) -> Communicator:
     """Return the communicator of an op that communicates over `axes`."""
-    return Communicator(_whole(axes, mesh), op.stream if isinstance(op, Collective) else None)
+    return Communicator(_merge_axes(axes, mesh), op.stream if isinstance(op, Collective) else None)
 
 
 def _sends(op: Collective, mesh: Mesh) -> bool:
@@ -84,7 +85,7 @@ def _sends(op: Collective, mesh: Mesh) -> bool:
 
 
 @functools.lru_cache(maxsize=4096)
-def _whole(axes: tuple[str, ...], mesh: Mesh) -> tuple[str, ...]:
+def _merge_axes(axes: tuple[str, ...], mesh: Mesh) -> tuple[str, ...]:
     """Return `axes` in mesh order, with the sub-axes of an axis merged if all are present."""
     refined_mesh = mesh.refine(axes)
     parts = {part for axis in axes for part in refined_mesh.parts(axis)}

@@ -1,4 +1,4 @@
-"""Checks of what functions state about their arguments and results."""
+"""Checks of the attributes in function signatures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from xdsl.utils.exceptions import VerifyException
 
 from spmdir.core.errors import ShardingError, did_you_mean
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.edge import INITIAL
+from spmdir.core.placement.edge import INITIAL_VALUES
 from spmdir.dialects.attributes import (
     DYNAMIC,
     HostType,
@@ -53,7 +53,7 @@ GIVEN = "spmd.given"
 FUNCTION_TEXTS: dict[str, tuple[str, ...]] = {
     "spmd.name": (),
     "spmd.kind": ("parameter", "buffer", "input", "tangent", "late_buffer", "output", "mutation", "state"),
-    "spmd.state": INITIAL,
+    "spmd.state": INITIAL_VALUES,
     "spmd.keep": (),
     "spmd.like": (),
     "spmd.buffer": (),
@@ -62,49 +62,52 @@ FUNCTION_TEXTS: dict[str, tuple[str, ...]] = {
 
 
 def check_function(function: Any) -> None:
-    """Raise SpmdirError unless the body is one block, on tensors whose shardings fit the mesh."""
+    """Raise SpmdirError unless the body is one block and the signature has tensors with valid attributes."""
     mesh = mesh_of(function)
     if len(function.body.blocks) != 1:
         raise VerifyException(f"has {len(function.body.blocks)} blocks; expected one: a body without branches")
     if function.body.block.last_op is None:
         raise VerifyException("is empty; expected it to end in `return`")
-    end = function.body.block.last_op
-    returned = end.operands if isinstance(end, ReturnOp) else ()
+    return_op = function.body.block.last_op
+    returned = return_op.operands if isinstance(return_op, ReturnOp) else ()
     if is_local(function) and len(returned) != len(function.function_type.outputs):
         return  # the verification of `return` reports it with a location
-    for which, types in (("arg_attrs", function.function_type.inputs), ("res_attrs", function.function_type.outputs)):
-        place = "argument" if which == "arg_attrs" else "result"
+    for attribute_name, types in (
+        ("arg_attrs", function.function_type.inputs),
+        ("res_attrs", function.function_type.outputs),
+    ):
+        place = "argument" if attribute_name == "arg_attrs" else "result"
         for index, type_ in enumerate(types):
             if meta_of(type_) is None:
                 raise VerifyException(f"{place} {index} is {type_}; expected a tensor of a known element type")
             if isinstance(type_, (PendingType, HostType)):
-                before = "wait for it in the function that starts it"
-                before = before if isinstance(type_, PendingType) else "reload it in the function that offloads it"
-                raise VerifyException(f"{place} {index} is {print_type(type_)}; expected a tensor: {before}")
-            given = function_attrs(function, which, index)
-            for key, attribute in given.items():
-                meta, of = meta_of(type_), given.get("spmd.of")
+                remedy = "wait for it in the function that starts it"
+                remedy = remedy if isinstance(type_, PendingType) else "reload it in the function that offloads it"
+                raise VerifyException(f"{place} {index} is {print_type(type_)}; expected a tensor: {remedy}")
+            attributes = function_attrs(function, attribute_name, index)
+            for key, attribute in attributes.items():
+                meta, of = meta_of(type_), attributes.get("spmd.of")
                 if meta is not None and isinstance(of, ShapesAttr) and len(of.data) == 1:
                     meta = global_meta(of.data[0], meta)
-                if which == "res_attrs" and is_local(function):
+                if attribute_name == "res_attrs" and is_local(function):
                     meta = global_type(returned[index], mesh)
                 _check_function_attribute(f"{place} {index}", key, attribute, mesh, meta, is_local(function))
-            if which == "arg_attrs":
-                _check_argument_shards(f"{place} {index}", given, mesh, meta_of(type_))
+            if attribute_name == "arg_attrs":
+                _check_argument_shards(f"{place} {index}", attributes, mesh, meta_of(type_))
     _check_late_buffers(function)
     _check_states(function)
     _check_likes(function)
-    _check_given(function.attributes.get(GIVEN), mesh)
+    _check_user_annotations(function.attributes.get(GIVEN), mesh)
 
 
-def _check_given(given: Any, mesh: Mesh | None) -> None:
-    """Raise SpmdirError unless `spmd.given` maps names to shardings over the mesh and to likes."""
-    expected = 'expected as propagate writes it, {"%x" = {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}}'
-    if given is None:
+def _check_user_annotations(annotations: Any, mesh: Mesh | None) -> None:
+    """Raise SpmdirError unless `spmd.given` maps names to `spmd.sharding` or `spmd.like` attributes."""
+    expected = 'expected, as propagate writes it, {"%x" = {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}}'
+    if annotations is None:
         return
-    if not isinstance(given, DictionaryAttr):
-        raise VerifyException(f"{GIVEN} is {given}; {expected}")
-    for name, entry in given.data.items():
+    if not isinstance(annotations, DictionaryAttr):
+        raise VerifyException(f"{GIVEN} is {annotations}; {expected}")
+    for name, entry in annotations.data.items():
         for key, attribute in entry.data.items() if isinstance(entry, DictionaryAttr) else [("", entry)]:
             kind = {"spmd.sharding": ShardingAttr, "spmd.like": StringAttr}.get(key)
             if kind is None or not isinstance(attribute, kind):
@@ -120,25 +123,31 @@ def check_layer_call(call: CallOp) -> None:
     if function is None:
         return
     for operand, argument in zip(call.operands, function.args, strict=True):
-        given, taken = sharding_of(operand), sharding_of(argument)
-        if given is not None and taken is not None and given != taken:
+        operand_sharding, argument_sharding = sharding_of(operand), sharding_of(argument)
+        if operand_sharding is not None and argument_sharding is not None and operand_sharding != argument_sharding:
             raise ShardingError(
-                f"operand {text_name(operand)} is <{given}>, but argument {text_name(argument)} of {call.callee} "
-                f"is <{taken}>; pass operands in the order of the arguments, with their shardings"
+                f"operand {text_name(operand)} is <{operand_sharding}>, but argument {text_name(argument)} of "
+                f"{call.callee} is <{argument_sharding}>; pass operands in the order of the arguments, with their "
+                "shardings"
             )
 
 
 def _check_likes(function: Any) -> None:
     """Raise VerifyException unless a result with `spmd.like` has the shape and sharding of that argument."""
-    for index, place in layout_sources(function).items():
-        type_, said = function.function_type.outputs.data[index], function_attrs(function, "res_attrs", index)
-        name = said["spmd.like"].data
-        meta = None if place is None else meta_of(function.function_type.inputs.data[place])
-        if place is None or meta is None or meta.shape != meta_of(type_).shape:  # type: ignore  # checked to be one
+    for index, argument_index in layout_sources(function).items():
+        result_type, attributes = (
+            function.function_type.outputs.data[index],
+            function_attrs(function, "res_attrs", index),
+        )
+        name = attributes["spmd.like"].data
+        meta = None if argument_index is None else meta_of(function.function_type.inputs.data[argument_index])
+        if argument_index is None or meta is None or meta.shape != meta_of(result_type).shape:  # type: ignore  # checked to be one
             raise VerifyException(
                 f"result {index} is declared `spmd.like` '{name}'; expected the name of an argument with the same shape"
             )
-        if function_attrs(function, "arg_attrs", place).get("spmd.sharding") != said.get("spmd.sharding"):
+        if function_attrs(function, "arg_attrs", argument_index).get("spmd.sharding") != attributes.get(
+            "spmd.sharding"
+        ):
             raise VerifyException(
                 f"result {index} is declared `spmd.like` '{name}' but has a different spmd.sharding; give both "
                 "the same sharding, or omit both"
@@ -159,13 +168,26 @@ def _check_late_buffers(function: Any) -> None:
 def _check_states(function: Any) -> None:
     """Raise VerifyException unless each state is an argument and a result of the same name, type and sharding."""
     sides: list[dict[str, Any]] = []
-    given = [entry.data for attrs in (function.arg_attrs, function.res_attrs) if attrs for entry in attrs.data]
-    if not any("spmd.state" in entry or "spmd.kind" in entry for entry in given):
+    signature_entries = [
+        entry.data for attrs in (function.arg_attrs, function.res_attrs) if attrs for entry in attrs.data
+    ]
+    if not any("spmd.state" in entry or "spmd.kind" in entry for entry in signature_entries):
         return
-    for which, types in (("arg_attrs", function.function_type.inputs), ("res_attrs", function.function_type.outputs)):
-        held = [index for index in range(len(types)) if signature_kind(function, which, index) == "state"]
-        said = [(types.data[index], function_attrs(function, which, index).get("spmd.sharding")) for index in held]
-        sides.append({signature_name(function, which, index): entry for index, entry in zip(held, said, strict=True)})
+    for attribute_name, types in (
+        ("arg_attrs", function.function_type.inputs),
+        ("res_attrs", function.function_type.outputs),
+    ):
+        states = [index for index in range(len(types)) if signature_kind(function, attribute_name, index) == "state"]
+        types_and_shardings = [
+            (types.data[index], function_attrs(function, attribute_name, index).get("spmd.sharding"))
+            for index in states
+        ]
+        sides.append(
+            {
+                signature_name(function, attribute_name, index): entry
+                for index, entry in zip(states, types_and_shardings, strict=True)
+            }
+        )
     for name in dict.fromkeys([*sides[0], *sides[1]]):
         if sides[0].get(name) != sides[1].get(name):
             raise VerifyException(
@@ -195,8 +217,8 @@ def _check_function_attribute(place: str, key: str, attribute: Any, mesh: Mesh |
         raise error.at(None, place) from None
 
 
-def _check_argument_shards(place: str, given: dict[str, Any], mesh: Mesh | None, meta: Any) -> None:
-    shape, sharding = given.get("spmd.of"), given.get("spmd.sharding")
+def _check_argument_shards(place: str, attributes: dict[str, Any], mesh: Mesh | None, meta: Any) -> None:
+    shape, sharding = attributes.get("spmd.of"), attributes.get("spmd.sharding")
     if shape is None and DYNAMIC not in meta.shape:
         return
     if sharding is None or not isinstance(shape, ShapesAttr) or len(shape.data) != 1:

@@ -40,13 +40,13 @@ class HostCopyOp(SpmdOp):
             properties["of"] = ShapesAttr(value.op.of.data[value.index : value.index + 1])
         return cls.create(
             operands=[value],
-            result_types=[cls.type_made(value.type)],
+            result_types=[cls.copy_type(value.type)],
             properties=properties,
             location=location or UNKNOWN_LOC,
         )
 
     @classmethod
-    def type_made(cls, type_: Attribute) -> Attribute:
+    def copy_type(cls, type_: Attribute) -> Attribute:
         """Return the result type for an operand of type `type_`."""
         copy_type = host_type(type_) if cls.TO_HOST else type_.tensor if isinstance(type_, HostType) else type_
         return pending(copy_type) if cls.IS_START else copy_type
@@ -59,7 +59,7 @@ class HostCopyOp(SpmdOp):
 
     def check(self, mesh: Mesh | None) -> None:
         super().check(mesh)
-        result_type, expected = self.results[0].type, self.type_made(self.operands[0].type)
+        result_type, expected = self.results[0].type, self.copy_type(self.operands[0].type)
         if result_type != expected:
             raise VerifyException(f"returns {print_type(result_type)}; expected {print_type(expected)}")
         if self.argument:

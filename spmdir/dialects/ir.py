@@ -134,7 +134,9 @@ def _pickle_module(module: ModuleOp) -> tuple[Any, ...]:
 copyreg.pickle(ModuleOp, _pickle_module)  # type: ignore[arg-type]  # the stub only allows functions of `object`
 
 
-@accepts(module=instance(Operation, expected="a module, as import_fx and parse give it"), generic=FLAG, debuginfo=FLAG)
+@accepts(
+    module=instance(Operation, expected="a module, as import_fx and parse return it"), generic=FLAG, debuginfo=FLAG
+)
 def print_ir(module: Operation, generic: bool = False, debuginfo: bool = False) -> str:
     """Return the text of a module, which `parse` can read.
 

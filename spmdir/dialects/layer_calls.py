@@ -14,7 +14,7 @@ from xdsl.ir import Operation, SSAValue
 from spmdir.dialects.names import full_name
 
 LAYER = "spmd.layer"
-"""The attribute with the path of the layer: on a call, of this layer; on its function, of the outlined one."""
+"""The attribute of a call, and of the outlined function that it calls, with the path of the layer."""
 
 
 def layer_named(op: Operation) -> str | None:
@@ -41,8 +41,8 @@ def returned_value(result: Any) -> SSAValue | None:
     return None if function is None else function.body.block.last_op.operands[result.index]  # type: ignore[union-attr]
 
 
-def taking_layer(value: SSAValue) -> str | None:
-    """Return the layer that a parameter belongs to: its only user, if the path is in its name; else None."""
+def layer_of_parameter(value: SSAValue) -> str | None:
+    """Return the layer of a parameter: the layer call that is its only user, if the path is part of its name."""
     layers = {layer_named(use.operation) for use in value.uses}
     layer = layers.pop() if len(layers) == 1 else None
     return layer if layer is not None and f"{layer}." in (full_name(value) or "") else None

@@ -63,10 +63,10 @@ def _innermost(location: Attribute) -> Location | None:
 
 @attrs.frozen
 class SourcePlaces:
-    """Where the source has an op.
+    """The places of an op in the source.
 
     Attributes:
-        paths: of the modules that it belongs to, the outermost name first.
+        paths: the paths of its modules, outermost name first.
         frames: (file, line) of its call stack.
     """
 
@@ -94,23 +94,23 @@ _ALIAS = re.compile(
     r"callsite\((#\w+) at (#\w+)\))\)\n",
     re.ASCII,
 )
-"""The definition of a line of a file, a name or a call as it is printed, if no string in it has escapes."""
+"""The printed alias of a file location, a name or a call site, without escapes in its strings."""
 
 
-def read_alias(text: str, start: int, known: Mapping[str, Attribute]) -> tuple[str, LocationAttr, int] | None:
-    """Return the new name that is defined at `start`, its location and the end; None for what `_ALIAS` does not match.
+def read_alias(text: str, start: int, earlier_aliases: Mapping[str, Attribute]) -> tuple[str, LocationAttr, int] | None:
+    """Parse the alias at `start`: return its name, its location and its end, or None unless it matches `_ALIAS`.
 
     Args:
-        known: the aliases before it.
+        earlier_aliases: the aliases defined before it.
     """
     match = _ALIAS.match(text, start)
-    if match is None or match[1] in known:
+    if match is None or match[1] in earlier_aliases:
         return None
     name, file, line, column, path, *inner = match.groups()
     if file is not None:
         place = FileLineColLoc(StringAttr(file), IntAttr(int(line)), IntAttr(int(column)))
         return name, place, match.end()
-    parts: list[Any] = [known.get(part) for part in inner if part is not None]
+    parts: list[Any] = [earlier_aliases.get(part) for part in inner if part is not None]
     if not all(isinstance(part, LocationAttr) for part in parts):
         return None
     return name, CallSiteLoc(*parts) if path is None else NameLoc(StringAttr(path), *parts), match.end()
@@ -125,35 +125,35 @@ class LocationAliases:
 
     def text(self, location: Attribute) -> str:
         """Return `loc(#loc1)`, or `loc(unknown)`."""
-        return f"loc({self._named(location)})"
+        return f"loc({self._alias_of(location)})"
 
     def definitions(self) -> str:
-        """Return a line for each alias, nested ones before those that contain them."""
+        """Return one line per alias; nested locations come before those that contain them."""
         return "".join(self._lines)
 
-    def _named(self, location: Attribute) -> str:
+    def _alias_of(self, location: Attribute) -> str:
         if location in _NOWHERE:
             return "unknown"
         if location not in self._names:
-            spelled = self._spelled(location)
+            spelled = self._definition_text(location)
             self._names[location] = f"#loc{len(self._names) + 1}"
             self._lines.append(f"{self._names[location]} = loc({spelled})\n")
         return self._names[location]
 
-    def _spelled(self, location: Attribute) -> str:
+    def _definition_text(self, location: Attribute) -> str:
         if isinstance(location, NameLoc):
-            inside = "" if location.location in _NOWHERE else f"({self._named(location.location)})"
+            inside = "" if location.location in _NOWHERE else f"({self._alias_of(location.location)})"
             return f"{_literal(location.desc.data)}{inside}"
         if isinstance(location, CallSiteLoc):
-            return f"callsite({self._named(location.callee)} at {self._named(location.caller)})"
+            return f"callsite({self._alias_of(location.callee)} at {self._alias_of(location.caller)})"
         if isinstance(location, FusedLoc):
-            return f"fused[{', '.join(map(self._named, _members(location)))}]"
+            return f"fused[{', '.join(map(self._alias_of, _members(location)))}]"
         assert isinstance(location, FileLineColLoc)
         return f"{_literal(location.filename.data)}:{location.line.data}:{location.column.data}"
 
 
 def location_parts(location: Attribute) -> Iterable[Attribute]:
-    """Return the locations that `location` is made of; none for anything else."""
+    """Return the locations inside a name, a call site or a fused location; () for other locations."""
     if isinstance(location, NameLoc):
         return (location.location,)
     if isinstance(location, CallSiteLoc):

@@ -1,4 +1,4 @@
-"""The op that declares the device mesh of a module, and the attribute that it holds."""
+"""The op that declares the device mesh of a module, and its attribute."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class MeshAttr(Data[Mesh]):
 class MeshOp(IRDLOperation):
     """`spmd.mesh @mesh <dp = 2, tp = 4> intra [tp]`: the device mesh of the module, outermost axis first.
 
-    `intra` lists the axes whose ranks sit inside one node; all do if it is left out.
+    `intra` lists the axes inside one node; by default all axes are.
     """
 
     name = "spmd.mesh"
@@ -88,7 +88,7 @@ class MeshOp(IRDLOperation):
 
 
 def _read_mesh(parser: AttrParser, name: str, axes: str, intra: tuple[str, ...] | None, start: int, end: int) -> Mesh:
-    """Return the mesh of axes `dp = 2, tp = 4` and declare it to what follows; errors are at `start` to `end`."""
+    """Parse the axes `dp = 2, tp = 4` of a mesh and declare the mesh; errors have the span `start` to `end`."""
     sizes = []
     for part in filter(str.strip, axes.split(",")):
         match = AXIS_SIZE.fullmatch(part)

@@ -18,7 +18,7 @@ from xdsl.utils.exceptions import VerifyException
 from spmdir.core.errors import ShardingError
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.call import Local
-from spmdir.core.placement.packed import PackedPlacement, joint_placement
+from spmdir.core.placement.packed import PackedPlacement, find_packed_placement
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.dialects.attributes import DYNAMIC, meta_of, pending_type, type_of
 from spmdir.dialects.collectives import check_waited
@@ -227,14 +227,14 @@ class StateOp(LocalFormOp):
     @property
     def placement(self) -> PackedPlacement:
         """Return the packed placement."""
-        return joint_placement(str(self.argument["by"]))
+        return find_packed_placement(str(self.argument["by"]))
 
     def check_form(self, mesh: Mesh) -> None:
         self.check_argument_names("by")
         placement_name = self.argument.get("by")
         if not isinstance(placement_name, str):
             raise VerifyException('expected the name of a packed placement, as in `{by = "Attended"}`')
-        self.check_state(len(joint_placement(placement_name).parts))
+        self.check_state(len(find_packed_placement(placement_name).parts))
 
     def check_state(self, parts: int) -> None:
         """Raise VerifyException unless the operands and results are states with this number of parts."""

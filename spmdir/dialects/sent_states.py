@@ -1,7 +1,7 @@
-"""Find collectives that send the same state of a packed placement; the state is sent once for all of them.
+"""Find collectives that send the same state of a packed placement. Such a state needs to be sent only once.
 
-The decision depends only on the program, which is the same on all ranks. If ranks compared their values, they could
-issue different collectives.
+The decision depends only on the program, so all ranks decide alike. If ranks compared their values, they could issue
+different collectives.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from spmdir.dialects.ring_ops import LocalFormOp
 
 
 class ShardIndexOp(LocalFormOp):
-    """Base of the ops that give indices, of i64; `of` is the shard, as in `shard(16, cp: Cyclic(0, 2))`."""
+    """Base class of the ops that return indices. The argument `of` is a shard: `shard(16, cp: Cyclic(0, 2))`."""
 
     PARENTHESISED: ClassVar[bool] = False
     OPERANDS: ClassVar[int]
@@ -27,22 +27,22 @@ class ShardIndexOp(LocalFormOp):
     @property
     def shard(self) -> Local:
         """Return the rank's shard."""
-        found = self.argument["of"]
-        assert isinstance(found, Local)  # verified
-        return found
+        local = self.argument["of"]
+        assert isinstance(local, Local)  # verified
+        return local
 
     def check_form(self, mesh: Mesh) -> None:
         self.check_value_counts(self.OPERANDS, 1)
         shard = self.argument.get("of")
         if not isinstance(shard, Local) or shard.kind != "shard" or (shard.times, shard.plus) != (1, 0):
             raise VerifyException(
-                f"is of {shard}; expected the shard of a dimension, as in `{{of = shard(16, cp: S(0))}}`"
+                f"has of = {shard}; expected the shard of a dimension, as in `{{of = shard(16, cp: S(0))}}`"
             )
         if set(self.argument) != {"of"}:
-            raise VerifyException(f"has the arguments {', '.join(sorted(self.argument))}; expected `of` alone")
-        self.check_result_types((TensorMeta(self.indices(shard, mesh), I64),))
+            raise VerifyException(f"has the arguments {', '.join(sorted(self.argument))}; expected only `of`")
+        self.check_result_types((TensorMeta(self.result_shape(shard, mesh), I64),))
 
-    def indices(self, shard: Local, mesh: Mesh) -> tuple[int, ...]:
+    def result_shape(self, shard: Local, mesh: Mesh) -> tuple[int, ...]:
         """Return the shape of the result."""
         raise NotImplementedError
 
@@ -54,22 +54,22 @@ class PositionsOp(ShardIndexOp):
     name = "spmd.positions"
     OPERANDS: ClassVar[int] = 0
 
-    def indices(self, shard: Local, mesh: Mesh) -> tuple[int, ...]:
+    def result_shape(self, shard: Local, mesh: Mesh) -> tuple[int, ...]:
         lengths = shard.lengths(mesh)
         return (next(iter(lengths)) if len(lengths) == 1 else DYNAMIC,)
 
 
 @irdl_op_definition
 class LocalIndexOp(ShardIndexOp):
-    """`local_index %index {of = shard(16, cp: S(0))}`: where each position is in the rank's shard; -1 if not there."""
+    """`local_index %index {of = shard(16, cp: S(0))}`: the local index of each global index; -1 outside the shard."""
 
     name = "spmd.local_index"
     OPERANDS: ClassVar[int] = 1
 
-    def indices(self, shard: Local, mesh: Mesh) -> tuple[int, ...]:
+    def result_shape(self, shard: Local, mesh: Mesh) -> tuple[int, ...]:
         (index,) = self.operand_metas
         if index is None or index.dtype.kind != "int":
-            raise VerifyException(f"takes {index}; expected a tensor of integers")
+            raise VerifyException(f"has the operand {index}; expected a tensor of integers")
         return index.shape
 
 

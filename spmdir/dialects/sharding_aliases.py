@@ -1,4 +1,4 @@
-"""Shardings as text: each is defined once, behind the mesh, and arguments name it, as in `#dp_S0_tp_S1`."""
+"""Aliases of shardings in printed modules, such as `#dp_S0_tp_S1`. They are defined once, after the mesh."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from spmdir.dialects.attributes import ShardingAttr
 
 
 class ShardingAliases:
-    """The aliases of one text: sharding → what names it."""
+    """The aliases of one text: sharding → alias."""
 
     def __init__(self) -> None:
         self._names: dict[ShardingAttr, str] = {}
 
     def text(self, sharding: ShardingAttr) -> str:
-        """Return `#dp_S0` for `dp: S(0)`, `#replicated` for none; one of those that would be equal has a number."""
+        """Return `#dp_S0` for `dp: S(0)`, and `#replicated` for replicated; a number distinguishes equal aliases."""
         if sharding not in self._names:
-            plain = re.sub(r"[()]", "", str(sharding.data))
-            name = first = "#" + (re.sub(r"\W+", "_", plain, flags=re.ASCII) or "replicated")
-            taken, number = set(self._names.values()), 0
-            while name in taken:
+            sharding_text = re.sub(r"[()]", "", str(sharding.data))
+            name = base_name = "#" + (re.sub(r"\W+", "_", sharding_text, flags=re.ASCII) or "replicated")
+            used_names, number = set(self._names.values()), 0
+            while name in used_names:
                 number += 1
-                name = f"{first}_{number}"
+                name = f"{base_name}_{number}"
             self._names[sharding] = name
         return self._names[sharding]
 
     def definitions(self) -> str:
-        """Return a line for each alias, in the order of their first use."""
+        """Return one line per alias, in the order of first use."""
         return "".join(f"{name} = {sharding}\n" for sharding, name in self._names.items())

@@ -31,7 +31,10 @@ def check_decided(sharding: Sharding) -> None:
 
 
 def check_shards(meta: TensorMeta, shape: Any, sharding: Sharding | None, mesh: Mesh | None) -> None:
-    """Raise SpmdirError unless `meta` is local to a tensor of global shape `shape`; sizes that differ are `?`."""
+    """Raise SpmdirError unless `meta` is the common local type of a tensor of global shape `shape`.
+
+    Sizes that differ between ranks are DYNAMIC.
+    """
     if shape is None and sharding is None:
         return  # a value inside a local form
     if shape is None or sharding is None or mesh is None:
@@ -41,18 +44,15 @@ def check_shards(meta: TensorMeta, shape: Any, sharding: Sharding | None, mesh: 
         )
     sizes = shape[:-1] if isinstance(shape, tuple) and shape and isinstance(shape[-1], DType) else shape
     if not isinstance(sizes, tuple) or any(type(n) is not int or n < 0 for n in sizes):
-        raise ShardingError(f"is of a global tensor, found {shape}; expected its sizes, as in `of [7, 8]`")
+        raise ShardingError(f"has the global shape {shape}; expected a list of sizes, as in `of [7, 8]`")
     if len(sizes) != meta.rank and not sharding.has_own_type:
-        raise ShardingError(
-            f"is of a global tensor of {meta.rank} dimensions, found the shape {list(sizes)}; "
-            f"expected {meta.rank} sizes, as in `of [7, 8]`"
-        )
-    whole = global_meta(shape, meta)
-    sharding.check_shape(mesh, whole.shape, whole.dtype)
-    expected = common_type(sharding, whole, mesh)
+        raise ShardingError(f"has the global shape {list(sizes)}; expected {meta.rank} sizes, as in `of [7, 8]`")
+    global_type = global_meta(shape, meta)
+    sharding.check_shape(mesh, global_type.shape, global_type.dtype)
+    expected = common_type(sharding, global_type, mesh)
     if meta != expected:
         raise ShardingError(
-            f"the shards of {print_type(type_of(whole))} <{sharding}> are {print_type(type_of(expected))}, found "
+            f"the shards of {print_type(type_of(global_type))} <{sharding}> are {print_type(type_of(expected))}, found "
             f"{print_type(type_of(meta))}"
         )
 
@@ -65,11 +65,12 @@ def common_type(sharding: Sharding, meta: TensorMeta, mesh: Mesh) -> TensorMeta:
     """
     types = sharding.local_types(meta, mesh)
     if len({(local.rank, local.dtype) for local in types}) > 1:
-        found = ", ".join(sorted(f"tensor<{local}>" for local in types))
-        said = next(placement.local_type for _, placement in sharding.entries if placement.has_own_type)
+        type_texts = ", ".join(sorted(f"tensor<{local}>" for local in types))
+        declaring_method = next(placement.local_type for _, placement in sharding.entries if placement.has_own_type)
         raise ShardingError(
-            f"ranks hold {found} of tensor<{meta}> <{sharding}>; expected one element type and number of dimensions",
-            place(said),
+            f"ranks have {type_texts} of tensor<{meta}> <{sharding}>; expected one element type and one number of "
+            "dimensions",
+            place(declaring_method),
         )
     sizes = zip(*(local.shape for local in types), strict=True)
     dtype = next(iter(types)).dtype
@@ -90,23 +91,21 @@ def check_sharding(sharding: Sharding, mesh: Mesh | None, meta: TensorMeta | Non
             "expected a type such as `tensor<4x6xf32>`, or no sharding"
         )
     if sharding.mesh != mesh.name:
-        raise ShardingError(
-            f"has a sharding over mesh @{sharding.mesh}; the mesh of the module is @{mesh.name}, expected that one"
-        )
+        raise ShardingError(f"has a sharding over mesh @{sharding.mesh}; expected the mesh of the module, @{mesh.name}")
     if local:
         sharding.check(mesh, meta.rank)
     else:
         sharding.check_shape(mesh, meta.shape, meta.dtype)
     for axis, placement in sharding.entries:
         if not placement.supports(meta.dtype):
-            what = "reduction" if placement.trait == "partial" else "placement"
-            raise ShardingError(f"{placement} on axis '{axis}' is not a {what} of {meta.dtype} values")
+            noun = "reduction" if placement.trait == "partial" else "placement"
+            raise ShardingError(f"{placement} on axis '{axis}' is not a {noun} of {meta.dtype} values")
 
 
 def mesh_of(op: Operation) -> Mesh | None:
     """Return the mesh of the module around `op`; None if it declares none."""
-    found: Any = declaration(op, "spmd.mesh")  # MeshOp, which imports this module
-    return found and found.mesh
+    mesh_op: Any = declaration(op, "spmd.mesh")  # MeshOp, which imports this module
+    return mesh_op and mesh_op.mesh
 
 
 def declaration(op: Operation, name: str) -> Operation | None:

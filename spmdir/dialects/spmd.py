@@ -1,4 +1,4 @@
-"""The `spmd` dialect: the mesh, constraints, reshards, constants, and the collectives."""
+"""The `spmd` dialect: the list of its ops, attributes and types, and the constant op."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from spmdir.reshard.collectives import SHIPPED
 
 @irdl_op_definition
 class ConstantOp(ValueOp):
-    """`constant value "…"`: a small tensor that every rank holds; the bytes in row-major order, as hexadecimal text."""
+    """`constant value "…"`: a small tensor, equal on all ranks. `value` is its bytes, row-major, in hexadecimal."""
 
     name = "spmd.constant"
     PARENTHESISED: ClassVar = False
@@ -49,9 +49,9 @@ class ConstantOp(ValueOp):
         try:
             data = bytes.fromhex(value) if isinstance(value, str) else b""
         except ValueError:
-            raise VerifyException(f"holds {value!r}, which is not hexadecimal text") from None
+            raise VerifyException(f"has the value {value!r}; expected hexadecimal text") from None
         if meta is None or len(data) != meta.bytes:
-            raise VerifyException(f"holds {len(data)} bytes of data; its type needs {meta.bytes if meta else 0}")
+            raise VerifyException(f"has a value of {len(data)} bytes; its type requires {meta.bytes if meta else 0}")
 
 
 Spmd = Dialect(

@@ -35,7 +35,7 @@ _LOCAL = {StringAttr(stage) for stage in STAGES[STAGES.index("local") :]}
 
 
 def recorded_stage(function: Any) -> str | None:
-    """Return the stage in the attribute of `function`; None without the attribute."""
+    """Return the `spmd.stage` of `function`; None without the attribute."""
     attribute = function.attributes.get(STAGE)
     return attribute.data if isinstance(attribute, StringAttr) and attribute.data in STAGES else None
 

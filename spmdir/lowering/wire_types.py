@@ -8,7 +8,7 @@ import torch
 from torch.fx import Node
 
 from spmdir.core.errors import UnsupportedError
-from spmdir.core.placement.reductions import unreduced
+from spmdir.core.placement.reductions import why_not_reduced
 from spmdir.lowering.ranges import Emit, aten
 from spmdir.torch_interop.dtypes import DTYPES_OF_TORCH
 
@@ -51,5 +51,5 @@ def packed(emit: Emit, x: Node, dtype: torch.dtype) -> tuple[Node, Unpack]:
 
 def check_reduced(reduction: str, dtype: torch.dtype) -> None:
     """Raise UnsupportedError unless process groups reduce `dtype` by `reduction`, a key of REDUCTIONS."""
-    if dtype != torch.bool and (reason := unreduced(reduction, DTYPES_OF_TORCH[dtype])):
+    if dtype != torch.bool and (reason := why_not_reduced(reduction, DTYPES_OF_TORCH[dtype])):
         raise UnsupportedError(reason)

@@ -60,7 +60,7 @@ def _parse_plan(plan: PlanLike, model: nn.Module, mesh: Mesh) -> ShardingPlan:
     if isinstance(plan, Mapping) and any(map(is_style, plan.values())):
         styles = {key: value for key, value in plan.items() if is_style(value)}
         shardings = {key: value for key, value in plan.items() if not is_style(value)}
-        return styles_plan(styles, model, mesh).over(ShardingPlan(shardings))
+        return styles_plan(styles, model, mesh).updated_with(ShardingPlan(shardings))
     return as_plan(plan, mesh)
 
 

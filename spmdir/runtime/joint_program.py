@@ -191,7 +191,7 @@ def import_joint(
         SpmdirError: the module cannot be imported, or the plan does not fit it.
     """
     outputs = _out_shardings(joint, plan.out_shardings)
-    plan = plan.with_inputs(0, len(joint.capture.convention.examples)).over(_tangent_plan(joint, outputs))
+    plan = plan.with_inputs(0, len(joint.capture.convention.examples)).updated_with(_tangent_plan(joint, outputs))
     out_shardings: list[ShardingLike | None] = [*outputs]
     for name in joint.call.gradients:
         out_shardings.append(gradients.get(name, None if local_inputs or name in joint.capture.tensors else ""))

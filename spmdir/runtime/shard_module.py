@@ -110,7 +110,7 @@ def shard_module(
     with setup.group.checked("the plan of the module"):
         _check_model(model)
         warn_of_earlier_optimizers(model)
-        named = resolve(plan, model, setup.mesh).over(ShardingPlan(out_shardings=_tuple(chosen.out_shardings)))
+        named = resolve(plan, model, setup.mesh).updated_with(ShardingPlan(out_shardings=_tuple(chosen.out_shardings)))
         check_forward_call(model, tuple(example_inputs), example_kwargs or {})
         call = bound_arguments(model, tuple(example_inputs), example_kwargs or {})
         arguments = arguments_by_name(model, call)
@@ -132,7 +132,7 @@ def shard_module(
         asked: Places | None = None,
         outputs: Mapping[str, ShardingLike | None] | None = None,
     ) -> _Decided:
-        explicit = named.over(ShardingPlan(layouts))
+        explicit = named.updated_with(ShardingPlan(layouts))
         rehearsal, facts = _agreed_forward(
             captured,
             call,

@@ -162,7 +162,7 @@ class Tracing:
             say("tracing the program")
             with constrained_activations(constrained_model, plan):
                 capture = traceable.captured(args, setup.device, sizes)
-            plan = plan.over(ShardingPlan(layouts or {}))
+            plan = plan.updated_with(ShardingPlan(layouts or {}))
             plan = plan.with_inputs(len(capture.state), len(capture.convention.examples))
             out_shardings = capture.result_shardings(
                 plan.out_shardings if self.out_shardings is None else self.out_shardings

@@ -100,7 +100,7 @@ def test_a_bound_is_unknown_where_a_placement_is_neither_shard_nor_partial() -> 
 
 def test_bytes_that_are_no_number_for_each_collective_are_an_error_where_they_are_written() -> None:
     mesh = Mesh({"a": 2})
-    with pytest.raises(ShardingError, match=r"`bytes` gives \(1.0, 2.0\) for \[8, 3\] on 2 ranks; expected") as found:
+    with pytest.raises(ShardingError, match=r"`bytes` returns \(1.0, 2.0\) for \[8, 3\] on 2 ranks; expected") as found:
         plan_reshard((8, 3), "f32", "a: Miscounted", "", mesh)
     assert found.value.location is not None and found.value.location.file == __file__
     with pytest.raises(PluginError, match=r"`bytes` fails for \(\(8, 3\), 4, 2\): IndexError"):
@@ -108,9 +108,9 @@ def test_bytes_that_are_no_number_for_each_collective_are_an_error_where_they_ar
 
 
 def test_an_edge_that_says_its_bytes_twice_or_of_no_collective_is_an_error() -> None:
-    with pytest.raises(ShardingError, match="declares `bytes` and no collective"):
+    with pytest.raises(ShardingError, match="declares `bytes` but no collective"):
         Edge(lambda x, group: x, target="R", bytes=sent)
-    with pytest.raises(ShardingError, match="declares `bytes` and `itemsize`"):
+    with pytest.raises(ShardingError, match="declares both `bytes` and `itemsize`"):
         Edge(lambda x, group: x, target="R", by="broadcast", itemsize=1, bytes=sent)
 
 
@@ -126,12 +126,12 @@ def test_an_error_that_is_a_number_is_rejected_when_its_class_is_made() -> None:
     ("error", "bound", "text"),
     [
         (ErrorBound(), 0.0, "exact"),
-        (ErrorBound(0.25), 0.25, "0.25 of the sum of the norms of what the ranks hold before the step (max)"),
+        (ErrorBound(0.25), 0.25, "0.25 of the sum of the norms of the local tensors before the step (max)"),
         (ErrorBound(0.5, "l2", "result"), 0.5, "0.5 of the norm of the exact value (l2)"),
         (
             ErrorBound(lambda shape, count: (1 - count / math.prod(shape)) ** 0.5, "l2"),
             0.5,
-            "a function of the shape of the sum of the norms of what the ranks hold before the step (l2)",
+            "a function of the shape of the sum of the norms of the local tensors before the step (l2)",
         ),
         (UNKNOWN, None, "unknown"),
     ],

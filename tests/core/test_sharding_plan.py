@@ -47,7 +47,7 @@ def test_an_empty_plan_leaves_everything_open() -> None:
         (
             "[sharding]\nx = 'dp: S(0)'",
             "1:1",
-            "a plan has no 'sharding'; it has keep, out_shardings",
+            "unknown key 'sharding'; expected keep, out_shardings",
         ),
         ("shardings = 'dp: S(0)'", "1:1", "'shardings' is not a table"),
         ("out_shardings = 'dp: S(0)'", "1:1", "'out_shardings' is not a list"),
@@ -55,7 +55,7 @@ def test_an_empty_plan_leaves_everything_open() -> None:
         ("[shardings]\n'a.*.b' = 'dp: Q'", "2:12", "unknown placement 'Q'"),
         ("[shardings]\nx = {dp = 0}", "2:1", "0 is not a sharding"),
         ("[shardings]\na.b = 1", "2:1", "1 is not a sharding"),
-        ("[shardings]\nx = 'dp: S(0), dp: S(1)'", "2:6", "axis 'dp' is placed twice"),
+        ("[shardings]\nx = 'dp: S(0), dp: S(1)'", "2:6", "axis 'dp' has two placements"),
         ("out_shardings = ['', 'pp: R']\n[shardings]", "1:23", "axis 'pp' is not in mesh"),
     ],
 )

@@ -120,11 +120,11 @@ def test_ranges_and_conditions_say_for_what_sizes_a_program_is():
     declared = Sizes((Symbol("s0", 8, 2, 64), Symbol("s1", 5)), (parse_condition("s0 > s1"),))
     declared.check({"s0": 6, "s1": 0})
     for given_sizes, message in [
-        ({"s0": 6}, "no number is given for size 's1'; give one, as in s1=5"),
-        ({"s0": 6, "s1": 2, "x": 1}, "there is no size 'x'; the program leaves open s0, s1"),
+        ({"s0": 6}, "size 's1' has no value; expected one, as in s1=5"),
+        ({"s0": 6, "s1": 2, "x": 1}, "there is no size 'x'; the symbolic sizes are s0, s1"),
         ({"s0": 65, "s1": 2}, "size 's0' is 65; the program was traced for 2 to 64"),
         ({"s0": 3, "s1": -1}, "size 's1' is -1; the program was traced for at least 0"),
-        ({"s0": 3, "s1": 3}, "sizes s0 = 3, s1 = 3 contradict 's0 > s1'"),
+        ({"s0": 3, "s1": 3}, "sizes s0 = 3, s1 = 3 violate 's0 > s1'"),
     ]:
         with pytest.raises(SpmdirError, match=message):
             declared.check(given_sizes)

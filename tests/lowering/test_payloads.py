@@ -12,7 +12,7 @@ import torch
 
 from spmdir.core.dtype import DTYPES
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.reductions import unreduced
+from spmdir.core.placement.reductions import why_not_reduced
 from spmdir.core.placement.sharding import Sharding
 from spmdir.torch_interop.dtypes import TORCH_DTYPES
 from tests.lowering.collective_programs import shardings
@@ -21,7 +21,7 @@ from tests.lowering.reshard_programs import Reshard, assert_kept, moved, simulat
 
 SHAPES = [(8, 24), (7, 5), (1, 9), (3, 2)]
 
-SUMMED = [dtype.name for dtype in TORCH_DTYPES if not dtype.is_bool and not unreduced("sum", dtype)]
+SUMMED = [dtype.name for dtype in TORCH_DTYPES if not dtype.is_bool and not why_not_reduced("sum", dtype)]
 """Element types of partial sums that process groups reduce."""
 
 

@@ -115,6 +115,6 @@ def test_what_an_axis_leaves_must_be_of_a_type_that_the_next_one_holds() -> None
     mesh = spmdir.Mesh({"a": 2, "b": 2})
     parse_sharding("a: S(0), b: AsBytes").check_shape(mesh, (6, 8), F32)
     with pytest.raises(
-        SpmdirError, match="AsBytes on axis 'b' cannot hold i8, the element type that the axes outside it"
+        SpmdirError, match="AsBytes on axis 'b' does not support i8, the element type after the outer axes"
     ):
         parse_sharding("a: AsBytes, b: AsBytes").check_shape(mesh, (6, 8), F32)

@@ -43,7 +43,7 @@ def test_tied_weights_go_under_either_name() -> None:
         plan = resolve(given, model, MESH)
         optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)
         step, state = spmdir.training_step(model, lambda m, x: m(x).sum(), optimizer)
-        graph = torch.fx.experimental.proxy_tensor.make_fx(step)(state, torch.arange(4))
+        graph = torch.fx.experimental.proxy_tensor.make_fx(step)(state, torch.arange(4))  # type: ignore
         module = spmdir.import_fx(graph, MESH, plan)
         assert str(spmdir.print_ir(module)).count("tp: S(0)") == 4  # parameter, momentum, and both renewed
 
@@ -67,6 +67,6 @@ def test_a_recipe_needs_a_model() -> None:
         return x, state
 
     with pytest.raises(
-        SpmdirError, match=r"a recipe is made for a model: spmdir.placement.sharding_plan\(model, mesh, 'fsdp'\)"
+        SpmdirError, match=r"to use a recipe, call spmdir.placement.sharding_plan\(model, mesh, 'fsdp'\)"
     ):
         plan_for("fsdp", step, MESH)

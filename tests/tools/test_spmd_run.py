@@ -273,9 +273,9 @@ WRONG = {
         "returns 1 tensors; expected a list of 2 tensors, one for each",
     ),
     "Number": (OTHER, "[tensor] * count", "5", 9, "returns 5; expected a list of 2 tensors, one for each rank"),
-    "Types": (OTHER, "dtype\n", "'f16' if index else 'f64'\n", 7, "ranks hold tensor<4x3xf16>, tensor<4x3xf64>"),
+    "Types": (OTHER, "dtype\n", "'f16' if index else 'f64'\n", 7, "ranks have tensor<4x3xf16>, tensor<4x3xf64>"),
     "Unknown": (OTHER, '"broadcast"', '"nosuch"', 13, "unknown collective 'nosuch'"),
-    "Large": (OTHER, '"broadcast"', '"broadcast", bytes=lambda *a: 10**400', 16, "`bytes` gives 1000000"),
+    "Large": (OTHER, '"broadcast"', '"broadcast", bytes=lambda *a: 10**400', 16, "`bytes` returns 1000000"),
 }
 """Name of a placement → its file, what of it is replaced by what, the line of the error, and what that says."""
 

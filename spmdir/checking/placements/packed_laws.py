@@ -18,7 +18,7 @@ from spmdir.checking.rules.soundness import distribute, form_of, meta, prepare, 
 from spmdir.core.dtype import F32, F64, DType, as_dtype
 from spmdir.core.mesh import Mesh
 from spmdir.core.placement.base import Placement
-from spmdir.core.placement.packed import PackedPlacement, joint_placement
+from spmdir.core.placement.packed import PackedPlacement, find_packed_placement
 from spmdir.core.placement.packing import Types
 from spmdir.dialects.ring_ops import CombineOp
 from spmdir.rules.rule_set import default
@@ -76,7 +76,7 @@ def _types_of_states(placement: PackedPlacement, op: str) -> Iterator[tuple[tupl
             ]
             form = form_of(case.rule, [("x", strategy)], mesh, tuple(map(meta, local_operands)))
             for call in (expanded.call for expanded in form.ops) if form else ():
-                if call.name == CombineOp.name and joint_placement(str(call.argument["by"])) == placement:
+                if call.name == CombineOp.name and find_packed_placement(str(call.argument["by"])) == placement:
                     yield tuple((part.shape, part.dtype) for part in call.results if part)
 
 

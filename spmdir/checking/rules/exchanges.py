@@ -9,7 +9,7 @@ import torch
 
 from spmdir.core.intervals import Ranges
 from spmdir.core.mesh import Mesh
-from spmdir.core.placement.packed import joint_placement
+from spmdir.core.placement.packed import find_packed_placement
 
 FILLS: dict[str, float] = {"zero": 0.0, "lowest": float("-inf")}
 
@@ -116,14 +116,14 @@ INDICES: dict[str, Callable[..., list[torch.Tensor]]] = {"spmd.positions": posit
 
 def _combined(*parts: torch.Tensor, by: str) -> Sequence[torch.Tensor]:
     half = len(parts) // 2
-    return joint_placement(by).combine(parts[:half], parts[half:])
+    return find_packed_placement(by).combine(parts[:half], parts[half:])
 
 
 RING_OPS: dict[str, Callable[..., Sequence[torch.Tensor]]] = {
     "spmd.choose": lambda new, old, when: [new if when else old],
-    "spmd.identity": lambda *like, by: joint_placement(by).identity(*like),
+    "spmd.identity": lambda *like, by: find_packed_placement(by).identity(*like),
     "spmd.combine": _combined,
-    "spmd.pack": lambda *state, by: [joint_placement(by).pack(*state)],
-    "spmd.finish": lambda *state, by: joint_placement(by).finish(state),
+    "spmd.pack": lambda *state, by: [find_packed_placement(by).pack(*state)],
+    "spmd.finish": lambda *state, by: find_packed_placement(by).finish(state),
 }
 """Op → function from (operands of a rank, arguments) to the results of the rank."""

@@ -1,4 +1,4 @@
-"""Digests of what placements say of the ranks, by which processes compare what their code returns."""
+"""Digests of the layouts that placements define, to compare them between processes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from spmdir.core.placement.base import Placement, own_type
 
 
 def layout_digest(placement: Placement, tensors: Iterable[tuple[tuple[int, ...], DType, int]]) -> str:
-    """Return a digest of what each rank holds of some tensors: its ranges, its shape and its element type.
+    """Return a digest of the local tensors of all ranks: their ranges, shapes and element types.
 
-    It differs between processes if the code of the placement depends on something that does, as the hash of a text.
+    It differs between processes if the code of the placement depends on the process, as the hash of a string does.
 
     Args:
-        held: (shape, element type, number of ranks) of each tensor. Where there are more than ENUMERATED ranks, the
-            digest is of the first ones.
+        tensors: (shape, element type, number of ranks) of each tensor. The digest covers at most the first ENUMERATED
+            ranks.
 
     Raises:
-        SpmdirError: the placement has no answer for a tensor.
+        SpmdirError: the placement does not define the local tensors.
     """
     digest = hashlib.sha256()
     for shape, dtype, count in tensors:

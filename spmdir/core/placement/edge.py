@@ -1,4 +1,4 @@
-"""The steps that placements declare: how they are lowered and what they cost."""
+"""Edges: the steps that plug-in placements declare, with their lowering and cost."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from spmdir.core.errors import ShardingError, shown
 Sent = float | tuple[float, ...]
 
 
-INITIAL = ("zeros", "ones", "random")
-"""What a state may begin with; "random" is the same normal numbers on every run."""
+INITIAL_VALUES = ("zeros", "ones", "random")
+"""The initial contents of a state. "random" draws normal numbers, the same on every run."""
 
 
 @attrs.frozen(eq=False)
 class EdgeState:
-    """A tensor that ranks keep for a step from one run of the program to the next.
+    """A tensor that ranks keep for an edge from one run of the program to the next.
 
     Attributes:
-        shape: (local shape before the step, number of ranks) → its shape on a rank; by default the local shape. A rank
-            whose shard is smaller than the largest has the first elements of each dimension, of a `shared` one as many
-            as the ranks of the step that have most.
-        dtype: the name of its element type; that of the tensor if None.
-        initial: what it begins with, one of INITIAL.
-        shared: whether it is equal on the ranks of the step, as what follows from reduced values is; else each rank
-            has one of its own.
-        feedback: whether it is what earlier runs left out, which later ones add, so that errors do not add up. The
-            check of placements asks it of such states alone; of others, that they stay finite.
+        shape: (local shape before the step, number of ranks) → shape on a rank; by default the local shape. It is
+            called with the largest local shape. A rank with a smaller shard keeps the first elements of each
+            dimension; for a `shared` state, as many as the largest shard among the ranks of the step has.
+        dtype: the name of the element type; by default that of the tensor.
+        initial: the initial content, one of INITIAL_VALUES.
+        shared: whether the state is equal on all ranks of the step, as a function of reduced values is. Otherwise each
+            rank has a separate state.
+        feedback: whether it is the error of earlier runs, which later runs correct. `spmd check-placement` checks that
+            such errors do not accumulate; it only checks that other states stay finite.
     """
 
     shape: Callable[[tuple[int, ...], int], tuple[int, ...]] | None = None
@@ -42,26 +42,26 @@ class EdgeState:
     feedback: bool = False
 
     def __attrs_post_init__(self) -> None:
-        if self.initial not in INITIAL:
+        if self.initial not in INITIAL_VALUES:
             raise ShardingError(
-                f"`initial` of an EdgeState is {shown(self.initial)}; expected one of {', '.join(INITIAL)}"
+                f"`initial` of an EdgeState is {shown(self.initial)}; expected one of {', '.join(INITIAL_VALUES)}"
             )
         if self.dtype is not None:
             as_dtype(self.dtype)
 
     def local_shape(self, shape: Sequence[int], count: int) -> tuple[int, ...]:
-        """Return its shape on a rank, for a tensor of local `shape`.
+        """Return the shape of the state on a rank, for a tensor of local `shape`.
 
         Raises:
-            ShardingError: `shape` fails, or gives no shape.
+            ShardingError: the declared function fails, or does not return a shape.
         """
         if self.shape is None:
             return tuple(shape)
         state_shape = evaluated("shape", self.shape, tuple(shape), count)
         if not (isinstance(state_shape, tuple) and all(type(n) is int and n >= 0 for n in state_shape)):
             raise ShardingError(
-                f"`shape` of an EdgeState gives {shown(state_shape)} for {list(shape)} on {count} ranks; expected a "
-                "tuple of sizes from 0 on",
+                f"`shape` of an EdgeState returns {shown(state_shape)} for {list(shape)} on {count} ranks; expected "
+                "a tuple of nonnegative sizes",
                 place(self.shape),
             )
         return state_shape
@@ -69,28 +69,27 @@ class EdgeState:
 
 @attrs.frozen(eq=False)
 class Edge:
-    """A step that a placement declares, along the axes of a group, to or from another placement.
+    """A step between two placements, declared by one of them.
+
+    If shards differ in size, the functions are called with the largest local shape before the step.
 
     Attributes:
-        lower: (what a rank holds, group) → what it holds afterwards, in torch ops and the collectives of
-            `spmdir.lowering.group.Group`.
-        target: the text of the placement that it goes to, or the trait "shard" for any that shards a dimension.
-        source: the same, for the placement that it comes from. Exactly one of both is set; the other is the declaring
-            placement.
-        when: of a step whose end is "shard": (placement) → whether it is one to or from that placement.
-        by: the collectives that it costs as, one after the other: one or several kinds in
-            `spmdir.reshard.collectives`; None if nothing is sent.
-        itemsize: bytes of an element on the wire, where a collective sends the tensor in elements of another size; by
-            default those of the tensor.
-        bytes: (local shape before the step, bytes of an element, number of ranks) → wire bytes that a rank sends: a
-            number for each collective in `by`, a tuple where these are several. Where shards differ in size, the shape
-            is that of the largest. By default as many as the collectives in `by` send of the whole tensor.
-        seconds: (topology, local shape before the step, bytes of an element, number of ranks) → modelled time; by
-            default that of the collectives in `by`.
-        state: name → a tensor that the ranks keep for it from one run to the next; or (local shape before the step,
-            number of ranks) → these, none where it keeps none. Where shards differ in size, the shape is that of the
-            largest. `lower` is then (what a rank holds, group, {name: tensor}) → (what it holds afterwards, {name:
-            new tensor}).
+        lower: (local tensor, group) → local tensor after the step. It uses torch ops and the collectives of
+            `spmdir.lowering.group.Group`. With states, it is (local tensor, group, {name: state}) → (local tensor after
+            the step, {name: new state}).
+        target: the text of the placement after the step, or the trait "shard" for any placement with this trait.
+        source: the same for the placement before the step. Set either `target` or `source`; the other one is the
+            declaring placement.
+        when: for the end "shard": (placement) → whether the edge converts to or from this placement.
+        by: the collectives in its cost, in order: one or several kinds of `spmdir.reshard.collectives`; None if nothing
+            is sent.
+        itemsize: the bytes of an element on the wire, if they differ from those of the tensor.
+        bytes: (local shape, bytes of an element, number of ranks) → wire bytes that a rank sends: a number, or a tuple
+            with a number for each collective in `by`. By default the collectives send the whole tensor.
+        seconds: (topology, local shape, bytes of an element, number of ranks) → modelled time; by default the time of
+            the collectives in `by`.
+        state: {name: EdgeState}, the tensors that ranks keep for the edge between runs; or (local shape, number of
+            ranks) → such a dictionary, empty for no states.
     """
 
     lower: Callable[..., Any]
@@ -112,17 +111,17 @@ class Edge:
     def __attrs_post_init__(self) -> None:
         check_fields(self, _FIELDS)
         if self.bytes is not None and not self.collectives:
-            raise ShardingError("an edge declares `bytes` and no collective; name in `by` what sends them", self.place)
+            raise ShardingError("an edge declares `bytes` but no collective; name the collectives in `by`", self.place)
         if self.bytes is not None and self.itemsize is not None:
-            raise ShardingError("an edge declares `bytes` and `itemsize`; expected one of them", self.place)
+            raise ShardingError("an edge declares both `bytes` and `itemsize`; omit one of them", self.place)
         if not callable(self.state):
             self._check_states(self.state)
 
     def states(self, shape: Sequence[int], count: int) -> Mapping[str, EdgeState]:
-        """Return what the ranks keep for it, of a tensor whose largest local shape is `shape`.
+        """Return the states of the edge, for a tensor whose largest local shape is `shape`.
 
         Raises:
-            ShardingError: `state` fails, or gives something else.
+            ShardingError: the declared function fails, or does not return states.
         """
         if not callable(self.state):
             return self.state
@@ -135,49 +134,49 @@ class Edge:
         for name, state in states.items():
             if not isinstance(state, EdgeState) or not name.isidentifier():
                 raise ShardingError(
-                    f"`state` of an edge has {shown(name)}: {shown(state)}; expected names of States, as in "
+                    f"`state` of an edge has {shown(name)}: {shown(state)}; expected a dictionary of EdgeStates, as in "
                     "{'error': EdgeState()}",
                     self.place,
                 )
 
     @property
     def collectives(self) -> tuple[str, ...]:
-        """Return the names of the collectives that it costs as."""
+        """Return the names of the collectives in the cost of the edge."""
         return (self.by,) if isinstance(self.by, str) else tuple(self.by or ())
 
     @property
     def place(self) -> Any:
-        """Return where its lowering is written."""
+        """Return the location of the function `lower`."""
         return place(self.lower)
 
     def sent(self, shape: Sequence[int], itemsize: float, count: int) -> tuple[float, ...]:
-        """Return what `bytes` says each of `collectives` sends.
+        """Return the wire bytes of each of `collectives`, from the declared `bytes`.
 
         Raises:
-            ShardingError: it fails, or gives no such numbers.
+            ShardingError: the declared function fails, or does not return such numbers.
         """
-        assert self.bytes is not None  # or the collectives say it
+        assert self.bytes is not None  # else the caller computes them from the collectives
         declared = evaluated("bytes", self.bytes, tuple(shape), itemsize, count)
         amounts = declared if isinstance(declared, tuple) else (declared,)
         if len(amounts) != len(self.collectives) or not all(is_amount(amount) for amount in amounts):
             raise ShardingError(
-                f"`bytes` gives {shown(declared)} for {list(shape)} on {count} ranks; expected a number from 0 on for "
-                f"each of {', '.join(self.collectives)}",
+                f"`bytes` returns {shown(declared)} for {list(shape)} on {count} ranks; expected a nonnegative number "
+                f"for each of {', '.join(self.collectives)}",
                 place(self.bytes),
             )
         return amounts
 
     def time(self, topology: Any, shape: Sequence[int], itemsize: float, count: int) -> float:
-        """Return what `seconds` says.
+        """Return the modelled time of the edge, from the declared `seconds`.
 
         Raises:
-            ShardingError: it fails, or gives no time.
+            ShardingError: the declared function fails, or does not return a time.
         """
-        assert self.seconds is not None  # or the collectives say it
+        assert self.seconds is not None  # else the caller computes it from the collectives
         seconds = evaluated("seconds", self.seconds, topology, tuple(shape), itemsize, count)
         if not is_amount(seconds):
             raise ShardingError(
-                f"`seconds` gives {shown(seconds)} for {list(shape)} on {count} ranks; expected a number from 0 on",
+                f"`seconds` returns {shown(seconds)} for {list(shape)} on {count} ranks; expected a nonnegative number",
                 place(self.seconds),
             )
         return seconds

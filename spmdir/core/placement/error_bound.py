@@ -1,4 +1,4 @@
-"""How far the steps of a placement may be off: a bound in a norm, or that none is known."""
+"""Error bounds: the largest error of a lossy step, as a factor of a norm."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from spmdir.core.declared_fields import evaluated, place
 from spmdir.core.errors import ShardingError, shown
 
 NORMS = {"max": "largest absolute element", "l2": "root of the sum of the squares of the elements"}
-"""The norms in which errors are bounded, and what each is of a tensor."""
+"""Name of a norm → its definition."""
 
 ENDS = {
-    "shards": "the sum of the norms of what the ranks hold before the step",
+    "shards": "the sum of the norms of the local tensors before the step",
     "result": "the norm of the exact value",
 }
-"""What an error is relative to."""
+"""Name → the quantity that an error is relative to."""
 
 Factor = float | Callable[[tuple[int, ...], int], float]
 
 
 @attrs.frozen
 class ErrorBound:
-    """How far the value after a step may be from the exact one: norm(difference) ≤ factor · norms of `of`.
+    """The largest error of a step: norm(value after the step - exact value) ≤ factor · (quantity named by `of`).
 
     Attributes:
-        factor: a number, or (local shape before the step, number of ranks) → a number; 0 where the step is exact but
-            for rounding, None where no bound is known before the values are.
-        norm: "max" or "l2", a key of NORMS; of the whole value, not of one rank's shard of it.
-        of: "shards" or "result", a key of ENDS. Partial values may cancel, so that what is done to each of them has no
-            bound relative to their sum.
+        factor: a number, or (local shape before the step, number of ranks) → a number. 0: the step is exact except for
+            rounding. None: no bound is known without the values.
+        norm: "max" or "l2", a key of NORMS. It is the norm of the global value, not of a shard.
+        of: "shards" or "result", a key of ENDS. The error of partial values is relative to "shards": the values may
+            cancel, so their error has no bound relative to their sum.
 
     Example:
-        >>> ErrorBound(1 / 254)  # each rank is off by 1/254 of the largest absolute element that it holds
+        >>> ErrorBound(1 / 254)  # the error on a rank is at most 1/254 of its largest absolute element
         >>> ErrorBound(lambda shape, count: (1 - 8 / math.prod(shape)) ** 0.5, norm="l2")
     """
 
@@ -44,14 +44,14 @@ class ErrorBound:
 
     def __attrs_post_init__(self) -> None:
         for name, value, allowed in (("norm", self.norm, NORMS), ("of", self.of, ENDS)):
-            if value not in tuple(allowed):  # a tuple, since values without a hash are asked about too
+            if value not in tuple(allowed):  # a tuple, because the value may have no hash
                 raise ShardingError(
                     f"`{name}` of an ErrorBound is {shown(value)}; expected one of {', '.join(allowed)}"
                 )
         if not (self.factor is None or callable(self.factor) or _is_bound(self.factor)):
             raise ShardingError(
-                f"`factor` of an ErrorBound is {shown(self.factor)}; expected a number from 0 on, a function of "
-                "(shape, count), or None where no bound is known"
+                f"`factor` of an ErrorBound is {shown(self.factor)}; expected a nonnegative number, a function of "
+                "(shape, count), or None if no bound is known"
             )
 
     def __bool__(self) -> bool:
@@ -68,8 +68,8 @@ class ErrorBound:
         factor = evaluated("factor", self.factor, tuple(shape), count)
         if not _is_bound(factor):
             raise ShardingError(
-                f"`factor` of an ErrorBound gives {shown(factor)} for {list(shape)} on {count} ranks; expected a "
-                "number from 0 on",
+                f"`factor` of an ErrorBound returns {shown(factor)} for {list(shape)} on {count} ranks; expected a "
+                "nonnegative number",
                 place(self.factor),
             )
         return factor
@@ -88,7 +88,7 @@ def _is_bound(value: object) -> bool:
 
 
 EXACT = ErrorBound()
-"""Exact but for rounding."""
+"""The bound of a step that is exact except for rounding."""
 
 UNKNOWN = ErrorBound(None)
-"""No bound is known before the values are: it can only be measured."""
+"""The bound of a step whose error can only be measured."""

@@ -1,6 +1,6 @@
-"""Several tensors as one: cat along a last dimension, as bytes where their element types differ.
+"""Pack several tensors into one: concatenate them along a last dimension, as bytes if their element types differ.
 
-Tensors are used by their methods alone, so this module needs no tensor library.
+This module uses tensors only through their methods, so it needs no tensor library.
 """
 
 from __future__ import annotations

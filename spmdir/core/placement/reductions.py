@@ -1,6 +1,6 @@
-"""The table of reductions by which a value can be partial: what each does, and what process groups are asked for.
+"""The table of reductions of partial values, with their names in process groups.
 
-Tensors are used by their methods alone, so this module needs no tensor library.
+This module uses tensors only through their methods, so it needs no tensor library.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class Reduction:
 
     Attributes:
         combine: (a, b) → the reduction of two tensors.
-        op: the `aten` op that does that.
-        scatter: (value, noise) → (value of one rank, value of another) whose reduction is `value`.
-        identity: what leaves the other operand as it is, zero with its sign: -0.0 + -0.0 is -0.0, -0.0 + 0.0 is not.
-            Integers have their least and greatest for the infinities. An average has none, since it counts every value.
-        kinds: the kinds of element types that can be partial by it.
-        group: what process groups call it; they reduce truth values as 0 and 1 in bytes.
-        of_bool: the name of what it is of truth values; None if it is not a reduction of these.
+        op: the `aten` op of `combine`.
+        scatter: (value, noise) → two tensors whose reduction is `value`.
+        identity: the neutral element. For a sum it is -0.0, because -0.0 + 0.0 is 0.0, which has another sign. For
+            integers, an infinity is the least or the greatest integer. None for an average, which counts every value.
+        kinds: the kinds of element types for which it is defined.
+        group: the name of the reduction in process groups, which reduce booleans as bytes 0 and 1.
+        of_bool: the name of the same reduction for booleans; None if there is none.
         is_linear: whether sums of partial values are partial values of the sum.
         is_idempotent: whether the reduction of copies of a value is the value.
     """
@@ -43,16 +43,23 @@ class Reduction:
     is_idempotent: bool = False
 
 
-def _added(value: Any, noise: Any) -> tuple[Any, Any]:
+def _split_sum(value: Any, noise: Any) -> tuple[Any, Any]:
     return noise, value - noise
 
 
 REDUCTIONS: dict[str, Reduction] = {
     "sum": Reduction(
-        lambda a, b: a + b, "add.Tensor", _added, -0.0, ("int", "float", "complex"), "sum", is_linear=True
+        lambda a, b: a + b, "add.Tensor", _split_sum, -0.0, ("int", "float", "complex"), "sum", is_linear=True
     ),
     "avg": Reduction(
-        lambda a, b: a + b, "add.Tensor", _added, None, ("float", "complex"), "avg", is_linear=True, is_idempotent=True
+        lambda a, b: a + b,
+        "add.Tensor",
+        _split_sum,
+        None,
+        ("float", "complex"),
+        "avg",
+        is_linear=True,
+        is_idempotent=True,
     ),
     "max": Reduction(
         lambda a, b: a.maximum(b),
@@ -108,18 +115,18 @@ REDUCTIONS: dict[str, Reduction] = {
 
 @functools.cache
 def reductions_of(dtype: DType) -> tuple[str, ...]:
-    """Return the reductions by which a tensor of this element type can be partial."""
+    """Return the names of the reductions that are defined for an element type."""
     return tuple(name for name, reduction in REDUCTIONS.items() if dtype.kind in reduction.kinds)
 
 
 REDUCED_AS: dict[DType, DType] = {I16: I32, F8E4M3FN: F32, F8E5M2: F32}
-"""Element types that neither gloo nor NCCL reduces → one that has all their values, which both reduce."""
+"""Element type that neither gloo nor NCCL reduces → one that both reduce and that contains its values."""
 
 
-def unreduced(name: str, dtype: DType) -> str | None:
-    """Return why process groups cannot reduce `dtype` by `name`, and what to do; None if they can.
+def why_not_reduced(name: str, dtype: DType) -> str | None:
+    """Return why process groups cannot reduce `dtype` by the reduction `name`, with a remedy; None if they can.
 
-    Complex numbers are reduced as pairs of real ones, which adds them up right, and nothing else.
+    Process groups reduce complex numbers as pairs of real numbers, which is only correct for sums.
     """
     if dtype in REDUCED_AS:
         remedy = f"convert to {REDUCED_AS[dtype]} where the value becomes partial"
@@ -133,7 +140,7 @@ def unreduced(name: str, dtype: DType) -> str | None:
 
 
 def group_reduction(name: str, is_bool: bool) -> str | None:
-    """Return what process groups are asked for to reduce by `name`; None if truth values have no such reduction."""
+    """Return the process groups' name of the reduction `name`; None if booleans have no such reduction."""
     if not is_bool:
         return REDUCTIONS[name].group
     of_bool = REDUCTIONS[name].of_bool
@@ -141,10 +148,10 @@ def group_reduction(name: str, is_bool: bool) -> str | None:
 
 
 def average_divisors(count: int) -> tuple[int, float]:
-    """Return what each of `count` values is divided by before they are added up, and the sum after it: their average.
+    """Return the two divisors of an average of `count` values: of each value before the sum, and of the sum.
 
-    The first is a power of two, so that it rounds nothing but subnormal numbers, and as large as keeps the sum finite
-    where the average is; the second, of 1/2 to 1, is exact.
+    The first is the smallest power of two that is at least `count`. Division by it is exact except for subnormal
+    numbers, and the sum is finite if the average is. The second is `count` divided by the first: from 1/2 to 1, exact.
     """
     power = 1 << (count - 1).bit_length()
     return power, count / power

@@ -1,4 +1,4 @@
-"""The sharding of one tensor: the placement along each mesh axis, in nesting order."""
+"""The sharding of a tensor: its placement along each mesh axis, in nesting order."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from spmdir.core.placement.standard import R, plugins
 from spmdir.core.placement.tensor import TensorMeta
 
 _REPLICATED = type(R)
-"""Has one value, so asking for the class will do, and is quick."""
+"""The class of R. It has one value, so a comparison of classes suffices, and is fast."""
 
 
-def _entries_of(entries: Iterable[tuple[str, Placement]]) -> tuple[tuple[str, Placement], ...]:
+def _convert_entries(entries: Iterable[tuple[str, Placement]]) -> tuple[tuple[str, Placement], ...]:
     try:
         return _canonical(entries)
     except (AttributeError, TypeError, ValueError):
         raise ShardingError(
-            f"a Sharding cannot have the entries {shown(entries)}; expected pairs of an axis and a Placement, as of "
-            'parse_placement("S(0)"); functions that take shardings take texts too, as "dp: S(0)"'
+            f"a Sharding cannot have the entries {shown(entries)}; expected pairs of an axis and a Placement, as in "
+            '[("dp", parse_placement("S(0)"))]; functions with a sharding argument also accept text, as in "dp: S(0)"'
         ) from None
 
 
@@ -59,7 +59,7 @@ def _canonical(entries: Iterable[tuple[str, Placement]]) -> tuple[tuple[str, Pla
     axes = [axis for axis, _ in entries]
     if len(set(axes)) != len(axes):
         repeated = next(axis for axis in axes if axes.count(axis) > 1)
-        raise ShardingError(f"axis '{repeated}' is placed twice; an axis has one placement")
+        raise ShardingError(f"axis '{repeated}' has two placements; expected one")
     if any(map(is_part, axes)) and (pair := overlapping(axes)):
         raise ShardingError(f"'{pair[0]}' and '{pair[1]}' overlap; sub-axes of one axis have no ranks in common")
     sharded = sorted((e for e in entries if e[1].trait == "shard"), key=lambda e: e[1].dim or 0)
@@ -68,21 +68,21 @@ def _canonical(entries: Iterable[tuple[str, Placement]]) -> tuple[tuple[str, Pla
 
 @attrs.define(frozen=True, slots=False, cache_hash=True)
 class Sharding(ShownAsText):
-    """Mesh axis → placement; an axis that is not listed is replicated.
+    """Mesh axis → placement. An axis that is not listed is replicated.
 
-    The order of axes on one dimension is nesting order, major first: `tp: S(0), dp: S(0)` shards by tp, then
-    each shard by dp. Entries are canonical, so equal shardings are equal values with one text; where sub-axes
-    occur, once they are `merged`.
+    The order of axes on one dimension is their nesting order, major first: `tp: S(0), dp: S(0)` shards by tp, then each
+    shard by dp. Entries are in a canonical order, so equal shardings have equal texts. Shardings with sub-axes must be
+    `merged` first.
 
     Attributes:
         entries: (axis, placement) pairs.
         mesh: the name of the mesh.
 
     Raises:
-        ShardingError: an axis, or a part of it, is placed twice.
+        ShardingError: an axis has two placements, or two sub-axes overlap.
     """
 
-    entries: tuple[tuple[str, Placement], ...] = attrs.field(default=(), converter=_entries_of)
+    entries: tuple[tuple[str, Placement], ...] = attrs.field(default=(), converter=_convert_entries)
     mesh: str = attrs.field(default="mesh", converter=_mesh_name)
 
     @cached_property
@@ -115,12 +115,12 @@ class Sharding(ShownAsText):
 
     @cached_property
     def kinds(self) -> frozenset[str]:
-        """Return the kinds of the partial placements, and of the trait "other"; those of one kind commute."""
+        """Return the kinds of the partial placements and of those with trait "other". Equal kinds commute."""
         return frozenset(p.kind for _, p in self.entries if p.kind is not None)
 
     @cached_property
     def has_lossy(self) -> bool:
-        """Return whether a placement loses precision, so that only who asks for it gets it; see `Step.is_lossy`."""
+        """Return whether a placement is lossy. The search only uses such a placement if the user requests it."""
         return any(placement.error for _, placement in self.entries)
 
     @cached_property
@@ -130,13 +130,11 @@ class Sharding(ShownAsText):
 
     @cached_property
     def _is_checked(self) -> bool:
-        """Return whether shapes are to be looked at: plug-ins may ask for certain ones, and their ranges must
-        partition.
-        """
+        """Return whether a placement is a plug-in's: then `check_shape` must check its `check` and its ranges."""
         return bool(plugins(placement for _, placement in self.entries))
 
     def replace(self, axis: str, placement: Placement) -> Sharding:
-        """Return this sharding with `axis` placed by `placement`, innermost on its dimension if it was not there."""
+        """Return this sharding with another placement on `axis`. A new axis is the innermost on its dimension."""
         if axis in self._placements:
             entries = [(a, placement if a == axis else p) for a, p in self.entries]
         else:
@@ -144,9 +142,9 @@ class Sharding(ShownAsText):
         return Sharding(entries, self.mesh)
 
     def along(self, axis: str, mesh: Mesh) -> Placement | None:
-        """Return the placement along `axis`, which sub-axes of it or an axis that it is part of may have.
+        """Return the placement along `axis`, also if the entries have its sub-axes, or an axis that contains it.
 
-        None if several.
+        Returns None if sub-axes of `axis` have different placements.
         """
         if axis in self._placements:
             return self._placements[axis]
@@ -159,17 +157,17 @@ class Sharding(ShownAsText):
         return placements.pop() if len(placements) == 1 else None
 
     def refined(self, mesh: Mesh) -> Sharding:
-        """Return this sharding over the axes of a mesh that splits some of its own, see `Mesh.refine`.
+        """Return this sharding with its axes split into the axes of a refined mesh, see `Mesh.refine`.
 
         Raises:
-            ShardingError: a placement is another one on sub-axes.
+            ShardingError: a placement cannot be split into placements on sub-axes.
         """
         if all(axis in mesh.sizes for axis, _ in self.entries):
             return self
         for axis, placement in self.entries:
             if not placement.splits and len(mesh.parts(axis)) > 1:
                 raise ShardingError(
-                    f"{placement} on axis '{axis}' is not the same on sub-axes of it; reshard the axis itself"
+                    f"{placement} on axis '{axis}' cannot be split over sub-axes; reshard the whole axis"
                 )
         return Sharding([(part, p) for axis, p in self.entries for part in mesh.parts(axis)], self.mesh)
 
@@ -193,7 +191,7 @@ class Sharding(ShownAsText):
         return shard_ranges(self.dim_placements(dim, mesh), size, tuple([coordinate[axis] for axis in axes]))
 
     def local_type(self, meta: TensorMeta, mesh: Mesh, coordinate: Mapping[str, int]) -> TensorMeta:
-        """Return the shape and element type of what the rank at `coordinate` holds of a tensor of type `meta`."""
+        """Return the local type, on the rank at `coordinate`, of a tensor of global type `meta`."""
         shape, dtype = meta.shape, meta.dtype
         for axes, placement in self.layers:
             count, index = 1, 0
@@ -203,7 +201,7 @@ class Sharding(ShownAsText):
         return TensorMeta(shape, dtype)
 
     def local_types(self, meta: TensorMeta, mesh: Mesh) -> frozenset[TensorMeta]:
-        """Return what `local_type` gives on all ranks, each once."""
+        """Return the set of local types on all ranks."""
         types = frozenset([(meta.shape, meta.dtype)])
         for axes, placement in self.layers:
             count = mesh.group_size(axes)
@@ -212,9 +210,9 @@ class Sharding(ShownAsText):
 
     @cached_property
     def layers(self) -> tuple[tuple[tuple[str, ...], Placement], ...]:
-        """Return (axes, placement) in the order in which they lay a tensor out.
+        """Return (axes, placement) in the order in which they are applied to a tensor, outermost first.
 
-        Several axes of one placement that says itself what ranks hold, and that splits, do so as one axis.
+        Several axes with an equal placement act as one axis, if the placement defines its local type and can be split.
         """
         layers: dict[object, tuple[tuple[str, ...], Placement]] = {}
         for axis, placement in self.entries:
@@ -224,17 +222,17 @@ class Sharding(ShownAsText):
 
     @cached_property
     def has_own_type(self) -> bool:
-        """Return whether what ranks hold is more than shards of the tensor: some placement says what."""
+        """Return whether a placement defines its local type, so that local tensors may be other than shards."""
         return any(placement.has_own_type for _, placement in self.entries)
 
     def local_shape(
         self, shape: Iterable[int], mesh: Mesh, coordinate: Mapping[str, int], dtype: DType = F32
     ) -> tuple[int, ...]:
-        """Return the shape that `local_type` gives; `dtype` matters where it depends on the element type alone."""
+        """Return the local shape on the rank at `coordinate`. It may depend on `dtype` for plug-in placements."""
         return self.local_type(TensorMeta(tuple(shape), dtype), mesh, coordinate).shape
 
     def lengths(self, dim: int, size: int, mesh: Mesh) -> frozenset[int]:
-        """Return the local sizes of dimension `dim` with `size` elements, each once."""
+        """Return the set of local sizes of dimension `dim` with `size` elements."""
         return shard_lengths(self.dim_placements(dim, mesh), size)
 
     def is_even(self, dim: int, size: int, mesh: Mesh) -> bool:
@@ -247,20 +245,21 @@ class Sharding(ShownAsText):
         if not self._is_checked:
             return
         for axes, placement, (local_shape, local_dtype), count in self.nested(mesh, shape, dtype):
-            # The verifier checks the element type of the tensor. This is the one that an outer axis leaves.
+            # The verifier checks the element type of the tensor. Outer placements may change the element type.
             if local_dtype != dtype and not placement.supports(local_dtype):
                 raise ShardingError(
-                    f"{placement} on axis '{', '.join(axes)}' cannot hold {local_dtype}, the element type that the "
-                    f"axes outside it leave in <{self}>; give one of the axes another placement"
+                    f"{placement} on axis '{', '.join(axes)}' does not support {local_dtype}, the element type after "
+                    f"the outer axes of <{self}>; use another placement on one of the axes"
                 )
             _check_layout(placement, local_shape, count)
 
     def nested(
         self, mesh: Mesh, shape: tuple[int, ...], dtype: DType
     ) -> Iterator[tuple[tuple[str, ...], Placement, LocalType, int]]:
-        """Yield (axes, placement, what it lays out, number of ranks) of each of `layers`, outermost first.
+        """Yield (axes, placement, outer type, number of ranks) for each of `layers`, outermost first.
 
-        What a placement lays out is the tensor of `shape` and `dtype`, or what ranks hold of it by the axes outside.
+        The outer type is `shape` and `dtype` for the first layer, and a local type of the previous layer for others. A
+        layer with several outer types is repeated.
         """
         types = {(shape, dtype)}
         for axes, placement in self.layers:
@@ -277,7 +276,7 @@ class Sharding(ShownAsText):
 
 
 ShardingLike: TypeAlias = str | Sharding | Mapping[str, str | Placement] | Sequence[Any]
-"""What the Python API takes for a sharding: `"dp: S(0), tp: ?"`, `{"dp": "S(0)"}`, a Sharding or DTensor placements."""
+"""A sharding in the Python API: `"dp: S(0), tp: ?"`, `{"dp": "S(0)"}`, a Sharding, or DTensor placements."""
 
 
 @lru_cache(maxsize=65536)
@@ -285,7 +284,7 @@ def _check(sharding: Sharding, mesh: Mesh, rank: int | None) -> None:
     for axis, placement in sharding.entries:
         mesh.require(axis)
         if mesh.root is None and is_part(axis) and sharding.merged(mesh) != sharding:
-            raise ShardingError(f"<{sharding}> is to be written <{sharding.merged(mesh)}>")
+            raise ShardingError(f"<{sharding}> has sub-axes that can be merged; write <{sharding.merged(mesh)}>")
         if placement.dim is not None and rank is not None and placement.dim >= rank:
             raise ShardingError(
                 f"{placement} on axis '{axis}' shards dimension {placement.dim} of a tensor of rank {rank}; "
@@ -294,7 +293,7 @@ def _check(sharding: Sharding, mesh: Mesh, rank: int | None) -> None:
     if len(sharding.kinds) > 1:
         raise ShardingError(
             f"partial values of different kinds ({', '.join(sorted(sharding.kinds))}) do not commute; "
-            "reduce one before the other is made"
+            "reduce one of them first"
         )
 
 
@@ -312,7 +311,7 @@ def parse_sharding(text: str, mesh: str = "mesh") -> Sharding:
 
     Raises:
         ParseError: the text is not a sharding.
-        ShardingError: an axis is placed twice.
+        ShardingError: an axis has two placements.
     """
     return Sharding(_entries(text), mesh)
 
@@ -329,11 +328,10 @@ def _entries(text: str) -> list[tuple[str, Placement]]:
 
 
 def as_sharding(value: object, mesh: Mesh, rank: int | None = None) -> Sharding:
-    """Return a sharding from what the Python API accepts: a Sharding, text, a dict, or DTensor placements in mesh
-    order.
+    """Convert a sharding of the Python API: a Sharding, text, a dict, or DTensor placements in mesh order.
 
     Args:
-        rank: of the tensor, if known; DTensor placements may then count dimensions from the end.
+        rank: the rank of the tensor, if known. Then DTensor placements may count dimensions from the end.
 
     Raises:
         ParseError, ShardingError: the value is none of these or does not fit the mesh.
@@ -355,7 +353,7 @@ def as_sharding(value: object, mesh: Mesh, rank: int | None = None) -> Sharding:
             f"{shown(value)} is not a sharding; expected text, a dict axis → placement, or DTensor placements"
         )
     for axis, _ in entries:
-        # A replicated axis leaves no entry behind, so a misspelt one must be found here.
+        # Replicated axes have no entries in a Sharding, so it would hide a misspelt axis.
         mesh.require(axis)
     result = Sharding(entries, value.mesh if isinstance(value, Sharding) else mesh.name).merged(mesh)
     result.check(mesh, None)
@@ -366,7 +364,7 @@ def _check_layout(placement: Placement, shape: tuple[int, ...], count: int) -> N
     try:
         evaluated("check", placement.check, shape, count)
     except SpmdirError as error:
-        # Declarations may raise any SpmdirError; callers that try shardings expect a ShardingError.
+        # `check` of a plug-in may raise any SpmdirError; callers expect a ShardingError.
         raise ShardingError(error.message, error.location) from None
     if isinstance(placement, ShardPlacement):
         check_partition(placement, shape[placement.dim], count)
@@ -386,7 +384,7 @@ _DTENSOR: dict[str, Callable[[Any, int], str]] = {
     "_NormPartial": lambda p, dim: f"Norm({float(p.norm_type):g})",
     "_MaskPartial": lambda p, dim: "Masked",
 }
-"""Name of a DTensor placement's class, with torch unimported → (placement, dimension) → the text of what it is here."""
+"""Class name of a DTensor placement → (placement, dimension) → text of the placement. It avoids an import of torch."""
 
 
 def _from_dtensor(placement: Any, rank: int | None) -> Placement:

@@ -1,5 +1,4 @@
-"""Sharding plans: how the arguments, parameters, buffers and activations of a model are laid out; and their text, TOML.
-
+"""Sharding plans: the shardings of a model's arguments, parameters, buffers and activations, also as TOML.
 keep = ["tp"]
 out_shardings = ["dp: S(0)", "?"]
 
@@ -35,15 +34,15 @@ _SIDES = ("inputs", "outputs")
 _OPEN = "?"
 _FROM_THE_END = re.compile(r"\(\s*-([0-9]+)(?=\s*[,)])")
 RANKS = range(9)
-"""The numbers of dimensions that an activation may have."""
+"""The possible ranks of an activation."""
 
 
 @attrs.frozen
 class Layout:
-    """The sharding of an activation, whose dimensions may be counted from the end: `tp: S(-1)`.
+    """The sharding of an activation. It may count dimensions from the end: `tp: S(-1)`.
 
     Attributes:
-        text: as in a sharding; `?` leaves an axis to the compiler.
+        text: the text of the sharding; the compiler decides axes with `?`.
     """
 
     text: str
@@ -59,11 +58,11 @@ class Layout:
 
 @attrs.frozen
 class Activation:
-    """How the tensors that a module takes and gives are laid out; what is not named is left to the compiler.
+    """The shardings of the inputs and outputs of a module. The compiler decides those that are not listed.
 
     Attributes:
         inputs: position or name of an argument of the module's forward → layout.
-        outputs: position in what it returns, or the key where that is a dict → layout; a single tensor is "0".
+        outputs: position of an output, or its key in a dict → layout; "0" for a single tensor.
     """
 
     inputs: Mapping[str, Layout] = attrs.field(factory=dict)
@@ -72,15 +71,15 @@ class Activation:
 
 @attrs.frozen
 class ShardingPlan(ShownAsText):
-    """How a model is laid out over a mesh; its `str` is the text of a plan file.
+    """The shardings of a model on a mesh. Its `str` is the text of a plan file.
 
     Attributes:
-        shardings: name or glob of parameters, buffers and arguments → sharding, as `import_fx` takes them; `input:*`
-            is every argument that is not part of a step's state.
-        out_shardings: one entry an output, None where it is left open; None if all outputs are.
-        activations: name or glob of modules → the layouts of what they take and give.
-        keep: axes along which a value with a sharding of its own is used as it lies: no op may take it, a view of it or
-            a cast of it, in another placement along them, so that it is not gathered.
+        shardings: name or glob of parameters, buffers and arguments → sharding, as in `import_fx`. `input:*` matches
+            the arguments that are not part of a step's state.
+        out_shardings: one entry per output, None if the compiler decides it. None if it decides all outputs.
+        activations: name or glob of modules → the layouts of their inputs and outputs.
+        keep: axes along which the values in `shardings` are never gathered: all users of such a value, or of a view or
+            cast of it, must take it in its placement along these axes.
     """
 
     shardings: Mapping[str, ShardingLike | None] = attrs.field(factory=dict)
@@ -89,12 +88,12 @@ class ShardingPlan(ShownAsText):
     keep: tuple[str, ...] = ()
 
     def with_inputs(self, first_input: int, count: int) -> ShardingPlan:
-        """Return this plan for a program whose user inputs `first` to `first + count - 1` are its arguments."""
+        """Return this plan with `input:*` restricted to the `count` arguments from `first_input` on."""
         renamed = {INPUTS: f"input:{first_input}-{first_input + count - 1}"}
         return attrs.evolve(self, shardings={renamed.get(key, key): value for key, value in self.shardings.items()})
 
-    def over(self, later: ShardingPlan) -> ShardingPlan:
-        """Return this plan with what `later` says, which wins."""
+    def updated_with(self, later: ShardingPlan) -> ShardingPlan:
+        """Return the union of this plan and `later`; entries of `later` take precedence."""
         return ShardingPlan(
             {**self.shardings, **later.shardings},
             self.out_shardings if later.out_shardings is None else later.out_shardings,
@@ -105,14 +104,14 @@ class ShardingPlan(ShownAsText):
     def __str__(self) -> str:
         lines = [f"keep = {json.dumps(self.keep)}"] if self.keep else []
         if self.out_shardings is not None:
-            outputs = [_OPEN if one is None else _text(one) for one in self.out_shardings]
+            outputs = [_OPEN if entry is None else _text(entry) for entry in self.out_shardings]
             lines.append(f"out_shardings = {json.dumps(outputs)}")
         if self.shardings:
             lines += ["", "[shardings]"]
-            lines += [f"{json.dumps(name)} = {json.dumps(_text(one))}" for name, one in self.shardings.items()]
+            lines += [f"{json.dumps(name)} = {json.dumps(_text(entry))}" for name, entry in self.shardings.items()]
         if self.activations:
             lines += ["", "[activations]"]
-            lines += [f"{json.dumps(name)} = {_activation_text(one)}" for name, one in self.activations.items()]
+            lines += [f"{json.dumps(name)} = {_activation_text(entry)}" for name, entry in self.activations.items()]
         return "\n".join(lines).strip("\n") + "\n"
 
 
@@ -136,10 +135,10 @@ def _layouts_text(layouts: Mapping[str, Layout]) -> str:
 
 
 def as_plan(value: Any, mesh: Mesh) -> ShardingPlan:
-    """Return the plan that the Python API was given for a program: a plan, its text, or a dict of shardings.
+    """Convert a plan argument of the Python API for a program: a plan, its text, or a dict of shardings.
 
     Raises:
-        ShardingError, ParseError: it is none of these; recipes and styles need the model, which a program is not.
+        ShardingError, ParseError: it is none of these. Recipes and styles are not accepted, because they need a model.
     """
     if value is None:
         return ShardingPlan()
@@ -151,7 +150,7 @@ def as_plan(value: Any, mesh: Mesh) -> ShardingPlan:
         return ShardingPlan(value)
     if isinstance(value, str):
         raise ShardingError(
-            f"plan is {shown(value)}; a recipe is made for a model: "
+            f"plan is {shown(value)}; expected a plan or its text; to use a recipe, call "
             f"spmdir.placement.sharding_plan(model, mesh, {value!r})"
         )
     expected = 'a dict, as in {"x": "dp: S(0)"}, a recipe, a plan or its text'
@@ -159,22 +158,22 @@ def as_plan(value: Any, mesh: Mesh) -> ShardingPlan:
 
 
 def is_plan_text(text: str) -> bool:
-    """Return whether `text` is meant as the text of a plan, rather than a recipe or a path."""
+    """Return whether `text` is the text of a plan, not the name of a recipe or a path."""
     return "=" in text or "[" in text or not text.strip()
 
 
 def read_plan(text: str, file: str, mesh: Mesh) -> ShardingPlan:
-    """Return the plan that `text` spells for `mesh`.
+    """Parse the text of a plan for `mesh`.
 
     Raises:
-        ParseError, ShardingError: the text is not a plan, or a sharding does not fit the mesh; with its place.
+        ParseError, ShardingError: the text is not a plan, or a sharding does not fit the mesh; located.
     """
     document = read_toml(text, file)
     for key in document:
         if key not in _KEYS:
             allowed = ", ".join(_KEYS)
             raise ParseError(
-                f"a plan has no '{key}'; it has {allowed}{did_you_mean(key, _KEYS)}", place_of(text, file, key)
+                f"unknown key '{key}'; expected {allowed}{did_you_mean(key, _KEYS)}", place_of(text, file, key)
             )
     keep, outputs = document.get("keep", []), document.get("out_shardings")
     if not isinstance(keep, list) or not all(isinstance(axis, str) for axis in keep):
@@ -209,7 +208,7 @@ def _table(document: Mapping[str, Any], name: str, text: str, file: str) -> Mapp
 
 
 def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted name and value: TOML reads an unquoted `a.b = …` as a table in a table."""
+    """Yield (dotted name, value) pairs. TOML parses an unquoted `a.b = …` as nested tables."""
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")
@@ -218,7 +217,7 @@ def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
 
 
 def _modules(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted name and value of each module: a table is one if it has inputs or outputs."""
+    """Yield (dotted name, table) of each module: a table with `inputs` or `outputs`."""
     for key, value in table.items():
         if isinstance(value, Mapping) and value and not value.keys() & set(_SIDES):
             yield from _modules(value, f"{prefix}{key}.")
@@ -229,7 +228,7 @@ def _modules(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, 
 def _activation(value: Any, mesh: Mesh, place: Callable[..., Location]) -> Activation:
     if not isinstance(value, Mapping) or not value or value.keys() - set(_SIDES):
         raise ParseError(
-            'a module in [activations] has inputs and outputs; write { inputs = "tp: R", outputs = "tp: S(-1)" }',
+            'invalid entry in [activations]; expected { inputs = "tp: R", outputs = "tp: S(-1)" }',
             place(),
         )
     return Activation(*(_layouts(value.get(side, {}), mesh, place) for side in _SIDES))

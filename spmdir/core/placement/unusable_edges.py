@@ -1,4 +1,4 @@
-"""Edges that a placement declares and that are never taken."""
+"""Find edges of a placement that no reshard can use."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from spmdir.core.errors import SpmdirError
 from spmdir.core.placement.base import TRAITS, Edge, Placement, parse_placement
 from spmdir.core.placement.text import field_types
 
-FIELDS = {int: 1, float: 1.0, str: "a", tuple[int, ...]: (2, 1)}
-"""Type of a field → a value with which a class may be made; its `examples` come first."""
+EXAMPLE_VALUES = {int: 1, float: 1.0, str: "a", tuple[int, ...]: (2, 1)}
+"""Type of a field → an example value, for classes without `examples`."""
 
 
 def instance_of(kind: type[Placement]) -> Placement | None:
-    """Return some placement of the class `kind`; None if it takes none of the usual values."""
+    """Return an example of the placement class `kind`; None if it accepts none of the example values."""
     try:
         examples = getattr(kind, "examples", ())
         if examples:
             return parse_placement(examples[0])
-        return kind(**{name: FIELDS[field_type] for name, field_type in field_types(kind).items()})
+        return kind(**{name: EXAMPLE_VALUES[field_type] for name, field_type in field_types(kind).items()})
     except (SpmdirError, TypeError, ValueError):
         return None
 
 
 def unusable_edges(placement: Placement) -> Iterator[tuple[Edge, str]]:
-    """Yield the edges of `placement` that no step takes, each with why."""
+    """Yield (edge, reason) for each edge of `placement` that no reshard can use."""
     earlier_edges: list[Edge] = []
     for edge in placement.edges():
-        if not isinstance(edge, Edge):  # which a law says
+        if not isinstance(edge, Edge):  # a law reports it
             continue
         end = edge.target or edge.source
         if end is None:
@@ -36,10 +36,10 @@ def unusable_edges(placement: Placement) -> Iterator[tuple[Edge, str]]:
         try:
             end_placement = None if end in TRAITS else parse_placement(end)
         except SpmdirError as error:
-            yield edge, f"it leads to '{end}', which is no placement: {error.message}"
+            yield edge, f"its end '{end}' is not a placement: {error.message}"
             continue
         if end_placement == placement:
-            yield edge, f"it leads from {placement} to itself"
+            yield edge, f"both its ends are {placement}"
         ends = {end} if end_placement is None else {end, end_placement.trait}
         candidates = [
             candidate

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 
 import attrs
 
-from spmdir.core.symbolic.expressions import Number, evaluate, is_symbolic, without_common_parts
+from spmdir.core.symbolic.expressions import Number, cancel_common_terms, evaluate, is_symbolic
 
 _HOLDS = {"==": operator.eq, "!=": operator.ne, ">=": operator.ge, ">": operator.gt}
 
 
 @attrs.frozen(cache_hash=True)
 class Condition:
-    """What must hold between sizes, as `s0 % 4 == 0`."""
+    """A condition on sizes, as `s0 % 4 == 0`."""
 
     left: Number
     relation: str
@@ -24,7 +24,7 @@ class Condition:
         return f"{self.left} {self.relation} {self.right}"
 
     def holds(self, sizes: Mapping[str, int]) -> bool | None:
-        """Return whether it holds; None where `sizes` do not tell."""
+        """Return whether the condition holds; None if `sizes` do not determine it."""
         left, right = evaluate(self.left, sizes), evaluate(self.right, sizes)
         if self.relation in ("==", ">=") and left == right:
             return True
@@ -34,13 +34,13 @@ class Condition:
 
 
 def condition(left: Number, relation: str, right: Number) -> Condition:
-    """Return the condition in its one form, which has neither `<` nor `<=`."""
+    """Return the condition in canonical form, without `<` and `<=`."""
     if relation in ("<", "<="):
         return Condition(right, relation.replace("<", ">"), left)
     return Condition(left, relation, right)
 
 
 def equality(left: Number, right: Number) -> Condition:
-    """Return `left == right` without what both sides have in common."""
-    left, right = without_common_parts(left, right)
+    """Return the condition `left == right`, without common terms and factors."""
+    left, right = cancel_common_terms(left, right)
     return Condition(left, "==", right)

@@ -1,9 +1,10 @@
-"""Sizes that are known only when a program runs: numbers made of named symbols.
+"""Expressions of symbolic sizes, which are only known when a program runs.
 
     s0 · 2*s0*s1 + 3 · (s0 + 1) // 2 · max(s0, 8) · 1 / s0
 
-Integers are kept as polynomials in a canonical form, so that equal ones have one text; what is not a polynomial is a
-function of such. Floats are kept as they are computed, since another order of operations would round differently.
+Integers are polynomials in canonical form, so equal integers have equal texts. Their variables are symbols, and
+functions such as `floordiv` of polynomials. Floats keep the order of their operations, because another order would
+round differently.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _PYTHON: dict[str, Callable[..., Any]] = {
     "max": max, "min": min, "float": float, "sqrt": math.sqrt,
     "floor": math.floor, "ceil": math.ceil, "trunc": math.trunc, "round": round,
 }  # fmt: skip
-"""Function of numbers → how Python computes it."""
+"""Name of a function → the Python function."""
 
 
 _PLAIN = re.compile(r"[\w.]*(?:\([^()]*\))?")
@@ -50,36 +51,36 @@ _TO_INT = frozenset({"floor", "ceil", "trunc", "round"})
 
 
 class _Arithmetic:
-    """Python's operators on numbers that are not known yet."""
+    """Python's operators on symbolic numbers."""
 
     __slots__ = ()
 
-    def __add__(self: Any, other: Any) -> Any:
-        return apply("add", self, other)
+    def __add__(self: Any, right: Any) -> Any:
+        return apply("add", self, right)
 
-    def __radd__(self: Any, other: Any) -> Any:
-        return apply("add", other, self)
+    def __radd__(self: Any, left: Any) -> Any:
+        return apply("add", left, self)
 
-    def __sub__(self: Any, other: Any) -> Any:
-        return apply("sub", self, other)
+    def __sub__(self: Any, right: Any) -> Any:
+        return apply("sub", self, right)
 
-    def __rsub__(self: Any, other: Any) -> Any:
-        return apply("sub", other, self)
+    def __rsub__(self: Any, left: Any) -> Any:
+        return apply("sub", left, self)
 
-    def __mul__(self: Any, other: Any) -> Any:
-        return apply("mul", self, other)
+    def __mul__(self: Any, right: Any) -> Any:
+        return apply("mul", self, right)
 
-    def __rmul__(self: Any, other: Any) -> Any:
-        return apply("mul", other, self)
+    def __rmul__(self: Any, left: Any) -> Any:
+        return apply("mul", left, self)
 
-    def __floordiv__(self: Any, other: Any) -> Any:
-        return apply("floordiv", self, other)
+    def __floordiv__(self: Any, right: Any) -> Any:
+        return apply("floordiv", self, right)
 
-    def __mod__(self: Any, other: Any) -> Any:
-        return apply("mod", self, other)
+    def __mod__(self: Any, right: Any) -> Any:
+        return apply("mod", self, right)
 
-    def __truediv__(self: Any, other: Any) -> Any:
-        return apply("truediv", self, other)
+    def __truediv__(self: Any, right: Any) -> Any:
+        return apply("truediv", self, right)
 
     def __neg__(self: Any) -> Any:
         return apply("neg", self)
@@ -87,7 +88,7 @@ class _Arithmetic:
 
 @attrs.frozen(cache_hash=True)
 class Function:
-    """An integer that is not a polynomial, as a part of one: `floordiv`, `mod`, `max`, `min`, `trunc`, …"""
+    """An integer function, as a variable of a polynomial: `floordiv`, `mod`, `max`, `min`, `trunc`, …"""
 
     name: str
     arguments: tuple[Number, ...]
@@ -104,10 +105,10 @@ Monomial = tuple[Atom, ...]
 
 @attrs.frozen(cache_hash=True)
 class Size(_Arithmetic):
-    """An integer made of symbols: a sum of products; never a plain number.
+    """A symbolic integer: a polynomial that is not a constant.
 
     Attributes:
-        terms: (factors, coefficient) pairs; the symbols and functions of a product are sorted, as the products are.
+        terms: (factors, coefficient) pairs. Terms are sorted, and so are the factors of each term.
     """
 
     terms: tuple[tuple[Monomial, int], ...]
@@ -127,7 +128,7 @@ class Size(_Arithmetic):
 
 @attrs.frozen(cache_hash=True)
 class Real(_Arithmetic):
-    """A float made of symbols: a function of numbers, in the order in which it is computed."""
+    """A symbolic float: a function of numbers. Its operations keep their order."""
 
     name: str
     arguments: tuple[Number, ...]
@@ -155,30 +156,30 @@ def _inner_text(value: Number) -> str:
 
 
 def symbol(name: str) -> Size:
-    """Return the size that is called `name`."""
+    """Return the size with the name `name`."""
     return Size((((name,), 1),))
 
 
 def is_symbolic(value: object) -> bool:
-    """Return whether `value` is a number that is not known yet."""
+    """Return whether `value` is a symbolic number."""
     return isinstance(value, (Size, Real))
 
 
 def apply(name: str, *arguments: Number) -> Number:
-    """Return the function `name` of numbers, known or not.
+    """Apply the function `name` to numbers, symbolic or not.
 
     Raises:
-        SpmdirError: there is no such function, or no such number, as for a division by zero.
+        SpmdirError: there is no such function, or it has no value, as for a division by zero.
     """
     if name not in _PYTHON:
         raise SpmdirError(f"'{name}' is not a function of sizes; expected one of {', '.join(_PYTHON)}")
     try:
         if not any(map(is_symbolic, arguments)):
             return _bounded(_PYTHON[name](*arguments))
-        real = any(isinstance(argument, (float, Real)) for argument in arguments)
+        is_float = any(isinstance(argument, (float, Real)) for argument in arguments)
         if name in _TO_INT:
-            return _of_atom(Function(name, arguments)) if real else arguments[0]
-        if real or name in _TO_FLOAT:
+            return _of_atom(Function(name, arguments)) if is_float else arguments[0]
+        if is_float or name in _TO_FLOAT:
             return Real(name, arguments)
         return _INTEGER[name](*arguments)
     except (ArithmeticError, ValueError, TypeError) as error:
@@ -242,8 +243,10 @@ def _pow(a: Number, b: Number) -> int | Size:
 
 
 def _divide(a: Number, b: Number) -> tuple[int | Size, int | Size]:
-    """Return a quotient and what is left, so that `a = quotient * b + rest`: what divides term by term, for one-term
-    `b`.
+    """Return a quotient and a remainder, so that `a == quotient * b + remainder`.
+
+    If `b` is one term, the quotient has the terms of `a` that `b` divides. If `b` has several terms, the quotient is 1
+    for `a == b`, and otherwise 0.
     """
     divisor = list(_terms(b).items())
     if len(divisor) > 1:
@@ -270,7 +273,7 @@ def _quotient_of_monomials(term: Monomial, monomial: Monomial) -> Monomial | Non
 
 
 def _cancel_common_factor(a: Number, b: Number) -> tuple[Number, Number, int | Size]:
-    """Return both without the factor that all their terms have, and this factor."""
+    """Divide both by the greatest common factor of their terms; return the quotients and the factor."""
     left, right = _terms(a), _terms(b)
     if not left or not right or not isinstance(b, Size):
         return a, b, 1
@@ -281,12 +284,12 @@ def _cancel_common_factor(a: Number, b: Number) -> tuple[Number, Number, int | S
         common = [atom for atom in common if atom in unmatched and (unmatched.remove(atom) or True)]
     shared = tuple(common)
 
-    def without(terms: Mapping[Monomial, int]) -> int | Size:
+    def divide(terms: Mapping[Monomial, int]) -> int | Size:
         return _of_terms(
             {_quotient_of_monomials(term, shared) or (): number // divisor for term, number in terms.items()}
         )
 
-    return without(left), without(right), _of_terms({shared: divisor})
+    return divide(left), divide(right), _of_terms({shared: divisor})
 
 
 def _floordiv(a: Number, b: Number) -> int | Size:
@@ -305,8 +308,8 @@ def _mod(a: Number, b: Number) -> int | Size:
     return 0 if remainder == 0 else _mul(factor, _of_atom(Function("mod", (remainder, b))))
 
 
-def _extreme(name: str) -> Callable[..., int | Size]:
-    def of(*values: Number) -> int | Size:
+def _max_or_min(name: str) -> Callable[..., int | Size]:
+    def reduce(*values: Number) -> int | Size:
         operands: list[Any] = []
         for value in values:
             for index, operand in enumerate(operands):
@@ -318,11 +321,11 @@ def _extreme(name: str) -> Callable[..., int | Size]:
                 operands.append(value)
         return operands[0] if len(operands) == 1 else _of_atom(Function(name, tuple(sorted(operands, key=str))))
 
-    return of
+    return reduce
 
 
-def without_common_parts(left: Number, right: Number) -> tuple[Number, Number]:
-    """Return the sides of an equation without what both have in common.
+def cancel_common_terms(left: Number, right: Number) -> tuple[Number, Number]:
+    """Cancel the common terms and factors of the two sides of an equation, and return the sides.
 
     Common factors are assumed to be nonzero.
     """
@@ -337,7 +340,7 @@ def without_common_parts(left: Number, right: Number) -> tuple[Number, Number]:
 
 _INTEGER: dict[str, Callable[..., int | Size]] = {
     "add": _add, "sub": _sub, "mul": _mul, "neg": lambda a: _mul(a, -1), "pow": _pow,
-    "floordiv": _floordiv, "mod": _mod, "max": _extreme("max"), "min": _extreme("min"),
+    "floordiv": _floordiv, "mod": _mod, "max": _max_or_min("max"), "min": _max_or_min("min"),
 }  # fmt: skip
 
 
@@ -350,7 +353,7 @@ def product(values: Any) -> int | Size:
 
 
 def symbols(value: object) -> tuple[str, ...]:
-    """Return the names of the symbols that `value` is made of, sorted."""
+    """Return the names of the symbols in `value`, sorted."""
     names: set[str] = set()
 
     def collect(part: object) -> None:
@@ -369,10 +372,10 @@ def symbols(value: object) -> tuple[str, ...]:
 
 
 def evaluate(value: Number, sizes: Mapping[str, int]) -> Any:
-    """Return the number that `value` is where each symbol has its size; what `sizes` does not name stays a symbol.
+    """Substitute `sizes` for symbols in `value`. Symbols that are not in `sizes` remain.
 
     Raises:
-        SpmdirError: there is no such number, as for a division by zero.
+        SpmdirError: the value is undefined, as for a division by zero.
     """
     if isinstance(value, Size):
         return _add(*(_mul(c, product(_evaluate_atom(a, sizes) for a in m)) for m, c in value.terms))

@@ -1,4 +1,4 @@
-"""The text of symbolic sizes and of conditions between them."""
+"""Parse symbolic sizes, and conditions between them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COMPARISONS: dict[type[ast.cmpop], str] = {
 
 
 def parse_number(text: str) -> Number:
-    """Return the number that `text` spells.
+    """Parse a number, such as `2*s0 + 1`.
 
     Raises:
         SpmdirError: the text is malformed.
@@ -34,7 +34,7 @@ def _tree(text: str) -> ast.expr:
     OPERATORS.check(len(_OPERATOR.findall(text)))
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", SyntaxWarning)  # of `8or`, which is an error below
+            warnings.simplefilter("ignore", SyntaxWarning)  # `8or` is reported as an error below
             return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise SpmdirError(f"'{text.strip()}' is not a size; expected an expression such as 2*s0 + 1") from None
@@ -55,13 +55,13 @@ def _read(tree: ast.expr, text: str) -> Number:
 
 
 def parse_condition(text: str) -> Condition:
-    """Return the condition that `text` spells.
+    """Parse a condition, such as `s0 % 4 == 0`.
 
     Raises:
         SpmdirError: the text is malformed.
     """
     tree = _tree(text)
     if not isinstance(tree, ast.Compare) or len(tree.ops) != 1 or type(tree.ops[0]) not in _COMPARISONS:
-        raise SpmdirError(f"'{text.strip()}' is not a condition on sizes; expected one such as s0 % 4 == 0")
+        raise SpmdirError(f"'{text.strip()}' is not a condition on sizes; expected a comparison, as in s0 % 4 == 0")
     relation = _COMPARISONS[type(tree.ops[0])]
     return condition(_read(tree.left, text), relation, _read(tree.comparators[0], text))

@@ -1,4 +1,4 @@
-"""What a program leaves open: its symbolic sizes, the numbers they may have, and how shapes tell them."""
+"""The symbolic sizes of a program: their ranges and conditions, and their values for given shapes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ NO_PLACES: Mapping[str, str] = MappingProxyType({})
 
 @attrs.frozen(cache_hash=True)
 class Symbol:
-    """A size that the program leaves open.
+    """A symbolic size of a program.
 
     Attributes:
-        hint: an example, for which decisions are made.
-        low, high: the sizes that it may have; `high` is None for any.
+        hint: an example, for which the compiler decides shardings.
+        low, high: its range; `high` is None if there is no upper limit.
     """
 
     name: str
@@ -34,23 +34,23 @@ class Symbol:
 
 @attrs.frozen(cache_hash=True)
 class Sizes:
-    """The sizes that a program leaves open, and what must hold between them."""
+    """The symbolic sizes of a program, and the conditions between them."""
 
     symbols: tuple[Symbol, ...] = ()
     conditions: tuple[Condition, ...] = ()
 
     def __attrs_post_init__(self) -> None:
         names = [symbol.name for symbol in self.symbols]
-        for one in self.symbols:
-            if names.count(one.name) > 1:
-                raise SpmdirError(f"size '{one.name}' is declared twice")
-            if not one.low <= one.hint or (one.high is not None and one.hint > one.high):
-                raise SpmdirError(f"size {one}: the example is out of the range")
+        for symbol in self.symbols:
+            if names.count(symbol.name) > 1:
+                raise SpmdirError(f"size '{symbol.name}' is declared twice; remove one declaration")
+            if not symbol.low <= symbol.hint or (symbol.high is not None and symbol.hint > symbol.high):
+                raise SpmdirError(f"size {symbol}: the example is outside the range; expected an example inside it")
         for condition in self.conditions:
             for name in (*symbols(condition.left), *symbols(condition.right)):
                 self.require(name)
             if not condition.holds(self.hints):
-                raise SpmdirError(f"the examples of the sizes contradict '{condition}'")
+                raise SpmdirError(f"the examples of the sizes violate '{condition}'; choose other examples")
 
     @property
     def hints(self) -> dict[str, int]:
@@ -58,24 +58,24 @@ class Sizes:
         return {symbol.name: symbol.hint for symbol in self.symbols}
 
     def require(self, name: str) -> None:
-        """Raise SpmdirError unless a size is called `name`."""
+        """Raise SpmdirError unless there is a size with the name `name`."""
         names = [symbol.name for symbol in self.symbols]
         if name not in names:
             listed = ", ".join(names) or "none"
-            raise SpmdirError(f"there is no size '{name}'; the program leaves open {listed}{did_you_mean(name, names)}")
+            raise SpmdirError(f"there is no size '{name}'; the symbolic sizes are {listed}{did_you_mean(name, names)}")
 
     def check(self, sizes: Mapping[str, int], places: Mapping[str, str] = NO_PLACES) -> None:
-        """Raise ShardingError unless the program may run at the sizes `given`.
+        """Raise ShardingError unless the program may run with these `sizes`.
 
         Args:
-            places: size → the dimension that users know it as.
+            places: size → the dimension of an input that it is, for messages.
         """
         for name in sizes:
             self.require(name)
         for symbol in self.symbols:
             if symbol.name not in sizes:
                 raise ShardingError(
-                    f"no number is given for size '{symbol.name}'; give one, as in {symbol.name}={symbol.hint}"
+                    f"size '{symbol.name}' has no value; expected one, as in {symbol.name}={symbol.hint}"
                 )
             number = sizes[symbol.name]
             if type(number) is not int or number < symbol.low or (symbol.high is not None and number > symbol.high):
@@ -87,7 +87,7 @@ class Sizes:
                 shown = ", ".join(f"{name} = {sizes[name]}" for name in _names(condition))
                 dimensions = ", ".join(f"{name} is {places[name]}" for name in _names(condition) if name in places)
                 raise ShardingError(
-                    f"sizes {shown} contradict '{condition}', which the program was traced for"
+                    f"sizes {shown} violate '{condition}', which the program was traced for"
                     + (f"; {dimensions}" if dimensions else "")
                 )
 
@@ -100,7 +100,7 @@ def _names(condition: Condition) -> tuple[str, ...]:
 
 
 def size_places(shapes: Iterable[tuple[str, tuple[int | Size, ...]]]) -> dict[str, tuple[str, int]]:
-    """Return size → (tensor, dimension): the first dimension of that size, of tensors by name and shape."""
+    """Return size → (tensor name, dimension): the first dimension with this size among tensors (name, shape)."""
     places: dict[str, tuple[str, int]] = {}
     for name, shape in shapes:
         for dim, size in enumerate(shape):
@@ -110,10 +110,10 @@ def size_places(shapes: Iterable[tuple[str, tuple[int | Size, ...]]]) -> dict[st
 
 
 def solve(solved: dict[str, int], shape: tuple[int | Size, ...], actual: tuple[int, ...], subject: str) -> None:
-    """Add to `known` what the sizes of a tensor tell: `found` are those of a tensor that the program has as `shape`.
+    """Solve for the symbols in `shape` from the `actual` shape of a tensor, and add them to `solved`.
 
     Raises:
-        ShardingError: a size contradicts what is known.
+        ShardingError: a size contradicts the solved symbols.
     """
     for dim, (expected, number) in enumerate(zip(shape, actual, strict=True)):
         unsolved = evaluate(expected, solved)

@@ -9,7 +9,7 @@ import attrs
 
 from spmdir.core.errors import RuleError, SpmdirError
 from spmdir.core.placement.call import Call
-from spmdir.core.placement.packed import PackedPlacement, joint_placement
+from spmdir.core.placement.packed import PackedPlacement, find_packed_placement
 from spmdir.core.placement.standard import Placement
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.core.placement.text import head_of
@@ -44,7 +44,7 @@ def state_call(
         RuleError: the arguments do not fit the method; located.
     """
     try:
-        placement = emitter.packed.get(expression.placement) or joint_placement(expression.placement)
+        placement = emitter.packed.get(expression.placement) or find_packed_placement(expression.placement)
         parts = placement.parts
     except SpmdirError as error:
         raise RuleError(error.message, expression.location) from None

@@ -16,7 +16,7 @@ from functools import lru_cache, partial
 
 from spmdir.core.dtype import DType
 from spmdir.core.placement.base import PartialPlacement
-from spmdir.core.placement.reductions import REDUCTIONS, reductions_of, unreduced
+from spmdir.core.placement.reductions import REDUCTIONS, reductions_of, why_not_reduced
 from spmdir.core.placement.standard import Partial, Placement, R, Shard
 from spmdir.core.placement.tensor import TensorMeta
 from spmdir.rules.language.promotion import sums_exactly
@@ -236,7 +236,7 @@ def _passed_placement(clause: RuleClause, placement: PartialPlacement) -> Placem
 
 def _unreducible(result: Placement, dtype: DType) -> Obstacle | None:
     """Return the reason if process groups cannot reduce values of `dtype` with the reduction of `result`, else None."""
-    reason = unreduced(result.op, dtype) if isinstance(result, Partial) else None
+    reason = why_not_reduced(result.op, dtype) if isinstance(result, Partial) else None
     return None if reason is None else Obstacle("the result would be {}, and {}", (result, reason))
 
 

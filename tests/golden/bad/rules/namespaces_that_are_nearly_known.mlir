@@ -23,7 +23,7 @@ func.func @f(%x: tensor<16x8xf32>) -> tensor<16x8xf32> {
 spmd.mesh @mesh <tp = 2>
 
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, tp: S(0)>}) -> tensor<16x8xf32> {
-  // expected-error@+1 {{'spdm.all_gather' is no op of a dialect; did you mean 'spmd.all_gather'?}}
+  // expected-error@+1 {{unknown op 'spdm.all_gather'; did you mean 'spmd.all_gather'?}}
   %0 = spdm.all_gather %x on [tp] dim 0 : tensor<16x8xf32> <>
   return %0 : tensor<16x8xf32>
 }

@@ -3,7 +3,7 @@
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
-  // expected-error@+1 {{axis 'dp' is placed twice}}
+  // expected-error@+1 {{axis 'dp' has two placements}}
   %0 = aten.relu(%x) : tensor<16x8xf32> <dp: S(0), dp: S(1)>
   return
 }

@@ -2,7 +2,7 @@
 
 spmd.mesh @mesh <dp = 2>
 
-// expected-error@+1 {{the examples of the sizes contradict 's0 % 3 == 0'}}
+// expected-error@+1 {{the examples of the sizes violate 's0 % 3 == 0'}}
 spmd.sizes {s0 = 8 in 2..64, s0 % 3 == 0}
 
 func.func @f(%x: tensor<8x4xf32, #spmd.dims<s0, 4>>) -> tensor<8x4xf32, #spmd.dims<s0, 4>> {

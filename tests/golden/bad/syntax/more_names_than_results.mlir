@@ -3,7 +3,7 @@
 spmd.mesh @mesh <dp = 2, tp = 4>
 
 func.func @f(%x: tensor<16x8xf32> {spmd.sharding = #spmd.sharding<@mesh, dp: S(0)>}) {
-  // expected-error@+1 {{has 1 results, but was given 2}}
+  // expected-error@+1 {{found 2 names for 1 results}}
   %0, %1 = aten.relu(%x) : tensor<16x8xf32>
   return
 }

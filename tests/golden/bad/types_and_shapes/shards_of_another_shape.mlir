@@ -23,7 +23,7 @@ func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> ten
 spmd.mesh @mesh <dp = 2, tp = 2>
 
 func.func @f(%x: tensor<8x8xf32> {spmd.sharding = #spmd.sharding<@mesh>}) -> tensor<8x8xf32> attributes {spmd.stage = "local"} {
-  // expected-error@+1 {{is of a global tensor of 2 dimensions, found the shape [7]; expected 2 sizes, as in `of [7, 8]`}}
+  // expected-error@+1 {{has the global shape [7]; expected 2 sizes, as in `of [7, 8]`}}
   %0 = my.op(%x) : tensor<?x8xf32> <tp: S(0)> of [7]
   return %x : tensor<8x8xf32>
 }
