@@ -40,7 +40,7 @@ START_FORESTS = 3
 FIRST_DECISION = 3
 """The number of turns of message passing before the first decision."""
 
-GOOD_ENOUGH = 0.02
+GOOD_ENOUGH = 0.002
 """The search ends at this gap to the bound, as a fraction of the cost above that of the cheapest states."""
 
 PATIENCE = 34

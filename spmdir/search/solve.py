@@ -1,7 +1,7 @@
 """The sharding search: choose one strategy for every node on every axis at the least cost of the program.
 
 Nodes with equal neighbourhoods share one decision (`merged_nodes.py`). Repeated layers are therefore decided once, and
-alike for any number of layers. Blocks of up to two axes are decided together (`block_search.py`), with the other axes
+alike for any number of layers. Blocks of up to three axes are decided together (`block_search.py`), with the other axes
 fixed.
 
 The cost is in seconds of one rank: compute, and reshards at the planner's prices. A value is resharded once for each
@@ -30,8 +30,8 @@ DEPTH = 4
 DECIDED_LAYERS = 4
 """Programs of more equal layers are decided as if they had this many."""
 
-AXES_TOGETHER = 2
-"""The number of axes decided together; small programs decide one more."""
+AXES_TOGETHER = 3
+"""The largest number of axes decided together. Pairs of axes are decided if there are more, or plug-in placements."""
 
 
 @attrs.frozen
@@ -103,7 +103,8 @@ class Search:
         joints = None if starts is None else [()] * len(starts)
         ends: list[BlockEnd] = []
         decisions: list[tuple[float, Decision, Sequence[tuple[int, ...]]]] = []
-        together = AXES_TOGETHER + (problem.is_small and not problem.plugin_placements)
+        is_wide = len(axes) > AXES_TOGETHER and not problem.is_small
+        together = 2 if is_wide or problem.plugin_placements else AXES_TOGETHER
         for block in _blocks(len(axes), together):
             decided = axes[: max(block) + 1] if joints is None or len(joints[0]) < len(axes) else axes
             if joints is not None and len(joints[0]) < len(decided):
