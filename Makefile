@@ -23,7 +23,7 @@ BENCHMARKS ?= startup parse_speed memory memory_model fit_memory partitioner wir
 # One thread a process: the tests already run one process a core, and ranks are processes too.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: env test test-torch test-cuda demo bench fuzz explore decisions reshards matrix check-rules check-placements op-table parsed-texts placements site style wheel-check
+.PHONY: env test test-torch test-cuda demo bench peers fuzz explore decisions reshards matrix check-rules check-placements op-table parsed-texts placements site style wheel-check
 
 env: $(VENV)/.installed
 
@@ -58,6 +58,10 @@ demo: $(VENV)/.installed-demo
 
 bench: env
 	set -e; for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name $(OPTIONS); done
+
+# What DTensor, Shardy and spmdir decide for the same programs; Shardy is part of jaxlib.
+peers: env $(VENV)/.installed-peers
+	$(BIN)/python -m benchmarks.peers $(OPTIONS)
 
 # Random programs, edited IR, malformed texts, special values and ranks that differ, on two cores; see docs/fuzzing.md.
 fuzz: env

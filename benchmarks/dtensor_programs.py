@@ -51,7 +51,7 @@ def trace(config: Config) -> fx.GraphModule:
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=8)
     mesh = init_device_mesh("cpu", tuple(MESH.values()), mesh_dim_names=tuple(MESH))
     placements = {name: _placements(name, config) for name in parameter_shapes(config)}
-    with FakeTensorMode(allow_non_fake_inputs=True), _strided_shards_on_real_tensors():
+    with FakeTensorMode(allow_non_fake_inputs=True), strided_shards_on_real_tensors():
         parameters = {
             name: torch.empty(_local(shape, placements[name])) for name, shape in parameter_shapes(config).items()
         }
@@ -90,7 +90,7 @@ def _local(shape: tuple[int, ...], placements: tuple[Any, Any]) -> tuple[int, ..
 
 
 @contextlib.contextmanager
-def _strided_shards_on_real_tensors() -> Iterator[None]:
+def strided_shards_on_real_tensors() -> Iterator[None]:
     """torch 2.13 asks a fake tensor for its numbers where batch and heads, both divided, are flattened."""
     kind = placement_types._StridedShard
     original = kind.local_shard_size_and_offset

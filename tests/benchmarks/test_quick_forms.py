@@ -31,6 +31,7 @@ QUICK_FORMS = {
     "overlap_decision": "--layers 1 --plans tp",
     "parse_speed": "--ops 500",
     "partitioner": "--layers 1 --vocabs 4096 --budgets 0.5",
+    "peers": "--small --programs mlp --plans tp --meshes 2x4",
     "program_page": "--layers 1",
     "reshard_bound": "--limit 5",
     "runner_up": "--plans tp --layers 1 --most 3",
@@ -136,6 +137,13 @@ def test_a_benchmark_runs(name: str, run: Callable[[str, str], str]) -> None:
 @pytest.mark.parametrize("name", ON_RANKS)
 def test_a_benchmark_of_several_processes_runs(name: str, run: Callable[[str, str], str]) -> None:
     run(name, ON_RANKS[name])
+
+
+def test_peers_are_compared_without_jaxlib(monkeypatch: pytest.MonkeyPatch, run: Callable[[str, str], str]) -> None:
+    monkeypatch.setattr("benchmarks.peers.find_spec", lambda name: None)
+    printed = run("peers", QUICK_FORMS["peers"])
+    assert "install it with `make peers`" in printed
+    assert re.search(r"mlp +tp +DTensor +\d.*\n.*mlp +tp +Shardy +not installed *\n.*mlp +tp +spmdir +\d", printed)
 
 
 def test_saved_graphs_are_scheduled(tmp_path: Path, run: Callable[[str, str], str]) -> None:

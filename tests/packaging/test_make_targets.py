@@ -30,6 +30,7 @@ QUICK_FORMS = {
     "matrix": ("OPTIONS='--models llama --plans fsdp --meshes 3 --sizes 2x4'", "0 cases failed"),
     "op-table": ("OPS=aten.relu", ""),
     "parsed-texts": ("", ""),
+    "peers": ("OPTIONS='--small --programs mlp --plans tp --meshes 2x4'", r"mlp +tp +DTensor +\d"),
     "placements": ("OPTIONS='--models llama --plans shipped0 --meshes 3 --sizes 2x4'", "0 cases failed"),
     "reshards": ("COUNT=10 EVERY=10000", r"plans keep the value\n.*\n10 reshards, 0 wrong"),
     "site": ("", "sphinx-build"),
@@ -44,7 +45,7 @@ QUICK_FORMS = {
 """Target → the variables of its quickest form, and what that prints."""
 
 INSTALLED = [
-    part for name in ("env", *(f".venv/.installed-{e}" for e in ("demo", "docs", "release"))) for part in ("-o", name)
+    part for name in ("env", *(f".venv/.installed-{e}" for e in ("demo", "docs", "peers", "release"))) for part in ("-o", name)
 ]
 """Options of make: what the targets install is there already."""
 
