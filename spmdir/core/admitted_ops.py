@@ -202,7 +202,7 @@ def listed_twin(name: str) -> str | None:
     import difflib  # 5 ms, and few ops have no rule
 
     near = difflib.get_close_matches(namespace, LISTED, n=1, cutoff=0.7)
-    return next((twin for twin in (f"{found}.{op_name}" for found in near) if "" in _reasons(twin)), None)
+    return next((twin for twin in (f"{match}.{op_name}" for match in near) if "" in _reasons(twin)), None)
 
 
 def functional(name: str) -> str | None:
@@ -217,7 +217,7 @@ def functional(name: str) -> str | None:
 def _nearest(name: str) -> str:
     """Return the end of the message about an unknown op: its overloads, or an op with a similar name."""
     admitted = [line.partition(" ")[0] for line in _lines() if _reason(line) == ""]
-    overloads = [found for found in admitted if found.startswith(f"{name}.")]
+    overloads = [op for op in admitted if op.startswith(f"{name}.")]
     if overloads:
         return f"; expected one of its overloads, such as {' or '.join(overloads[:4])}"
     packet = ".".join(name.split(".")[:2])

@@ -25,7 +25,7 @@ class Kind:
     Attributes:
         holds: returns whether a value is of this kind.
         expected: description of the kind, for the error message "…; expected {expected}".
-        hint: (value of another kind) → end of the message that says what to do, such as "; give its `.module`", or "".
+        hint: (value of another kind) → end of the message with a remedy, such as "; pass its `.module`", or "".
     """
 
     holds: Callable[[Any], bool]
@@ -100,7 +100,7 @@ RENAMED = {"shardings": "plan", "styles": "plan", "clip": "clip_grad_norm", "kwa
 
 
 def accepts(**kinds: Kind) -> Callable[[Function], Function]:
-    """Decorate a function so that it checks its arguments before it runs.
+    """Decorate a function with checks of its arguments.
 
     An unknown argument, a missing argument, or a value that is not of its kind raises SpmdirError. An exception in the
     code of a plug-in is raised again as a `PluginError` at the line in the plug-in.
@@ -143,8 +143,8 @@ def check_kinds(kinds: Mapping[str, Kind], arguments: Mapping[str, Any], positio
     """
     for name, value in arguments.items():
         if name in kinds and not kinds[name].holds(value):
-            other_kinds = [kinds[other] for other in positional if other != name and other in kinds]
-            is_misplaced = name in positional and any(other.holds(value) for other in other_kinds)
+            other_kinds = [kinds[other_name] for other_name in positional if other_name != name and other_name in kinds]
+            is_misplaced = name in positional and any(kind.holds(value) for kind in other_kinds)
             order = f"; the order of arguments is ({', '.join(positional)})" if is_misplaced else ""
             raise wrong_argument(name, value, f"{kinds[name].expected}{kinds[name].hint(value)}{order}")
 

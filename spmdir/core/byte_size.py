@@ -36,6 +36,6 @@ Size = Annotated[Bytes, "as 80GiB or 500MB"]
 
 
 def size_text(count: float) -> str:
-    """Return a number of bytes as text, with the decimal unit for which the number is below 1000: `1.5 MB`."""
+    """Return a number of bytes as text with a decimal unit, as in `1.5 MB`."""
     power = min(int(math.log10(count) / 3), 4) if count >= 1 else 0
     return f"{count / 1000**power:.4g} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"

@@ -55,7 +55,7 @@ def equal_layers(
 
     Args:
         labels: entry → its labels.
-        content: entry → what must be equal within a group, apart from labels.
+        content: entry → its content without labels, which is equal within a group.
         path_columns: indices of the labels that are module paths.
     """
     families: dict[tuple[str, ...], list[Entry]] = {}

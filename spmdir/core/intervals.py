@@ -56,7 +56,8 @@ def summed_runs(weighted_runs: Iterable[tuple[int, Sequence[Run]]], count: int) 
     starts = [first for first in sorted(changes) if first < count and (changes[first] or not first)]
     lengths = itertools.accumulate(changes[first] for first in starts)
     return tuple(
-        (first, end - first, own) for first, end, own in zip(starts, [*starts[1:], count], lengths, strict=True)
+        (first, end - first, run_length)
+        for first, end, run_length in zip(starts, [*starts[1:], count], lengths, strict=True)
     )
 
 
@@ -82,7 +83,7 @@ def _chunk_lengths(size: int, counts: Sequence[int]) -> dict[int, int]:
             for _, chunks, chunk_length in chunk_runs(extent, count):
                 chunk_counts[chunk_length] = chunk_counts.get(chunk_length, 0) + chunks * copies
         lengths = chunk_counts
-    return {own: times for own, times in lengths.items() if own}
+    return {chunk_length: copies for chunk_length, copies in lengths.items() if chunk_length}
 
 
 def _nested_runs(size: int, counts: tuple[int, ...]) -> Iterator[tuple[int, int]]:

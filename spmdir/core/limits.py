@@ -16,7 +16,7 @@ class Limit:
     """The largest accepted number of something.
 
     Attributes:
-        quantity: what is counted, such as "ranks of a mesh".
+        quantity: the counted objects, such as "ranks of a mesh".
         most: the largest accepted number.
     """
 

@@ -116,14 +116,14 @@ class _Line:
 
     def show(self, text: str) -> None:
         """Show a message with the elapsed seconds."""
-        now = time.monotonic()
+        time_now = time.monotonic()
         with self._lock:
             self._text = text
-            if now - self._start >= _DELAY:
-                if now - self._drawn >= 0.1:
+            if time_now - self._start >= _DELAY:
+                if time_now - self._drawn >= 0.1:
                     self._draw()
             elif self._timer is None:
-                self._timer = threading.Timer(_DELAY - (now - self._start), self._draw)
+                self._timer = threading.Timer(_DELAY - (time_now - self._start), self._draw)
                 self._timer.daemon = True
                 self._timer.start()
 

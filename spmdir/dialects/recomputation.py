@@ -81,17 +81,17 @@ def check_recomputations(function: FuncOp) -> None:
                 + did_you_mean(name, names),
                 location_of(op),
             )
-        value, other = values[op], values[op].owner
+        value, repeated_op = values[op], values[op].owner
         if original.get(op.results[0], op.results[0]) == original.get(value, value):
             continue
-        assert isinstance(other, Operation)  # values of ops are named
-        if difference := _difference(op, other, original):
+        assert isinstance(repeated_op, Operation)  # values of ops are named
+        if difference := _difference(op, repeated_op, original):
             raise ShardingError(
                 f"'{op.name}' does not recompute %{name}: {difference}; remove {RECOMPUTES}, or repeat "
-                f"'{other.name}' with equal operands, arguments and types",
+                f"'{repeated_op.name}' with equal operands, arguments and types",
                 location_of(op),
             )
-        for result, original_result in zip(op.results, other.results, strict=True):
+        for result, original_result in zip(op.results, repeated_op.results, strict=True):
             original[result] = original.get(original_result, original_result)
 
 

@@ -1,7 +1,7 @@
 """The text of literal arguments: `{dim = [1, 2], dtype = f32, eps = 1.0e-05, size = [size(10, dp), 64]}`.
 
-Numbers, `true`/`false`, strings, `none`, lists, element types and per-rank integers; a float always has a `.`,
-an exponent, or is `inf`/`nan`, so that 1 and 1.0 stay distinct.
+Literals are numbers, `true`/`false`, strings, `none`, lists, element types and per-rank integers. To distinguish 1.0
+from 1, a float always has a `.` or an exponent, or is `inf` or `nan`.
 """
 
 from __future__ import annotations
@@ -152,10 +152,10 @@ def _local(token: str, start: int) -> Local:
     if bool(bar) != (match[1] in PRECEDENCE):
         expected = "one shard" if bar else "two shards, as in (8, tp | 8, tp)"
         raise LiteralError(f"found {token}, expected {expected} in {match[1]}(…)", start)
-    other = _shard("shard", second_shard, token, start) if bar else None
+    other_shard = _shard("shard", second_shard, token, start) if bar else None
     plus = int(match[5] or 0) * (-1 if match[4] == "-" else 1)
     local = _shard(match[1], first_shard, token, start)
-    return attrs.evolve(local, times=int(match[3] or 1), plus=plus, other=other)
+    return attrs.evolve(local, times=int(match[3] or 1), plus=plus, other=other_shard)
 
 
 def _shard(kind: str, inside: str, token: str, start: int) -> Local:

@@ -222,7 +222,7 @@ class Sharding(ShownAsText):
 
     @cached_property
     def has_own_type(self) -> bool:
-        """Return whether a placement defines its local type, so that local tensors may be other than shards."""
+        """Return whether a placement defines its local type. Then local tensors may be other than shards."""
         return any(placement.has_own_type for _, placement in self.entries)
 
     def local_shape(

@@ -1,4 +1,4 @@
-"""The text of placements: one template a class, by which it is printed and parsed."""
+"""Print and parse placements by the text template of their class."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _field_texts(kind: Any) -> Mapping[str, FieldText]:
             )
     for name in named:
         if types[name] not in FIELD_TEXTS:
-            type_names = ", ".join(getattr(known, "__name__", str(known)) for known in FIELD_TEXTS)
+            type_names = ", ".join(getattr(field_type, "__name__", str(field_type)) for field_type in FIELD_TEXTS)
             raise ParseError(
                 f"field '{name}' of {kind.__name__} has the type {types[name]}; expected one of {type_names}"
             )
@@ -128,7 +128,7 @@ def _field_texts(kind: Any) -> Mapping[str, FieldText]:
 @cache
 def _pattern(kind: Any) -> re.Pattern[str]:
     texts = _field_texts(kind)
-    # Split by the fields, the template is literal text and, at odd places, names.
+    # The split has literal texts at even indices and names of fields at odd indices.
     parts = _FIELD.split(kind.text)
     pattern = ""
     for index, part in enumerate(parts):
@@ -137,5 +137,5 @@ def _pattern(kind: Any) -> re.Pattern[str]:
 
 
 def _spaced(text: str) -> str:
-    """Return a pattern for literal text in which spaces may stand around punctuation."""
+    """Return a pattern for literal text that allows spaces around punctuation."""
     return r"\s*".join(map(re.escape, re.findall(r"\w+|[^\w\s]", text)))

@@ -243,7 +243,7 @@ def _pow(a: Number, b: Number) -> int | Size:
 
 
 def _divide(a: Number, b: Number) -> tuple[int | Size, int | Size]:
-    """Return a quotient and a remainder, so that `a == quotient * b + remainder`.
+    """Return a quotient and a remainder with `a == quotient * b + remainder`.
 
     If `b` is one term, the quotient has the terms of `a` that `b` divides. If `b` has several terms, the quotient is 1
     for `a == b`, and otherwise 0.
